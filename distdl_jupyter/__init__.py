@@ -16,7 +16,7 @@ if sys.platform == "win32":
 
 if TYPE_CHECKING:
     from distdl_jupyter.azure.vm_sizes import vm_sizes
-    from distdl_jupyter.cluster_handles import add_cluster, clusters
+    from distdl_jupyter.clusters.handle import add_cluster, clusters
     from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, JobNotFound
     from distdl_jupyter.core.space import choice, integers, loguniform, uniform
     from distdl_jupyter.core.spec import JobSpec
@@ -40,7 +40,7 @@ _HOMES = {
     "JobFailed": "core.errors",
     "JobNotFound": "core.errors",
     "JobSpec": "core.spec",
-    "add_cluster": "cluster_handles",
+    "add_cluster": "clusters.handle",
     "attach": "jobs.client",
     "azure_sign_in": "widgets",
     "check": "studies.correctness",

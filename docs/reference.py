@@ -66,7 +66,6 @@ SUBJECTS = {
     "clusters/ssh": "SSH hosts",
     "clusters": "Clusters",
     "clusters/cluster_configs": "Clusters",
-    "cluster_handles": "Clusters",
     "environment": "Installing",
     "core/failure": "A rank that failed",
     "worker": "A rank that failed",

@@ -35,7 +35,7 @@ from distdl_jupyter.jobs import client
 from distdl_jupyter.views.wire import Request
 
 if TYPE_CHECKING:
-    from distdl_jupyter.api.cluster_status_cache import ClusterStatusCache
+    from distdl_jupyter.clusters.status_cache import StatusCache
     from distdl_jupyter.jobs.job_list import Listing
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,7 +70,7 @@ class Context:
     #: The folder whose notebooks the server shows.
     root: Path
     listing: Listing
-    clusters: ClusterStatusCache
+    clusters: StatusCache
     #: Jupyter's manager of kernel specs.
     kernel_specs: Any
     max_code_bytes: int

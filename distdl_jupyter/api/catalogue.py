@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
 from distdl_jupyter.api.call import get, post
-from distdl_jupyter.azure import VmSize, catalogue, catalogue_date, find, prices, successor_of
+from distdl_jupyter.azure import catalogue, catalogue_date, find
 from distdl_jupyter.core import gpus, registry
+from distdl_jupyter.form import choices
 from distdl_jupyter.form.history import past_jobs
+from distdl_jupyter.form.schema import VmSizeChoice
 from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.preflight import Advice, Request, advise
-from distdl_jupyter.views.plugins import plugin_view
-from distdl_jupyter.views.schema import Plugin
+from distdl_jupyter.views.plugins import Plugin, plugin_view
 
 Count = Annotated[int, Meta(ge=1, le=100_000)]
 
@@ -38,42 +38,10 @@ def plugins() -> PluginList:
 
 
 @dataclass(frozen=True, slots=True)
-class VmSizeRow:
-    """One GPU size of Azure; None and "" mean that no source states it."""
-
-    name: str
-    series: str
-    gpu: str
-    gpu_model: str
-    #: A share of a GPU is below 1.
-    gpu_count: float
-    #: Ranks that can own a GPU of it.
-    per_node: int
-    gpu_memory_gib: int | None
-    vcpus: int | None
-    ram_gib: int | None
-    nvlink: bool | None
-    infiniband: bool | None
-    fabric: str
-    ethernet_gbps: float | None
-    retired: bool
-    #: ISO date, "" for none.
-    retirement_date: str
-    successor: str
-    successor_reason: str
-    #: Of one node; None and "" where it is not known.
-    price_per_hour: float | None
-    currency: str
-    price_source: str
-    notes: str
-    sources: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class VmSizeList:
     """Sizes, series by series, and the day on which their availability was read."""
 
-    sizes: tuple[VmSizeRow, ...]
+    sizes: tuple[VmSizeChoice, ...]
     date: str
 
 
@@ -86,33 +54,16 @@ def vm_sizes(
     retired: Annotated[bool, Meta(description="include sizes that can no longer be rented")] = False,
 ) -> VmSizeList:
     """List the VM sizes of the catalogue."""
-    words = q.lower().split()
-    chosen = [
-        size
-        for size in catalogue()
-        if (retired or not size.retired)
-        and (not series or size.series.lower() == series.lower())
-        and (min_gpus is None or size.gpu_count >= min_gpus)
-        and all(word in f"{size.name} {size.series} {size.gpu_model}".lower() for word in words)
-    ]
-    return VmSizeList(tuple(_row(size) for size in chosen), str(catalogue_date()))
-
-
-def _row(size: VmSize) -> VmSizeRow:
-    successor, price = successor_of(size), prices.cached(size.name)
-    changed: dict[str, Any] = {
-        "gpu_count": float(size.gpu_count),
-        "per_node": size.whole_gpus,
-        "fabric": size.fabric_text,
-        "retirement_date": str(size.retirement_date or ""),
-        "successor": successor.size.name if successor else "",
-        "successor_reason": successor.reason if successor else "",
-        "price_per_hour": price.per_hour if price else None,
-        "currency": price.currency if price else "",
-        "price_source": price.source if price else "",
-    }
-    names = [field.name for field in dataclasses.fields(VmSizeRow)]
-    return VmSizeRow(**{name: changed[name] if name in changed else getattr(size, name) for name in names})
+    gpus_of = {size.name: size.gpu_count for size in catalogue()}
+    chosen = (
+        row
+        for row in choices.vm_sizes()
+        if (retired or not row.retired)
+        and (not series or row.series.lower() == series.lower())
+        and (min_gpus is None or gpus_of[row.name] >= min_gpus)
+        and all(word in row.words for word in q.lower().split())
+    )
+    return VmSizeList(tuple(chosen), str(catalogue_date()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from typing import Annotated, BinaryIO, Literal
 from msgspec import Meta
 
 from distdl_jupyter.api.call import BYTES, Download, get, job
-from distdl_jupyter.api.jobs import saved_profile
 from distdl_jupyter.core import parts, pictures
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.humanize import clock
@@ -28,8 +27,7 @@ from distdl_jupyter.core.logline import lines_of
 from distdl_jupyter.core.printable import printable
 from distdl_jupyter.jobs.reader import JobReader, PageReader
 from distdl_jupyter.node import files
-from distdl_jupyter.views.job_page import log_changes
-from distdl_jupyter.views.schema import LogChanges
+from distdl_jupyter.views.job_page import LogChanges, log_changes
 from distdl_jupyter.worker.hooks import frameworks
 
 _CHUNK = 1 << 20
@@ -187,7 +185,7 @@ def _archive(root: Path, path: str) -> BinaryIO:
 @get("/jobs/{id}/profile/{number}/trace", media=BYTES, refuses=(404,))
 def trace(id_: str, number: str, *, rank: Annotated[int, Meta(ge=0)] = 0) -> Download:
     """Download the Chrome trace of one rank, gzipped JSON that https://ui.perfetto.dev opens."""
-    profile = saved_profile(id_, int(number)) if _is_number(number, 5) else None
+    profile = job(id_).profile(kept=True, number=int(number)) if _is_number(number, 5) else None
     if profile is None or rank not in profile.traces:
         raise JobNotFound(
             f"Job {id_} has no such trace.", code="trace-unknown", hint="The job's card lists its profiles by number."

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta, field
 
 from distdl_jupyter.api import submitting
 from distdl_jupyter.api.call import Context, Pixels, checked_id, delete, get, job, post
-from distdl_jupyter.core import environment, profiles, tracking
-from distdl_jupyter.core import stacks as saved_stacks
+from distdl_jupyter.core import environment, tracking
+from distdl_jupyter.core.curves import Line
 from distdl_jupyter.core.environment import JobEnvironment
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.options import MOST_PRIORITY
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, job_queue
@@ -25,26 +25,18 @@ from distdl_jupyter.views import card, checkpoints, compare, ended_cache, job_pa
 from distdl_jupyter.views import curve as curve_view
 from distdl_jupyter.views import resources as resources_view
 from distdl_jupyter.views import stacks as stacks_view
-from distdl_jupyter.views.correctness import job_check
+from distdl_jupyter.views.card import FailureCard
+from distdl_jupyter.views.checkpoints import CheckpointRow
+from distdl_jupyter.views.compare import ComparisonRow
+from distdl_jupyter.views.correctness import JobCheck
+from distdl_jupyter.views.curve import Curve
+from distdl_jupyter.views.job_page import JobDetail
 from distdl_jupyter.views.job_table import JobRow, StateName, default_metric
-from distdl_jupyter.views.profile import job_profile
-from distdl_jupyter.views.schema import (
-    CheckpointRow,
-    ComparisonRow,
-    Curve,
-    FailureCard,
-    JobCheck,
-    JobDetail,
-    JobProfile,
-    JobTime,
-    Resources,
-    Stacks,
-)
-from distdl_jupyter.views.step_times import job_time
+from distdl_jupyter.views.profile import JobProfile, job_profile
+from distdl_jupyter.views.resources import Resources
+from distdl_jupyter.views.stacks import Stacks
+from distdl_jupyter.views.step_times import JobTime, job_time
 from distdl_jupyter.views.wire import Request
-
-if TYPE_CHECKING:
-    pass
 
 #: Curves in one figure that can still be told apart.
 MOST_COMPARED = 12
@@ -228,13 +220,7 @@ def stacks(
     number: Annotated[int, Meta(ge=0, description="number of the stack traces; without it, the newest")] | None = None,
 ) -> Stacks:
     """Return saved stack traces, by default the newest."""
-    taken = saved_stacks.read(job(id_).folder, number)
-    if taken is None:
-        which = "no stacks" if number is None else f"no stacks with the number {number}"
-        raise JobNotFound(
-            f"Job {id_} has {which}.", code="stacks-unknown", hint="Capture them while the ranks are running."
-        )
-    return stacks_view.stacks(taken)
+    return stacks_view.stacks(job(id_).stacks(kept=True, number=number))
 
 
 @post("/jobs/{id}/stacks", status=202, refuses=(404, 409))
@@ -250,18 +236,7 @@ def profile(
     number: Annotated[int, Meta(ge=0, description="number of the profile; without it, the newest")] | None = None,
 ) -> JobProfile:
     """Return a saved profile, by default the newest: the operators that take the most time, for each rank."""
-    return job_profile(saved_profile(id_, number))
-
-
-def saved_profile(id_: str, number: int | None) -> profiles.Profile:
-    """Return a profile of a job, the newest for None. Raises JobNotFound."""
-    saved = profiles.read(job(id_).folder, number)
-    if saved is None:
-        which = "no profile" if number is None else f"no profile with the number {number}"
-        raise JobNotFound(
-            f"Job {id_} has {which}.", code="profile-unknown", hint="Record a profile while the job trains."
-        )
-    return saved
+    return job_profile(job(id_).profile(kept=True, number=number))
 
 
 @post("/jobs/{id}/profile", status=202, refuses=(400, 404, 409, 507))
@@ -283,21 +258,14 @@ def time_of_steps(
     return job_time(job(id_).time(), last)
 
 
-@dataclass(frozen=True, slots=True)
-class TrackerRow:
-    """How far one experiment tracker has come with a job (core.tracking.TrackerRecord).
+class TrackerRow(tracking.TrackerRecord, frozen=True, kw_only=True):
+    """Progress of one experiment tracker with a job.
 
     ``url`` is the page of the run; for a run that is kept on this machine ``command`` shows it, "" where there is none.
     """
 
-    tracker: str
     title: str
-    run: str
-    place: str
-    url: str
     command: str
-    trouble: str
-    done: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,14 +279,12 @@ class TrackerList:
 def trackers(id_: str) -> TrackerList:
     """Return the progress of each tracker of a job, and the address of its run."""
     folder = job(id_).folder.path
-    return TrackerList(tuple(map(functools.partial(_tracker_row, folder), tracking.of_job(folder))))
+    return TrackerList(tuple(_tracker_row(folder, record) for record in tracking.of_job(folder)))
 
 
 def _tracker_row(folder: Path, record: tracking.TrackerRecord) -> TrackerRow:
     command = _tracker_command(folder, record) if record.run and not record.url else ""
-    return TrackerRow(
-        record.tracker, record.title, record.run, record.place, record.url, command, record.trouble, record.done
-    )
+    return TrackerRow(**msgspec.structs.asdict(record), title=record.title, command=command)
 
 
 def _tracker_command(folder: Path, record: tracking.TrackerRecord) -> str:
@@ -344,7 +310,7 @@ def check(id_: str) -> JobCheck:
     """Return the progress and the findings of a check."""
     from distdl_jupyter.studies import correctness
 
-    return job_check(correctness.check_status(job(id_)))
+    return correctness.check_status(job(id_))
 
 
 @post("/jobs/{id}/check", status=201, action="execute", slow=True, refuses=(400, 404, 424, 502, 507))
@@ -372,7 +338,7 @@ def result(id_: str) -> Result:
     """Return the value of each rank in short form, or the failure."""
     view = JobReader(job(id_).folder, curves=True).catch_up()
     return Result(
-        state=card.state_name(view),
+        state=view.state.value,
         ok=view.state is State.COMPLETED if view.state.ended else None,
         values=tuple(rank.result or "" for rank in view.ranks) if view.state is State.COMPLETED else (),
         failure=card.failure_card(view),
@@ -397,23 +363,11 @@ def curve(
 
 
 @dataclass(frozen=True, slots=True)
-class RankSeries:
-    """What one rank reported; a value of None is a gap. ``lows`` and ``highs`` are exact where points were thinned."""
-
-    rank: int
-    steps: tuple[float, ...]
-    values: tuple[float | None, ...]
-    lows: tuple[float | None, ...]
-    highs: tuple[float | None, ...]
-    times: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class MetricSeries:
     """One metric of all ranks."""
 
     name: str
-    ranks: tuple[RankSeries, ...]
+    ranks: list[Line]
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,21 +386,7 @@ def metrics(
 ) -> MetricsList:
     """Return the series of each rank, reduced to a number of points; short series are exact."""
     names = [known for known in reading.book.names if not name or known == name]
-    return MetricsList(tuple(MetricSeries(known, _rank_series(reading, known, points)) for known in names))
-
-
-def _rank_series(reading: PageReader, name: str, points: int) -> tuple[RankSeries, ...]:
-    return tuple(
-        RankSeries(
-            line.rank,
-            tuple(line.steps),
-            tuple(line.values),
-            tuple(line.lows),
-            tuple(line.highs),
-            tuple(line.times),
-        )
-        for line in reading.book.lines(name, points)
-    )
+    return MetricsList(tuple(MetricSeries(known, reading.book.lines(known, points)) for known in names))
 
 
 @get("/queue")

@@ -12,7 +12,7 @@ from distdl_jupyter.api.jobs import SourceText, row_of
 from distdl_jupyter.core.options import MAX_PROCESSES
 from distdl_jupyter.studies import sweep_study
 from distdl_jupyter.views.job_table import JobRow
-from distdl_jupyter.views.schema import SweepPanel
+from distdl_jupyter.views.sweep import SweepPanel
 
 if TYPE_CHECKING:
     from distdl_jupyter.studies.sweeps import Sweep

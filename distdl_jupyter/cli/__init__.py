@@ -31,13 +31,14 @@ from distdl_jupyter.cli import (
     vm_sizes,
     warm,
 )
+from distdl_jupyter.core import table
 from distdl_jupyter.core.aliases import OTHER_FLAGS, unknown
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning, explain
 from distdl_jupyter.core.humanize import clock, finding, findings, listing, plural, short_id
 from distdl_jupyter.core.options import ABOUT, flags
 from distdl_jupyter.core.state import State
 from distdl_jupyter.form import arguments
-from distdl_jupyter.views import job_table, table
+from distdl_jupyter.views import job_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -275,7 +276,7 @@ def _ls(chosen: argparse.Namespace) -> int:
         print("No jobs yet. Start a cell with %%distributed -p 2, or run: distdl submit -p 2 train.py")
         return 0
     head = tuple(name.upper() for name in job_table.HEAD)
-    print(table.whole_text([head, *job_table.cells(rows, time.time(), signs=False)]))
+    print(table.text(table.WholeRows([head, *job_table.cells(rows, time.time(), signs=False)])))
     for line in job_table.lost_reasons(rows):
         print(line)
     if older := len(every) - len(rows):

@@ -99,8 +99,8 @@ def _sign_out(_: argparse.Namespace) -> int:
 
 def _subscriptions(chosen: argparse.Namespace) -> int:
     from distdl_jupyter.azure import identity, settings
+    from distdl_jupyter.core import table
     from distdl_jupyter.core.errors import InvalidSpec
-    from distdl_jupyter.views import table
 
     found = identity.subscriptions()
     if chosen.use:
@@ -116,7 +116,7 @@ def _subscriptions(chosen: argparse.Namespace) -> int:
     own = settings.read().subscription_id
     rows = [("*" if one.id == own else "", one.name, one.id, one.state) for one in found]
     print(
-        table.whole_text([("", "NAME", "ID", "STATE"), *rows])
+        table.text(table.WholeRows([("", "NAME", "ID", "STATE"), *rows]))
         if rows
         else "The account has no access to any subscription."
     )

@@ -62,41 +62,34 @@ def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], int], text:
 
 
 def _list(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import cluster_handles
-    from distdl_jupyter.views import table
-    from distdl_jupyter.views.clusters import cluster_rows
+    from distdl_jupyter.clusters.handle import clusters
+    from distdl_jupyter.clusters.tables import cluster_rows
+    from distdl_jupyter.core import table
+    from distdl_jupyter.views.wire import to_json
 
-    found = cluster_handles.clusters().look(TIMEOUT)
+    statuses = clusters().look(TIMEOUT)
     if chosen.json:
-        print(json.dumps([_plain(one) for one in found], indent=1))
+        print(json.dumps(to_json(statuses), indent=1))
         return 0
-    print(table.text(cluster_rows(found)))
-    if not any(one.target.named for one in found):
+    print(table.text(cluster_rows(statuses)))
+    if not any(status.named for status in statuses):
         print("Add a cluster, for example: distdl clusters add lab ssh --hosts gpu1,gpu2")
     return 0
 
 
-def _plain(one: Any) -> dict[str, Any]:
-    from distdl_jupyter.views.wire import to_json
-
-    row: dict[str, Any] = to_json(one)
-    target = row.pop("target")
-    return {**target, **row}
-
-
 def _add(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import cluster_handles
+    from distdl_jupyter.clusters.handle import add_cluster
 
     options = _read(f"distdl clusters add {chosen.name} {chosen.kind}", chosen.kind, chosen.flags)
-    cluster_handles.add_cluster(chosen.name, chosen.kind, **options)
+    add_cluster(chosen.name, chosen.kind, **options)
     print(f"Added cluster {chosen.name}. Check it with: distdl clusters check {chosen.name}")
     return 0
 
 
 def _change(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import cluster_handles
+    from distdl_jupyter.clusters.handle import ClusterHandle
 
-    place = cluster_handles.ClusterHandle(chosen.name)
+    place = ClusterHandle(chosen.name)
     options = _read(f"distdl clusters change {chosen.name}", place.kind, chosen.flags)
     place.change(**{name: None if value == "" else value for name, value in options.items()})
     print(f"{chosen.name} changed.")
@@ -124,12 +117,13 @@ def _read(call: str, kind: str, words: list[str]) -> dict[str, Any]:
 
 
 def _show(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import cluster_handles
-    from distdl_jupyter.views import table
-    from distdl_jupyter.views.clusters import cluster_line, node_rows
+    from distdl_jupyter.clusters.handle import ClusterHandle
+    from distdl_jupyter.clusters.status import look_at_all
+    from distdl_jupyter.clusters.tables import cluster_line, node_rows
+    from distdl_jupyter.core import table
 
-    place = cluster_handles.ClusterHandle(chosen.name)
-    (found,) = cluster_handles.look_at_all([place.target], 2 * TIMEOUT)
+    place = ClusterHandle(chosen.name)
+    (found,) = look_at_all([place.target], 2 * TIMEOUT)
     print(cluster_line(found))
     for name, value in place.options.items():
         print(f"{name}: {value}")
@@ -139,16 +133,16 @@ def _show(chosen: argparse.Namespace) -> int:
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import cluster_handles
+    from distdl_jupyter.clusters.handle import ClusterHandle
 
-    found = cluster_handles.ClusterHandle(chosen.name).check(chosen.distributed_backend)
+    found = ClusterHandle(chosen.name).check(chosen.distributed_backend)
     print(repr(found))
     return 0 if found.ok else 1
 
 
 def _remove(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import cluster_handles
+    from distdl_jupyter.clusters.handle import ClusterHandle
 
-    cluster_handles.ClusterHandle(chosen.name).remove()
+    ClusterHandle(chosen.name).remove()
     print(f"{chosen.name} removed.")
     return 0

@@ -16,7 +16,7 @@ from distdl_jupyter.form.arguments import Parser, add_option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distdl_jupyter.cluster_handles import ClusterHandle
+    from distdl_jupyter.clusters.handle import ClusterHandle
 
 _TIMEOUT = 10.0
 
@@ -69,22 +69,22 @@ def _usage(parser: argparse.ArgumentParser) -> int:
 
 
 def _list(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter import cluster_handles
-    from distdl_jupyter.core import registry
-    from distdl_jupyter.views import table
-    from distdl_jupyter.views.clusters import cluster_rows
+    from distdl_jupyter.clusters import cluster_configs
+    from distdl_jupyter.clusters.status import look_at_all
+    from distdl_jupyter.clusters.tables import cluster_rows
+    from distdl_jupyter.core import registry, table
 
     if chosen.name is not None:
         print(repr(_place(chosen.name).choices("compute")))
         return 0
-    makers = [target for target in cluster_handles.every() if registry.get("clusters", target.kind).can_create]
+    makers = [target for target in cluster_configs.every() if registry.get("clusters", target.kind).can_create]
     if not makers:
         print(
             "No cluster has machines that distdl can create. Add one, for example: distdl clusters add gpu azureml "
             "--help"
         )
         return 0
-    print(table.text(cluster_rows(cluster_handles.look_at_all(makers, _TIMEOUT))))
+    print(table.text(cluster_rows(look_at_all(makers, _TIMEOUT))))
     return 0
 
 
@@ -94,8 +94,8 @@ def _sizes(chosen: argparse.Namespace) -> int:
 
 
 def _create(chosen: argparse.Namespace) -> int:
+    from distdl_jupyter.clusters.tables import idle_cost_warning
     from distdl_jupyter.core import registry
-    from distdl_jupyter.views.clusters import idle_cost_warning
 
     place = _place(chosen.name)
     wanted = _wanted(registry.get("clusters", place.kind), place.name, chosen.flags)
@@ -126,7 +126,7 @@ def _wanted(kind: Any, name: str, words: list[str]) -> dict[str, Any]:
 
 
 def _scale(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter.views.clusters import idle_cost_warning
+    from distdl_jupyter.clusters.tables import idle_cost_warning
 
     if chosen.max_nodes is None and chosen.min_nodes is None:
         raise InvalidSpec(
@@ -156,7 +156,7 @@ def _delete(chosen: argparse.Namespace) -> int:
 
 def _place(name: str) -> ClusterHandle:
     """Return a cluster whose kind can make machines. Raises ClusterNotFound, InvalidSpec."""
-    from distdl_jupyter.cluster_handles import ClusterHandle
+    from distdl_jupyter.clusters.handle import ClusterHandle
     from distdl_jupyter.core import registry
 
     place = ClusterHandle(name)

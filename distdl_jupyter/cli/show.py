@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import collectives
+from distdl_jupyter.core import collectives, table
 from distdl_jupyter.core.humanize import duration, number, processes, ran_and_waited, short_id, shown_state
 from distdl_jupyter.views.card import (
     cost_text,
@@ -18,7 +18,6 @@ from distdl_jupyter.views.card import (
     staging_text,
 )
 from distdl_jupyter.views.curve import label
-from distdl_jupyter.views.table import whole_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -94,5 +93,5 @@ def _troubles(view: JobView) -> Iterator[str]:
         silence = duration(max(0.0, time.time() - view.stall.since))
         yield f"{view.stall.text} The last progress was {silence} ago."
         if view.stall.collectives:
-            yield from whole_text(collectives.texts(view.stall.collectives)).splitlines()
+            yield from table.text(collectives.texts(view.stall.collectives)).splitlines()
         yield f"Show the stack traces: distdl stacks {short_id(view.id)}"

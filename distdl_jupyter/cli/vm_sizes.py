@@ -10,8 +10,8 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core import table
 from distdl_jupyter.core.humanize import money, plural
-from distdl_jupyter.views import table
 
 if TYPE_CHECKING:
     from distdl_jupyter.azure import VmSize

@@ -17,8 +17,7 @@ class _Clusters(ModuleType):
 
     def __call__(self) -> Any:
         """Return all clusters: this machine, and those that were named. ``clusters()["lab"]`` is one of them."""
-        # By name: what is called stands above this floor.
-        return importlib.import_module("distdl_jupyter.cluster_handles").clusters()
+        return importlib.import_module("distdl_jupyter.clusters.handle").clusters()
 
 
 sys.modules[__name__].__class__ = _Clusters

@@ -11,14 +11,15 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.core import atomic_write, redact, registry
 from distdl_jupyter.core.aliases import unknown
-from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec
+from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec, PluginUnavailable
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import looks_secret
 
 FILE = "distdl_jupyter.json"
@@ -46,6 +47,43 @@ def named() -> list[ClusterConfig]:
     """Return the named clusters in the order of their names. Raises DistDLError when their file is broken."""
     kept = _read(file())
     return [ClusterConfig(name, kept[name]["kind"], dict(kept[name]["options"]), named=True) for name in sorted(kept)]
+
+
+def every() -> list[ClusterConfig]:
+    """Return all clusters to show, named ones last. Raises DistDLError when the file of the named ones is broken."""
+    return [*kinds(), *named()]
+
+
+def kinds() -> list[ClusterConfig]:
+    """Return the kinds that are a cluster without options."""
+    return [config for kind in registry.names("clusters") if (config := _without_options(kind)) is not None]
+
+
+def _without_options(kind: str) -> ClusterConfig | None:
+    try:
+        options = registry.get("clusters", kind).by_itself()
+    except PluginUnavailable:
+        options = {}  # shown with what is wrong with it
+    return None if options is None else ClusterConfig(kind, kind, options)
+
+
+def get(name: str) -> ClusterConfig:
+    """Return one of ``every``. Raises ClusterNotFound that lists them, or says what a kind still needs."""
+    known = every()
+    for target in known:
+        if target.name == name:
+            return target
+    if name in registry.names("clusters"):
+        raise ClusterNotFound(
+            f"{name} is a type of cluster, not the name of a cluster.",
+            code="kind-is-not-a-cluster",
+            hint=f'Add one with add_cluster("lab", "{name}", ...) or distdl clusters add lab {name}.',
+        )
+    raise ClusterNotFound(
+        f"Unknown cluster {name!r}.",
+        code="cluster-not-in-list",
+        hint=unknown(name, [target.name for target in known], "cluster").partition(". ")[2],
+    )
 
 
 def names() -> list[str]:
@@ -91,8 +129,17 @@ def change(name: str, options: Mapping[str, Any]) -> ClusterConfig:
     return ClusterConfig(name, entry["kind"], checked, named=True)
 
 
-def remove(name: str) -> None:
-    """Forget a named cluster. Raises ClusterNotFound."""
+def remove(name: str, active: Sequence[object] = ()) -> None:
+    """Forget a named cluster on which none of the jobs ``active`` runs. Raises ClusterNotFound, ClusterRefused."""
+    if not get(name).named:
+        raise ClusterRefused(f"{name} is built in and cannot be removed.", code="cluster-built-in")
+    if active:
+        have, them, their = ("has", "it", "its") if len(active) == 1 else ("have", "them", "their")
+        raise ClusterRefused(
+            f"{plural(len(active), 'job')} of {name} {have} not ended.",
+            code="cluster-has-jobs",
+            hint=f"Cancel {them}, or wait for {their} end.",
+        )
     with _changing() as kept:
         _entry(kept, name)
         del kept[name]

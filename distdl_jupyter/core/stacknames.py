@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: A cell that a rank which stays compiles itself: <in [7], 12>.
 _ASKED_CELL = re.compile(r"<((?!frozen |string>|stdin>).+), \d+>")
+#: The execution count in the label of a cell: "In [7]".
+_COUNT = re.compile(r"\[(\d+)\]")
 _LARGEST_SOURCE = 4_000_000
 _LONGEST_LINE = 300
 
@@ -94,7 +96,9 @@ class Names:
         asked = _ASKED_CELL.fullmatch(frame.file)
         label = str(cell.get("label") or (f"{asked[1][:1].upper()}{asked[1][1:]}" if asked else frame.file))
         line = frame.line + shift if frame.line and not compiled else frame.line
-        return dataclasses.replace(frame, kind="cell", label=label, line=line, source=source)
+        count = _COUNT.search(label)
+        number = int(count[1]) if count else None
+        return dataclasses.replace(frame, kind="cell", label=label, line=line, source=source, cell=number)
 
     def _label(self, file: str) -> str:
         for marker in ("site-packages/", "dist-packages/"):

@@ -32,6 +32,8 @@ class Frame:
     kind: str = ""
     label: str = ""
     source: str = ""
+    #: The execution count of its cell, None where that is not known.
+    cell: int | None = None
 
     @property
     def own(self) -> bool:

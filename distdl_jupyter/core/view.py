@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from distdl_jupyter.core import collectives
 from distdl_jupyter.core.collectives import Collective
@@ -38,7 +38,7 @@ class Phase:
 
 @dataclass(slots=True)
 class StopView:
-    """A job that is being stopped: the signal sent last, when the next one comes (epoch seconds), who is left."""
+    """A job that is being stopped: the signal sent last, and when the next one comes (epoch seconds)."""
 
     by: str
     signal: str
@@ -46,12 +46,14 @@ class StopView:
     next: str = ""
     next_at: float | None = None
     kill_at: float | None = None
-    remaining: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class StagingView:
-    """One data source on its way to one node: bytes and files done of those there are, ``cached`` bytes of the done."""
+    """One data source on its way to one node, or to several in sum: bytes and files that are done, of how many.
+
+    ``cached`` are the bytes of ``done`` that were on the disk already.
+    """
 
     node: int
     host: str
@@ -61,6 +63,8 @@ class StagingView:
     files: int = 0
     of: int = 0
     cached: int = 0
+    #: How many nodes these are together.
+    nodes: int = 1
 
     @property
     def complete(self) -> bool:
@@ -98,6 +102,9 @@ class StacksView:
     code: str = ""
 
 
+ProfileStatus = Literal["asked", "recording", "saving", "done", "failed"]
+
+
 @dataclass(slots=True)
 class ProfileView:
     """A profile that was asked for at ``t``; what was recorded is in the job's folder (core.profiles).
@@ -108,7 +115,7 @@ class ProfileView:
 
     number: int
     t: float
-    status: str
+    status: ProfileStatus
     steps: int
     ranks: list[int] = field(default_factory=list)
     recorded: int = 0
@@ -541,7 +548,6 @@ def _stop(view: JobView, event: Event) -> None:
         next=event.get("next", ""),
         next_at=now + event["next_in"] if event.get("next_in") is not None else None,
         kill_at=now + event["kill_in"] if event.get("kill_in") is not None else None,
-        remaining=list(event.get("remaining", ())),
     )
 
 
@@ -623,7 +629,8 @@ def _collectives(event: Event) -> list[Collective]:
 
 
 def _profile(view: JobView, event: Event) -> None:
-    number, status = int(event["number"]), str(event["status"])
+    number = int(event["number"])
+    status: ProfileStatus = event["status"] if event["status"] in get_args(ProfileStatus) else "failed"
     found = next((one for one in view.profiles if one.number == number), None)
     if found is None:
         found = ProfileView(number, event["t"], status, int(event["steps"]), list(event.get("ranks") or ()))

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from distdl_jupyter import azure, cluster_handles
+from distdl_jupyter import azure
 from distdl_jupyter.azure import prices
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry
@@ -119,7 +119,7 @@ def _kind_of(annotation: str, default: Any) -> Literal["number", "flag", "text"]
 
 def clusters() -> tuple[ClusterChoice, ...]:
     """Return the clusters to choose from, those that users named last: what is known, and the reason why not."""
-    found = cluster_handles.kinds()
+    found = cluster_configs.kinds()
     with contextlib.suppress(DistDLError):
         found += cluster_configs.named()
     return tuple(map(_cluster, found))

@@ -13,15 +13,14 @@ from typing import Any
 
 from distdl_jupyter.azure import prices
 from distdl_jupyter.azure.prices import Price
-from distdl_jupyter.cluster_handles import status
-from distdl_jupyter.cluster_handles.cached_status import CachedStatus, cached_status
-from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.clusters import cluster_configs, status, status_cache
+from distdl_jupyter.clusters.status_cache import CachedStatus
+from distdl_jupyter.clusters.tables import merge_hosts
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import money
 from distdl_jupyter.form.schema import ClusterNow, CostNow
 from distdl_jupyter.views.card import hourly_cost_text
-from distdl_jupyter.views.clusters import merge_hosts
 
 _LEVELS = {"error": 0, "warning": 1}
 
@@ -35,7 +34,7 @@ def poll(compute_target: str, backend: str, timeout: float, *, fresh: bool = Fal
         needs = status.needs(backend)
     except DistDLError:
         return None
-    return cached_status(target, needs, timeout=timeout, fresh=fresh)
+    return status_cache.FORMS.cached(target, needs, timeout, fresh=fresh)
 
 
 def state_of(status: CachedStatus | None) -> ClusterNow | None:

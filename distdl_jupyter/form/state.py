@@ -44,8 +44,8 @@ from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.preflight import Advice, Request, advise
 
 if TYPE_CHECKING:
-    from distdl_jupyter.cluster_handles.cached_status import CachedStatus
     from distdl_jupyter.clusters.base import Cluster
+    from distdl_jupyter.clusters.status_cache import CachedStatus
     from distdl_jupyter.form.cell import Defaults
 
 #: The variable of a job, and of a sweep, where the cell names none.

@@ -6,7 +6,7 @@ import html
 from dataclasses import dataclass, replace
 
 from distdl_jupyter.core.curves import Band, Row
-from distdl_jupyter.core.humanize import count, number
+from distdl_jupyter.core.humanize import number
 from distdl_jupyter.core.printable import printable
 from distdl_jupyter.core.scale import Axis, step_axis, value_axis
 from distdl_jupyter.core.theme import LIGHT, Theme
@@ -37,20 +37,6 @@ def short(name: str) -> str:
     """Return a metric's name as it fits beside the legend."""
     shown = printable(name)
     return shown if len(shown) <= 24 else f"{shown[:23]}…"
-
-
-def summary(band: Band, name: str = "") -> str:
-    """Return the curve as one sentence: ``loss from 2.30 to 0.080 in 1,200 steps, lowest 0.035, highest 2.41``."""
-    known = [row for row in band.rows if row.low is not None and row.high is not None]
-    means = [row.mean for row in band.rows if row.mean is not None]
-    name = printable(name, 60)
-    if not known or band.last is None:
-        return f"{name} has no values".strip()
-    low = min(row.low for row in known if row.low is not None)
-    high = max(row.high for row in known if row.high is not None)
-    begun = f"from {number(means[0])} " if means else ""
-    way = f"{begun}to {number(band.last)} at step {count(band.last_step)}"
-    return f"{name} {way}, lowest {number(low)}, highest {number(high)}".strip()
 
 
 def thin(rows: list[Row], most: int) -> list[Row]:

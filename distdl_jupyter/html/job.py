@@ -14,8 +14,8 @@ from distdl_jupyter.core.printable import printable
 from distdl_jupyter.core.state import State
 from distdl_jupyter.html import curve
 from distdl_jupyter.html.page import PAPER, data_url, page
-from distdl_jupyter.views.card import cost_text, failure_card, notice_line, origin_text
-from distdl_jupyter.views.curve import label
+from distdl_jupyter.views.card import cost_text, failure_card, notice, origin_text
+from distdl_jupyter.views.curve import label, summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.series import SeriesBook
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView, MetricView, Picture
-    from distdl_jupyter.views.schema import FailureCard, Frame, OtherRank
+    from distdl_jupyter.views.card import ErrorFrame, FailureCard, OtherRank
 
 #: A picture that a rank has shown: its description, its bytes, and their form ("png").
 ShownPicture = tuple["Picture", bytes, str]
@@ -70,7 +70,7 @@ def html(
         collectives=_collectives(view),
         card=card,
         failure=None if card is None else _failure(card, view),
-        notice=getattr(notice_line(view).notice, "text", ""),
+        notice=getattr(notice(view), "text", ""),
         metrics=metrics[:_METRICS],
         more_metrics=max(0, len(metrics) - _METRICS),
         curve=_curve(view, book),
@@ -113,7 +113,7 @@ def _curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
     band = book.band(name)
     return {
         "address": data_url(curve.svg(band, name, points=_POINTS).encode(), "svg+xml"),
-        "says": curve.summary(band, name),
+        "says": summary(name, band),
         "width": curve.WIDTH,
         "height": curve.HEIGHT,
     }
@@ -278,11 +278,11 @@ def headline(card: FailureCard, view: JobView) -> tuple[str, str, str]:
     return who, humanize.clock(card.when) if card.when else "", str(card.what)
 
 
-def own_frame(card: FailureCard) -> Frame | None:
+def own_frame(card: FailureCard) -> ErrorFrame | None:
     """Return the frame to look at: the deepest of a cell, else the deepest of the user's own files."""
     own = [frame for frame in card.frames if frame.kind in ("cell", "user")]
     cells = [frame for frame in own if frame.cell is not None]
-    found: list[Frame] = cells or own
+    found: list[ErrorFrame] = cells or own
     return found[-1] if found else None
 
 

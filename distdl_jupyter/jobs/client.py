@@ -269,7 +269,7 @@ class Job:
 
         The ranks keep running undisturbed, even if they hang in a library. For a job that has ended, or with ``kept``,
         the last saved traces are returned, or those with this ``number``. Raises JobNotRunning if no rank runs and no
-        traces are saved, TimeoutError after ``timeout`` seconds.
+        traces are saved, JobNotFound if those traces are not saved, TimeoutError after ``timeout`` seconds.
         """
         from distdl_jupyter.jobs import rank_requests
 
@@ -304,7 +304,8 @@ class Job:
         torch optimizer.
 
         For a job that has ended, or with ``kept``, the last profile is returned, or the one with this ``number``.
-        Raises InvalidSpec, JobNotRunning if nothing could be recorded, TimeoutError after ``timeout`` seconds.
+        Raises InvalidSpec, JobNotRunning if nothing could be recorded, JobNotFound if that profile is not saved,
+        TimeoutError after ``timeout`` seconds.
         """
         from distdl_jupyter.jobs import rank_requests
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from html import escape
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters import cluster_configs, queueing
-from distdl_jupyter.core import gpus, registry
+from distdl_jupyter.core import gpus, registry, table
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError
 from distdl_jupyter.core.humanize import count, plural, short_id
 from distdl_jupyter.core.options import ABOUT, MOST_PRIORITY
@@ -19,7 +18,6 @@ from distdl_jupyter.jobs import job_list
 from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.node import slots
 from distdl_jupyter.supervisor import control
-from distdl_jupyter.views import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,8 +86,8 @@ class InUse:
     waiting: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Queue(table.Display):
     """What runs on this machine and ``holding`` something of it, and all jobs that wait, those of this machine first.
 
     ``total`` and ``free`` are this machine's GPUs, cores and bytes of memory; cores and memory are those that running
@@ -102,33 +100,17 @@ class Queue:
     free: dict[str, float]
     clusters: tuple[ClusterQueue, ...] = field(default=())
 
-    def __repr__(self) -> str:
-        held, waits = self._held(), self._waits()
-        parts = [table.whole_text([_HELD_HEAD, *held])] if held else []
-        parts.append(table.whole_text([_HEAD, *waits]) if waits else "No jobs are queued.")
-        for one in self.clusters:
-            rows = one.rows()
-            body = table.whole_text([_CLUSTER_HEAD, *rows[:_MOST]]) if rows else one.problem or "The queue is empty."
-            parts.append("\n".join([f"{one.name}, all users:", body, *_more(rows)]))
-        return "\n\n".join(parts)
-
-    def _repr_html_(self) -> str:
-        held, waits = self._held(), self._waits()
-        parts = [table.whole_html([_HELD_HEAD, *held])] if held else []
-        parts.append(table.whole_html([_HEAD, *waits]) if waits else f"<p>{escape('No jobs are queued.')}</p>")
-        for one in self.clusters:
-            rows = one.rows()
-            parts.append(f"<p>{escape(one.name)}, all users:</p>")
-            parts.append(
-                table.whole_html([_CLUSTER_HEAD, *rows[:_MOST]])
-                if rows
-                else f"<p>{escape(one.problem or 'The queue is empty.')}</p>"
-            )
-            parts += [f"<p>{escape(text)}</p>" for text in _more(rows)]
-        return "".join(parts)
-
-    def _held(self) -> list[tuple[str, ...]]:
-        return [(_holds(job), short_id(job.job), job.called) for job in self.holding]
+    def _parts(self) -> Iterator[str | table.Rows]:
+        if held := [(_holds(job), short_id(job.job), job.called) for job in self.holding]:
+            yield from (table.WholeRows([_HELD_HEAD, *held]), "")
+        waits = self._waits()
+        yield table.WholeRows([_HEAD, *waits]) if waits else "No jobs are queued."
+        for cluster in self.clusters:
+            rows = cluster.rows()
+            yield from ("", f"{cluster.name}, all users:")
+            yield table.WholeRows([_CLUSTER_HEAD, *rows[:_MOST]]) if rows else cluster.problem or "The queue is empty."
+            if len(rows) > _MOST:
+                yield f"and {len(rows) - _MOST} more jobs"
 
     def _waits(self) -> list[tuple[str, ...]]:
         return [
@@ -141,10 +123,6 @@ class Queue:
             )
             for job in self.waiting
         ]
-
-
-def _more(rows: list[tuple[str, ...]]) -> list[str]:
-    return [f"and {len(rows) - _MOST} more jobs"] if len(rows) > _MOST else []
 
 
 def _holds(one: Holding) -> str:

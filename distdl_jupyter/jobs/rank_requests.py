@@ -9,12 +9,12 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from distdl_jupyter.core import profiles, stacks
-from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning
+from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.supervisor import control
-from distdl_jupyter.views import profile as profile_view
-from distdl_jupyter.views import stacks as stacks_view
+from distdl_jupyter.views.profile import ProfileShown
+from distdl_jupyter.views.stacks import StacksShown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,10 +37,13 @@ def _wait(answer: Callable[[], T | None], timeout: float, late: str) -> T:
     return found
 
 
-def _nothing_saved(folder: JobFolder, numbers: Sequence[int], what: str, number: int | None) -> tuple[str, str]:
-    """Return message and hint for stacks or a profile that are not saved."""
-    which = f"has no {what}" if number is None else f"has no {what} {number}"
-    return f"Job {folder.id} {which}.", f"Use one of: {', '.join(map(str, numbers))}." if numbers else ""
+def _not_saved(
+    folder: JobFolder, what: str, code: str, numbers: Sequence[int], number: int | None, hint: str
+) -> JobNotFound:
+    """Return the error for stacks or a profile that are not saved; ``hint`` is for a job that has none at all."""
+    which = what if number is None else f"{what} {number}"
+    hint = f"Use one of: {', '.join(map(str, numbers))}." if numbers else hint
+    return JobNotFound(f"Job {folder.id} has no {which}.", code=code, hint=hint)
 
 
 # stacks -----------------------------------------------------------------------------------------
@@ -69,17 +72,16 @@ def _check_can_answer(folder: JobFolder, view: JobView) -> None:
     raise JobNotRunning(text, code="stacks-not-running", hint=hint)
 
 
-def saved_stacks(folder: JobFolder, number: int | None = None) -> stacks_view.StacksShown:
-    """Return saved stacks, the newest by default. Raises JobNotRunning when there are none."""
+def saved_stacks(folder: JobFolder, number: int | None = None) -> StacksShown:
+    """Return saved stacks, the newest by default. Raises JobNotFound when there are none."""
     saved = stacks.read(folder, number)
     if saved is None:
-        text, hint = _nothing_saved(folder, stacks.numbers(folder), "stack traces", number)
-        hint = hint or "Capture them while its ranks are running."
-        raise JobNotRunning(text, code="stacks-not-found", hint=hint)
-    return stacks_view.displayable(saved)
+        hint = "Capture them while its ranks are running."
+        raise _not_saved(folder, "stack traces", "stacks-not-found", stacks.numbers(folder), number, hint)
+    return StacksShown(**vars(saved))
 
 
-def take_stacks(folder: JobFolder, look: Callable[[], JobView], timeout: float) -> stacks_view.StacksShown:
+def take_stacks(folder: JobFolder, look: Callable[[], JobView], timeout: float) -> StacksShown:
     """Ask, wait and return the answer; of an ended job return the last saved one.
 
     Raises JobNotRunning when no rank is running and none are saved, or when all end meanwhile; TimeoutError.
@@ -98,7 +100,7 @@ def take_stacks(folder: JobFolder, look: Callable[[], JobView], timeout: float) 
             _check_can_answer(folder, view)
         return saved
 
-    return stacks_view.displayable(_wait(answer, timeout, f"The ranks of job {folder.id} did not respond"))
+    return StacksShown(**vars(_wait(answer, timeout, f"The ranks of job {folder.id} did not respond")))
 
 
 # profile ----------------------------------------------------------------------------------------
@@ -161,18 +163,18 @@ def _cannot_record(view: JobView, ranks: Sequence[int] | None) -> str:
     return ""
 
 
-def saved_profile(folder: JobFolder, number: int | None = None) -> profile_view.ProfileShown:
-    """Return a saved profile, the newest by default. Raises JobNotRunning when there is none."""
+def saved_profile(folder: JobFolder, number: int | None = None) -> ProfileShown:
+    """Return a saved profile, the newest by default. Raises JobNotFound when there is none."""
     saved = profiles.read(folder, number)
     if saved is None:
-        text, hint = _nothing_saved(folder, profiles.numbers(folder), "profile", number)
-        raise JobNotRunning(text, code="profile-not-found", hint=hint or "Record one while it trains.")
-    return profile_view.displayable(saved)
+        hint = "Record one while it trains."
+        raise _not_saved(folder, "profile", "profile-not-found", profiles.numbers(folder), number, hint)
+    return ProfileShown(**vars(saved))
 
 
 def take_profile(
     folder: JobFolder, look: Callable[[], JobView], steps: int, ranks: Sequence[int] | None, timeout: float
-) -> profile_view.ProfileShown:
+) -> ProfileShown:
     """Ask, wait and return the profile; of an ended job return the last saved one.
 
     Raises what ``ask_profile`` does, JobNotRunning with the reason when nothing could be recorded, TimeoutError.
@@ -199,4 +201,4 @@ def take_profile(
             )
         return None
 
-    return profile_view.displayable(_wait(answer, timeout, f"The steps of job {folder.id} were not recorded"))
+    return ProfileShown(**vars(_wait(answer, timeout, f"The steps of job {folder.id} were not recorded")))

@@ -14,15 +14,13 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter.core import atomic_write, humanize
+from distdl_jupyter.core import atomic_write, humanize, table
 from distdl_jupyter.core.errors import DiskRefused, InvalidSpec, JobNotFound, JobStillRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import client, study_rows
-from distdl_jupyter.views import table
 from distdl_jupyter.views.job_table import JobRow, StateName
 
 if TYPE_CHECKING:
@@ -56,8 +54,8 @@ class KeptJobs:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
+@dataclass(frozen=True, slots=True, repr=False)
+class Pruned(table.Display):
     """What was deleted, or would be (``dry_run``), and how many jobs are kept. Shows itself as a table."""
 
     jobs: tuple[OldJob, ...]
@@ -77,24 +75,13 @@ class Pruned:
         kept = ", ".join(f"{humanize.count(one.count)} {_REASON_WORDS[one.reason]}" for one in self.kept)
         return f"{deleted if self.jobs else 'No jobs match.'}{f' Kept: {kept}.' if kept else ''}"
 
-    def __repr__(self) -> str:
-        lines = [f"{job.id} could not be deleted: {job.problem}" for job in self.failed]
-        return "\n".join([*([table.whole_text(self._rows())] if self.jobs else []), *lines, self.summary()])
-
-    def _repr_html_(self) -> str:
-        lines = [*(f"{job.id} could not be deleted: {job.problem}" for job in self.failed), self.summary()]
-        shown = table.whole_html(self._rows()) if self.jobs else ""
-        return shown + "".join(f"<p>{escape(line)}</p>" for line in lines)
-
-    def _rows(self) -> list[tuple[str, ...]]:
+    def _parts(self) -> list[str | table.Rows]:
         now = time.time()
-        return [
-            _HEAD,
-            *(
-                (job.id, job.state, job.name, humanize.ago(now - job.ended), humanize.size(job.size))
-                for job in self.jobs
-            ),
+        rows = [
+            (job.id, job.state, job.name, humanize.ago(now - job.ended), humanize.size(job.size)) for job in self.jobs
         ]
+        failed = [f"{job.id} could not be deleted: {job.problem}" for job in self.failed]
+        return [*([table.WholeRows([_HEAD, *rows])] if rows else []), *failed, self.summary()]
 
 
 #: In the order in which they are said.

@@ -9,7 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distdl_jupyter.views.schema import Card, Curve, JobTime, LogChanges, MetricValue, RankRow, Resources
+from distdl_jupyter.views.card import Card
+from distdl_jupyter.views.curve import Curve, MetricValue
+from distdl_jupyter.views.job_page import LogChanges, RankRow
+from distdl_jupyter.views.resources import Resources
+from distdl_jupyter.views.step_times import JobTime
 from distdl_jupyter.views.wire import Request
 
 

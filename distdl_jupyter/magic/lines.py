@@ -20,7 +20,7 @@ from distdl_jupyter.magic.topics import TOPICS
 from distdl_jupyter.views.job_table import JobTable
 
 if TYPE_CHECKING:
-    from distdl_jupyter.cluster_handles import Checks, ClusterList
+    from distdl_jupyter.clusters.handle import Checks, ClusterList
     from distdl_jupyter.core.logline import LogLine
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.views.checkpoints import CheckpointList
@@ -114,13 +114,9 @@ class LineMagics:
         say(f"{'Killing' if chosen.now else 'Canceling'} job {job.name} ({short_id(job.id)}).")
 
     def _clusters(self, chosen: argparse.Namespace) -> ClusterList | Checks:
-        from distdl_jupyter import cluster_handles
+        from distdl_jupyter.clusters.handle import clusters
 
-        return (
-            cluster_handles.clusters()
-            if chosen.check is None
-            else cluster_handles.clusters()[chosen.check].check(chosen.backend)
-        )
+        return clusters() if chosen.check is None else clusters()[chosen.check].check(chosen.backend)
 
     def _config(self, chosen: argparse.Namespace) -> Any:
         if chosen.settings and chosen.settings[0] in TOPICS:

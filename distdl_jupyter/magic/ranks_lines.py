@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from html import escape
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import humanize
+from distdl_jupyter.core import humanize, table
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.humanize import plural, seconds_taken, short_id
 from distdl_jupyter.core.resources import ResourceReader
 from distdl_jupyter.form.arguments import Parser, job_options, job_parser
 from distdl_jupyter.magic.ranks_magic import ranks_of
 from distdl_jupyter.magic.session import Session, say, short_errors
-from distdl_jupyter.views import table
 
 if TYPE_CHECKING:
     import argparse
@@ -203,7 +201,7 @@ def _say_wait(detail: str) -> None:
 _NONE = "No ranks are running. Start two with %dist_ranks start -p 2, then start a cell with %%ranks to run it on them."
 
 
-class RanksTable:
+class RanksTable(table.Display):
     """Persistent ranks with their state, processes and memory, for a notebook and for a terminal.
 
     ``known`` is set when this kernel has used the ranks, else they are from before. ``ended`` says how the kernel's own
@@ -214,11 +212,8 @@ class RanksTable:
         self._sentence = f"{ended} {_NONE}".strip() if ranks is None else _sentence(ranks, known=known)
         self._rows = [] if ranks is None else _rows(ranks)
 
-    def __repr__(self) -> str:
-        return "\n".join([self._sentence, *([table.text(self._rows)] if self._rows else [])])
-
-    def _repr_html_(self) -> str:
-        return f"<p>{escape(self._sentence)}</p>{table.html(self._rows) if self._rows else ''}"
+    def _parts(self) -> list[str | table.Rows]:
+        return [self._sentence, *([self._rows] if self._rows else [])]
 
 
 def _sentence(ranks: Ranks, *, known: bool) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jupyter_server.serverapp import ServerApp
 
     from distdl_jupyter.api.call import Context
-    from distdl_jupyter.api.cluster_status_cache import ClusterStatusCache
+    from distdl_jupyter.clusters.status_cache import StatusCache
     from distdl_jupyter.jobs.job_list import Listing
     from distdl_jupyter.server.sources import Sources
 
@@ -91,11 +91,11 @@ class DistDLApp(ExtensionApp):
         return Listing()
 
     @functools.cached_property
-    def clusters(self) -> ClusterStatusCache:
+    def clusters(self) -> StatusCache:
         """The newest status of each cluster."""
-        from distdl_jupyter.api.cluster_status_cache import ClusterStatusCache
+        from distdl_jupyter.clusters.status_cache import StatusCache
 
-        return ClusterStatusCache(self.cluster_seconds)
+        return StatusCache(self.cluster_seconds)
 
     def context(self, root: Path = Path(), kernel_specs: object = None, gone: threading.Event | None = None) -> Context:
         """Return what a call may use of this server."""

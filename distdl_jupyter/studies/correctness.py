@@ -15,12 +15,12 @@ from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, expl
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, jobspec
-from distdl_jupyter.views.correctness import CheckStatus, displayable
+from distdl_jupyter.views.correctness import displayable, job_check
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.jobs.client import Job
-    from distdl_jupyter.views.correctness import ComparisonShown
+    from distdl_jupyter.views.correctness import ComparisonShown, JobCheck
 
 #: Steps and seconds of each of the two runs at most; ranks where a job had more.
 MOST_STEPS, _SECONDS, _MOST_RANKS = 100, 900.0, 4
@@ -111,7 +111,7 @@ def finish_later(job: Job) -> None:
     threading.Thread(target=finish, args=(job,), name="check", daemon=True).start()
 
 
-def check_status(job: Job) -> CheckStatus:
+def check_status(job: Job) -> JobCheck:
     """Return how far the check of a job is, and what it has found so far. Raises JobNotFound for any other job."""
     if not job.spec.check or job.spec.check.get("replay"):
         raise JobNotFound(
@@ -121,14 +121,14 @@ def check_status(job: Job) -> CheckStatus:
         )
     alone = _single(job)
     if not job.state.ended:
-        return CheckStatus("several", "", _nothing(job))
+        return job_check("several", _nothing(job))
     if job.state is not State.COMPLETED:
-        return CheckStatus("failed", job.view().reason, _nothing(job))
+        return job_check("failed", _nothing(job), reason=job.view().reason)
     if alone is not None and not alone.state.ended:
-        return CheckStatus("one", "", of_jobs(job), alone.id)
+        return job_check("one", of_jobs(job), single=alone.id)
     if alone is None and time.time() - (job.view().ended or 0.0) < _PATIENCE:
-        return CheckStatus("one", "", of_jobs(job))
-    return CheckStatus("done", "", of_jobs(job, alone), alone.id if alone is not None else "")
+        return job_check("one", of_jobs(job))
+    return job_check("done", of_jobs(job, alone), single=alone.id if alone is not None else "")
 
 
 def of_jobs(job: Job, alone: Job | None = None) -> ComparisonShown:

@@ -44,7 +44,7 @@ from distdl_jupyter.views import sweep as views
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
-    from distdl_jupyter.views.schema import SweepPanel
+    from distdl_jupyter.views.sweep import SweepPanel
 
 #: Seconds between two looks at a sweep that is waited for.
 _LOOK = 0.3

@@ -6,9 +6,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.azure.identity import AzureAccount, Status
-from distdl_jupyter.azure.settings import AzureSettings, CredentialKind, TokenCache
+from distdl_jupyter.azure.settings import AzureSettings, CredentialKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,18 +35,6 @@ class AzureProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class AzureChoices:
-    """The settings that a sign-in depends on."""
-
-    credential: CredentialKind | Literal[""]
-    tenant_id: str
-    client_id: str
-    subscription_id: str
-    cloud: str
-    token_cache: TokenCache
-
-
-@dataclass(frozen=True, slots=True)
 class AzureSignIn:
     """The sign-in for a page. ``note`` is about a sign-out."""
 
@@ -54,7 +44,7 @@ class AzureSignIn:
     prompt: AzurePrompt | None
     problem: AzureProblem | None
     note: str
-    settings: AzureChoices
+    settings: AzureSettings
 
 
 #: Each sign-in method with what it is for.
@@ -76,12 +66,8 @@ def sign_in_view(now: Status | None = None, note: str = "") -> AzureSignIn:
         prompt=AzurePrompt(prompt.user_code, prompt.address, max(0.0, prompt.until - time.time())) if prompt else None,
         problem=AzureProblem(problem.message, problem.hint, problem.code) if problem else None,
         note=note,
-        settings=_choices(settings.read()),
+        settings=msgspec.structs.replace(settings.read(), record=""),
     )
-
-
-def _choices(own: AzureSettings) -> AzureChoices:
-    return AzureChoices(own.credential, own.tenant_id, own.client_id, own.subscription_id, own.cloud, own.token_cache)
 
 
 def sign_in_lines(view: AzureSignIn) -> list[str]:
@@ -94,7 +80,8 @@ def sign_in_lines(view: AzureSignIn) -> list[str]:
         rows.append(f"{view.problem.message} {view.problem.hint}".strip())
     if view.account:
         rows += [f"  {name} {value}" for name, value in _facts(view) if value]
-    rows += [f"  {name} {value}" for name, value in _prices() if value]
+    if view.settings.region:
+        rows += [f"  region {view.settings.region}", f"  currency {view.settings.currency}"]
     if view.state in ("signed_out", "failed"):
         rows += ["Sign-in methods:", *(f"  {kind:<11} {text}" for kind, text in METHODS.items())]
     return rows
@@ -117,13 +104,6 @@ def _facts(view: AzureSignIn) -> list[tuple[str, str]]:
     ]
 
 
-def _prices() -> list[tuple[str, str]]:
-    """Return what sizes and prices are asked for with, signed in or not."""
-    own = settings.read()
-    return [("region", own.region), ("currency", own.currency)] if own.region else []
-
-
-#: What a page may ask for, by message or over HTTP.
 def _changed(**changes: Any) -> Any:
     settings.change(**changes)
     return sign_in_view()

@@ -6,37 +6,20 @@ A place or a time that no event reports is left out.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 from distdl_jupyter.core import humanize
+from distdl_jupyter.core.collectives import Collective
 from distdl_jupyter.core.failure import Failure, crash, describe, has_failed, is_echo, is_lost
+from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.view import JobView
-from distdl_jupyter.views.job_table import StateName
-from distdl_jupyter.views.schema import (
-    Card,
-    Cause,
-    Cost,
-    FailureCard,
-    Frame,
-    Host,
-    Notice,
-    NoticeLine,
-    OtherRank,
-    ProfileStatus,
-    ProfileTaken,
-    RankStatus,
-    StacksTaken,
-    StacksWhy,
-    StagingBar,
-    Stop,
-    TimelineEntry,
-)
+from distdl_jupyter.core.view import JobView, Phase, Picture, ProfileView, Restart, StagingView, Stall, StopView
+from distdl_jupyter.views.job_table import JobSummary, summary
 from distdl_jupyter.views.wire import finite
 
 #: Up to so many ranks are dots; above that each node is one count.
@@ -52,38 +35,181 @@ _HAS_FAILED = (State.FAILED, State.LOST)
 _GROUP_SECONDS = 1.0
 
 
+RankStatus = Literal["waiting", "started", "ready", "compiling", "ended", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One node: its ranks as (rank, status), or only counts when the job is large."""
+
+    name: str
+    ranks: tuple[tuple[int, RankStatus], ...]
+    counts: dict[RankStatus, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFrame:
+    """One frame of a traceback; ``source`` are some lines around as (number, text)."""
+
+    file: str
+    line: int
+    function: str
+    kind: str
+    label: str
+    cell: int | None
+    source: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """An exception behind another."""
+
+    type: str
+    message: str
+    frames: tuple[ErrorFrame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRank:
+    """A rank that ended because of the first, ``after`` so many seconds."""
+
+    rank: int
+    what: str
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """One line of what happened; ``bad`` is the failure itself."""
+
+    t: float
+    text: str
+    bad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FailureCard:
+    """The first failure. ``rank`` is None when the job failed as a whole; ``values`` belong to frame ``values_at``."""
+
+    rank: int | None
+    when: float | None
+    what: str = ""
+    error_type: str = ""
+    message: str = ""
+    place: str = ""
+    hint: str = ""
+    #: The stable name of the failure for programs and help links.
+    code: str = ""
+    frames: tuple[ErrorFrame, ...] = ()
+    values: tuple[tuple[str, str], ...] = ()
+    values_at: int | None = None
+    #: Nearest first.
+    causes: tuple[Cause, ...] = ()
+    traceback: str = ""
+    others: tuple[OtherRank, ...] = ()
+    timeline: tuple[TimelineEntry, ...] = ()
+    #: The last collective operation of each rank where one of them caused the failure.
+    collectives: tuple[Collective, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The one line at the foot of a panel; ``code`` is its stable name for programs, "" for none."""
+
+    level: str
+    text: str
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a job's nodes cost. ``per_hour`` is for all of them together, ``spent`` at the card's ``now``.
+
+    ``since`` is when its nodes were its own, None before that.
+    """
+
+    per_hour: float
+    currency: str
+    source: str
+    nodes: int
+    since: float | None
+    spent: float
+
+
+#: Why stacks were taken: a user asked, no progress, no progress for too long, the time of the job was over.
+StacksWhy = Literal["asked", "stall", "hang", "time", "failure"]
+
+
+@dataclass(frozen=True, slots=True)
+class StacksTaken:
+    """Stacks that can be asked for by ``number``."""
+
+    number: int
+    t: float
+    why: StacksWhy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card(JobSummary):
+    """Everything that the head of a panel shows; ``now`` is the clock when it was made."""
+
+    reason: str
+    now: float
+    phases: list[Phase]
+    hosts: tuple[Host, ...]
+    unit: str
+    step: float | None
+    stop: StopView | None
+    #: How many ranks have not ended, and which, where a job is being stopped and few are left.
+    still_running: int
+    stop_places: tuple[str, ...]
+    lines: int
+    failure: FailureCard | None
+    notice: Notice | None
+    result: str
+    has_metrics: bool
+    #: None where nobody said what a node costs.
+    cost: Cost | None
+    staging: list[StagingView]
+    #: Oldest first; ``max_restarts`` is how many there may be.
+    restarts: list[Restart]
+    max_restarts: int
+    stall: Stall | None
+    #: Oldest first.
+    stacks: tuple[StacksTaken, ...]
+    #: Whether its ranks can be asked for their stacks now.
+    can_ask_stacks: bool
+    #: Oldest first.
+    profiles: tuple[ProfileView, ...]
+    #: Whether its ranks can be asked to record their next steps now.
+    can_profile: bool
+    #: Oldest first.
+    pictures: list[Picture]
+    #: The job from whose checkpoints this one goes on, "" for none, and the step at which it leaves that job's curve.
+    resumed_from: str
+    forked_at: float | None
+    #: Its place while it waits for its turn.
+    queue: QueueView | None
+
+
 def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
     """Return everything that the head of a panel shows; whether there are checkpoints is known from the job's files."""
-    line = notice_line(view)
     return Card(
-        id=view.id,
-        name=view.name,
-        state=line.state,
+        **summary(view, now, has_checkpoints=has_checkpoints),
         reason=view.reason,
-        compute_target=view.compute_target,
-        backend=view.distributed_backend,
-        node_count=view.node_count,
-        process_count_per_node=view.process_count_per_node,
-        created=view.created,
-        ended=view.ended,
-        last_sign=view.last_sign,
-        waited=view.waited,
-        queued_since=view.queued_since,
         now=now,
         phases=view.phases,
         hosts=hosts(view),
-        done=finite(view.done),
-        total=finite(view.total),
         unit=view.unit,
-        left=finite(view.remaining(now)),
         step=last_step(view),
-        stop=_stop(view),
+        stop=view.stop,
+        still_running=len(_running(view)),
+        stop_places=_stop_places(view),
         lines=view.lines,
         failure=failure_card(view),
-        can_rerun=view.state.ended,
-        notice=line.notice,
-        result=line.result,
-        has_metrics=line.has_metrics,
+        notice=notice(view),
+        result=_result(view),
+        has_metrics=bool(view.metrics),
         cost=cost(view, now),
         staging=staging_bars(view),
         restarts=view.restarts,
@@ -96,7 +222,6 @@ def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
         pictures=view.pictures,
         resumed_from=view.resumed_from,
         forked_at=view.forked_at,
-        can_resume=view.state.ended and has_checkpoints,
         queue=view.queue,
     )
 
@@ -104,22 +229,6 @@ def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
 def origin_text(of: JobSpec | JobView) -> str:
     """Return the job from whose checkpoints this one goes on, with the step at which it was forked, "" for none."""
     return of.resumed_from if of.forked_at is None else f"{of.resumed_from}, step {humanize.count(of.forked_at)}"
-
-
-def notice_line(view: JobView) -> NoticeLine:
-    """Return the part of the card that the notice line below the panel depends on."""
-    return NoticeLine(
-        state=state_name(view),
-        reason=view.reason,
-        notice=_notice(view),
-        result=_result(view),
-        has_metrics=bool(view.metrics),
-    )
-
-
-def state_name(view: JobView) -> StateName:
-    """Return the state as pages name it."""
-    return view.state.value
 
 
 def hosts(view: JobView) -> tuple[Host, ...]:
@@ -150,18 +259,10 @@ def can_ask_stacks(view: JobView) -> bool:
     return not view.state.ended and any(rank.is_running for rank in view.ranks)
 
 
-def _profiles(view: JobView) -> tuple[ProfileTaken, ...]:
-    """Return the profiles; one that a job left behind when it ended has failed, as has a word of later versions."""
-    return tuple(
-        ProfileTaken(one.number, one.t, _profile_status(one.status, ended=view.state.ended), one.steps,
-                     tuple(one.ranks), one.recorded, one.why)
-        for one in view.profiles
-    )  # fmt: skip
-
-
-def _profile_status(word: str, *, ended: bool) -> ProfileStatus:
-    known = word in get_args(ProfileStatus) and (word in ("done", "failed") or not ended)
-    return word if known else "failed"  # type: ignore[return-value]  # one of them
+def _profiles(view: JobView) -> tuple[ProfileView, ...]:
+    """Return the profiles; those that had not ended when the job ended have failed."""
+    lost = view.state.ended
+    return tuple(replace(one, status="failed") if lost and not one.ended else one for one in view.profiles)
 
 
 def stacks_why(word: str) -> StacksWhy:
@@ -181,21 +282,14 @@ def last_step(view: JobView) -> float | None:
     return max((step for rank in view.ranks if (step := finite(rank.last_step)) is not None), default=None)
 
 
-def _stop(view: JobView) -> Stop | None:
-    stop = view.stop
-    if stop is None:
-        return None
-    running = [rank for rank in view.ranks if rank.status != "ended"]
-    return Stop(
-        by=stop.by,
-        signal=stop.signal,
-        sent=stop.sent,
-        next=stop.next,
-        next_at=stop.next_at,
-        kill_at=stop.kill_at,
-        remaining=len(running),
-        places=tuple(_rank_and_pid(rank) for rank in running) if len(running) <= _NAMED else (),
-    )
+def _running(view: JobView) -> list[RankView]:
+    return [rank for rank in view.ranks if rank.status != "ended"]
+
+
+def _stop_places(view: JobView) -> tuple[str, ...]:
+    """Return which ranks still run in a job that is being stopped, where these are few."""
+    running = _running(view) if view.stop is not None else []
+    return tuple(map(_rank_and_pid, running)) if len(running) <= _NAMED else ()
 
 
 def _rank_and_pid(rank: RankView) -> str:
@@ -203,7 +297,7 @@ def _rank_and_pid(rank: RankView) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _notice(view: JobView) -> Notice | None:
+def notice(view: JobView) -> Notice | None:
     """Return the gravest note, the newest of equals; information stays in the log.
 
     A supervisor on another host comes first when it is silent and last when it is not.
@@ -262,39 +356,25 @@ def price_text(spec: JobSpec) -> str:
     return f"{humanize.money(spec.price_per_hour, spec.currency)} per node and hour ({spec.price_source})"
 
 
-def staging_bars(view: JobView) -> tuple[StagingBar, ...]:
+def staging_bars(view: JobView) -> list[StagingView]:
     """Return a bar for each data source on each node, or in sum where there are many; none without data to stage."""
-    bars = tuple(
-        StagingBar(item.source, item.host, 1, item.done, item.total, item.files, item.of, item.cached)
-        for item in view.staging
-    )
-    return bars if len(bars) <= MAX_BARS else _summed(bars)
+    if len(view.staging) <= MAX_BARS:
+        return view.staging
+    names = dict.fromkeys(item.source for item in view.staging)
+    return [_sum_of(name, [item for item in view.staging if item.source == name]) for name in names]
 
 
-def _summed(bars: tuple[StagingBar, ...]) -> tuple[StagingBar, ...]:
-    names = dict.fromkeys(item.source for item in bars)
-    return tuple(_sum_of(name, [item for item in bars if item.source == name]) for name in names)
+def _sum_of(name: str, same: list[StagingView]) -> StagingView:
+    sums = {field: sum(getattr(item, field) for item in same) for field in ("done", "total", "files", "of", "cached")}
+    return StagingView(node=0, host="", source=name, nodes=len(same), **sums)
 
 
-def _sum_of(name: str, same: list[StagingBar]) -> StagingBar:
-    return StagingBar(
-        source=name,
-        host="",
-        nodes=len(same),
-        done=sum(item.done for item in same),
-        total=sum(item.total for item in same),
-        files=sum(item.files for item in same),
-        of=sum(item.of for item in same),
-        cached=sum(item.cached for item in same),
-    )
-
-
-def staging_node(bar: StagingBar) -> str:
+def staging_node(bar: StagingView) -> str:
     """Return the node, or how many there are."""
     return bar.host or humanize.plural(bar.nodes, "node")
 
 
-def staging_text(bar: StagingBar) -> str:
+def staging_text(bar: StagingView) -> str:
     """Return how far it is: ``1.2 GB of 4.8 GB, 210 of 512 files, 300 MB from the cache``."""
     parts = [f"{humanize.size(bar.done)} of {humanize.size(bar.total)}"]
     if bar.of > 1:
@@ -302,11 +382,6 @@ def staging_text(bar: StagingBar) -> str:
     if bar.cached:
         parts.append(f"{humanize.size(bar.cached)} from the cache")
     return ", ".join(parts)
-
-
-def staging_share(bar: StagingBar) -> float:
-    """Return how much has arrived, from 0 to 1; no bytes at all count as 1."""
-    return min(1.0, bar.done / bar.total) if bar.total else 1.0
 
 
 def failure_card(view: JobView) -> FailureCard | None:
@@ -345,12 +420,12 @@ def _cause(error: dict[str, Any]) -> Cause:
     return Cause(str(error.get("type", "")), str(error.get("message", "")), _frames(error))
 
 
-def _frames(error: dict[str, Any]) -> tuple[Frame, ...]:
+def _frames(error: dict[str, Any]) -> tuple[ErrorFrame, ...]:
     return tuple(_frame(frame) for frame in error.get("frames", []))
 
 
-def _frame(frame: dict[str, Any]) -> Frame:
-    return Frame(
+def _frame(frame: dict[str, Any]) -> ErrorFrame:
+    return ErrorFrame(
         file=str(frame.get("file", "")),
         line=int(frame.get("line") or 0),
         function=str(frame.get("function") or ""),
@@ -379,7 +454,7 @@ def failure_timeline(view: JobView, failure: Failure) -> list[TimelineEntry]:
     ]
     known = all(rank.status == "ended" and not is_lost(rank) for rank in view.ranks)
     if view.process_count > 1 and view.ended is not None and known:
-        entries[-1] = dataclasses.replace(entries[-1], text=f"{entries[-1].text}; all processes have ended")
+        entries[-1] = replace(entries[-1], text=f"{entries[-1].text}; all processes have ended")
     return entries
 
 

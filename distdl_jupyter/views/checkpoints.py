@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from html import escape
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import humanize
+from distdl_jupyter.core import humanize, table
 from distdl_jupyter.core.checkpoints import Checkpoint
-from distdl_jupyter.views import table
-from distdl_jupyter.views.schema import CheckpointMetric, CheckpointRow
 from distdl_jupyter.views.wire import finite
 
 if TYPE_CHECKING:
@@ -19,17 +17,37 @@ _COLUMNS = 6
 _NONE = "No checkpoints. Checkpoints that the training code saves in distdl_jupyter.checkpoint_dir() are listed here."
 
 
-class CheckpointList(list[Checkpoint]):
+@dataclass(frozen=True, slots=True)
+class CheckpointMetric:
+    """A metric at the step of a checkpoint, also as text; ``value`` is None where it is not finite."""
+
+    name: str
+    text: str
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """One checkpoint: bytes, epoch seconds, and the Python that loads it.
+
+    ``step`` is None where it is not known, and ``is_named`` says that the file's name has it.
+    """
+
+    path: str
+    step: float | None
+    is_named: bool
+    metrics: tuple[CheckpointMetric, ...]
+    size: int
+    files: int
+    modified: float
+    load: str
+
+
+class CheckpointList(table.Display, list[Checkpoint]):
     """Checkpoints, the newest first, that show themselves as a table."""
 
-    def __str__(self) -> str:
-        return table.text(_rows(self)) if self else _NONE
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        return table.html(_rows(self)) if self else f"<p>{escape(_NONE)}</p>"
+    def _parts(self) -> list[str | table.Rows]:
+        return [_rows(self) if self else _NONE]
 
 
 def metric_names(known: Iterable[Checkpoint]) -> list[str]:

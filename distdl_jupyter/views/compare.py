@@ -12,9 +12,9 @@ from distdl_jupyter.core.environment import UNKNOWN, JobEnvironment
 from distdl_jupyter.core.figure import HEIGHT, WIDTH, Look, Plot, chosen_value_axis, layout_of, legend_rows, steps_axis
 from distdl_jupyter.core.theme import DARK, LIGHT, Theme
 from distdl_jupyter.core.traces import Trace, drawable
+from distdl_jupyter.views.curve import Curve
 from distdl_jupyter.views.job_page import spec_rows
 from distdl_jupyter.views.job_table import default_metric
-from distdl_jupyter.views.schema import ComparisonRow, Curve
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.curves import Band
@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 #: Letters of a job's name in the legend.
 _TITLE = 24
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One option in which jobs differ: a value for each job, "" where it has none."""
+
+    field: str
+    label: str
+    values: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

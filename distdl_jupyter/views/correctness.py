@@ -6,12 +6,27 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
-from distdl_jupyter.core.correctness import Comparison
+from distdl_jupyter.core.correctness import Comparison, Difference
 from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.views.schema import JobCheck
-from distdl_jupyter.views.table import sentence_html
+from distdl_jupyter.core.table import sentence_html
 
 _SIGNS = {"error": "\N{BALLOT X}", "warning": "\N{WARNING SIGN}", "info": "\N{INFORMATION SOURCE}"}
+
+
+@dataclass(frozen=True, slots=True)
+class JobCheck:
+    """A check of training code: ``state`` says which of its runs lasts, or that it ``failed`` for a ``reason``.
+
+    ``summary`` and ``notes`` are sentences: what came of it, what was compared and what was not. ``single`` is the id
+    of the run on one process, "" before it begins.
+    """
+
+    state: Literal["several", "one", "failed", "done"]
+    reason: str
+    summary: str
+    findings: tuple[Difference, ...]
+    notes: tuple[str, ...]
+    single: str
 
 
 class ComparisonShown(Comparison):
@@ -65,27 +80,21 @@ class ComparisonShown(Comparison):
         return [*said, *self.left_out]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckStatus:
-    """A check: ``state`` is "several" or "one" while its runs last, "failed" with a ``reason``, or "done".
+def job_check(
+    state: Literal["several", "one", "failed", "done"],
+    comparison: ComparisonShown,
+    *,
+    reason: str = "",
+    single: str = "",
+) -> JobCheck:
+    """Return a check for a page: its ``state`` and the ``comparison`` so far.
 
-    ``single`` is the id of the run on one process, "" before it begins.
+    A check is "several" or "one" while its runs last, "failed" for a ``reason``, or "done"; ``single`` is the id of the
+    run on one process, "" before it begins.
     """
-
-    state: Literal["several", "one", "failed", "done"]
-    reason: str
-    comparison: ComparisonShown
-    single: str = ""
-
-
-def job_check(status: CheckStatus) -> JobCheck:
-    """Return a check for a page."""
-    comparison = status.comparison
-    if status.state == "done":
-        summary, notes = comparison.summary, tuple(comparison.notes)
-    else:
-        summary, notes = _MEANWHILE[status.state], ()
-    return JobCheck(status.state, status.reason, summary, tuple(comparison.findings), notes, status.single)
+    is_done = state == "done"
+    summary, notes = (comparison.summary, tuple(comparison.notes)) if is_done else (_MEANWHILE[state], ())
+    return JobCheck(state, reason, summary, tuple(comparison.findings), notes, single)
 
 
 _MEANWHILE = {

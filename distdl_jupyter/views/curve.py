@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.figure import Earlier, Mode, figure
-from distdl_jupyter.views.schema import Curve, MetricValue
+from distdl_jupyter.core.printable import printable
 from distdl_jupyter.views.wire import finite
 
 if TYPE_CHECKING:
@@ -19,6 +20,38 @@ if TYPE_CHECKING:
 #: Rows of a table.
 _ROWS = 24
 _Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricValue:
+    """A metric's name with its newest mean over ranks, as a number and in words."""
+
+    name: str
+    value: str
+    mean: float | None
+    step: float
+    #: Points that came over all ranks: a curve is drawn anew when this has changed.
+    count: int
+    #: Whether it is read in what ranks print.
+    from_output: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A drawn metric: plotly's ``data`` and ``layout``, the curve in one sentence and as a table of a few rows.
+
+    ``value`` is the newest mean over ranks, as its end shows it; "" where it has several ends.
+    """
+
+    metric: str
+    mode: str
+    log: bool
+    count: int
+    data: tuple[dict[str, Any], ...]
+    layout: dict[str, Any]
+    summary: str
+    table: tuple[tuple[str, ...], ...]
+    value: str
 
 
 def metrics(view: JobView) -> tuple[MetricValue, ...]:
@@ -70,6 +103,7 @@ def summary(metric: str, band: Band) -> str:
     first, last = rows[0], rows[-1]
     low = min(row.low for row in rows if row.low is not None)
     high = max(row.high for row in rows if row.high is not None)
+    metric = printable(metric, 60)
     return (
         f"Curve of {metric} over {humanize.plural(last.step - first.step, 'step')}: from {_number(first.mean)} to "
         f"{_number(last.mean)}, lowest {humanize.number(low)}, highest {humanize.number(high)}"

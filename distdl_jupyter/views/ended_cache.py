@@ -7,24 +7,25 @@ folder is gone is listed by nobody.
 
 One line a row, whole and in one write, so that processes may append at the same time::
 
-    [version, cluster, [hosts], check, [the values of a JobRow in its order]]
+    [version, {"row": {...}, "cluster": ..., "hosts": [...], "check": ...}]
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 import zlib
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.views.job_table import JobRow, RowGroup, job_row
+from distdl_jupyter.views.job_table import JobRow, job_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
 
 #: To be raised when a row says something else of the same job than before.
-RULES = 7
-_FIELDS = tuple(JobRow.__dataclass_fields__)
-VERSION = f"{RULES}-{zlib.crc32(repr(_FIELDS).encode()):08x}"
+RULES = 8
+VERSION = f"{RULES}-{zlib.crc32(repr(tuple(JobRow.__dataclass_fields__)).encode()):08x}"
 #: Lines of removed jobs and such that may stand in the file besides as many as there are jobs.
 _SPARE = 200
 
@@ -147,24 +147,16 @@ def _append(path: Path, lines: bytes) -> None:
 
 
 def _encoded(one: Listed) -> bytes:
-    values = [getattr(one.row, name) for name in _FIELDS]
-    values[_GROUP] = astuple(one.row.group) if one.row.group else None
-    return json.dumps([VERSION, one.cluster, one.hosts, one.check, values], separators=(",", ":")).encode() + b"\n"
+    return msgspec.json.encode((VERSION, one)) + b"\n"
 
 
-_SPARK, _GROUP = _FIELDS.index("spark"), _FIELDS.index("group")
+_decoder = msgspec.json.Decoder(tuple[str, Listed])
 
 
 def _decoded(line: bytes) -> Listed | None:
     """Return the row of a line, None for a damaged one and one of another version."""
     try:
-        version, cluster, hosts, check, values = json.loads(line)
-        if version != VERSION:
-            return None
-        values[_SPARK] = tuple(values[_SPARK])
-        values[_GROUP] = RowGroup(*values[_GROUP]) if values[_GROUP] else None
-        found = Listed(JobRow(*values), cluster, tuple(hosts), check)
-    except (ValueError, TypeError, IndexError):
+        version, found = _decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    else:
-        return None if found.active else found
+    return None if version != VERSION or found.active else found

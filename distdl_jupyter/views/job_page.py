@@ -5,15 +5,17 @@ Pure: view and spec in, plain data out.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.environment import UNKNOWN, JobEnvironment
 from distdl_jupyter.core.failure import describe
 from distdl_jupyter.core.options import ABOUT, DEFAULTS
-from distdl_jupyter.views.card import card, origin_text, price_text, rank_status
-from distdl_jupyter.views.curve import metrics
-from distdl_jupyter.views.schema import JobDetail, LogChanges, LogRow, RankRow, SpecRow
+from distdl_jupyter.core.printable import Styles
+from distdl_jupyter.core.spec import Captured
+from distdl_jupyter.views.card import Card, RankStatus, card, origin_text, price_text, rank_status
+from distdl_jupyter.views.curve import MetricValue, metrics
 from distdl_jupyter.views.wire import finite
 
 if TYPE_CHECKING:
@@ -23,6 +25,74 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank in the table of ranks."""
+
+    rank: int
+    local_rank: int
+    node: int
+    host: str
+    pid: int | None
+    gpu: int | None
+    status: RankStatus
+    last_step: float | None
+    lines: int
+    error_lines: int
+    #: How its process ended: ``exit code 3``, ``ended by SIGKILL``; "" while it lives or when it ended well.
+    how: str
+
+
+#: number, time, rank or null, stream, text, redraws, {rank: number of the line in that rank's output}, styles
+LogRow = tuple[int, float, int | None, str, str, int, dict[str, int], Styles]
+
+
+@dataclass(frozen=True, slots=True)
+class LogChanges:
+    """What a log view must do: put ``rows`` in by number, forget those below ``first``, replace ``open``."""
+
+    rows: tuple[LogRow, ...]
+    #: Lines that are being redrawn; they stand below all rows.
+    open: tuple[LogRow, ...]
+    #: Number of the oldest row that is kept, and of the next row to come.
+    first: int
+    next: int
+    #: Lines in all ranks, and on stderr by rank.
+    total: int
+    errors: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SpecRow:
+    """One line of the spec as people read it; ``field`` is its primary name."""
+
+    field: str
+    label: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetail:
+    """One job with everything that does not stream: the spec, its code and what travelled with it."""
+
+    card: Card
+    metrics: tuple[MetricValue, ...]
+    ranks: tuple[RankRow, ...]
+    spec: tuple[SpecRow, ...]
+    captured: tuple[Captured, ...]
+    code: str
+    command: str
+    notebook: str
+    cell_id: str
+    execution_count: int | None
+    #: Number of the cell's line that is line 1 of ``code``.
+    first_line: int
+    #: The state of the environment when it was submitted.
+    versions: dict[str, str]
+    #: It is the first run of a check (see JobCheck).
+    is_check: bool
 
 
 def job_detail(

@@ -9,14 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter.core import humanize
+from distdl_jupyter.core import humanize, table
 from distdl_jupyter.core.alerts import CODE
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import SHORT_WAIT
-from distdl_jupyter.views import table
 from distdl_jupyter.views.wire import finite
 from distdl_jupyter.worker.hooks import frameworks
 from distdl_jupyter.worker.shutdown import KEPT_ALIVE
@@ -52,14 +50,13 @@ class RowGroup:
     maximize: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class JobRow:
-    """One job in a list. ``spark`` are up to 40 means of ``metric`` over time; ``says`` why it failed or is lost."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSummary:
+    """What a row of a list and the head of a panel say of a job."""
 
     id: str
     name: str
     state: StateName
-    says: str
     compute_target: str
     backend: str
     node_count: int
@@ -73,15 +70,22 @@ class JobRow:
     done: float | None
     total: float | None
     left: float | None
+    can_rerun: bool
+    #: It has ended and left checkpoints.
+    can_resume: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow(JobSummary):
+    """One job in a list. ``spark`` are up to 40 means of ``metric`` over time; ``says`` why it failed or is lost."""
+
+    says: str
     metric: str
     value: float | None
     spark: tuple[float | None, ...]
     #: Rank that failed first.
     failed_rank: int | None
     notebook: str
-    can_rerun: bool
-    #: It has ended and left checkpoints.
-    can_resume: bool
     #: How often its ranks were started anew.
     restarts: int
     #: It makes no progress; ``says`` names the ranks that differ.
@@ -95,6 +99,29 @@ class JobRow:
     priority: int = 0
 
 
+def summary(view: JobView, now: float, *, has_checkpoints: bool) -> dict[str, Any]:
+    """Return the fields of a ``JobSummary`` at the moment ``now`` (epoch seconds)."""
+    return {
+        "id": view.id,
+        "name": view.name,
+        "state": view.state.value,
+        "compute_target": view.compute_target,
+        "backend": view.distributed_backend,
+        "node_count": view.node_count,
+        "process_count_per_node": view.process_count_per_node,
+        "created": view.created,
+        "ended": view.ended,
+        "last_sign": view.last_sign,
+        "waited": view.waited,
+        "queued_since": view.queued_since,
+        "done": finite(view.done),
+        "total": finite(view.total),
+        "left": finite(view.remaining(now)),
+        "can_rerun": view.state.ended,
+        "can_resume": view.state.ended and has_checkpoints,
+    }
+
+
 def job_row(
     view: JobView, spec: JobSpec, now: float, *, has_checkpoints: bool = False, group_value: float | None = None
 ) -> JobRow:
@@ -102,29 +129,13 @@ def job_row(
     group = _row_group(view, spec, group_value)
     metric = view.metrics.get((group.metric if group else "") or default_metric(list(view.metrics)))
     return JobRow(
-        id=view.id,
-        name=view.name,
-        state=view.state.value,
+        **summary(view, now, has_checkpoints=has_checkpoints),
         says=_status_text(view),
-        compute_target=view.compute_target,
-        backend=view.distributed_backend,
-        node_count=view.node_count,
-        process_count_per_node=view.process_count_per_node,
-        created=view.created,
-        ended=view.ended,
-        last_sign=view.last_sign,
-        waited=view.waited,
-        queued_since=view.queued_since,
-        done=finite(view.done),
-        total=finite(view.total),
-        left=finite(view.remaining(now)),
         metric=metric.name if metric else "",
         value=finite(metric.mean) if metric else None,
         spark=sparkline(metric),
         failed_rank=view.failure.rank if view.failure and view.failure.kind != "unequal" else None,
         notebook=spec.source.notebook,
-        can_rerun=view.state.ended,
-        can_resume=view.state.ended and has_checkpoints,
         restarts=view.restart_count,
         stalled=view.stall is not None and not view.state.ended,
         **_newest_alert(view),
@@ -144,7 +155,7 @@ def _row_group(view: JobView, spec: JobSpec, value: float | None) -> RowGroup | 
                     bool(group.plan.get("maximize")))  # fmt: skip
 
 
-def _newest_alert(view: JobView) -> dict[str, str]:
+def _newest_alert(view: JobView) -> dict[str, Any]:
     for note in reversed(view.notes):
         if str(note.get("code", "")).startswith(CODE):
             return {"alert": str(note["text"]), "alert_level": str(note["level"])}
@@ -201,7 +212,7 @@ def sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
     return tuple(finite(float(f"{mean:.4g}")) for mean in means) if len(means) > 1 else ()
 
 
-class JobTable:
+class JobTable(table.Display):
     """Jobs that show themselves as a table; ``older`` is how many more jobs there are. HTML is escaped."""
 
     def __init__(self, jobs: Sequence[JobRow], older: int = 0, now: float | None = None) -> None:
@@ -209,20 +220,11 @@ class JobTable:
         self._reasons = lost_reasons(jobs)
         self._older = older
 
-    def __repr__(self) -> str:
+    def _parts(self) -> list[str | table.Rows]:
         if not self._rows:
-            return _EMPTY
-        lines = [table.whole_text([HEAD, *self._rows]), *self._reasons, *([self._older_text()] if self._older else [])]
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        if not self._rows:
-            return f"<p>{escape(_EMPTY)}</p>"
-        more = [*self._reasons, *([self._older_text()] if self._older else [])]
-        return table.whole_html([HEAD, *self._rows]) + "".join(f"<p>{table.sentence_html(line)}</p>" for line in more)
-
-    def _older_text(self) -> str:
-        return f"{humanize.plural(self._older, 'older job')} not shown: %dist_jobs --all"
+            return [_EMPTY]
+        older = f"{humanize.plural(self._older, 'older job')} not shown: %dist_jobs --all"
+        return [table.WholeRows([HEAD, *self._rows]), *self._reasons, *([older] if self._older else [])]
 
 
 def lost_reasons(jobs: Sequence[JobRow]) -> list[str]:

@@ -7,15 +7,31 @@ form asks before the others.
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.views.schema import Plugin
 
-_TYPES: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number", types.NoneType: "null"}
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One backend or kind of cluster; ``options`` is the JSON schema of its options.
+
+    A property with ``x-asked`` has values that the server can be asked for.
+
+    ``problem`` says why it cannot be used here ("" when it can), ``remedy`` what changes that, ``code`` names it.
+    """
+
+    name: str
+    title: str
+    labels: tuple[str, ...]
+    options: dict[str, Any]
+    problem: str
+    remedy: str
+    code: str = ""
 
 
 def plugin_view(kind: registry.Kind, name: str) -> Plugin:
@@ -62,47 +78,25 @@ def _problem(kind: registry.Kind, plugin: Any) -> str:
 
 def json_schema(options: type) -> dict[str, Any]:
     """Return the schema of an ``Options`` dataclass; an option without a default is required."""
-    hints = typing.get_type_hints(options)
-    fields = dataclasses.fields(options)
-    required = [field.name for field in fields if _default(field) is dataclasses.MISSING]
+    _, schemas = msgspec.json.schema_components([options], schema_hook=lambda _type: {})
+    schema = schemas[options.__name__]
+    fields = {field.name: field for field in dataclasses.fields(options)}
     return {
         "type": "object",
-        "properties": {field.name: _property(field, hints[field.name]) for field in fields},
-        **({"required": required} if required else {}),
+        "properties": {name: _property(fields[name], known) for name, known in schema["properties"].items()},
+        **({"required": schema["required"]} if schema["required"] else {}),
         "additionalProperties": False,
     }
 
 
-def _property(field: dataclasses.Field[Any], hint: Any) -> dict[str, Any]:
-    schema = _type_schema(hint)
+def _property(field: dataclasses.Field[Any], schema: dict[str, Any]) -> dict[str, Any]:
     if choices := field.metadata.get("choices"):
         schema = {"enum": list(choices)}
     if help_ := field.metadata.get("help"):
         schema["description"] = help_
     if field.metadata.get("first"):
         schema["x-first"] = True
-    default = _default(field)
+    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     if default is not dataclasses.MISSING:
         schema["default"] = list(default) if isinstance(default, tuple) else default
     return schema
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
-
-
-def _type_schema(hint: Any) -> dict[str, Any]:
-    """Return the schema of a type; {} for one that JSON does not know."""
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        kinds = [_TYPES[part] for part in parts if part in _TYPES]
-        return {"type": kinds} if len(kinds) == len(parts) else {}
-    if origin is typing.Literal:
-        return {"enum": list(parts)}
-    if origin in (tuple, list):
-        return {"type": "array", "items": _type_schema(parts[0])}
-    if origin is dict:
-        return {"type": "object", "additionalProperties": _type_schema(parts[1])}
-    return {"type": _TYPES[hint]} if hint in _TYPES else {}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from html import escape
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.core import table
 from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.humanize import clock, plural, ranks
-from distdl_jupyter.core.profiles import Profile
-from distdl_jupyter.views import table
-from distdl_jupyter.views.schema import JobProfile, ProfileOperator, ProfileRank
+from distdl_jupyter.core.profiles import Operator, Profile, ProfiledRank
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,18 +23,29 @@ _MOST_OPERATORS, _MOST_RANKS = 20, 8
 _LEAST_SHARE, _LONGEST = 0.0005, 60
 
 
-class ProfileShown(Profile):
+@dataclass(frozen=True, slots=True)
+class JobProfile:
+    """Some recorded steps of a job: the operators that take the most time of their own, most first.
+
+    ``seconds`` is the mean step. ``says`` has a sentence for what is missing. ``traces`` are the ranks that have a
+    Chrome trace.
+    """
+
+    number: int
+    t: float
+    steps: int
+    seconds: float
+    says: tuple[str, ...]
+    ranks: tuple[ProfiledRank, ...]
+    operators: tuple[Operator, ...]
+    traces: tuple[int, ...]
+
+
+class ProfileShown(table.Display, Profile):
     """A profile as a notebook shows it: ``print``, display, ``to_pandas()``, ``traces`` and ``save(folder)``."""
 
-    def __str__(self) -> str:
-        return "\n".join((*sentences(self), *([table.text(_rows(self))] if self.operators else [])))
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        head = "".join(f"<p>{escape(one)}</p>" for one in sentences(self))
-        return head + (table.html(_rows(self)) if self.operators else "")
+    def _parts(self) -> list[str | table.Rows]:
+        return [*sentences(self), *([_rows(self)] if self.operators else [])]
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a row for each operator and rank: ``operator``, ``kind``, ``rank`` and its own ``seconds`` a step.
@@ -65,11 +75,6 @@ class ProfileShown(Profile):
             raise DiskRefused(
                 f"The traces cannot be saved in {target}: {error.strerror}.", code="trace-not-saved"
             ) from error
-
-
-def displayable(of: Profile) -> ProfileShown:
-    """Return the same as a notebook shows it."""
-    return ProfileShown(of.number, of.t, of.steps, of.ranks, of.operators, of.missing, of.traces, of.uses_gpu)
 
 
 def sentences(of: Profile) -> list[str]:
@@ -132,19 +137,7 @@ def job_profile(of: Profile) -> JobProfile:
         steps=of.steps,
         seconds=of.seconds,
         says=tuple(_notes(of)),
-        ranks=tuple(ProfileRank(one.rank, one.host, one.seconds) for one in of.ranks),
-        operators=tuple(
-            ProfileOperator(
-                one.name,
-                one.kind,
-                one.calls,
-                one.own,
-                one.share,
-                tuple(one.by_rank.values()),
-                one.stands_out,
-                one.times,
-            )
-            for one in shown(of)
-        ),
+        ranks=of.ranks,
+        operators=tuple(shown(of)),
         traces=tuple(of.traces),
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core import table
 from distdl_jupyter.core.humanize import size
 from distdl_jupyter.core.resources import (
     CURVES,
@@ -16,9 +18,6 @@ from distdl_jupyter.core.resources import (
     ResourceReader,
     ResourceSample,
 )
-from distdl_jupyter.views import table
-from distdl_jupyter.views.schema import NodeResources, RankResources, ResourceLine, Resources, ResourceStrip
-from distdl_jupyter.views.wire import finite
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +43,51 @@ _NOT_YET = "No samples yet. The first is taken one second after the first rank h
 _NONE = "No samples. The job ran for less than a second, or ran on Azure ML."
 
 
-class ResourceTable(Sequence[ResourceSample]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResources(RankUse):
+    """What one rank used lately; ``node`` is the number of its machine in ``Resources.nodes``."""
+
+    rank: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeResources(NodeUse):
+    """What one machine used lately."""
+
+    node: int
+    host: str
+    cores: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceLine:
+    """One rank's curve in a strip; a strip of machines has a line under the first rank of each."""
+
+    rank: int
+    seconds: tuple[float, ...]
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceStrip:
+    """The curves of one resource over seconds since the first sample."""
+
+    name: str
+    lines: tuple[ResourceLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What ranks and machines used lately, and what goes wrong with it now, the worst first."""
+
+    nodes: tuple[NodeResources, ...]
+    ranks: tuple[RankResources, ...]
+    marks: tuple[ResourceMark, ...]
+    strips: tuple[ResourceStrip, ...]
+
+
+class ResourceTable(table.Display, Sequence[ResourceSample]):
     """All samples of a job, in order; it shows the newest of each rank, or why there are none."""
 
     def __init__(self, path: Path, *, may_come: bool = False) -> None:
@@ -89,17 +132,8 @@ class ResourceTable(Sequence[ResourceSample]):
             *((left_text(machine), disk, _both(machine.received, machine.sent)) if first else ("", "", "")),
         )  # fmt: skip
 
-    def __repr__(self) -> str:
-        if not self._samples:
-            return self._why
-        return "\n".join([table.text(self._rows()), *(mark.text for mark in self.marks)])
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        if not self._samples:
-            return f"<p>{escape(self._why)}</p>"
-        return table.html(self._rows()) + "".join(f"<p>{escape(mark.text)}</p>" for mark in self.marks)
+    def _parts(self) -> list[str | table.Rows]:
+        return [self._rows(), *(mark.text for mark in self.marks)] if self._samples else [self._why]
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per sample and rank: ``time`` (UTC), ``rank``, ``host``, what the rank and its node use.
@@ -148,24 +182,19 @@ class ResourceTable(Sequence[ResourceSample]):
 def resources(book: ResourceBook, *, running: bool) -> Resources:
     """Return what pages show: the newest numbers, what goes wrong now while the job is ``running``, and curves."""
     marks = book.marks() if running else []
-    nodes = [
-        NodeResources(node, one.host, one.cores, *(finite(getattr(sample.machine, name)) for name in _NODE))
-        for node, sample in sorted(book.nodes.items()) for one in [book.about.get(node, About())]
-    ]  # fmt: skip
+    about = {node: book.about.get(node, About()) for node in sorted(book.nodes)}
     return Resources(
-        nodes=tuple(nodes),
-        ranks=tuple(_rank(rank, sample.node, use) for rank, (sample, use) in sorted(book.ranks.items())),
+        nodes=tuple(
+            NodeResources(node=node, host=one.host, cores=one.cores, **asdict(book.nodes[node].machine))
+            for node, one in about.items()
+        ),
+        ranks=tuple(
+            RankResources(rank=rank, node=sample.node, **asdict(use))
+            for rank, (sample, use) in sorted(book.ranks.items())
+        ),
         marks=tuple(marks),
         strips=tuple(_strip(name, book) for name in CURVES if name in book.curves.names),
     )
-
-
-_NODE = tuple(NodeUse.__dataclass_fields__)
-_RANK = tuple(RankUse.__dataclass_fields__)
-
-
-def _rank(rank: int, node: int, use: RankUse) -> RankResources:
-    return RankResources(rank, node, *(finite(getattr(use, name)) for name in _RANK))
 
 
 def _strip(name: str, book: ResourceBook) -> ResourceStrip:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
+from distdl_jupyter.core import table
 from distdl_jupyter.core.humanize import count, duration, listing, number, plural
 from distdl_jupyter.core.scaling import Point, Scaling
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import Straggler
-from distdl_jupyter.views import table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,24 +47,14 @@ class Facts:
     stragglers: Mapping[tuple[str, int], Straggler] = field(default_factory=dict)
 
 
-class ScalingView(Scaling):
+class ScalingView(table.Display, Scaling):
     """A scaling as a notebook shows it: ``print``, display, ``table``, ``figure``."""
 
     #: What is known of the study besides its points; None for points of no study.
     facts: Facts | None = None
 
-    def __str__(self) -> str:
-        lines = [*self._head, *self.sentences]
-        if self.points:
-            lines += [table.text(self._rows()), _NOTE]
-        return "\n".join(lines)
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        lines = "".join(f"<p>{escape(line)}</p>" for line in (*self._head, *self.sentences))
-        return f"{lines}{table.html(self._rows())}<p>{_NOTE}</p>" if self.points else lines
+    def _parts(self) -> list[str | table.Rows]:
+        return [*self._head, *self.sentences, *([self._rows(), _NOTE] if self.points else [])]
 
     @property
     def id(self) -> str:

@@ -7,18 +7,17 @@ top. In text and HTML the user's own calls carry their line, and calls of librar
 from __future__ import annotations
 
 import itertools
-import re
 import shutil
-from dataclasses import fields
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import collectives
+from distdl_jupyter.core import collectives, table
+from distdl_jupyter.core.collectives import Collective
 from distdl_jupyter.core.humanize import clock, count, duration, plural, ranks
 from distdl_jupyter.core.stacks import Taken
-from distdl_jupyter.views import table
-from distdl_jupyter.views.card import stacks_why
-from distdl_jupyter.views.schema import StackFrame, StackGroup, StackMissing, StackPlace, Stacks, StackThread
+from distdl_jupyter.core.threads import Frame, Thread
+from distdl_jupyter.views.card import StacksWhy, stacks_why
 from distdl_jupyter.views.wire import finite
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.stacks import Group, RankStacks
     from distdl_jupyter.core.threads import Frame, Thread
 
-#: The execution count in the label of a cell: "In [7]".
-_COUNT = re.compile(r"\[(\d+)\]")
 #: Threads and frames beyond these say nothing more: a recursion, a pool.
 _MOST_THREADS, _MOST_FRAMES = 40, 60
 _WHY = {
@@ -42,6 +39,57 @@ _WHY = {
 _NARROWEST, _BETWEEN = 44, 3
 #: Threads beside the main one that text and HTML show of a rank.
 _THREADS_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class StackPlace:
+    """One rank when its stack was taken: ``state`` of its process, last ``step``, seconds since its last sign."""
+
+    rank: int
+    host: str
+    pid: int | None
+    state: str
+    step: float | None
+    silent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StackGroup:
+    """Ranks whose main threads stand at the same place; ``frames`` newest first, ``at`` is that place in words."""
+
+    ranks: tuple[int, ...]
+    at: str
+    differs: bool
+    frames: tuple[Frame, ...]
+    #: Of the first of the ranks.
+    threads: tuple[Thread, ...]
+    places: tuple[StackPlace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StackMissing:
+    """A rank that gave no stack, with the reason as a sentence."""
+
+    rank: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """The stacks of all ranks at one moment, side by side: the groups with the fewest ranks first.
+
+    ``says`` is who stands where, as a clause.
+    """
+
+    number: int
+    t: float
+    why: StacksWhy
+    says: str
+    groups: tuple[StackGroup, ...]
+    missing: tuple[StackMissing, ...]
+    #: Why the ranks wait and what to do, as sentences; "" where their last collective operations do not tell.
+    explanation: str
+    collectives: tuple[Collective, ...]
 
 
 def stacks(taken: Taken) -> Stacks:
@@ -66,14 +114,14 @@ def _group(taken: Taken, group: Group) -> StackGroup:
         at=group.says,
         differs=all(rank in differ for rank in group.ranks),
         frames=_frames(group.thread),
-        threads=tuple(StackThread(thread.name, _frames(thread)) for thread in members[0].others[:_MOST_THREADS]),
+        threads=tuple(replace(thread, frames=_frames(thread)) for thread in members[0].others[:_MOST_THREADS]),
         places=tuple(_place(member) for member in members),
     )
 
 
-def _frames(thread: Thread) -> tuple[StackFrame, ...]:
+def _frames(thread: Thread) -> tuple[Frame, ...]:
     """Return the frames of a thread, newest first, as far as the user's code reaches."""
-    return tuple(_frame(frame) for frame in (_own_frames(thread) or thread.frames)[:_MOST_FRAMES])
+    return tuple((_own_frames(thread) or thread.frames)[:_MOST_FRAMES])
 
 
 def _own_frames(thread: Thread) -> list[Frame]:
@@ -82,12 +130,6 @@ def _own_frames(thread: Thread) -> list[Frame]:
     while frames and frames[-1].kind == "worker":
         frames.pop()
     return frames
-
-
-def _frame(frame: Frame) -> StackFrame:
-    match = _COUNT.search(frame.label) if frame.kind == "cell" else None
-    cell = int(match[1]) if match else None
-    return StackFrame(frame.file, frame.line, frame.function, frame.kind, frame.label, cell, frame.source)
 
 
 def _place(member: RankStacks) -> StackPlace:
@@ -104,11 +146,6 @@ class StacksShown(Taken):
         return html(self)
 
 
-def displayable(taken: Taken) -> StacksShown:
-    """Return the same stacks as a value that shows itself."""
-    return StacksShown(**{each.name: getattr(taken, each.name) for each in fields(taken)})
-
-
 def text(taken: Taken, width: int = 120) -> str:
     """Return the stacks in columns as far as ``width`` has room for them, else below each other."""
     blocks = [_block(taken, group) for group in taken.groups()]
@@ -116,7 +153,7 @@ def text(taken: Taken, width: int = 120) -> str:
     column = (width + _BETWEEN) // across - _BETWEEN
     lines = [*_head(taken), ""]
     if taken.collectives:
-        lines += [table.whole_text(collectives.texts(taken.collectives)), ""]
+        lines += [table.text(collectives.texts(taken.collectives)), ""]
     for at in range(0, len(blocks), across):
         lines += [*_beside(blocks[at : at + across], column), ""]
     return "\n".join(lines).rstrip()
@@ -127,7 +164,7 @@ def html(taken: Taken) -> str:
     cells = "".join(f'<td style="text-align:left;vertical-align:top">{_html_block(taken, group)}</td>'
                     for group in taken.groups())  # fmt: skip
     head = "".join(f"<div>{escape(line)}</div>" for line in _head(taken))
-    calls = table.whole_html(collectives.texts(taken.collectives)) if taken.collectives else ""
+    calls = table.html(collectives.texts(taken.collectives)) if taken.collectives else ""
     return f"<div>{head}{calls}<table><tbody><tr>{cells}</tr></tbody></table></div>"
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from html import escape
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core import table
 from distdl_jupyter.core.humanize import count, number, plural
-from distdl_jupyter.core.step_times import PARTS, StepTime, StepTimes
+from distdl_jupyter.core.step_times import PARTS, RankTime, StepTime, StepTimes, Straggler
 from distdl_jupyter.core.theme import LIGHT
-from distdl_jupyter.views import table
-from distdl_jupyter.views.schema import JobTime
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,18 +24,27 @@ _TITLES = {"data": "data", "compute": "compute", "waiting": "waiting for others"
 _MOST_RANKS = 64
 
 
-class StepTimesShown(StepTimes):
+@dataclass(frozen=True, slots=True)
+class JobTime:
+    """Where the time of a job's training steps went, in seconds: the mean step of each rank, and the newest steps.
+
+    ``says`` is what a person reads above the table; without ``ranks`` it says why there are none. ``own_share`` is the
+    part of the ranks' time (0 to 1) that is neither communication nor waiting.
+    """
+
+    says: tuple[str, ...]
+    samples_per_second: float | None
+    own_share: float | None
+    straggler: Straggler | None
+    ranks: tuple[RankTime, ...]
+    steps: tuple[StepTime, ...]
+
+
+class StepTimesShown(table.Display, StepTimes):
     """The steps of a job as a notebook shows them: ``print``, display, ``to_pandas()`` and ``figure()``."""
 
-    def __str__(self) -> str:
-        return "\n".join((*_sentences(self), *([table.text(_rows(self))] if self.rows else [])))
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        head = "".join(f"<p>{escape(one)}</p>" for one in _sentences(self))
-        return head + (table.html(_rows(self)) if self.rows else "")
+    def _parts(self) -> list[str | table.Rows]:
+        return [*_sentences(self), *([_rows(self)] if self.rows else [])]
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a row for each rank and step (of long trainings: for ``steps`` steps), its parts in seconds."""

@@ -2,26 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from distdl_jupyter.core import humanize, space, sweep
+from distdl_jupyter.core import humanize, space, sweep, table
 from distdl_jupyter.core.humanize import duration, number, plural
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import headroom
-from distdl_jupyter.views import table
-from distdl_jupyter.views.schema import SweepPanel, TrialRow
+from distdl_jupyter.views.job_table import StateName
 from distdl_jupyter.views.wire import finite
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from distdl_jupyter.core.sweep import Study, Trial
-    from distdl_jupyter.views.schema import TrialState
 
 SWEEP_MIME = "application/vnd.distdl.sweep+json"
 #: Processes that the best is offered to run on, at most.
 _MOST = 8
+
+
+TrialState = StateName | Literal["pruned"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """One trial: ``values`` in the order of the parameters, as numbers or words; ``steps`` and ``means`` are its curve.
+
+    ``done`` of ``total`` is its progress, the last step where none was reported. ``detail`` says why it ended early.
+    """
+
+    number: int
+    id: str
+    state: TrialState
+    value: float | None
+    values: tuple[float | str, ...]
+    done: float | None
+    total: float | None
+    detail: str
+    steps: tuple[float, ...]
+    means: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPanel:
+    """A sweep as far as it has come: ``trials`` by value, the best first; ``best`` is the number of the best, or None.
+
+    ``done`` of ``size`` trials have ended. ``processes`` are so many as the best is offered to run on. ``problem`` says
+    why it goes on no more, ``remedy`` what to do. ``code`` sets the best values.
+    """
+
+    id: str
+    name: str
+    state: StateName
+    problem: str
+    remedy: str
+    words: tuple[str, ...]
+    metric: str
+    maximize: bool
+    done: int
+    size: int
+    elapsed: float
+    left: float | None
+    parameters: tuple[str, ...]
+    trials: tuple[TrialRow, ...]
+    best: int | None
+    processes: int
+    code: str
 
 
 def panel(study: Study) -> SweepPanel:
@@ -94,7 +142,7 @@ def word(value: Any) -> str:
     return str(value) if isinstance(value, int) else f"{value:.3g}"
 
 
-class SweepTable(list[Any]):
+class SweepTable(table.Display, list[Any]):
     """Trials, the best first, that show themselves as a table; ``to_pandas()`` has a row for each."""
 
     def __init__(self, study: Study) -> None:
@@ -135,11 +183,8 @@ class SweepTable(list[Any]):
             ]
         )
 
-    def __repr__(self) -> str:
-        return table.text(self._rows()) if self else "No trial has started yet."
-
-    def _repr_html_(self) -> str:
-        return table.html(self._rows()) if self else f"<p>{escape(repr(self))}</p>"
+    def _parts(self) -> list[str | table.Rows]:
+        return [self._rows() if self else "No trial has started yet."]
 
 
 def progress(one: Trial | TrialRow) -> str:

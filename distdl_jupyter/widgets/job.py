@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import traitlets
 
-from distdl_jupyter.core import pictures, profiles, stacks
+from distdl_jupyter.core import pictures
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.html.page import data_url
 from distdl_jupyter.live.messages import JobSubscription
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.jobs.reader import PageReader
-    from distdl_jupyter.views.schema import JobProfile, LogChanges, Stacks
+    from distdl_jupyter.views.job_page import LogChanges
     from distdl_jupyter.widgets.widget import Calls
 
 #: Rows of the log that a page gets at once of those before its first.
@@ -107,38 +107,23 @@ class JobPanel(PageWidget):
             "rerun": lambda: _begin(self.job.rerun),
             "resume": lambda: _begin(self.job.resume),
             "take_stacks": self.job.ask_stacks,
-            "stacks": self._stacks,
+            "stacks": lambda number: shown_stacks(self.job.stacks(kept=True, number=_checked(number))),
             "take_profile": self.job.ask_profile,
-            "profile": self._profile,
+            "profile": lambda number: job_profile(self.job.profile(kept=True, number=_checked(number))),
             "picture": self._picture,
             "log": lambda before: self._session.use(lambda reading: _rows_before(reading, before)),
         }
-
-    def _stacks(self, number: int) -> Stacks:
-        taken = stacks.read(self.job.folder, number) if type(number) is int else None
-        if taken is None:
-            raise JobNotFound(
-                "These stack traces no longer exist.",
-                code="widget-stacks-gone",
-                hint="Capture them again while the ranks are running.",
-            )
-        return shown_stacks(taken)
-
-    def _profile(self, number: int) -> JobProfile:
-        found = profiles.read(self.job.folder, number) if type(number) is int else None
-        if found is None:
-            raise JobNotFound(
-                "This profile no longer exists.",
-                code="widget-profile-gone",
-                hint="Record another one while the job trains.",
-            )
-        return job_profile(found)
 
     def _picture(self, number: int) -> str:
         found = pictures.read(self.job.folder.path, number) if type(number) is int else None
         if found is None:
             raise JobNotFound("This image no longer exists.", code="widget-picture-gone")
         return data_url(*found)
+
+
+def _checked(number: object) -> int:
+    """Return the number in a message of a page, -1 for anything that is not one."""
+    return number if type(number) is int else -1
 
 
 def _rows_before(reading: PageReader, before: int) -> LogChanges:

@@ -12,8 +12,7 @@ import ipywidgets
 import msgspec
 import traitlets
 
-from distdl_jupyter.cluster_handles import ClusterHandle, provision
-from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.clusters import cluster_configs, handle
 from distdl_jupyter.core import registry, space
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form.cell import read_defaults
@@ -26,7 +25,7 @@ from distdl_jupyter.widgets.widget import PageWidget, made_for_page
 if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.studies.sweeps import Sweep
-    from distdl_jupyter.views.schema import Plugin
+    from distdl_jupyter.views.plugins import Plugin
     from distdl_jupyter.widgets.widget import Calls
 
 
@@ -42,13 +41,13 @@ def add_cluster(name: str, kind: str, options: Mapping[str, Any]) -> None:
 
 def remove_cluster(name: str) -> None:
     """Forget a cluster. Raises ClusterNotFound, ClusterRefused (jobs run)."""
-    ClusterHandle(name).remove()
+    handle.ClusterHandle(name).remove()
 
 
 #: The calls of a form that has no server, by name.
 CLUSTER_CALLS: dict[str, Callable[..., object]] = {
     "clusters.kinds": cluster_kinds,
-    "clusters.choices": provision.choices,
+    "clusters.choices": handle.choices,
     "clusters.add": add_cluster,
     "clusters.remove": remove_cluster,
 }

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from distdl_jupyter.core import humanize
-from distdl_jupyter.html import ranks as saved
+from distdl_jupyter.ranks import html as saved
 from distdl_jupyter.ranks.answer import Error, Failures, failures, named
 from distdl_jupyter.ranks.view import Fold, text
 

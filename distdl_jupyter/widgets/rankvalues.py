@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, overload
 
-from distdl_jupyter.html import ranks as saved
+from distdl_jupyter.ranks import html as saved
 from distdl_jupyter.ranks.answer import spans
 
 #: Forms of a value by MIME type, always with text/plain.

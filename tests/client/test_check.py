@@ -50,7 +50,7 @@ def test_one_mistake_is_found_with_its_tensor_and_its_line(distdl_home, capsys):
     single, several = jobs()
     assert [job.state for job in (single, several)] == [State.COMPLETED] * 2
     assert check_status(several).single == single.id
-    assert check_status(several).comparison.to_json()["findings"][0]["code"] == "gradients-not-averaged"
+    assert check_status(several).findings[0].code == "gradients-not-averaged"
     with pytest.raises(JobNotFound, match="is not a check"):
         check_status(single)
     # A list has one row for both, and what removes it removes both.

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from distdl_jupyter.core import profiles
-from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning
+from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client
 from tests.conftest import wait_for
@@ -71,7 +71,7 @@ def test_a_rank_that_makes_no_step_is_said_in_a_sentence():
         job.wait(60)
     with pytest.raises(JobNotRunning, match=r"has ended \(canceled\)"):
         job.ask_profile()
-    with pytest.raises(JobNotRunning, match="has no profile"):
+    with pytest.raises(JobNotFound, match="has no profile"):
         job.profile(kept=True)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from distdl_jupyter import ranks
 from distdl_jupyter.api.submit_process import submit_source
-from distdl_jupyter.core.errors import JobNotRunning
+from distdl_jupyter.core.errors import JobNotFound, JobNotRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client
 from tests.clusters.functions import stuck
@@ -326,7 +326,7 @@ def test_asking_when_nobody_runs():
     job.wait(60)
     with pytest.raises(JobNotRunning, match="has ended \\(completed\\), so it has no stack traces to capture"):
         job.stacks()
-    with pytest.raises(JobNotRunning, match="has no stack traces"):
+    with pytest.raises(JobNotFound, match="has no stack traces"):
         job.stacks(kept=True)
 
 

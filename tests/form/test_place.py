@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from distdl_jupyter.cluster_handles.cached_status import cached_status
 from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.clusters.status_cache import StatusCache
 from distdl_jupyter.form import choices
 from tests import plugin
 from tests.conftest import wait_for
@@ -117,23 +117,19 @@ def test_check_again_looks_anew(tmp_path):
     assert len(told["place"]["nodes"]) == 2
 
 
-def test_checks_that_the_nodes_belie_and_those_asked_for_during_a_look_are_done_anew(tmp_path):
+def test_checks_are_kept_until_new_ones_are_requested(tmp_path):
     count = tmp_path / "count"
     cluster_configs.add("lab", "far", {"count": str(count)})
-    target, needs = cluster_configs.find("lab"), {"modules": (), "programs": ()}
-    first = cached_status(target, needs, timeout=60)
-    wait_for(lambda: not first.looking, what="the first look")
+    target, needs, cache = cluster_configs.find("lab"), {"modules": (), "programs": ()}, StatusCache()
+
+    def checked():
+        return not cache.cached(target, needs, timeout=60).looking
+
+    wait_for(checked, what="the first check")
     assert count.read_text() == "x"
-    later = cached_status(target, needs, fresh=True)
-    again = cached_status(target, needs, fresh=True)
-    assert again is later or not later.looking, "one look at a time"
-    later = again
-    wait_for(lambda: not later.looking, what="the second look")
-    assert set(count.read_text()) == {"x"}
-    assert 2 <= len(count.read_text()) <= 4
-    done = len(count.read_text())
-    assert cached_status(target, needs) is later
-    assert len(count.read_text()) == done, "what is known is good enough for some time"
+    cache.cached(target, needs, fresh=True)
+    wait_for(checked, what="the second check")
+    assert count.read_text() == "xx", "what is known is recent enough for some time"
 
 
 def test_a_kind_that_needs_options_is_no_choice_and_a_named_one_says_that_it_is_far():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.series import SeriesBook
-from distdl_jupyter.html.curve import HEIGHT, WIDTH, summary, svg, thin
+from distdl_jupyter.html.curve import HEIGHT, WIDTH, svg, thin
 
 
 def band_of(points, name="loss"):
@@ -78,10 +78,3 @@ def test_a_lone_point_is_seen():
 def test_the_legend_stands_only_where_there_is_a_band():
     assert "min to max" not in svg(band_of([(0, 0.0, 1.0), (0, 1.0, 2.0)]))
     assert "mean of 2" in svg(band_of([(0, 0.0, 1.0), (1, 0.0, 2.0)]))
-
-
-def test_a_curve_in_words():
-    band = band_of([(0, 0.0, 2.3), (0, 600.0, 2.5), (0, 1200.0, 0.08)])
-    assert summary(band, "loss") == "loss from 2.30 to 0.080 at step 1,200, lowest 0.080, highest 2.50"
-    assert summary(band_of([]), "loss") == "loss has no values"
-    assert summary(band_of([(0, 1.0, math.nan)]), "loss") == "loss has no values"

@@ -107,7 +107,9 @@ def test_a_completed_job():
     ):
         assert part in reader.text, part
     alternative = dict(reader.attributes)["alt"]
-    assert re.fullmatch(r"loss from 2\.\d\d to 0\.080 at step 1,200, lowest 0\.0\d+, highest 2\.\d\d", alternative)
+    assert re.fullmatch(
+        r"Curve of loss over [\d,]+ steps: from 2\.\d\d to 0\.080, lowest 0\.0\d+, highest 2\.\d\d", alternative
+    )
     assert len(reader.pictures()) == 1
     assert len(page_of("completed")) < 20_000
 

@@ -4,9 +4,7 @@ import platform
 import socket
 import threading
 
-import pytest
-
-from distdl_jupyter.api import cluster_status_cache
+from distdl_jupyter.clusters import status_cache
 from tests import plugin
 from tests.conftest import wait_for
 from tests.server.running import serve
@@ -88,21 +86,6 @@ def test_another_packages_cluster_is_named_runs_jobs_is_scaled_and_removed(serve
     assert server.get(f"/jobs/{id_}")["card"]["compute_target"] == "mini"
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"name": "a b", "kind": "rack"}, "name"),
-        ({"name": "rack", "kind": "rack"}, "name"),
-        ({"name": "mini", "kind": "nowhere"}, "kind"),
-        ({"name": "mini", "kind": "rack", "options": {"wheels": 3}}, "wheels"),
-        ({"name": "mini", "kind": "rack", "options": {"token": "x"}}, "token"),
-        ({"name": "mini"}, "kind"),
-    ],
-)
-def test_what_is_wrong_with_a_new_cluster_names_its_field(server, rack, body, field):
-    assert server.post("/clusters", body, status=400)["field"] == field
-
-
 def test_a_plug_in_that_fails_is_told_and_hides_no_other(server, tmp_path, monkeypatch):
     plugin.install(tmp_path, monkeypatch, plugin.CLUMSY, {"clusters": {"clumsy": "Clumsy"}})
     plugin.install(tmp_path, monkeypatch, plugin.BROKEN, {"clusters": {"broken": "Clumsy"}})
@@ -156,7 +139,7 @@ def test_a_cluster_is_checked_anew_with_a_remedy_for_what_is_wrong(server, rack)
 
 
 def test_a_silent_cluster_keeps_no_request_waiting_and_is_asked_by_one_thread_only(root, rack, monkeypatch):
-    monkeypatch.setattr(cluster_status_cache, "FIRST", 0.1)
+    monkeypatch.setattr(status_cache, "FIRST", 0.1)
     with serve(root, traits={"cluster_seconds": 3.0}) as server:
         server.post("/clusters", {"name": "slow", "kind": "rack", "options": {"machines": 2, "silent_seconds": 6.0}})
         first = server.get("/clusters/slow")
@@ -164,7 +147,7 @@ def test_a_silent_cluster_keeps_no_request_waiting_and_is_asked_by_one_thread_on
         for _ in range(12):
             listed = {one["name"]: one for one in server.get("/clusters")["clusters"]}
             assert listed["local"]["nodes"], "the others are there"
-        looks = [thread for thread in threading.enumerate() if thread.name == "distdl-look"]
+        looks = [thread for thread in threading.enumerate() if thread.name == "distdl-probe"]
         assert len(looks) <= 2, looks
         wait_for(lambda: server.get("/clusters/slow")["problem"] == "No response for 3 s.", what="its silence")
 

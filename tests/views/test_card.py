@@ -12,8 +12,8 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views import job_table
-from distdl_jupyter.views.card import card, failure_card
-from distdl_jupyter.views.schema import Notice, StateName
+from distdl_jupyter.views.card import Notice, card, failure_card
+from distdl_jupyter.views.job_table import StateName
 from distdl_jupyter.views.wire import to_json
 from tests.widgets import recorded
 from tests.written import all_written
@@ -65,10 +65,9 @@ def test_the_value_of_rank_0_is_shown_where_it_is_one(value, shown):
 
 def test_a_canceling_job_names_who_is_left(seen):
     view = seen("canceling")
-    stop = card(view, view.last_sign).stop
-    assert stop.remaining == 1
-    assert stop.places == ("rank 3, node-b, pid 48214",)
-    assert (stop.signal, stop.next) == ("INT", "TERM")
+    told = card(view, view.last_sign)
+    assert (told.still_running, told.stop_places) == (1, ("rank 3, node-b, pid 48214",))
+    assert (told.stop.signal, told.stop.next) == ("INT", "TERM")
 
 
 def test_a_failure_is_told_in_order(seen):

@@ -29,7 +29,7 @@ def test_every_type_has_its_schema():
         "properties": {
             "host": {"type": "string"},
             "count": {"type": "integer", "description": "how many", "default": 2},
-            "share": {"type": ["number", "null"], "default": None},
+            "share": {"anyOf": [{"type": "number"}, {"type": "null"}], "default": None},
             "fast": {"type": "boolean", "default": False},
             "way": {"enum": ["a", "b"], "default": "a"},
             "mode": {"enum": ["x", "y"], "default": "x"},

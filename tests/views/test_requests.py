@@ -4,8 +4,6 @@ import json
 from typing import Annotated, Any, Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import Meta, field
 
 from distdl_jupyter.core.errors import InvalidSpec
@@ -74,30 +72,3 @@ def test_a_wrong_value_is_answered_with_what_is_right(data, message):
     with pytest.raises(InvalidSpec) as caught:
         sent(data)
     assert caught.value.message == message
-
-
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-_NAMES = st.sampled_from([*Form.__struct_fields__, "other"])
-
-
-def _said(read, *data):
-    try:
-        return "" if isinstance(read(*data), Form) else "no form"
-    except InvalidSpec as error:
-        return error.message
-
-
-@given(st.dictionaries(_NAMES, _JSON))
-def test_whatever_comes_is_a_form_or_one_sentence(data):
-    said = _said(sent, data)
-    assert said == "" or said.endswith(".")
-
-
-@given(st.dictionaries(_NAMES, st.lists(st.binary(), min_size=1)))
-def test_whatever_a_query_holds_is_a_form_or_one_sentence(data):
-    said = _said(from_query, Form, data)
-    assert said == "" or said.endswith(".")

@@ -1,14 +1,11 @@
-"""Clusters, values and small curves as rows and sentences."""
+"""Values and small curves as rows and sentences."""
 
 import math
 
-from distdl_jupyter.cluster_handles.status import ClusterStatus
-from distdl_jupyter.clusters.base import NodeInfo
-from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.views import clusters, curve
+from distdl_jupyter.views import curve
 from distdl_jupyter.views.job_table import default_metric, sparkline
 from distdl_jupyter.views.wire import finite, to_json
 
@@ -47,27 +44,16 @@ def test_a_small_curve_has_the_newest_mean_last_and_needs_two_points():
     )
 
 
+def test_a_curve_in_words():
+    assert curve.summary("loss", reported(1.0, 3.0, 2.0)[1].band("loss")) == (
+        "Curve of loss over 2 steps: from 1.50 to 2.50, lowest 1, highest 4"
+    )
+    assert curve.summary("loss", SeriesBook().band("loss")) == "Curve of loss: no values yet"
+
+
 def test_the_table_of_a_curve_names_the_lowest_and_the_highest_rank():
     _, book = reported(1.0, 2.0)
     assert curve.table(book.band("loss")) == [
         ["1", "2.50", "2 (0)", "3 (1)"],
         ["0", "1.50", "1 (0)", "2 (1)"],
-    ]
-
-
-LAB = ClusterStatus(ClusterConfig("lab", "ssh"), nodes=(NodeInfo("a", gpus=2), NodeInfo("b", "down", "no answer")))
-RENTED = ClusterStatus(
-    ClusterConfig("ml", "azureml"), nodes=(NodeInfo("x", billed=True, cost_per_hour=1.05, currency="USD"),)
-)
-
-
-def test_clusters_have_a_column_of_costs_when_one_costs_something():
-    assert clusters.cluster_rows([LAB]) == [
-        ("Name", "Kind", "Nodes", "GPUs", "Problem"),
-        ("lab", "ssh", "1 of 2 up", "2", "b: no answer"),
-    ]
-    assert clusters.cluster_rows([LAB, RENTED]) == [
-        ("Name", "Kind", "Nodes", "GPUs", "Cost", "Problem"),
-        ("lab", "ssh", "1 of 2 up", "2", "", "b: no answer"),
-        ("ml", "azureml", "1 of 1 up", "0", "1 node costs money: 1.05 USD/h", ""),
     ]

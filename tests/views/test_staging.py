@@ -4,7 +4,7 @@ import pytest
 
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.views.card import MAX_BARS, staging_bars, staging_node, staging_share, staging_text
+from distdl_jupyter.views.card import MAX_BARS, staging_bars, staging_node, staging_text
 
 
 def event(node, source="train", **more):
@@ -23,8 +23,6 @@ def test_one_bar_for_each_source_on_each_node_in_their_order():
     view = view_of(event(1), event(0), event(0, "labels"), event(1, done=4_800_000, files=512))
     found = staging_bars(view)
     assert [(bar.source, bar.host) for bar in found] == [("train", "node-0"), ("labels", "node-0"), ("train", "node-1")]
-    assert staging_share(found[0]) == 0.25
-    assert staging_share(found[2]) == 1.0
     assert [one.complete for one in view.staging] == [False, False, True]
     assert staging_text(found[0]) == "1.2 MB of 4.8 MB, 210 of 512 files, 300 kB from the cache"
 
@@ -33,12 +31,6 @@ def test_many_nodes_are_told_in_sum():
     view = view_of(*(event(node) for node in range(MAX_BARS + 1)))
     [bar] = staging_bars(view)
     assert (staging_node(bar), bar.done, bar.files, bar.of) == ("9 nodes", 9 * 1_200_000, 9 * 210, 9 * 512)
-
-
-def test_an_empty_source_is_whole():
-    [bar] = staging_bars(view_of(event(0, done=0, total=0, files=0, of=0, cached=0)))
-    assert staging_share(bar) == 1.0
-    assert staging_text(bar) == "0 B of 0 B"
 
 
 @pytest.mark.parametrize("broken", [{"node": "x"}, {"source": None}])

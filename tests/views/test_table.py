@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.views import table
+from distdl_jupyter.core import table
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ from distdl_jupyter.views import table
 )
 def test_names_between_backticks_are_code(sentence: str, html: str) -> None:
     assert table.sentence_html(sentence) == html
-    assert html in table.whole_html([["What"], [sentence]])
+    assert html in table.html([["What"], [sentence]])

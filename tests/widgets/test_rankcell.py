@@ -5,7 +5,7 @@ import time
 
 from IPython.lib.pretty import pretty
 
-from distdl_jupyter.html import ranks as saved
+from distdl_jupyter.ranks import html as saved
 from distdl_jupyter.ranks.answer import failures
 from distdl_jupyter.ranks.view import Fold
 from distdl_jupyter.widgets.rankoutput import CellOutput, PrintedOutput

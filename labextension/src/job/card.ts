@@ -6,11 +6,11 @@ export type Card = Schemas['Card'];
 export type Phase = Schemas['Phase'];
 /** One node: its ranks with their status, or only counts when the job is large. */
 export type Host = Schemas['Host'];
-export type Stop = Schemas['Stop'];
+export type Stop = Schemas['StopView'];
 export type Cost = Schemas['Cost'];
 /** A data source on its way to one node, or to several in sum. */
-export type StagingBar = Schemas['StagingBar'];
-export type Frame = Schemas['Frame'];
+export type StagingBar = Schemas['StagingView'];
+export type Frame = Schemas['ErrorFrame'];
 /** The first failure; `rank` is null when the job failed as a whole. */
 export type Failure = Schemas['FailureCard'];
 
@@ -22,8 +22,8 @@ export type Stacks = Schemas['Stacks'];
 /** The last collective operation of ranks that are alike. */
 export type Collective = Schemas['Collective'];
 export type StackGroup = Schemas['StackGroup'];
-export type StackFrame = Schemas['StackFrame'];
-export type StackThread = Schemas['StackThread'];
+export type StackFrame = Schemas['Frame'];
+export type StackThread = Schemas['Thread'];
 
 /** Estimate of the kernel's clock. It stops when no message arrives for a while. */
 export class Clock {

@@ -284,7 +284,7 @@ export class Header {
     if (!shown || !stop) return;
     const now = this.clock.now();
     setText(this.#stopNext, nextSignals(stop, now));
-    setText(this.#stopPlaces, stop.places.join('; '));
+    setText(this.#stopPlaces, card.stop_places.join('; '));
     const end = stop.kill_at ?? stop.next_at;
     this.#drawBar(end === null || end <= stop.sent ? 1 : (now - stop.sent) / (end - stop.sent), nextSignals(stop, now));
   }
@@ -445,7 +445,7 @@ function stopText(stop: Stop | null, card: Card, now: number): string {
   if (!stop) return places(card).join(' · ');
   const total = card.node_count * card.process_count_per_node;
   const sent = stop.signal ? __('%1 sent %2', stop.signal, ago(now - stop.sent)) : __('Stopping');
-  return `${sent}, ${_n('%1 of %2 still runs', '%1 of %2 still run', stop.remaining, rankCount(total))}`;
+  return `${sent}, ${_n('%1 of %2 still runs', '%1 of %2 still run', card.still_running, rankCount(total))}`;
 }
 
 function nextSignals(stop: Stop, now: number): string {

@@ -182,6 +182,6 @@ function table({ operators, ranks }: JobProfile): HTMLElement {
 function row(one: Operator, ranks: JobProfile['ranks'], columns: number): HTMLElement {
   const cell = (text: string, odd = false): HTMLElement => h('td', { class: odd ? 'dd-right dd-num dd-ink-warn dd-b' : 'dd-right dd-num' }, text);
   const name = h('td', { class: 'dd-profilename' }, h('span', { class: 'dd-row' }, h('i', { class: `dd-rolekey dd-role-${one.kind === 'communication' ? 'communication' : 'compute'}` }), h('span', { class: 'dd-mono dd-ell', title: one.name }, one.name)));
-  const each = one.by_rank.slice(0, columns).map((seconds, at) => cell(ms(seconds), ranks[at]?.rank === one.stands_out));
+  const each = ranks.slice(0, columns).map(({ rank }) => cell(ms(one.by_rank[rank] ?? 0), rank === one.stands_out));
   return h('tr', {}, name, cell(number(Number(one.calls.toPrecision(3)))), cell(ms(one.own)), cell(percent(one.share, 1)), ...each);
 }

@@ -7,11 +7,10 @@ from types import MappingProxyType
 import pytest
 
 from distdl_jupyter import add_cluster, clusters, submit
-from distdl_jupyter.cluster_handles import provision
+from distdl_jupyter.clusters import status, tables
 from distdl_jupyter.clusters.machines import Machines
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
 from distdl_jupyter.testing import DescriptionContract
-from distdl_jupyter.views import clusters as views
 from tests import plugin
 
 
@@ -87,12 +86,7 @@ def test_other_kinds_neither_make_nor_unmake(forge):
         clusters()["local"].choices("place")
 
 
-def test_choices_are_told_with_what_comes_with_them(forge):
-    found = provision.choices("forge", "place", {})
-    assert [(one.value, one.label, dict(one.sets)) for one in found] == [
-        ("north", "The north", {}),
-        ("south", "The south", {"yard": "quay"}),
-    ]
+def test_choices_are_shown_as_a_table(forge):
     lab = add_cluster("lab", "forge", place="north")
     assert [one.value for one in lab.choices("yard")] == ["of north"]
     assert "1 hammer" in repr(lab.choices("size"))
@@ -104,14 +98,8 @@ def test_a_change_that_failed_is_told_to_who_waits(forge):
     lab.create(size="small", wait=True)
     forge.write_text(json.dumps({**json.loads(forge.read_text()), "problem": "No iron."}))
     with pytest.raises(ClusterRefused, match=r"No iron\."):
-        provision.settled(lab.target, 10.0)
-    assert views.cluster_problem(lab_look(lab)) == "No iron."
-
-
-def lab_look(lab):
-    from distdl_jupyter.cluster_handles import status
-
-    return status.look(lab.target)
+        lab._wait_for_machines(10.0)
+    assert tables.cluster_problem(status.look(lab.target)) == "No iron."
 
 
 def test_no_machine_is_ended_below_a_job_and_its_end_says_what_stays_up(forge):

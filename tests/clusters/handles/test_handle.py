@@ -8,8 +8,8 @@ import pytest
 
 import distdl_jupyter
 from distdl_jupyter import add_cluster, clusters, submit
-from distdl_jupyter.cluster_handles import Checks
 from distdl_jupyter.clusters.base import Check
+from distdl_jupyter.clusters.handle import Checks
 from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, InvalidSpec, PluginUnavailable
 from tests import plugin
 
@@ -73,7 +73,7 @@ def test_a_silent_cluster_and_one_that_fails_cost_the_others_nothing(rack, tmp_p
     plugin.install(tmp_path, monkeypatch, plugin.CLUMSY, {"clusters": {"clumsy": "Clumsy"}})
     add_cluster("slow", "rack", silent_seconds=30.0)
     begun = time.monotonic()
-    found = {one.target.name: one for one in clusters().look(1.0)}
+    found = {one.name: one for one in clusters().look(1.0)}
     assert time.monotonic() - begun < 15
     assert found["slow"].problem == "No response for 1 s."
     assert found["local"].problem == ""

@@ -5,43 +5,41 @@ A handle keeps no state: what it answers is asked when it is asked for. Tables s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+import importlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from distdl_jupyter.cluster_handles import cluster_list, provision, status
-from distdl_jupyter.cluster_handles.status import ClusterStatus
-from distdl_jupyter.clusters import cluster_configs
-from distdl_jupyter.clusters.base import Check, NodeInfo
+from distdl_jupyter.clusters import cluster_configs, status, tables
+from distdl_jupyter.clusters.base import Check, Cluster, NodeInfo
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.machines import Choice, Machines
-from distdl_jupyter.core.errors import InvalidSpec, explain_interrupt
-from distdl_jupyter.views import clusters as views
-from distdl_jupyter.views import table
+from distdl_jupyter.clusters.status import ClusterStatus
+from distdl_jupyter.core import registry, table
+from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec, explain_interrupt
+from distdl_jupyter.core.humanize import plural
 
 #: Seconds after which a table of clusters shows a silent one as such.
 TIMEOUT = 5.0
+#: Seconds between two polls of machines that are being created.
+_POLL = 2.0
 #: Seconds that ``create(wait=True)`` waits at most.
 CREATION = 900.0
 
 
-class Nodes(list[NodeInfo]):
+class Nodes(table.Display, list[NodeInfo]):
     """The machines of a cluster, displayed as a table."""
 
-    def __repr__(self) -> str:
-        return table.text(views.node_rows(self)) if self else "No known nodes."
-
-    def _repr_html_(self) -> str:
-        return table.html(views.node_rows(self)) if self else "<p>No known nodes.</p>"
+    def _parts(self) -> list[str | table.Rows]:
+        return [tables.node_rows(self) if self else "No known nodes."]
 
 
-class Choices(list[Choice]):
+class Choices(table.Display, list[Choice]):
     """The allowed values of an option, displayed as a table."""
 
-    def __repr__(self) -> str:
-        return table.text(views.choice_rows(self)) if self else "No values available."
-
-    def _repr_html_(self) -> str:
-        return table.html(views.choice_rows(self)) if self else "<p>No values available.</p>"
+    def _parts(self) -> list[str | table.Rows]:
+        return [tables.choice_rows(self) if self else "No values available."]
 
 
 class Checks(list[Check]):
@@ -50,25 +48,25 @@ class Checks(list[Check]):
     @property
     def ok(self) -> bool:
         """Return whether all checks passed, so that jobs can run on the cluster."""
-        return not views.has_errors(self)
+        return not tables.has_errors(self)
 
     def __repr__(self) -> str:
-        return views.check_table(self)
+        return tables.check_table(self)
 
     def _repr_html_(self) -> str:
-        return table.html(views.check_rows(views.merge_hosts(self)))
+        return table.html(tables.check_rows(tables.merge_hosts(self)))
 
 
 class ClusterHandle:
     """A handle of one cluster; its name is the value of ``compute_target``."""
 
     def __init__(self, name: str) -> None:
-        self.name = cluster_list.find(name).name
+        self.name = cluster_configs.get(name).name
 
     @property
     def target(self) -> ClusterConfig:
         """Return the stored name, kind and options. Raises ClusterNotFound."""
-        return cluster_list.find(self.name)
+        return cluster_configs.get(self.name)
 
     @property
     def kind(self) -> str:
@@ -115,7 +113,7 @@ class ClusterHandle:
         Raises InvalidSpec, DistDLError.
         """
         target = self.target
-        return Choices(provision.choices(target.kind, field, target.options))
+        return Choices(choices(target.kind, field, target.options))
 
     def machines(self) -> Machines | None:
         """Return the machines as a whole, or None if they are not created by this package. Raises DistDLError."""
@@ -128,11 +126,22 @@ class ClusterHandle:
         Returns when the request is accepted, or with ``wait`` when the machines are ready. Raises InvalidSpec, and
         ClusterRefused if clusters of this type cannot create machines.
         """
-        provision.create(self.target, wanted)
+        cluster, options = status.plugin(self.target)
+        about = f"machines of a cluster of type {cluster.name}"
+        cluster.create(options, registry.checked(cluster.Wanted, wanted, about) if cluster.can_create else None)
         if wait:
             with explain_interrupt(self._still_created):
-                provision.settled(self.target, CREATION)
+                self._wait_for_machines(CREATION)
         return self
+
+    def _wait_for_machines(self, seconds: float) -> None:
+        """Wait until nothing changes about the machines. Raises ClusterRefused when the change failed."""
+        cluster, options = status.plugin(self.target)
+        until = time.monotonic() + seconds
+        while (machines := cluster.machines(options)) is not None and machines.state and time.monotonic() < until:
+            time.sleep(_POLL)
+        if machines is not None and machines.problem:
+            raise ClusterRefused(machines.problem, code="machines-not-changed")
 
     def _still_created(self) -> str:
         delete = f"clusters()[{self.name!r}].delete()"
@@ -143,21 +152,48 @@ class ClusterHandle:
 
         Raises InvalidSpec, ClusterRefused.
         """
-        provision.scale(self.target, node_count, min_nodes)
+        target = self.target
+        cluster, options = status.plugin(target)
+        if min_nodes is not None and node_count is not None and min_nodes > node_count:
+            raise InvalidSpec(
+                f"min_nodes is {min_nodes}, but the cluster can have at most {plural(node_count, 'node')}.",
+                code="min-nodes-too-large",
+                field="min_nodes",
+                hint="Lower min_nodes, or raise the maximum number of nodes.",
+            )
+        scaled = options if node_count is None else cluster.scale(options, node_count)
+        if min_nodes is not None:
+            cluster.keep_up(scaled, min_nodes)
+        if target.named:
+            # Only what differs from the default is stored, as a user would write it.
+            usual = registry.check_options("clusters", target.kind, {})
+            fields = {field.name: getattr(scaled, field.name) for field in dataclasses.fields(scaled)}
+            stored = {
+                name: one for name, one in fields.items() if one != getattr(usual, name) or name in target.options
+            }
+            if stored != dict(target.options):
+                cluster_configs.change(self.name, stored)
         return self
 
     def delete(self) -> ClusterHandle:
         """Delete the machines and keep the name of the cluster. Raises ClusterRefused while a job runs on it."""
-        provision.delete(self.target, active_jobs(self.name))
+        if active := active_jobs(self.name):
+            raise ClusterRefused(
+                f"{plural(len(active), 'job')} of {self.name} {'has' if len(active) == 1 else 'have'} not ended.",
+                code="machines-have-jobs",
+                hint="Cancel them, or wait until they end.",
+            )
+        cluster, options = status.plugin(self.target)
+        cluster.delete(options)
         return self
 
     def remove(self) -> None:
         """Remove the name of the cluster and keep its machines. Raises ClusterRefused while a job runs on it."""
-        cluster_list.remove(self.name, active_jobs(self.name))
+        cluster_configs.remove(self.name, active_jobs(self.name))
 
     def __repr__(self) -> str:
         (found,) = status.look_at_all([self.target], TIMEOUT)
-        return views.cluster_line(found)
+        return tables.cluster_line(found)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ClusterHandle) and other.name == self.name
@@ -166,11 +202,11 @@ class ClusterHandle:
         return hash(self.name)
 
 
-class ClusterList(Sequence[ClusterHandle]):
+class ClusterList(table.Display, Sequence[ClusterHandle]):
     """All clusters, indexed by number or by name, and displayed as a table with their present state."""
 
     def __init__(self) -> None:
-        self._targets = cluster_list.every()
+        self._targets = cluster_configs.every()
 
     def __len__(self) -> int:
         return len(self._targets)
@@ -189,19 +225,13 @@ class ClusterList(Sequence[ClusterHandle]):
         name = which.name if isinstance(which, ClusterHandle) else which
         return any(target.name == name for target in self._targets)
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        return views.cluster_rows(self.look())
-
     def look(self, seconds: float = TIMEOUT) -> list[ClusterStatus]:
         """Return the present state of all clusters within ``seconds`` seconds."""
         with explain_interrupt(lambda: "Interrupted while the clusters were asked for their status."):
             return status.look_at_all(self._targets, seconds)
 
-    def __repr__(self) -> str:
-        return table.text(self._rows())
-
-    def _repr_html_(self) -> str:
-        return table.html(self._rows())
+    def _parts(self) -> list[str | table.Rows]:
+        return [tables.cluster_rows(self.look())]
 
 
 def clusters() -> ClusterList:
@@ -222,8 +252,19 @@ def add_cluster(name: str, kind: str, **options: Any) -> ClusterHandle:
     return ClusterHandle(name)
 
 
+def choices(kind: str, option: str, options: Mapping[str, Any]) -> list[Choice]:
+    """Return the allowed values of an option of a cluster type, or of its machines. Raises InvalidSpec, DistDLError."""
+    cluster: Cluster = registry.get("clusters", kind)
+    if option not in cluster.asks:
+        raise InvalidSpec(
+            f"Values of {option} cannot be listed for clusters of type {kind}.",
+            code="choices-unavailable",
+            field=option,
+        )
+    return cluster.choices(option, options)
+
+
 def active_jobs(name: str) -> list[object]:
     """Return the jobs on a cluster that have not ended."""
-    from distdl_jupyter.jobs import client
-
+    client = importlib.import_module("distdl_jupyter.jobs.client")  # by name: jobs are layers above
     return [job for job in client.jobs() if not job.state.ended and job.spec.compute_target == name]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from distdl_jupyter.clusters.base import Check, CheckLevel, NodeInfo
-from distdl_jupyter.clusters.machines import Choice, Machines
+from distdl_jupyter.clusters.machines import Choice
+from distdl_jupyter.clusters.status import ClusterStatus
 from distdl_jupyter.core.humanize import TIMES, plural
 
 _NODE_SIGNS = {"up": "●", "down": "✗", "starting": "◔", "unknown": "?"}
@@ -23,67 +23,7 @@ _MOST_LINES = 8
 _ARROW = "→"
 
 
-class NamedCluster(Protocol):
-    """A cluster's name and kind."""
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-
-    @property
-    def kind(self) -> str:
-        """The kind of cluster."""
-
-
-class ClusterStatusLike(Protocol):
-    """A cluster as it is now."""
-
-    @property
-    def target(self) -> NamedCluster:
-        """Which one."""
-
-    @property
-    def detail(self) -> str:
-        """What machines these are."""
-
-    @property
-    def problem(self) -> str:
-        """Why it cannot be used."""
-
-    @property
-    def remedy(self) -> str:
-        """What changes that."""
-
-    @property
-    def nodes(self) -> tuple[NodeInfo, ...]:
-        """Its machines."""
-
-    @property
-    def machines(self) -> Machines | None:
-        """Its machines as a whole."""
-
-    @property
-    def billed(self) -> int:
-        """How many nodes cost money now."""
-
-    @property
-    def cost_per_hour(self) -> float | None:
-        """What they cost in an hour."""
-
-    @property
-    def currency(self) -> str:
-        """The currency of that."""
-
-    @property
-    def up(self) -> int:
-        """How many answer."""
-
-    @property
-    def gpus(self) -> int:
-        """Their GPUs."""
-
-
-def cluster_rows(statuses: Iterable[ClusterStatusLike]) -> list[tuple[str, ...]]:
+def cluster_rows(statuses: Iterable[ClusterStatus]) -> list[tuple[str, ...]]:
     """Return a table of clusters with its head: name, kind, nodes, GPUs, what is wrong; the cost where there is one."""
     shown = list(statuses)
     costs = any(status.billed for status in shown)
@@ -91,13 +31,13 @@ def cluster_rows(statuses: Iterable[ClusterStatusLike]) -> list[tuple[str, ...]]
     return [head, *(_cluster_row(status, costs=costs) for status in shown)]
 
 
-def _cluster_row(status: ClusterStatusLike, *, costs: bool) -> tuple[str, ...]:
+def _cluster_row(status: ClusterStatus, *, costs: bool) -> tuple[str, ...]:
     most = max(len(status.nodes), status.machines.max_nodes if status.machines else 0)
     nodes = f"{status.up} of {most} up" if most else ""
     gpus = str(status.gpus) if status.nodes else ""
     return (
-        status.target.name,
-        status.target.kind,
+        status.name,
+        status.kind,
         nodes,
         gpus,
         *((cluster_cost(status),) if costs else ()),
@@ -105,7 +45,7 @@ def _cluster_row(status: ClusterStatusLike, *, costs: bool) -> tuple[str, ...]:
     )
 
 
-def cluster_cost(status: ClusterStatusLike) -> str:
+def cluster_cost(status: ClusterStatus) -> str:
     """Return what a cluster's nodes cost now: ``2 nodes cost money: 1.05 USD/h``; "" when none does."""
     if not status.billed:
         return ""
@@ -127,7 +67,7 @@ def idle_cost_warning(min_nodes: int) -> str:
     return f"{plural(min_nodes, 'node')} {verb} money even without a job."
 
 
-def cluster_problem(status: ClusterStatusLike) -> str:
+def cluster_problem(status: ClusterStatus) -> str:
     """Return what is wrong with a cluster in one line: itself, or its nodes that do not answer; "" when all is well."""
     if status.problem:
         return f"{status.problem} {status.remedy}".strip()
@@ -137,9 +77,9 @@ def cluster_problem(status: ClusterStatusLike) -> str:
     return "; ".join(f"{node.name}: {node.detail or 'not responding'}" for node in silent)
 
 
-def cluster_line(status: ClusterStatusLike) -> str:
+def cluster_line(status: ClusterStatus) -> str:
     """Return a cluster in one line: ``lab: ssh, 2 of 3 nodes up, 4 GPUs; node-c: no answer``."""
-    parts = [status.target.kind]
+    parts = [status.kind]
     if status.nodes:
         parts.append(f"{status.up} of {plural(len(status.nodes), 'node')} up")
     if status.gpus:
@@ -148,7 +88,7 @@ def cluster_line(status: ClusterStatusLike) -> str:
         parts.append(cluster_cost(status))
     if status.machines is not None and status.machines.state:
         parts.append(status.machines.state)
-    return "; ".join(part for part in (f"{status.target.name}: {', '.join(parts)}", cluster_problem(status)) if part)
+    return "; ".join(part for part in (f"{status.name}: {', '.join(parts)}", cluster_problem(status)) if part)
 
 
 def node_rows(nodes: Sequence[NodeInfo]) -> list[tuple[str, ...]]:

@@ -1,5 +1,9 @@
-from distdl_jupyter.clusters.base import Check
-from distdl_jupyter.views import clusters
+"""Clusters and the checks of their hosts as rows."""
+
+from distdl_jupyter.clusters import tables
+from distdl_jupyter.clusters.base import Check, NodeInfo
+from distdl_jupyter.clusters.cluster_configs import ClusterConfig
+from distdl_jupyter.clusters.status import ClusterStatus
 
 HOSTS = ("node-a", "node-b", "node-c")
 
@@ -22,7 +26,7 @@ FOUND = [
 
 
 def test_what_is_alike_on_all_hosts_is_one_line_and_what_is_wrong_comes_first():
-    rows = clusters.merge_hosts(FOUND)
+    rows = tables.merge_hosts(FOUND)
     assert [(row.node, row.what) for row in rows] == [
         ("all 3 hosts", "Reachable"),
         ("node-c", "torch"),
@@ -37,7 +41,7 @@ def test_what_is_alike_on_all_hosts_is_one_line_and_what_is_wrong_comes_first():
 
 
 def test_the_table_is_aligned_and_a_remedy_stands_whole_below_its_row():
-    assert clusters.check_table(FOUND, 60).splitlines() == [
+    assert tables.check_table(FOUND, 60).splitlines() == [
         "✓ all 3 hosts     Reachable  answers",
         "✗ node-c          torch      torch 2.5.1, but this machine",
         "                             has 2.13.0",
@@ -62,7 +66,7 @@ def test_many_hosts_take_few_lines_as_long_as_all_is_well():
         *(Check(host, "Network", "ok", f"10.0.0.{at} on ib0") for at, host in enumerate(hosts)),
         *each("Disk", "warning", "3 GB free", hosts[:5], "Make room."),
     ]
-    rows = [(row.node, row.says) for row in clusters.merge_hosts(found)]
+    rows = [(row.node, row.says) for row in tables.merge_hosts(found)]
     assert rows == [
         ("60 hosts", "3.11.7"),
         ("40 hosts", "3.11.9"),
@@ -73,7 +77,25 @@ def test_many_hosts_take_few_lines_as_long_as_all_is_well():
 
 
 def test_one_host_is_named_and_a_shared_error_counts_once():
-    assert clusters.merge_hosts(each("Python", "ok", "3.11.7", ["node-a"]))[0].node == "node-a"
-    assert clusters.check_summary(each("Network", "error", "none")) == "1 error."
-    assert clusters.check_summary(each("Network", "ok", "one")) == "No problems found."
-    assert clusters.check_table([]) == "Nothing was checked."
+    assert tables.merge_hosts(each("Python", "ok", "3.11.7", ["node-a"]))[0].node == "node-a"
+    assert tables.check_summary(each("Network", "error", "none")) == "1 error."
+    assert tables.check_summary(each("Network", "ok", "one")) == "No problems found."
+    assert tables.check_table([]) == "Nothing was checked."
+
+
+LAB = ClusterStatus.of(ClusterConfig("lab", "ssh"), nodes=(NodeInfo("a", gpus=2), NodeInfo("b", "down", "no answer")))
+RENTED = ClusterStatus.of(
+    ClusterConfig("ml", "azureml"), nodes=(NodeInfo("x", billed=True, cost_per_hour=1.05, currency="USD"),)
+)
+
+
+def test_clusters_have_a_column_of_costs_when_one_costs_something():
+    assert tables.cluster_rows([LAB]) == [
+        ("Name", "Kind", "Nodes", "GPUs", "Problem"),
+        ("lab", "ssh", "1 of 2 up", "2", "b: no answer"),
+    ]
+    assert tables.cluster_rows([LAB, RENTED]) == [
+        ("Name", "Kind", "Nodes", "GPUs", "Cost", "Problem"),
+        ("lab", "ssh", "1 of 2 up", "2", "", "b: no answer"),
+        ("ml", "azureml", "1 of 1 up", "0", "1 node costs money: 1.05 USD/h", ""),
+    ]

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from distdl_jupyter.api import cluster_status_cache
-from distdl_jupyter.api.cluster_status_cache import ClusterStatusCache
-from distdl_jupyter.cluster_handles.status import ClusterStatus
+from distdl_jupyter.clusters import status_cache
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
+from distdl_jupyter.clusters.status import ClusterStatus
+from distdl_jupyter.clusters.status_cache import StatusCache
 
 LAB, RACK = ClusterConfig("lab", "ssh"), ClusterConfig("rack", "slurm")
 
@@ -23,18 +23,18 @@ def silent(monkeypatch):
     def look(target):
         if target.name in silent:
             let_go.wait(10)
-        return ClusterStatus(target, f"{target.name} is up")
+        return ClusterStatus.of(target, title=f"{target.name} is up")
 
-    monkeypatch.setattr(cluster_status_cache.status, "look", look)
-    monkeypatch.setattr(cluster_status_cache, "FIRST", 0.05)
-    monkeypatch.setattr(cluster_status_cache, "AGAIN", 0.01)
+    monkeypatch.setattr(status_cache.status, "look", look)
+    monkeypatch.setattr(status_cache, "FIRST", 0.05)
+    monkeypatch.setattr(status_cache, "AGAIN", 0.01)
     yield silent
     let_go.set()
 
 
 def test_one_that_falls_silent_is_shown_as_it_was_known_also_after_looks_at_others(silent):
     async def story():
-        looks = ClusterStatusCache(60)
+        looks = StatusCache(60)
         found = [await looks.now(LAB), await looks.now(RACK)]
         silent.add("lab")
         return [*found, await looks.now(LAB), await looks.now(RACK), await looks.now(LAB)]
@@ -44,10 +44,10 @@ def test_one_that_falls_silent_is_shown_as_it_was_known_also_after_looks_at_othe
 
 def test_what_nobody_asked_for_in_ten_minutes_is_forgotten(silent, monkeypatch):
     async def story():
-        looks = ClusterStatusCache(60)
+        looks = StatusCache(60)
         await looks.now(LAB)
-        monkeypatch.setattr(cluster_status_cache, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 601))
+        monkeypatch.setattr(status_cache, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 601))
         await looks.now(RACK)
         return looks
 
-    assert len(asyncio.run(story())._looks) == 1
+    assert len(asyncio.run(story())._statuses._probes) == 1

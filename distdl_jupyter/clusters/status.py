@@ -24,13 +24,12 @@ ABSENT = "The machines have not been created yet."
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterStatus:
-    """A cluster with what is known of it; ``problem`` says why it cannot be used now ("" when it can).
+class ClusterStatus(ClusterConfig):
+    """A cluster with its present status; ``problem`` says why it cannot be used now ("" when it can).
 
     ``code`` is the stable name of the problem. ``looked`` is False as long as it has never answered.
     """
 
-    target: ClusterConfig
     title: str = ""
     detail: str = ""
     problem: str = ""
@@ -44,23 +43,26 @@ class ClusterStatus:
     #: Its machines as a whole, where they are made and unmade from here.
     machines: Machines | None = None
     can_create: bool = False
+    #: The number of nodes that cost money now, and what all of them cost in an hour, None when that is not known.
+    billed: int = 0
+    cost_per_hour: float | None = None
+    currency: str = ""
 
-    @property
-    def billed(self) -> int:
-        """How many nodes cost money now."""
-        return sum(node.billed for node in self.nodes)
-
-    @property
-    def cost_per_hour(self) -> float | None:
-        """What they cost in an hour, None when the price of one is not known."""
-        costs = [node.cost_per_hour for node in self.nodes if node.billed]
-        known = [cost for cost in costs if cost is not None]
-        return sum(known) if costs and len(known) == len(costs) else None
-
-    @property
-    def currency(self) -> str:
-        """The currency of the cost."""
-        return next((node.currency for node in self.nodes if node.billed and node.currency), "")
+    @classmethod
+    def of(cls, target: ClusterConfig, **known: Any) -> ClusterStatus:
+        """Return the status of a cluster, with the cost of its nodes."""
+        billed = [node for node in known.get("nodes", ()) if node.billed]
+        costs = [node.cost_per_hour for node in billed if node.cost_per_hour is not None]
+        return cls(
+            target.name,
+            target.kind,
+            target.options,
+            target.named,
+            billed=len(billed),
+            cost_per_hour=sum(costs) if billed and len(costs) == len(billed) else None,
+            currency=next((node.currency for node in billed if node.currency), ""),
+            **{"title": target.kind, **known},
+        )
 
     @property
     def up(self) -> int:
@@ -84,10 +86,10 @@ def look(target: ClusterConfig) -> ClusterStatus:
     try:
         return _look(target)
     except DistDLError as error:
-        return ClusterStatus(target, target.kind, problem=error.message, remedy=error.hint, code=error.code)
+        return ClusterStatus.of(target, problem=error.message, remedy=error.hint, code=error.code)
     except Exception as error:  # noqa: BLE001 - a plug-in of somebody else must not hide the other clusters
         problem = f"The plug-in failed: {type(error).__name__}: {error}"
-        return ClusterStatus(target, target.kind, problem=problem, code="cluster-plugin-failed")
+        return ClusterStatus.of(target, problem=problem, code="cluster-plugin-failed")
 
 
 def _look(target: ClusterConfig) -> ClusterStatus:
@@ -98,7 +100,7 @@ def _look(target: ClusterConfig) -> ClusterStatus:
     if machines is not None and not machines.exists:
         problem, remedy = ABSENT, f"Create them: distdl clusters compute create {target.name}"
     nodes = () if problem else tuple(cluster.nodes(options))
-    return ClusterStatus(
+    return ClusterStatus.of(
         target,
         title=cluster.title or cluster.name,
         detail="" if problem else (machines.detail if machines else "") or cluster.detail(options),
@@ -113,9 +115,14 @@ def _look(target: ClusterConfig) -> ClusterStatus:
     )
 
 
+def unknown(target: ClusterConfig) -> ClusterStatus:
+    """Return the status of a cluster that has not responded yet."""
+    return ClusterStatus.of(target, looked=False)
+
+
 def silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = None) -> ClusterStatus:
     """Return what to show of a cluster that has not answered for so long: its last known nodes, as unknown."""
-    known = last or ClusterStatus(target, target.kind, looked=False)
+    known = last or unknown(target)
     nodes = tuple(dataclasses.replace(node, state="unknown", detail="", load=None, ranks=None) for node in known.nodes)
     return dataclasses.replace(known, problem=f"No response for {seconds:g} s.", code="cluster-silent", nodes=nodes)
 

@@ -1,0 +1,67 @@
+"""Rows of text as a table, for a terminal and for a notebook. The first row is the head. HTML is escaped here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+
+Rows = Sequence[Sequence[str]]
+
+
+class Display:
+    """A value that shows itself as sentences and tables: as text in a terminal, as HTML in a notebook."""
+
+    __slots__ = ()
+
+    def _parts(self) -> Iterable[str | Rows]:
+        """Return the sentences and the tables in the order in which they are shown; "" is an empty line of the text."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(part if isinstance(part, str) else text(part) for part in self._parts())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            f"<p>{sentence_html(part)}</p>" if isinstance(part, str) else html(part) for part in self._parts() if part
+        )
+
+
+class WholeRows(list[Sequence[str]]):
+    """The rows of a table that keeps its empty columns."""
+
+
+def sentence_html(sentence: str) -> str:
+    """Return an escaped sentence in which `names` between backticks are code."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(sentence))
+
+
+def text(rows: Rows) -> str:
+    """Return aligned lines; a column that holds nothing below its head is left out."""
+    columns = _columns(rows)
+    widths = [max(len(cell) for cell in column) for column in columns]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in zip(*columns, strict=True)
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def html(rows: Rows) -> str:
+    """Return the same as an HTML table."""
+    head, *body = zip(*_columns(rows), strict=True)
+    top = "".join(f'<th style="text-align:left">{escape(cell)}</th>' for cell in head)
+    rest = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in body)
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{rest}</tbody></table>"
+
+
+def _cell(content: str) -> str:
+    return f'<td style="text-align:left;vertical-align:top">{sentence_html(content)}</td>'
+
+
+def _columns(rows: Rows) -> list[tuple[str, ...]]:
+    columns = list(zip(*rows, strict=True))
+    return columns if isinstance(rows, WholeRows) else [column for column in columns if any(column[1:])] or columns
