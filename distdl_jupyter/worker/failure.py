@@ -105,7 +105,7 @@ def _frame(frame: Frame, about: Describer) -> dict[str, Any]:
 
 
 def _syntax_frame(error: BaseException, about: Describer) -> list[Frame]:
-    """A SyntaxError has no frame where it stands; give it one when it stands in the user's code."""
+    """Return a frame for a SyntaxError in the user's code, which has none itself."""
     if not isinstance(error, SyntaxError) or not error.filename or not error.lineno:
         return []
     kind = about.kind(error.filename)

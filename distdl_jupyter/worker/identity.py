@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Identity(NamedTuple):
-    """One rank of a job. ``nonce`` is "" when nobody reads reports; ``pipes`` is None without named pipes."""
+    """One rank of a job. ``nonce`` is "" when reports have no reader; ``pipes`` is None without named pipes."""
 
     rank: int
     world_size: int
@@ -52,7 +52,7 @@ LAUNCHERS = (
 
 
 def identify(environment: MutableMapping[str, str]) -> Identity:
-    """Return who this rank is and set the ``DISTDL_*`` variables that were missing.
+    """Return the rank's identity and set the ``DISTDL_*`` variables that were missing.
 
     Raises ValueError when DISTDL_JOB_DIR is missing or a count is no whole number.
     """

@@ -1,4 +1,4 @@
-"""What this process has imported, written down for the next job's warm start; nothing is written where nobody asks.
+"""What this process has imported, written to a file for the next job's warm start, where that is requested.
 
 ``DISTDL_LEARN`` names the file. Only modules of installed packages and of Python itself are told, in the order in
 which their import began: the user's own modules are never imported ahead.
@@ -21,7 +21,7 @@ VARIABLE = "DISTDL_LEARN"
 
 
 def folder_of(job: Path) -> Path:
-    """Return the folder of such files in a job's; who wants to learn from the job makes it and takes it away."""
+    """Return the folder of such files in a job's folder; the reader creates and removes it."""
     return job / "modules"
 
 
@@ -43,7 +43,7 @@ known = 0
 def imported() -> list[str]:
     """Return the names of the installed modules that are loaded, in order, without those that are ``known``."""
     roots = installed_roots()
-    # From the end, because looking at the known ones means to write to them (Python counts who holds them).
+    # From the end, because looking at the known ones writes to them (Python counts references).
     new = list(itertools.islice(reversed(sys.modules.items()), max(0, len(sys.modules) - known)))
     return [name for name, module in reversed(new) if _is_installed(name, module, roots)]
 
@@ -57,7 +57,7 @@ def installed_roots() -> tuple[str, ...]:
 
 
 def holds_packages(folder: str) -> bool:
-    """Say whether packages are installed there: by its name, or by the records that installers leave beside them.
+    """Return whether packages are installed there: by its name, or by the records that installers leave beside them.
 
     So have a user's own packages (``pip install --user``), those of environment modules on PYTHONPATH (Lmod, Spack,
     EasyBuild), of ``site.addsitedir`` and of ``pip install --target``.

@@ -1,6 +1,6 @@
-"""Opening a file only when nobody but its owner could have written it: what is unpickled runs as the user's own code.
+"""Opens a file only when no one but its owner can have written it: what is unpickled runs as the user's own code.
 
-The job's folder keeps others out; this holds where somebody has opened it, or has put a link or a file of theirs there.
+The job's folder keeps others out; this also holds where it was opened to others, or has a link or a file of theirs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from distdl_jupyter.node import permissions
 
 
 def open_own(path: Path) -> IO[bytes]:
-    """Open a regular file of this user (or of root) that nobody else may write.
+    """Open a regular file of this user (or of root) that no other user may write.
 
     Raises FileNotFoundError, OSError, and PermissionError with a sentence where it is another's.
     """

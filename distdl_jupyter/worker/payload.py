@@ -76,8 +76,8 @@ def fresh_main() -> types.ModuleType:
 def extend_path(folder: Path, payload: Payload) -> None:
     """Put the modules that travel with the job first on ``sys.path``, and folders of installed packages last.
 
-    A script runs in place, so its own folders stand before them where these are there. Raises CannotLoad where somebody
-    else could have put a module or changed one.
+    A script runs in place, so its own folders precede them where they exist. Raises CannotLoad where another user
+    can have added or changed a module.
     """
     if reason := permissions.tree_refusal(folder / "code"):
         raise CannotLoad(f"The job's modules cannot be imported: {reason}.")

@@ -53,7 +53,7 @@ def form_of(data: bytes) -> Form | None:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Return width and height from the frame header, which stands behind other segments."""
+    """Return width and height from the frame header, which follows other segments."""
     at = 2
     while at + 9 <= len(data) and data[at] == 0xFF:
         kind, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4])

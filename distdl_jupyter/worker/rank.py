@@ -73,7 +73,7 @@ def _run(identity: Identity, sources: Sources) -> int:
         value = execute.run(identity.folder, code, sources, _serve if code.kind == "ranks" else None)
     except SystemExit as error:
         return _exited(error, identity, sources)
-    except BaseException as error:  # noqa: BLE001  whatever ends the user's code is told
+    except BaseException as error:  # noqa: BLE001  whatever ends the user's code is reported
         _quiet()
         return _failed(error, identity, sources)
     _quiet()
@@ -90,7 +90,7 @@ def _serve(folder: Path, session: payload.Payload, sources: Sources) -> None:
 
 
 def _quiet() -> None:
-    """From here on only the end is told; a second SIGINT must not cut it off."""
+    """Report only the end from here on; a second SIGINT must not cut it off."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(Exception):
         autolog.release()

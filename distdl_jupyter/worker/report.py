@@ -56,7 +56,7 @@ def log(step: float | None = None, **metrics: Any) -> None:
 
 
 def send(step: float, metrics: dict[str, Any]) -> None:
-    """Report values at a step, whoever found them. Raises TypeError for a value that is not one number."""
+    """Report values at a step, of the code or of a framework. Raises TypeError for a value that is not one number."""
     out = channel.current()
     values: dict[str, Number] = {}
     later: dict[str, Any] = {}
@@ -93,7 +93,7 @@ def progress(done: float, total: float | None = None, unit: str = "") -> None:
 
 
 def send_progress(done: float, total: float | None, unit: str) -> None:
-    """Report progress, whoever found it; nothing happens outside a job."""
+    """Report progress, of the code or of a framework; nothing happens outside a job."""
     channel.send("progress", done=done, total=total, unit=unit)
 
 
@@ -273,7 +273,7 @@ def _send_deferred() -> None:
 
 
 def _renew() -> None:
-    """Begin anew in a forked child: the thread is not there, and the values are the parent's to send."""
+    """Start again in a forked child: it has no thread, and the values are the parent's to send."""
     global _queue, _thread
     _queue, _thread = queue.Queue(), None
 

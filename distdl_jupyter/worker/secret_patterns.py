@@ -29,7 +29,7 @@ _LETTER, _DIGIT = re.compile(r"[a-z]"), re.compile(r"\d")
 
 
 def _known(mark: str, rest: str) -> str:
-    """A token that begins with its service's mark and stands alone. The mark comes first: it is found fast."""
+    """A token that begins with its service's mark and is a word of its own. The mark comes first: it is found fast."""
     return rf"(?P<secret>{mark}(?<![a-z0-9_]{mark}){rest})"
 
 
@@ -160,7 +160,7 @@ _WORKING_DIRECTORIES = ("PWD", "OLDPWD")
 
 @functools.lru_cache(maxsize=4096)
 def looks_secret(name: str) -> bool:
-    """Say whether a variable of this name probably holds a secret (token, password, key, SAS ...).
+    """Return whether a variable of this name probably holds a secret (token, password, key, SAS ...).
 
     Parts of words count too (PGPASSWORD); TOKENIZERS_PARALLELISM, max_tokens and the like stay readable. "key" counts
     as the last word, or behind words such as "api".
@@ -246,7 +246,7 @@ def _found(low: str, form: str, rule: str, part: int | str) -> Iterator[Span]:
 
 
 def _is_value(match: re.Match[str]) -> bool:
-    """Say whether an assigned text is a value and no number, path, call or other name of a program."""
+    """Return whether an assigned text is a value and not a number, path, call or another name of a program."""
     fields = match.groupdict()
     value = fields["secret"]
     if fields.get("behind") or _NUMBER.match(value) or _PATH.match(value) or value.startswith(("•", "*", "...", "$")):

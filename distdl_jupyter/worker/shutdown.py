@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from distdl_jupyter.worker import channel
 
-#: Seconds that threads and child processes of the code get to end before the user is told of them, and its code.
+#: Seconds that threads and child processes of the code get to end before the user gets a note, and its code.
 PATIENCE, KEPT_ALIVE = 3.0, "kept-alive"
 #: Variables by which profilers and other tools get into a process.
 INJECTED = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
@@ -79,7 +79,7 @@ def _drop_user_objects() -> None:
 
 
 def _flush_files() -> None:
-    """Write out what files that nobody closed still hold, those of C programs too."""
+    """Write out the buffers of files that were not closed, those of C programs too."""
     for found in gc.get_objects():
         if type(found) in _BUFFERED and not found.closed:
             with contextlib.suppress(Exception):

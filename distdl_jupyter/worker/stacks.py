@@ -1,15 +1,15 @@
 """How a rank tells where its threads stand, whatever holds it: a signal whose handler writes all stacks into a file.
 
 The handler is ``faulthandler``'s, in C: it runs also while a library holds the interpreter, as Horovod does when it
-waits for the other ranks. The file lies beside the job's named pipes and begins with one line of JSON, by which whoever
-asks (``node.stacks``) knows the process, the signal and the thread that runs the user's code.
+waits for the other ranks. The file is beside the job's named pipes and begins with one line of JSON, from which the
+reader (``node.stacks``) knows the process, the signal and the thread that runs the user's code.
 
 Behind the stacks a thread of the rank writes the last collective operations as one line of JSON,
 ``{"collectives": ...}`` (see ``hooks.distributed``). It needs the interpreter, so a rank whose library does not
 give it back has none.
 
 Nothing of it is seen by code of the user: neither its standard streams nor ``faulthandler.enable`` are touched, and of
-the signals only one that nobody else takes. Processes forked by the rank inherit the handler, but nobody asks them.
+the signals only one that no library uses. Processes forked by the rank inherit the handler, but get no requests.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from distdl_jupyter.worker.gpu_steps import GpuSteps, Measured
 
 P = ParamSpec("P")
 
-#: Records of one size, after which each stands for twice as many steps.
+#: Records of one size, after which each is for twice as many steps.
 FULL = 2000
 #: Waits of a step that are told apart; later ones are added to the last.
 MOST_WAITS = 8
@@ -60,7 +60,7 @@ now = time.perf_counter_ns
 
 
 def steps_per_record(step: int) -> int:
-    """Return how many steps the record has in which a step (from 0) stands."""
+    """Return how many steps the record that contains a step (from 0) has."""
     return 1 << ((step // FULL + 1).bit_length() - 1)
 
 
@@ -305,7 +305,7 @@ class StepRecorder:
         self._send()
 
     def _is_elsewhere(self, moment: int) -> bool:
-        """Say whether this thread is not the one that trains; if it is, close the step that has ended."""
+        """Return whether this thread is not the one that trains; if it is, close the step that has ended."""
         if self._thread != threading.get_ident():
             return True
         if self._end:

@@ -1,7 +1,7 @@
-"""The rank's own standard streams, and the lifeline that ends it when nobody reads them any more.
+"""The rank's own standard streams, and the lifeline that ends it when they have no reader.
 
 Under ``mpirun`` the streams of all ranks are merged into one, so the job offers named pipes for each rank. They are the
-first thing that a rank opens: what is printed before belongs to nobody.
+first thing that a rank opens: what is printed before has no rank.
 
 Each line leaves the process whole and at once, as at a terminal: none is lost when it crashes, and a print is one write
 and not one for each of its words. Text without a line's end follows within ``PARTIAL`` seconds.
@@ -36,7 +36,7 @@ from pathlib import Path
 
 from distdl_jupyter.worker.channel import lifted
 
-#: Seconds to wait until somebody reads a named pipe.
+#: Seconds to wait until a named pipe has a reader.
 TIMEOUT = 30.0
 #: Seconds between the request to end and the end, when the lifeline breaks.
 GRACE = 2.0
@@ -79,7 +79,7 @@ def _replace(fd: int, path: Path) -> None:
 
 
 def _open_for_writing(path: Path) -> int:
-    """Open a named pipe without waiting forever for its reader. Raises OSError (ENXIO: nobody reads)."""
+    """Open a named pipe without waiting forever for its reader. Raises OSError (ENXIO: no reader)."""
     until = time.monotonic() + TIMEOUT
     while True:
         try:

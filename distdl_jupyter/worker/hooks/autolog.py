@@ -36,7 +36,7 @@ _lock = threading.RLock()
 
 
 def offer(source: str, step: float, metrics: dict[str, Any]) -> None:
-    """Report values that ``source`` found at ``step``, as far as they are numbers and nobody else's."""
+    """Report numbers that ``source`` measured at ``step``, unless another source reports them."""
     with _lock:
         release()
         ours = {name: value for name, value in metrics.items() if _is_ours(source, name, value)}

@@ -591,7 +591,7 @@ class Replay:
         return found if len(found) == len(self._batches) else []
 
     def ended(self, place: tuple[int, int, int]) -> bool:
-        """Say whether the ranks' pass over a loader was over there: a later pass began."""
+        """Return whether the ranks' pass over a loader had ended there: a later pass began."""
         loader, passed, _ = place
         return any(key[0] == loader and key[1] > passed for key in (self._batches[0] if self._batches else ()))
 

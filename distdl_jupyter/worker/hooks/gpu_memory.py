@@ -220,7 +220,7 @@ def _ask_torch(memory: GpuMemory, cuda: Any, place: Callable[[Sequence[Mapping[s
                 memory.recorded = True
 
 
-# who else holds it ----------------------------------------------------------------------------
+# other processes -----------------------------------------------------------------------------
 
 
 def _named(memory: GpuMemory) -> list[Process]:

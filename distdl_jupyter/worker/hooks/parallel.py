@@ -317,7 +317,7 @@ def _is_adasum(optimizer: Any) -> bool:
 
 
 def _spans_all(model: Any) -> bool:
-    """Say whether all ranks average the gradients of a model in each step, with torch's own operation."""
+    """Return whether all ranks average the gradients of a model in each step, with torch's own operation."""
     import torch
 
     hooks = getattr(model, "_comm_hooks", ())

@@ -111,7 +111,7 @@ class RankProfiler:
             self._armed = request, self._armed[1]
 
     def _may_begin(self, moment: int) -> bool:
-        """Say whether this is the step, or one that is told too late, or nobody has told any for long."""
+        """Return whether this is the step to begin with, or a later one, or no step was requested for long."""
         assert self._armed is not None
         request, since = self._armed
         start = request.get("start")

@@ -79,7 +79,7 @@ def in_cluster(variable: str) -> Iterator[bool]:
 
 
 def _set_variables(address: str, size: int) -> None:
-    """Let ``ray.init()`` find this cluster, here and in Ray's processes, and let nobody else into it.
+    """Let ``ray.init()`` find this cluster, here and in Ray's processes, and let no other user connect to it.
 
     Ray listens on all interfaces. It listens on the loopback interface alone where clusters of several nodes are off.
     """

@@ -260,7 +260,7 @@ class _Arrival:
     """
 
     def __init__(self, tensors: Any) -> None:
-        self._at = 0  # 0: not yet, or it waits for nobody
+        self._at = 0  # 0: not yet, or it waits for no other rank
         self._thread = threading.get_ident()
         self._handle: Any = None
         with contextlib.suppress(Exception):  # without a gradient the pass itself says so

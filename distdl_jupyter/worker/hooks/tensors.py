@@ -29,12 +29,12 @@ def parameters(value: Any) -> int | None:
 
 
 def may_be_on_gpu(kind: type) -> bool:
-    """Say whether objects of a type can be on a GPU, so that each has to be looked at."""
+    """Return whether objects of a type can be on a GPU, so that each has to be checked."""
     return str(kind.__module__).partition(".")[0] == "torch"
 
 
 def is_on_gpu(value: Any) -> bool:
-    """Say whether a value is a tensor on a CUDA device."""
+    """Return whether a value is a CUDA tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and type(value) is getattr(torch, "Tensor", None) and bool(value.is_cuda)
 

@@ -1,4 +1,4 @@
-"""The life of a persistent rank: its main thread runs one request after the other until it is told to stop.
+"""The life of a persistent rank: its main thread runs one request after the other until one stops it.
 
 The user's code runs in the main thread, where interrupts arrive and where libraries expect it.
 """
