@@ -46,26 +46,43 @@ def test_step_is_what_lies_between_two_steps_of_the_optimizer(folder):
 
 
 @pytest.mark.full
-def test_two_optimizers_after_one_backward_pass_are_one_step(folder):
-    records = run(folder, """
-        other = torch.optim.Adam(net.parameters())
-        for _ in range(3):
-            loss().backward()
-            optimizer.step()
-            other.step()
-    """)  # fmt: skip
-    assert len(records) == 3
-
-
-@pytest.mark.full
-def test_batches_of_an_accumulated_gradient_are_samples_of_one_step(folder):
-    records = run(folder, """
-        for number, rows in enumerate(DataLoader(torch.ones(48, 4), batch_size=4), 1):
-            loss(rows).backward()
-            if number % 3 == 0:
+@pytest.mark.parametrize(
+    ("code", "samples"),
+    [
+        pytest.param("""
+            other = torch.optim.Adam(net.parameters())
+            for rows in DataLoader(torch.ones(24, 4), batch_size=8):
+                loss(rows).backward()
                 optimizer.step()
-    """)  # fmt: skip
-    assert [record[3] for record in records] == [12, 12, 12, 12]
+                other.step()
+            """, [8, 8, 8], id="two optimizers after one backward pass are one step"),
+        pytest.param("""
+            for number, rows in enumerate(DataLoader(torch.ones(48, 4), batch_size=4), 1):
+                loss(rows).backward()
+                if number % 3 == 0:
+                    optimizer.step()
+            """, [12, 12, 12, 12], id="batches of an accumulated gradient are samples of one step"),
+        pytest.param("""
+            from distdl_jupyter import log
+            for rows in DataLoader(torch.ones(16, 4), batch_size=8):
+                loss(rows).backward()
+                optimizer.step()
+                log(samples=100)
+            """, [100, 100], id="samples that the code logs go before those of batches"),
+        pytest.param("""
+            searching = torch.optim.LBFGS(net.parameters(), max_iter=3)
+            def closure():
+                searching.zero_grad()
+                value = loss()
+                value.backward()
+                return value
+            for _ in range(2):
+                searching.step(closure)
+            """, [0, 0], id="a closure with several passes is one step"),
+    ],
+)  # fmt: skip
+def test_steps_and_their_samples(folder, code, samples):
+    assert [record[3] for record in run(folder, code)] == samples
 
 
 def test_evaluation_is_the_rest_and_its_samples_do_not_count(folder):
@@ -79,33 +96,6 @@ def test_evaluation_is_the_rest_and_its_samples_do_not_count(folder):
     """)  # fmt: skip
     assert records[1][2] >= 20_000
     assert records[1][3] == 8
-
-
-@pytest.mark.full
-def test_samples_that_the_code_logs_go_before_those_of_batches(folder):
-    records = run(folder, """
-        from distdl_jupyter import log
-        for rows in DataLoader(torch.ones(16, 4), batch_size=8):
-            loss(rows).backward()
-            optimizer.step()
-            log(samples=100)
-    """)  # fmt: skip
-    assert [record[3] for record in records] == [100, 100]
-
-
-@pytest.mark.full
-def test_closure_of_an_optimizer_with_several_passes_is_one_step(folder):
-    records = run(folder, """
-        searching = torch.optim.LBFGS(net.parameters(), max_iter=3)
-        def closure():
-            searching.zero_grad()
-            value = loss()
-            value.backward()
-            return value
-        for _ in range(2):
-            searching.step(closure)
-    """)  # fmt: skip
-    assert len(records) == 2
 
 
 def test_any_batch_errors_of_loaders_and_of_losses_stay_as_they_are(folder):
