@@ -74,8 +74,8 @@ TRAINER = """
     config = BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
                         max_position_embeddings=8)
     rows = [{"input_ids": torch.tensor([1, 2, 3]), "labels": torch.tensor(n % 2)} for n in range(16)]
-    arguments = TrainingArguments("out", max_steps=4, per_device_train_batch_size=2, logging_steps=2, report_to=[],
-                                  use_cpu=True, save_strategy="no", disable_tqdm=True)
+    arguments = TrainingArguments("out", max_steps=4, per_device_train_batch_size=2, logging_steps=2,
+                                  report_to=["tensorboard"], use_cpu=True, save_strategy="no", disable_tqdm=True)
     trainer = Trainer(BertForSequenceClassification(config), arguments, train_dataset=rows)
     trainer.train()
     [row for row in trainer.state.log_history if "loss" in row], arguments.world_size
@@ -83,7 +83,7 @@ TRAINER = """
 
 
 @pytest.mark.full
-@here("transformers", "accelerate")
+@here("transformers", "accelerate", "tensorboard")
 @pytest.mark.readme("Transformers")
 def test_a_hugging_face_trainer_trains_on_both_ranks_and_its_log_is_the_curve():
     values, metrics = run(TRAINER, steps=4)
@@ -91,6 +91,7 @@ def test_a_hugging_face_trainer_trains_on_both_ranks_and_its_log_is_the_curve():
     assert size == 2
     assert curve(metrics, "loss") == [(row["step"], pytest.approx(row["loss"])) for row in logged]
     assert [step for step, _ in curve(metrics, "loss")] == [2, 4]
+    assert not [name for name in metrics if "/" in name], "its writer of TensorBoard repeats the values"
 
 
 @pytest.mark.full

@@ -94,27 +94,6 @@ for _ in range(110):
     ]
 
 
-def test_pictures_stay_whole_while_other_threads_print(folder):
-    code = (
-        SHOWN
-        + """
-import os, threading
-done = threading.Event()
-def talk():
-    while not done.is_set():
-        os.write(1, b"talk" * 50 + b"\\n")
-threads = [threading.Thread(target=talk) for _ in range(2)]
-for thread in threads: thread.start()
-for _ in range(5): display(Shown(png=large))
-done.set()
-"""
-    )
-    large = png(more=bytes(range(256)) * 400)
-    ended = ranks.run(folder.cell(code, values={"large": large}))
-    assert received(ended) == [large] * 5
-    assert set(ended.out.splitlines()) == {"talk" * 50}
-
-
 @pytest.mark.parametrize(("chosen", "many"), [("", 2), ("Agg", 0)])
 def test_plt_show_sends_the_open_figures_and_closes_them(folder, chosen, many):
     pytest.importorskip("matplotlib")

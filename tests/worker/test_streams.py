@@ -45,13 +45,6 @@ def test_each_rank_writes_into_its_own_pipes(folder, pipes):
         assert through.result["rank"] == rank
 
 
-def test_a_failing_launch_is_told_in_the_rank_s_own_pipe(folder, pipes):
-    path, opened = pipes
-    ended = ranks.run(folder, DISTDL_PIPES=str(path))  # a folder without a payload
-    assert ended.code == 1
-    assert b"payload.json cannot be read" in drain(opened["rank-0.err"])
-
-
 def test_a_pipe_that_nobody_reads_leaves_the_inherited_stream(tmp_path, folder, monkeypatch):
     os.mkfifo(tmp_path / "rank-0.out")
     read, write = os.pipe()

@@ -38,17 +38,6 @@ def loader():
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(24, 4)), batch_size=8)
 quiet = dict(accelerator="cpu", enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False)
 """
-TRANSFORMERS = """
-import torch
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
-config = BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
-                    max_position_embeddings=8)
-rows = [{"input_ids": torch.tensor([1, 2, 3]), "labels": torch.tensor(n % 2)} for n in range(12)]
-def trainer(**more):
-    arguments = TrainingArguments("out", num_train_epochs=2, per_device_train_batch_size=4, logging_steps=2,
-                                  use_cpu=True, save_strategy="no", disable_tqdm=True, **more)
-    return Trainer(BertForSequenceClassification(config), arguments, train_dataset=rows, eval_dataset=rows)
-"""
 
 
 def here(*modules):
@@ -114,13 +103,6 @@ float(trainer.callback_metrics["val_loss"])
     progress = [(r["done"], r["total"], r["unit"]) for r in ended.of("progress")]
     assert progress == [(n, 6, "batches") for n in range(1, 7)]
     assert ended.metric("epoch") == []
-
-
-@here("transformers", "accelerate", "tensorboard")
-def test_a_hugging_face_trainer_with_tensorboard_makes_no_duplicates(folder):
-    ended = run(folder, TRANSFORMERS + "trainer(report_to=['tensorboard']).train()\nNone")
-    assert [step for step, _ in ended.metric("loss")] == [2, 4, 6]
-    assert not [name for report in ended.of("metric") for name in report["values"] if "/" in name]
 
 
 @pytest.mark.parametrize("module", ["torch.utils.tensorboard", "tensorboardX"])

@@ -2,11 +2,6 @@ from distdl_jupyter.worker.secret_patterns import MASK
 from distdl_jupyter.worker.serving import server
 
 
-class Broken:
-    def __repr__(self):
-        raise ValueError("no text")
-
-
 class Rich:
     def __repr__(self):
         return "rich"
@@ -25,10 +20,6 @@ def test_forms_are_those_of_a_notebook():
     assert server.forms(Rich()) == {"text/plain": "rich", "text/html": "<i>rich</i>", "image/png": "iVBORw=="}
     assert server.forms(None) == {}
     assert server.forms(Rich) == {"text/plain": repr(Rich)}
-
-
-def test_a_text_that_fails_is_the_types_name():
-    assert server.forms(Broken())["text/plain"]
 
 
 def test_large_containers_are_shortened_before_they_are_written_out():
