@@ -150,12 +150,14 @@ def test_each_cause_has_its_remedy(facts, present, absent):
 
 
 def test_error_of_a_rank_has_the_facts_as_fields_and_as_a_sentence(folder):
-    code = f"import torch\nbig = torch.ones(3)\nraise torch.OutOfMemoryError({ERRORS['torch 2.1']['text']!r})"
+    code = (
+        f"import torch\nbig = torch.ones(3)\nraise torch.OutOfMemoryError({ERRORS['torch 2.10 and later']['text']!r})"
+    )
     error = ranks.run(folder.cell(code)).error
     assert error["code"] == "gpu-memory-full"
-    assert error["gpu_memory"]["requested"] == 20 * 2**20
-    assert error["gpu_memory"]["processes"][0]["pid"] == 812
-    assert "20.00 MiB requested, 7.56 MiB free of 23.69 GiB" in error["hint"]
+    assert error["gpu_memory"]["requested"] == 2093796557
+    assert error["gpu_memory"]["processes"][0]["pid"] == 2493055
+    assert "1.95 GiB requested, 1.58 GiB free of 14.57 GiB" in error["hint"]
     assert reports.is_valid({"type": "result", "ok": False, "error": error})
     broken = {**error, "gpu_memory": {"processes": [[1]]}}
     assert not reports.is_valid({"type": "result", "ok": False, "error": broken})

@@ -35,27 +35,17 @@ _SIZE = r"(?P<size>[\d.]+) ?(?P<unit>bytes|[KMGT]iB|[KMG]?B)"
 _PROCESS = re.compile(rf"Process (?P<pid>\d+) has {_SIZE} memory in use")
 #: Of ``torch.cuda.list_gpu_processes()``.
 _LISTED = re.compile(rf"process\s+(?P<pid>\d+) uses\s+{_SIZE}")
-#: Sizes in the texts of torch 1.10 to 2.0, of torch 2.1 and later, and of the allocators of CUDA (async) and MPS.
+#: Sizes in the texts of torch, and of the allocators of CUDA (async) and MPS.
 _PATTERNS = {
     "requested": (rf"Tried to allocate {_SIZE}", rf"Requested\s*: {_SIZE}"),
-    "total": (rf"has a total capac(?:i)?ty of {_SIZE}", rf"{_SIZE} total capacity", rf"Device limit\s*: {_SIZE}"),
-    "free": (
-        rf"of which {_SIZE} is free",
-        rf"already allocated; {_SIZE} free",
-        rf"Free \(according to CUDA\): {_SIZE}",
-    ),
+    "total": (rf"has a total capacity of {_SIZE}", rf"Device limit\s*: {_SIZE}"),
+    "free": (rf"of which {_SIZE} is free", rf"Free \(according to CUDA\): {_SIZE}"),
     "allowed": (rf"{_SIZE} allowed;", rf"PyTorch limit \(set by [^)]*\)\s*: {_SIZE}", rf"max allowed: {_SIZE}"),
     "own": (rf"this process has {_SIZE} memory in use",),
-    "allocated": (
-        rf"{_SIZE} is allocated by PyTorch",
-        rf"{_SIZE} already allocated",
-        rf"Currently allocated\s*: {_SIZE}",
-        rf"MPS allocated: {_SIZE}",
-    ),
+    "allocated": (rf"{_SIZE} is allocated by PyTorch", rf"Currently allocated\s*: {_SIZE}", rf"MPS allocated: {_SIZE}"),
     "pools": (rf"{_SIZE} allocated in private pools",),
     "unused": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
 }
-_RESERVED = re.compile(rf"{_SIZE} reserved in total by PyTorch")
 _VARIABLE = re.compile(r"PYTORCH_(?:[A-Z]+_)?ALLOC_CONF")
 _DEVICE = re.compile(r"\bGPU (\d+)[ ;]|\bon device (\d+)\b")
 #: Of libraries that report a failed allocation in words of their own.
@@ -134,7 +124,7 @@ def _record(torch: ModuleType) -> None:
     try:
         cuda.memory._record_memory_history(enabled="state", context="state", stacks="python")  # noqa: SLF001
     except Exception as error:  # noqa: BLE001  a private function may change
-        text = f"GPU memory is not recorded: {error!s:.200}. Use torch 2.1 or newer."
+        text = f"GPU memory is not recorded: {error!s:.200}."
         channel.note("warning", text, "gpu-memory-not-recorded")
 
 
@@ -174,8 +164,6 @@ def parse(text: str) -> GpuMemory:
     memory = GpuMemory(**{name: _size_in(text, *patterns) for name, patterns in _PATTERNS.items()})  # type: ignore[arg-type]
     if (device := _DEVICE.search(text)) is not None:
         memory.device = int(device[1] or device[2])
-    if memory.unused is None and memory.allocated is not None and (reserved := _RESERVED.search(text)):
-        memory.unused = max(0, _bytes(reserved) - memory.allocated)
     if (variable := _VARIABLE.search(text)) is not None:
         memory.variable = variable[0]
     memory.processes = [Process(int(match["pid"]), _bytes(match)) for match in _PROCESS.finditer(text)]
