@@ -1,7 +1,6 @@
-"""How a cluster stands now: its nodes, or in one sentence why nothing can be said of it. Asking never raises.
+"""The present status of clusters: their nodes, or in one sentence why they cannot be used. Reading it never raises.
 
-A plug-in may be silent for a long time. Each is asked in a thread of its own that nobody has to wait for, so one that
-does not answer costs the others nothing.
+A plug-in may not respond for a long time. Each runs in a thread of its own, so that it does not delay the others.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from distdl_jupyter.clusters.machines import Machines
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 
-#: The problem of a cluster whose machines can be made from here, and are not there.
+#: The problem of a cluster whose machines can be created by this package and have not been.
 ABSENT = "The machines have not been created yet."
 
 
@@ -82,7 +81,7 @@ def plugin(target: ClusterConfig) -> tuple[Cluster, Any]:
 
 
 def look(target: ClusterConfig) -> ClusterStatus:
-    """Return a cluster as it is now; what cannot be asked is told as its problem. It may take seconds."""
+    """Return the present status of a cluster; an error is its ``problem``. This may take seconds."""
     try:
         return _look(target)
     except DistDLError as error:
@@ -121,14 +120,14 @@ def unknown(target: ClusterConfig) -> ClusterStatus:
 
 
 def silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = None) -> ClusterStatus:
-    """Return what to show of a cluster that has not answered for so long: its last known nodes, as unknown."""
+    """Return the status of a cluster that has not responded for ``seconds``: its last known nodes, as unknown."""
     known = last or unknown(target)
     nodes = tuple(dataclasses.replace(node, state="unknown", detail="", load=None, ranks=None) for node in known.nodes)
     return dataclasses.replace(known, problem=f"No response for {seconds:g} s.", code="cluster-silent", nodes=nodes)
 
 
 def look_at_all(wanted: Sequence[ClusterConfig], seconds: float) -> list[ClusterStatus]:
-    """Return all of them as they are now, asked at once, within ``seconds``."""
+    """Return the present status of several clusters within ``seconds``; all are probed at once."""
     found: dict[int, ClusterStatus] = {}
     threads = [
         threading.Thread(target=lambda at=at, one=one: found.update({at: look(one)}), daemon=True)
@@ -144,10 +143,9 @@ def look_at_all(wanted: Sequence[ClusterConfig], seconds: float) -> list[Cluster
 
 
 def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = None) -> list[Check]:
-    """Look at every node for what would keep a job from running there, anew; it takes up to half a minute.
+    """Check every node for problems that would keep a job from running; this takes up to 30 seconds.
 
-    ``needs`` holds the ``modules`` and ``programs`` of a backend. What cannot be asked is a red row of the whole
-    cluster.
+    ``needs`` holds the ``modules`` and ``programs`` of a backend. An error is a failed check of the whole cluster.
     """
     try:
         cluster, options = plugin(target)

@@ -161,13 +161,6 @@ def test_a_job_that_sets_up_is_stopped_or_lost():
     assert re.search(r"Last event at \d\d:\d\d:\d\d\. The supervisor ended without a result\.", said)
 
 
-def test_the_gravest_note_is_shown():
-    spec = spec_of()
-    note = event(1, "note", level="warning", text="The value `model` is 120 MB: load it inside the cell.", code="big")
-    said = Reader(saved.html(*fold(spec, [*completed(), note]), spec)).text
-    assert "The value model is 120 MB: load it inside the cell." in said
-
-
 def test_names_between_backticks_are_code_in_every_sentence():
     spec, says = spec_of(), "Horovod is missing. Run `distdl install horovod`."
     view, *others = fold(spec, STORIES["lost"]())
