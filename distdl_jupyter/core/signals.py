@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,16 @@ def reset() -> None:
         if signal.getsignal(number) is not wanted:
             signal.signal(number, wanted)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def wake_on_child() -> int:
+    """Return a descriptor that becomes readable when a child ends, so that an exit is noticed at once."""
+    read, write = os.pipe()
+    for fd in (read, write):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return read
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any
 
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.errors import DistDLError, JobFailed, JobStillRunning
+from distdl_jupyter.core.errors import JobFailed, JobStillRunning
 from distdl_jupyter.core.failure import is_echo
 
 Error = Mapping[str, Any]
@@ -141,19 +141,11 @@ class Answer:
         return None if failed is None else failed.first
 
     def check(self) -> Answer:
-        """Return this answer when every rank succeeded. Raises JobFailed with the first failing rank's traceback."""
+        """Return this answer when every rank succeeded. Raises CellFailed with the first failing rank's traceback."""
         failed = failures(self.errors, sorted(self.dones))
-        if failed is None:
-            return self
-        raise JobFailed(
-            failed.sentence(),
-            rank=failed.first,
-            error=dict(failed.error),
-            traceback=str(failed.error.get("traceback", "")),
-            others=tuple(failed.rest()),
-            code=str(failed.error.get("code", "")),
-            hint=str(failed.error.get("hint", "")),
-        )
+        if failed is not None:
+            raise CellFailed(failed, self.errors)
+        return self
 
 
 class Interrupted(KeyboardInterrupt):
@@ -217,7 +209,7 @@ class Failures:
         return sentences
 
 
-class CellFailed(DistDLError):
+class CellFailed(JobFailed):
     """A cell raised on at least one rank; the ranks stay alive.
 
     ``rank`` failed first, ``error`` is its exception as data, ``errors`` those of all ranks that failed.
@@ -226,17 +218,18 @@ class CellFailed(DistDLError):
     code = "cell-failed"
 
     def __init__(self, failures: Failures, errors: Mapping[int, Error], *, shown: bool = False) -> None:
+        error = dict(failures.error)
         super().__init__(
-            failures.sentence(), code=str(failures.error.get("code", "")), hint=str(failures.error.get("hint", ""))
+            failures.sentence(),
+            rank=failures.first,
+            error=error,
+            traceback=str(error.get("traceback", "")),
+            others=tuple(failures.rest()),
+            code=str(error.get("code", "")),
+            hint=str(error.get("hint", "")),
         )
-        self.rank = failures.first
-        self.error = failures.error
         self.errors = dict(errors)
-        self._rest = failures.rest()
         self._shown = shown
-
-    def __str__(self) -> str:
-        return "\n".join([super().__str__(), str(self.error.get("traceback", "")).rstrip(), *self._rest]).strip()
 
     def _render_traceback_(self) -> list[str]:
         """Show one line where the cell's output shows the rest, else all; frames of this process would not help."""

@@ -1,8 +1,9 @@
 """What the ranks of one cell print, folded for reading: a line that several ranks print is shown once.
 
-Ranks run the same code, so their lines go side by side into slots. A rank's line goes into the slot that is as many
-lines behind the last one that it shares and says the same but for numbers, else into the next that says just the same;
-else it gets a slot of its own, in order of rank. Each rank's own order is kept.
+Ranks run the same code, so their lines go side by side into slots. The lines of one rank after the other are merged
+into those of the ranks before it. A line goes into the slot that is as many lines behind the last one that it shares
+and says the same but for numbers, else into the next that says just the same; else it gets a slot of its own, behind
+those of lower ranks. Each rank's own order is kept.
 
 The newest slots are kept, the counts are of all. A line that is drawn over (a progress bar) is one, in its last shape.
 Text is made safe to show (``core.printable``) but not escaped for HTML. Pure: it knows no socket and no screen.
@@ -12,9 +13,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
 from typing import NamedTuple
 
 from distdl_jupyter.core.humanize import plural
@@ -23,28 +25,34 @@ from distdl_jupyter.ranks.answer import Failures, spans
 
 #: Slots that are kept.
 MOST = 1000
-#: A line goes into a slot at most so many further down.
-_REACH = 64
+#: A line goes into a slot at most so many further down, and is compared with the lines of so many ranks.
+_REACH, _COMPARED = 64, 4
 #: Characters that are kept of a line that has not ended yet.
 _LONGEST_OPEN = 20_000
 _NUMBERS = re.compile(r"\d+")
 
 
 class Line(NamedTuple):
-    """One line of one rank; ``number`` counts its lines from 1, ``piece`` the pieces in which they came."""
+    """One line of one rank.
 
+    ``number`` counts its lines from 1, ``piece`` the pieces in which they came; ``pattern`` is its text without
+    numbers.
+    """
+
+    stream: str
     text: str
     number: int
     piece: int
+    pattern: str
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """The lines of some ranks that belong side by side; ``pattern`` is their text without numbers."""
+    """The lines of some ranks that belong side by side: they have the same ``pattern``."""
 
     stream: str
     pattern: str
-    lines: dict[int, Line] = field(default_factory=dict)
+    lines: dict[int, Line]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +70,12 @@ class Fold:
         self.ranks = tuple(ranks)
         self.total = 0
         self._most = most
-        self._slots: list[Slot] = []
         self._pieces = 0
         self._count = dict.fromkeys(self.ranks, 0)
-        self._last: dict[int, Slot] = {}
-        self._shared: dict[int, Slot] = {}
+        self._lines: dict[int, deque[Line]] = {rank: deque(maxlen=most) for rank in self.ranks}
         self._open: dict[tuple[int, str], str] = {}
+        #: The newest slots, by how many lines they show, until more lines come.
+        self._merged: dict[int, list[Slot]] = {}
 
     def add(self, rank: int, stream: str, text: str) -> None:
         """Take in the next piece of what a rank wrote to a stream ("out" or "err"); it may end within a line."""
@@ -83,6 +91,16 @@ class Fold:
             self._take(rank, stream, [text])
         self._open.clear()
 
+    def _take(self, rank: int, stream: str, texts: list[str]) -> None:
+        """Take whole lines of a rank, one piece."""
+        self._pieces += 1
+        self._count[rank] += len(texts)
+        newest = texts[-self._most :]
+        first = self._count[rank] - len(newest) + 1
+        self._lines[rank].extend(_line(stream, text, number, self._pieces) for number, text in enumerate(newest, first))
+        self.total += len(texts)
+        self._merged.clear()
+
     @property
     def empty(self) -> bool:
         """Say whether nothing was printed."""
@@ -90,89 +108,53 @@ class Fold:
 
     def blocks(self, newest: int | None = None) -> list[Block]:
         """Return the newest lines, about ``newest`` (default: as many as are kept), and those that have not ended."""
-        kept = self._newest(newest)
-        found = [block for run in _runs([*kept, *self._unended()]) for block in _blocks(run)]
-        return [_one(ranks, same) for ranks, same in groupby(found, key=lambda block: block.ranks)]
+        slots = [*self._newest(newest), *self._unended()]
+        blocks = [block for run in _runs(slots) for block in _blocks(run)]
+        return [_one(ranks, same) for ranks, same in groupby(blocks, key=lambda block: block.ranks)]
 
     def left_out(self, newest: int | None = None) -> int:
         """Return how many lines of all ranks ``blocks`` does not tell."""
         return self.total - sum(len(slot.lines) for slot in self._newest(newest))
 
-    def _newest(self, lines: int | None) -> list[Slot]:
+    def _newest(self, newest: int | None) -> list[Slot]:
         """Return the newest slots that show as many lines."""
-        room = self._most if lines is None else lines
-        place = len(self._slots)
-        while place and room > 0:
-            place -= 1
-            room -= len({line.text for line in self._slots[place].lines.values()})
-        return self._slots[place:]
+        room = most = self._most if newest is None else newest
+        if most not in self._merged:
+            slots: list[Slot] = []
+            for rank, lines in self._lines.items():
+                slots = _merge(slots, rank, [*islice(reversed(lines), most)][::-1])
+            first = len(slots)
+            while first and room > 0:
+                first -= 1
+                room -= len({line.text for line in slots[first].lines.values()})
+            self._merged[most] = slots[first:]
+        return self._merged[most]
 
-    def _unended(self) -> Iterator[Slot]:
-        found: dict[str, Slot] = {}
+    def _unended(self) -> Iterable[Slot]:
+        slots: dict[str, Slot] = {}
         for (rank, stream), text in sorted(self._open.items()):
-            slot = _slot(rank, stream, text, self._count[rank] + 1, 0)
-            found.setdefault(slot.pattern, slot).lines.update(slot.lines)
-        yield from found.values()
+            line = _line(stream, text, self._count[rank] + 1, 0)
+            slots.setdefault(line.pattern, Slot(line.stream, line.pattern, {})).lines[rank] = line
+        return slots.values()
 
-    def _take(self, rank: int, stream: str, texts: list[str]) -> None:
-        """Put whole lines of a rank, one piece, into slots."""
-        self._pieces += 1
-        self.total += len(texts)
-        self._count[rank] += len(texts)
-        kept = texts[-self._most :]
-        first = self._count[rank] - len(kept) + 1
-        own = [_slot(rank, stream, text, number, self._pieces) for number, text in enumerate(kept, first)]
-        start = self._behind(rank)
-        self._slots[start:] = self._merged(rank, own, self._slots[start:])
-        del self._slots[: -self._most]
 
-    def _behind(self, rank: int) -> int:
-        """Return the place behind the rank's last slot, 0 when that is gone or there is none."""
-        last = self._last.get(rank)
-        place = next((n for n in range(len(self._slots) - 1, -1, -1) if self._slots[n] is last), -1)
-        return place + 1
-
-    def _merged(self, rank: int, own: list[Slot], others: list[Slot]) -> list[Slot]:
-        """Return ``others``, the slots behind the rank's last one, with its new lines in or among them."""
-        places = _Places(others)
-        merged: list[Slot] = []
-        waiting: list[Slot] = []
-        at = 0
-        for slot in own:
-            match = places.beside(slot, at, self._after(rank, slot), self._shared.get(rank))
-            match = places.of(slot.lines[rank].text, at) if match is None else match
-            if match is None:
-                waiting.append(slot)
-                continue
-            merged += [*self._among(rank, waiting, others[at:match]), self._joined(rank, slot, others[match])]
-            waiting, at = [], match + 1
-        return [*merged, *self._among(rank, waiting, others[at:])]
-
-    def _after(self, rank: int, slot: Slot) -> int:
-        """Return how many lines behind the last slot that it shares a rank's line comes."""
-        since = self._shared.get(rank)
-        return slot.lines[rank].number - (since.lines[rank].number if since else 0)
-
-    def _joined(self, rank: int, own: Slot, slot: Slot) -> Slot:
-        slot.lines[rank] = own.lines[rank]
-        self._last[rank] = slot
-        for each in slot.lines:
-            self._shared[each] = slot
-        return slot
-
-    def _among(self, rank: int, own: list[Slot], others: list[Slot]) -> list[Slot]:
-        """Return the slots with the rank's own put between them as one piece."""
-        if not own:
-            return others
-        first, last = own[0].lines[rank].number, own[-1].lines[rank].number
-        place = 0
-        for slot in others:
-            number = _number(rank, slot, self._shared.get(rank))
-            if number > last or (number >= first and min(slot.lines) > rank):
-                break
-            place += 1
-        self._last[rank] = own[-1]
-        return [*others[:place], *own, *others[place:]]
+def _merge(slots: list[Slot], rank: int, lines: list[Line]) -> list[Slot]:
+    """Return the slots of other ranks with the lines of a rank in or among them."""
+    places = _Places(slots)
+    merged: list[Slot] = []
+    waiting: list[Slot] = []
+    shared: Slot | None = None
+    at = 0
+    for line in lines:
+        match = places.find(rank, line, at, shared)
+        if match is None:
+            waiting.append(Slot(line.stream, line.pattern, {rank: line}))
+            continue
+        shared = slots[match]
+        shared.lines[rank] = line
+        merged += [*slots[at:match], *waiting, shared]
+        waiting, at = [], match + 1
+    return [*merged, *slots[at:], *waiting]
 
 
 class _Places:
@@ -183,48 +165,34 @@ class _Places:
         self._texts: dict[str, list[int]] = {}
         self._numbers: dict[tuple[int, int], int] = {}
         for place, slot in enumerate(slots):
-            for text in {line.text for line in slot.lines.values()}:
+            lines = [*islice(slot.lines.items(), _COMPARED)]
+            for text in {line.text for _, line in lines}:
                 self._texts.setdefault(text, []).append(place)
-            for rank, line in slot.lines.items():
-                self._numbers[rank, line.number] = place
-        self._ranks = {rank for rank, _ in self._numbers}
+            self._numbers.update(((rank, line.number), place) for rank, line in lines)
+        self._ranks = dict.fromkeys(rank for rank, _ in self._numbers)
 
-    def of(self, text: str, at: int) -> int | None:
-        """Return the next place from ``at`` on that holds the text."""
-        found = self._texts.get(text, ())
-        n = bisect_left(found, at)
-        return found[n] if n < len(found) and found[n] - at < _REACH else None
+    def find(self, rank: int, line: Line, at: int, shared: Slot | None) -> int | None:
+        """Return the place from ``at`` on of the slot that a line goes into, None where it needs one of its own.
 
-    def beside(self, slot: Slot, at: int, after: int, since: Slot | None) -> int | None:
-        """Return the place from ``at`` on that comes equally far behind ``since`` and is the same but for numbers.
-
-        For ranks that have no part in ``since`` it comes equally far behind the beginning.
+        It comes as many lines behind the last slot that the rank shares, or behind the beginning, and says the same but
+        for numbers; else it is the next that says the same.
         """
-        (own,) = slot.lines.values()
-        found = -1
-        for rank in self._ranks:
-            begun = since.lines.get(rank) if since else None
-            place = self._numbers.get((rank, begun.number + after if begun else own.number), -1)
-            if place >= at and self._slots[place].pattern == slot.pattern:
-                found = place if found < 0 else min(found, place)
-        return found if found >= 0 else None
+        behind = line.number - (shared.lines[rank].number if shared else 0)
+        for other in islice(shared.lines if shared else self._ranks, _COMPARED):
+            number = (shared.lines[other].number if shared else 0) + behind
+            place = self._numbers.get((other, number), -1)
+            if place >= at and self._slots[place].pattern == line.pattern:
+                return place
+        alike = self._texts.get(line.text, ())
+        n = bisect_left(alike, at)
+        return alike[n] if n < len(alike) and alike[n] - at < _REACH else None
 
 
-def _slot(rank: int, stream: str, text: str, number: int, piece: int) -> Slot:
-    # A progress bar stands on stderr without being a complaint.
+def _line(stream: str, text: str, number: int, piece: int) -> Line:
+    # A progress bar is written to stderr without being a complaint.
     stream = "out" if "\r" in text else stream
     text = printable(text)
-    return Slot(stream, _NUMBERS.sub("0", f"{stream} {text}"), {rank: Line(text, number, piece)})
-
-
-def _number(rank: int, slot: Slot, since: Slot | None) -> int:
-    """Return the number that a rank's line would have beside a slot.
-
-    It comes as many lines behind ``since`` as those of the slot, or behind the beginning where they have no part in it.
-    """
-    begun = {each: line.number for each, line in since.lines.items()} if since else {}
-    known = [line.number - begun[each] + begun[rank] for each, line in slot.lines.items() if each in begun]
-    return min(known or (line.number for line in slot.lines.values()))
+    return Line(stream, text, number, piece, _NUMBERS.sub("0", f"{stream} {text}"))
 
 
 def _runs(slots: Sequence[Slot]) -> Iterator[list[Slot]]:

@@ -14,11 +14,11 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
-from distdl_jupyter.core import locks, registry, signals
-from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core import locks, signals
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node.processes import adopt_orphans
 from distdl_jupyter.supervisor import watchdog
+from distdl_jupyter.supervisor.resume import can_attach
 from distdl_jupyter.supervisor.run import Supervisor
 
 #: Files that may always be opened to write why a job has ended.
@@ -40,11 +40,11 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
     spare: list[int] = []
     try:
         spare.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE))
-        if not _survives_its_supervisor(folder):
+        if not can_attach(folder):
             watchdog.start(folder.id)
         locks.sign(folder.lock)
         adopt_orphans()
-        supervisor = Supervisor(folder, secret_variables, _wake_on_child())
+        supervisor = Supervisor(folder, secret_variables, signals.wake_on_child())
     except Exception as error:
         _fail_fast(folder, error, spare)
         raise
@@ -67,27 +67,9 @@ def _fail_fast(folder: JobFolder, error: Exception, spare: list[int]) -> None:
     """End a job whose supervisor lacks what it needs; one that survives its supervisor waits for the next one."""
     for descriptor in spare:
         os.close(descriptor)
-    if not _survives_its_supervisor(folder):
+    if not can_attach(folder):
         with contextlib.suppress(OSError):
             watchdog.fail_fast(folder, error)
-
-
-def _survives_its_supervisor(folder: JobFolder) -> bool:
-    """Say whether the job is to go on without its supervisor, where a later one reattaches to it."""
-    try:
-        return bool(registry.get("clusters", folder.spec().cluster).can_attach)
-    except DistDLError:
-        return False
-
-
-def _wake_on_child() -> int:
-    """Return a descriptor that becomes readable when a child ends, so that an exit is noticed at once."""
-    read, write = os.pipe()
-    os.set_blocking(read, False)
-    os.set_blocking(write, False)
-    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    return read
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ fold to.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import time
@@ -20,6 +21,8 @@ from distdl_jupyter.supervisor.hang_detector import HangDetector
 from distdl_jupyter.supervisor.log_reader import LogReader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from distdl_jupyter.backends.base import Backend
     from distdl_jupyter.clusters.base import Run, Unkillable
     from distdl_jupyter.core.rank import RankView
@@ -97,7 +100,6 @@ class Attempt:
         self._clock = clock
         self._reader = LogReader(run.streams, nonce, recorder, safe_end=recorder.redactor.safe_end)
         self._reader.watch(wake)
-        recorder.on_launcher_output = run.on_launcher_output
         self._hangs = HangDetector(run, recorder)
         self._profiles: ProfileCollector | None = None
         #: Ranks that stay of which the job's folder says where they are met, and when one of them last ran a cell.
@@ -118,36 +120,56 @@ class Attempt:
 
     def watch(self) -> None:
         """Return when every rank has ended."""
-        run, reader = self._run, self._reader
+        steps: tuple[Callable[[], object], ...] = (
+            self._read_output,  # before the exits, which are judged by what ranks have reported
+            self._record_exits,  # before the requests: what has ended by itself is not stopped
+            self.record_notices,
+            self._take_samples,
+            self._keep_slots,
+            self._follow_phases,
+            self._serve_ranks,
+            # All that may begin to stop the ranks, in the order of what counts as the reason: a user's wish, a limit, a
+            # hang, and last a failure, which all the others cause too.
+            self._obey_requests,
+            self._notice_time_limit,
+            self._notice_hang,
+            self._notice_deletion,
+            self._notice_failure,
+            self._tick_stopper,
+            self._tick_profile,
+            self._recorder.tick,  # last: what was held back is due after all that this tick has recorded
+        )
         while self._running:
-            reader.run(_TICK)
-            exits = run.poll()
-            if exits:
-                reader.drain({exit_.rank for exit_ in exits})
-                with self._recorder.together():
-                    for exit_ in exits:
-                        # A run that was reattached returns every exit, also those that are recorded.
-                        if exit_.rank in self._running:
-                            self._record_exit(exit_)
-            self.record_notices()
-            self._recorder.take_samples(run.samples())
-            self._keep_slots()
-            self._follow_phases()
-            self._serve_ranks()
-            self._obey_requests()
-            self._notice_time_limit()
-            self._notice_hang()
-            self._notice_deletion()
-            self._notice_failure()
-            self._tick_stopper()
-            if self._stopper is not None:
-                self._notice_unkillable(self._stopper)
-            if self._profiles is not None:
-                self._profiles.tick()
-            self._recorder.tick()
+            for step in steps:
+                step()
         self._hangs.finish()
         if self._profiles is not None:
             self._profiles.finish()
+
+    def _read_output(self) -> None:
+        self._reader.run(_TICK)
+        self._pass_launcher_output()
+
+    def _pass_launcher_output(self) -> None:
+        for text in self._recorder.take_launcher_output():
+            self._run.on_launcher_output(text)
+
+    def _record_exits(self) -> None:
+        if exits := self._run.poll():
+            self._reader.drain({exit_.rank for exit_ in exits})
+            self._pass_launcher_output()
+            with self._recorder.together():
+                for exit_ in exits:
+                    # A run that was reattached returns every exit, also those that are recorded.
+                    if exit_.rank in self._running:
+                        self._record_exit(exit_)
+
+    def _take_samples(self) -> None:
+        self._recorder.take_samples(self._run.samples())
+
+    def _tick_profile(self) -> None:
+        if self._profiles is not None:
+            self._profiles.tick()
 
     def _keep_slots(self) -> None:
         if (now := time.monotonic()) - self._slots_kept_at >= _KEEP_SLOTS:
@@ -160,14 +182,14 @@ class Attempt:
         evidence = exit_.evidence
         if exit_.code == 0 and not evidence and self._recorder.view.ranks[exit_.rank].ok is None:
             evidence = self._evidence_of_success(exit_.rank)
-        self._recorder.write("rank", rank=exit_.rank, status="ended", code=exit_.code, signal=exit_.signal,
-                           evidence=evidence)  # fmt: skip
+        end = {"code": exit_.code, "signal": exit_.signal, "evidence": evidence}
+        self._recorder.write("rank", rank=exit_.rank, status="ended", **end)
         rank = self._recorder.view.ranks[exit_.rank]
         if has_failed(rank):
             self._record_postmortem(rank)
         if crashed_at_the_end(rank):
-            self._recorder.note("info", f"The process of rank {exit_.rank} crashed (SIG{exit_.signal}) during "
-                "shutdown. Its work was done and its result is saved.", "crash-at-end")  # fmt: skip
+            crash = f"The process of rank {exit_.rank} crashed (SIG{exit_.signal}) during shutdown."
+            self._recorder.note("info", f"{crash} Its work was done and its result is saved.", "crash-at-end")
 
     def _record_postmortem(self, rank: RankView) -> None:
         """Record what the rank's log shows of its failure; those that follow the first ones mostly say why they do."""
@@ -292,12 +314,14 @@ class Attempt:
             self._stopper.hurry()
 
     def _tick_stopper(self) -> None:
-        if self._hangs.explains_failure and self._recorder.view.stop is not None:
-            return  # a rank that has ended cannot say any more what it waited for
-        sent = self._stopper.tick() if self._stopper is not None else None
+        # A rank that has ended cannot say any more what it waited for.
+        waits = self._hangs.explains_failure and self._recorder.view.stop is not None
+        sent = self._stopper.tick() if self._stopper is not None and not waits else None
         if sent is not None:
-            self._recorder.write("stop", signal=sent.signal, by=self.stopped_by, next=sent.next, next_in=sent.next_in,
-                               kill_in=sent.kill_in, remaining=sorted(self._running))  # fmt: skip
+            fields = dataclasses.asdict(sent)
+            self._recorder.write("stop", **fields, by=self.stopped_by, remaining=sorted(self._running))
+        if self._stopper is not None:
+            self._notice_unkillable(self._stopper)
 
     def _notice_unkillable(self, stopper: stop.Stopper) -> None:
         """Wait no longer for processes that KILL has not reached for some time: they may never end."""
@@ -349,8 +373,8 @@ class Attempt:
             pause = min(2 * pause, stop.LOOK_SECONDS)
         ended = left - (len(self._unkillable) - known)
         if ended > 0:
-            self._recorder.note("warning", f"{plural(ended, 'process')} that ranks had left running "
-                f"{'was' if ended == 1 else 'were'} stopped.", "left-behind")  # fmt: skip
+            text = f"{plural(ended, 'process')} that ranks had left running {'was' if ended == 1 else 'were'} stopped."
+            self._recorder.note("warning", text, "left-behind")
 
     def _read(self, seconds: float) -> None:
         """Read what comes within so many seconds, however often something comes."""

@@ -13,16 +13,15 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.failure import concerns_collectives, has_failed
 from distdl_jupyter.core.humanize import count, date_and_clock, duration, ranks
 from distdl_jupyter.core.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from distdl_jupyter.clusters.base import Run
-    from distdl_jupyter.core.events import Event
     from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.stacks import Taken
     from distdl_jupyter.node.stacks import Answer
@@ -30,11 +29,6 @@ if TYPE_CHECKING:
 
 #: Seconds of silence that make a stall, instead of the job's own pace; 0: never.
 VARIABLE = "DISTDL_STALL_SECONDS"
-#: Events that show that a rank goes on.
-_SIGNS = frozenset(("metric", "progress", "log", "mark", "rank", "result", "restart"))
-#: What libraries print while they wait in vain, which is no sign of progress.
-_WARNINGS = ("waiting for remainder of ranks", "Missing ranks:", "Stalled ranks:", "[missing ranks:",
-             '(marked by "!") is stalled', "Watchdog caught collective operation timeout")  # fmt: skip
 #: Seconds of silence that are always fine; and while a job is still importing, or its pace is not known.
 _SHORT, _UNKNOWN = 60.0, 300.0
 #: Seconds that ranks have to say where they are before they are ended because another one failed.
@@ -44,7 +38,7 @@ _TIMES = 5.0
 
 
 class HangDetector:
-    """Registers itself as ``recorder.on_event``; ``tick`` is called all the time."""
+    """Watches one attempt; ``tick`` is called all the time."""
 
     def __init__(self, run: Run, recorder: EventRecorder) -> None:
         self._run = run
@@ -56,13 +50,7 @@ class HangDetector:
         self._stalled_at: float | None = None
         #: Why the job is to be stopped, "" while it is not.
         self.hang = ""
-        recorder.on_event = self.on_event
-
-    def on_event(self, event: Event) -> None:
-        """Take what a rank reports for a sign that it goes on."""
-        if event["type"] in _SIGNS and event.get("rank") is not None and not _is_warning(event):
-            begins = event["type"] != "rank" or event.get("status") == "ready" or "compiling" in event
-            self._timer.on_activity(time.monotonic(), event["rank"], begins=begins)
+        recorder.take_signs()  # those of an earlier attempt
 
     def collect_stacks(self, why: str) -> None:
         """Begin to collect the stacks of all ranks."""
@@ -99,6 +87,8 @@ class HangDetector:
         """Do what is due."""
         taken = self._stacks.tick() if self._stacks is not None else None
         now = time.monotonic()
+        for rank, begins in self._recorder.take_signs().items():
+            self._timer.on_activity(now, rank, begins=begins)
         if not self._is_expected:
             self._timer.pause(now)
         if self._stalled_at is not None:
@@ -179,14 +169,6 @@ def _limit() -> float | None:
         return max(0.0, float(os.environ[VARIABLE]))
     except (KeyError, ValueError):
         return None
-
-
-def _is_warning(event: Event) -> bool:
-    """Say whether a log event holds nothing but a library's words about ranks that it waits for."""
-    if event["type"] != "log":
-        return False
-    lines = str(event.get("text", "")).splitlines()
-    return any(mark in line for line in lines for mark in _WARNINGS) and len(lines) < 20
 
 
 class StallTimer:
@@ -311,29 +293,39 @@ class StackCollector:
         number = max(known, default=0) + 1
         data, code = self._data(why), stacks.payload(self._folder)
         with contextlib.suppress(OSError):  # a full disk: where the ranks are is recorded all the same
-            _write(stacks.path(self._folder, number), data)
+            path = stacks.path(self._folder, number)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            atomic_write.keep(path, json.dumps(data))
         taken = stacks.taken(number, data, code)
         finding = None if taken.finding is None else asdict(taken.finding)
-        self._recorder.write("stacks", number=number, why=why, ranks=sorted(taken.ranks), missing=sorted(taken.missing),
-                             collectives=[asdict(row) for row in taken.collectives], finding=finding)  # fmt: skip
+        ranks = {"ranks": sorted(taken.ranks), "missing": sorted(taken.missing)}
+        table = [asdict(row) for row in taken.collectives]
+        self._recorder.write("stacks", number=number, why=why, **ranks, collectives=table, finding=finding)
         return taken
 
     def _data(self, why: str) -> dict[str, Any]:
         from distdl_jupyter.core import stacks
 
-        answered = {rank: one for rank, one in self._answers.items() if one.text}
-        found = {str(rank): self._of(rank, one) for rank, one in sorted(answered.items())}
-        missing = {str(one.rank): self._reason(one) for one in self._recorder.view.ranks if one.rank not in answered}
-        texts = [(one["text"], one["about"]) for one in found.values()]
+        ranks, answers = self._recorder.view.ranks, self._answers
+        answered = {rank: answer for rank, answer in answers.items() if answer.text}
+        dumps = {str(rank): self._of(rank, answer) for rank, answer in sorted(answered.items())}
+        missing = {str(rank.rank): self._reason(rank) for rank in ranks if rank.rank not in answered}
+        texts = [(dump["text"], dump["about"]) for dump in dumps.values()]
         lines = stacks.sources(self._folder, stacks.payload(self._folder), texts)
-        clean = self._recorder.redactor.data(lines)
-        ended = {str(one.rank): how for one in self._recorder.view.ranks if (how := _ending(one))}
-        reports = {str(rank): {"operations": one.collectives, "about": one.about}
-                   for rank, one in self._answers.items() if one.collectives}  # fmt: skip
-        ranks = self._recorder.view.ranks
-        ended_with = {str(one.rank): one.collectives for one in ranks if one.collectives}
-        return {"t": round(time.time(), 3), "why": why, "ranks": found, "missing": missing, "sources": clean,
-                "collectives": reports | ended_with, "ended": ended}  # fmt: skip
+        collectives = {
+            str(rank): {"operations": answer.collectives, "about": answer.about}
+            for rank, answer in answers.items()
+            if answer.collectives
+        } | {str(rank.rank): rank.collectives for rank in ranks if rank.collectives}
+        return {
+            "t": round(time.time(), 3),
+            "why": why,
+            "ranks": dumps,
+            "missing": missing,
+            "sources": self._recorder.redactor.data(lines),
+            "collectives": collectives,
+            "ended": {str(rank.rank): how for rank in ranks if (how := _ending(rank))},
+        }
 
     def _of(self, rank: int, answer: Answer) -> dict[str, Any]:
         view, silent = self._recorder.view.ranks[rank], self._silence_of(rank)
@@ -362,12 +354,3 @@ def _ending(rank: RankView) -> str:
     if has_failed(rank):
         return "failed" if concerns_collectives(rank.error) or rank.error is None else "raised"
     return "ended" if rank.status == "ended" else ""
-
-
-def _write(path: Path, data: dict[str, Any]) -> None:
-    """Write a file that only its owner reads and that appears whole."""
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    hidden = path.with_name(f".{path.name}")
-    with open(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:  # noqa: PTH123
-        json.dump(data, file)
-    hidden.replace(path)

@@ -12,8 +12,9 @@ import json
 import os
 import threading
 import time
+from concurrent.futures import Future, wait
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.base import Context
@@ -117,8 +118,8 @@ class Launch:
         self._record_handle(run.handle())
         with recorder.together():
             for place in placement.ranks:
-                recorder.write("rank", rank=place.rank, status="waiting", node=place.node, host=place.host,
-                             local_rank=place.local_rank, gpu=place.gpu)  # fmt: skip
+                where = {"node": place.node, "host": place.host, "local_rank": place.local_rank, "gpu": place.gpu}
+                recorder.write("rank", rank=place.rank, status="waiting", **where)
             for start in run.started():
                 recorder.write("rank", rank=start.rank, status="started", pid=start.pid)
         recorder.log(spec.distributed_backend if cluster.far else messages.versions(spec))
@@ -248,8 +249,8 @@ class Launch:
         if not spec.data:
             return staging
         recorder.phase("stage", f"checking {plural(len(spec.data), 'data source')}")
-        call = BackgroundCall(staging.prepare)
-        while not call.done(_POLL_SECONDS):
+        call = call_in_background(staging.prepare)
+        while not wait([call], _POLL_SECONDS).done:
             check()
         call.result()
         recorder.log(f"Data: {staging.summary}")
@@ -326,29 +327,15 @@ class Launch:
                 self.cluster.sweep(self._spec.id, {})
 
 
-class BackgroundCall(Generic[T]):
-    """A function call in a daemon thread, which may be abandoned."""
+def call_in_background(function: Callable[[], T]) -> Future[T]:
+    """Call the function in a daemon thread, which may be abandoned."""
+    future: Future[T] = Future()
 
-    def __init__(self, function: Callable[[], T]) -> None:
-        self._function = function
-        self._results: list[T] = []
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="data", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self._results.append(self._function())
+            future.set_result(function())
         except BaseException as error:  # noqa: BLE001 - ``result`` raises it
-            self._error = error
+            future.set_exception(error)
 
-    def done(self, seconds: float) -> bool:
-        """Wait so many seconds at most and say whether the call has ended."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def result(self) -> T:
-        """Return what the function returned, or raise what it raised."""
-        if self._error is not None:
-            raise self._error
-        return self._results[0]
+    threading.Thread(target=run, name="data", daemon=True).start()
+    return future

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import selectors
@@ -67,10 +68,14 @@ class LogText:
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What a rank reported; ``end`` counts the stream's bytes up to behind the report."""
+    """What a rank reported; ``end`` counts the stream's bytes up to behind the report.
+
+    ``parsed`` is the report by its class, None where it has none or is not parsed yet.
+    """
 
     data: dict[str, Any]
     end: int = 0
+    parsed: reports.Report | None = None
 
 
 Item = LogText | RankReport
@@ -367,8 +372,8 @@ class LineSplitter:
 
     def _line(self, raw: bytes, length: int, out: ItemCollector) -> None:
         """Take one line without its end; ``length`` counts its bytes in the stream."""
-        report, line = self._take_report(raw)
         length += self._before
+        report, line = self._take_report(raw, self._end + length)
         if line is not None and (self._open or self._before or b"\r" in line.rstrip(b"\r")):
             seen = _without_cursor_codes(line)
             if self._open or seen is line or _last_drawn(seen):
@@ -379,13 +384,15 @@ class LineSplitter:
         self._end += length
         self._before = self._before_redraws = 0
         if report is not None:
-            out.report(RankReport(report, self._end))
+            out.report(report)
 
-    def _take_report(self, raw: bytes) -> tuple[dict[str, Any] | None, bytes | None]:
-        if not self._marker or self._marker not in raw:
-            return None, raw
-        text, report = protocol.split(raw, self._nonce)
-        return (None, raw) if report is None or not reports.is_valid(report) else (report, text or None)
+    def _take_report(self, raw: bytes, end: int) -> tuple[RankReport | None, bytes | None]:
+        if self._marker and self._marker in raw:
+            text, report = protocol.split(raw, self._nonce)
+            with contextlib.suppress(reports.InvalidReport):
+                if report is not None:
+                    return RankReport(report, end, reports.parse(report)), text or None
+        return None, raw
 
     def _redrawn(self, line: bytes, end: int) -> LogText:
         redraws = max(1, self._before_redraws + line.count(b"\r"), self._open)

@@ -9,13 +9,14 @@ import time
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import events, registry
+from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.queue import AFTER, QueueView, reason, was_moved
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.view import JobView
+from distdl_jupyter.supervisor import resume
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at a job that this one waits for, and for which one without a supervisor may be taken over.
 _LOOK, _TAKEOVER = 0.5, 10.0
-#: Seconds between two events of the place: for the first jobs in a queue, for others, and in the long run. So many
-#: events may come faster than that.
-_NOTE, _NOTE_BEHIND, _NOTE_LATER, _FRONT, _BURST = 1.0, 10.0, 20.0, 8, 30
+#: Seconds between two events of the place: for the first jobs in a queue, for others, and in the long run, which begins
+#: with this share of the time that the job has waited.
+_NOTE, _NOTE_BEHIND, _NOTE_LATER, _NOTE_SHARE, _FRONT = 1.0, 10.0, 20.0, 0.01, 8
 #: Characters of a reason, and of a name in it.
 _LONGEST_REASON, _LONGEST_NAME = 500, 120
 
@@ -43,8 +44,7 @@ class Wait:
         if recorder.view.queue is not None:
             self.priority, self.number = recorder.view.queue.priority, recorder.view.queue.number
         self._shown: QueueView | None = None
-        self._noted_at = -math.inf
-        self._events_left = float(_BURST)
+        self._begun, self._noted_at = time.monotonic(), -math.inf
 
     def obey(self, requests: Sequence[Mapping[str, Any]]) -> None:
         """Take another priority, where one is asked for."""
@@ -74,14 +74,9 @@ class Wait:
     def _may_write(self, pause: float) -> bool:
         """Limit the events: other users can change what a waiting job sees as often as they like."""
         now = time.monotonic()
-        if now - self._noted_at <= pause:
+        if now - self._noted_at <= max(pause, min(_NOTE_LATER, (now - self._begun) * _NOTE_SHARE)):
             return False
-        if self._noted_at > 0:
-            self._events_left = min(_BURST, self._events_left + (now - self._noted_at) / _NOTE_LATER)
         self._noted_at = now
-        if self._events_left < 1:
-            return False
-        self._events_left -= 1
         return True
 
 
@@ -165,14 +160,7 @@ class _Predecessor:
             return False
         now = time.monotonic()
         self._silent = self._silent or now
-        return now - self._silent > _TAKEOVER and not _may_come_back(self._folder)
+        return now - self._silent > _TAKEOVER and not resume.can_attach(self._folder)
 
 
 _ENDS = {State.FAILED: "failed", State.CANCELED: "was canceled", State.LOST: "was lost"}
-
-
-def _may_come_back(folder: JobFolder) -> bool:
-    try:
-        return bool(registry.get("clusters", folder.spec().cluster).can_attach)
-    except DistDLError:
-        return False

@@ -1,30 +1,28 @@
-"""Records a job: turns what ranks report into events, and keeps the view and the curves that these fold to.
+"""Records a job: turns what ranks report into events, and keeps the view that these fold to.
 
 ``EventRecorder`` decides what a text or report means for the log and the view; it starts, watches and stops nothing.
-Every text passes its redactor before it is written or folded. ``MergedReports`` makes one event of the reports of
-metrics that no curve can tell apart, for which ``Curves`` folds the curves beside the view.
+Every text passes its redactor before it is written or folded. ``merger.ReportMerger`` says which reports of metrics and
+progress become events, and ``buffered_writer`` writes events to a disk that may be full.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from distdl_jupyter.core import logfile
 from distdl_jupyter.core.alerts import CODE, AlertWatch
 from distdl_jupyter.core.events import LOG_TYPES, Event
 from distdl_jupyter.core.humanize import size as size_in_words
-from distdl_jupyter.core.packing import number_to_json
 from distdl_jupyter.core.redact import Redactor, hidden
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.supervisor import reports
-from distdl_jupyter.supervisor.buffered_writer import BufferedEventWriter, DiskFullMonitor
+from distdl_jupyter.supervisor import merger, reports
+from distdl_jupyter.supervisor.buffered_writer import BufferedEventWriter
 from distdl_jupyter.supervisor.log_reader import LogText
+from distdl_jupyter.supervisor.merger import ReportMerger
 from distdl_jupyter.supervisor.resume import key_of
 from distdl_jupyter.worker.secret_patterns import MASK
 
@@ -33,22 +31,14 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.clusters.base import NodeSample, Notice, Stream
     from distdl_jupyter.core.alerts import Alert
-    from distdl_jupyter.core.buckets import Series
-    from distdl_jupyter.core.series import SeriesBook
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.supervisor.log_reader import Item
+    from distdl_jupyter.supervisor.log_reader import Item, RankReport
     from distdl_jupyter.supervisor.output_metrics import OutputMetrics
-    from distdl_jupyter.supervisor.pictures import Pictures
-    from distdl_jupyter.supervisor.resources import ResourceRecorder
+    from distdl_jupyter.supervisor.parts import Part
     from distdl_jupyter.supervisor.resume import History, Key
-    from distdl_jupyter.supervisor.step_times import StepTimesWriter
-    from distdl_jupyter.supervisor.weight_check import WeightCheck
     from distdl_jupyter.tracking.runs import TrackerProcesses
 
-#: Seconds between two events of progress of one rank: at first, as a part of the time that the job lasts, at most. All
-#: of them are read by who opens the job, who needs the last one.
-_PROGRESS_EVERY, _PROGRESS_SHARE, _PROGRESS_AT_MOST = 0.1, 0.001, 10.0
 #: The code of the note that lines of the log are left out.
 _LOG_LIMIT = "log-limit"
 #: Columns of ``Job.metrics()`` besides the metrics, and the code of the note that a metric has another name.
@@ -62,12 +52,18 @@ _AFTER_METRICS = ("rank", "restart", "result", "state", "world", "metric_source"
 _LEAST_PART = 300_000
 #: Characters from which on an unfinished line may be shown in part only.
 _LONGEST_OPEN = 7 * 1024
-#: Reports of metrics of a job that are written whole; of more those that no curve can tell apart become one.
-_UNMERGED = 100_000
-#: Values of all series, of 48 bytes each, that are folded at most.
-_MOST_CURVE_VALUES = 2_000_000
-#: Seconds for which reports are held back at most.
-_LONGEST = 30.0
+#: Events that show that a rank makes progress.
+_SIGNS = frozenset(("metric", "progress", "log", "mark", "rank", "result", "restart"))
+#: What libraries print while they wait in vain, which is no sign of progress.
+_WARNINGS = (
+    "waiting for remainder of ranks",
+    "Missing ranks:",
+    "Stalled ranks:",
+    "[missing ranks:",
+    '(marked by "!") is stalled',
+    "Watchdog caught collective operation timeout",
+)
+P = TypeVar("P", bound="Part")
 
 
 class EventRecorder:
@@ -78,22 +74,14 @@ class EventRecorder:
         self.spec = spec
         self.redactor = redactor or Redactor()
         self.folder = folder
-        self._writer = BufferedEventWriter(folder)
-        self._curves = Curves()
-        self._disk_full = DiskFullMonitor(self._writer, folder.path, self.view.apply)
+        self._writer = BufferedEventWriter(folder, self.view.apply)
+        self._merger = ReportMerger()
         #: Bytes of text that go into the present file of the log: half of all at first, then two parts are kept.
         self._room = spec.max_log_bytes // 2
         self._part_room = max(_LEAST_PART, spec.max_log_bytes // 4)
         #: Lines in the first file, None while that is the present one.
         self._first_lines: int | None = None
         self._has_left_out = False
-        #: Reports of progress that came too soon after the last one of their rank, with their origin.
-        self._held_progress: dict[int, tuple[dict[str, Any], dict[str, int]]] = {}
-        #: Reports of metrics so far, and by rank those that are held back to be merged.
-        self._report_count = 0
-        self._merged: dict[int, MergedReports] = {}
-        self._progress_at: dict[int, float] = {}
-        self._begun = time.monotonic()
         #: Bytes of text that go into the log before its lines are counted.
         self._uncounted = logfile.COUNT_EVERY
         self.connected: set[int] = set()
@@ -102,10 +90,8 @@ class EventRecorder:
         #: Ranks whose process runs another program now (os.exec), which reports nothing.
         self.replaced_programs: set[int] = set()
         self._running_cells: dict[int, str] = {}
-        self.pictures: Pictures | None = None
-        self._resources: ResourceRecorder | None = None
-        self.step_times: StepTimesWriter | None = None
-        self.weight_check: WeightCheck | None = None
+        #: What keeps pictures, step times and the like, each made when the first of it comes.
+        self._parts: dict[type[Part], Part] = {}
         self._origin: dict[str, int] = {}
         #: Bytes of kept streams of which the log says that they were read.
         self._noted: dict[Stream, int] = {}
@@ -124,11 +110,12 @@ class EventRecorder:
         self.end_alert: Alert | None = None
         #: Set when the job has begun.
         self.trackers: TrackerProcesses | None = None
-        self.on_launcher_output: Callable[[str], None] = lambda _text: None
+        #: What a launcher has printed, for the run.
+        self._launcher_output: list[str] = []
+        #: Ranks that showed a sign of progress, and whether it means that they are behind their imports.
+        self._signs: dict[int, bool] = {}
         #: Called with what a rank reports of its part in a profile.
         self.on_profile: Callable[[int, dict[str, Any]], None] = lambda _rank, _report: None
-        #: Called with every event that is written.
-        self.on_event: Callable[[Event], None] = lambda _event: None
 
     def go_on(self, history: History) -> None:
         """Go on behind what was written before, all of which was folded."""
@@ -138,18 +125,10 @@ class EventRecorder:
 
     def fold(self, event: Event) -> None:
         """Fold an event or a line of the log that was written before, by the submitter or a supervisor that died."""
-        self.view.apply(event)
-        self._curves.apply(event)
-        self._follow(event)
+        self._apply(event)
         self._alerts.skip(event)
         if event["type"] == "rank" and event.get("pid") is not None:
             self.connected.add(event["rank"])
-        if event["type"] == "rank" and event.get("status") == "ready":
-            self.ready.add(event["rank"])
-        if event["type"] == "mark":
-            self._running_cells.pop(event["rank"], None)
-            if not event.get("ended"):
-                self._running_cells[event["rank"]] = str(event.get("label") or "")
         if event["type"] == "log" and "at" in event:
             self._room -= len(event["text"].encode(errors="replace")) + 1
         elif event["type"] == "count" and "first" in event:
@@ -159,7 +138,7 @@ class EventRecorder:
     def write(self, type_: str, /, **fields: Any) -> None:
         """Write one event and fold it in. An event of a kept stream carries its position there (see ``Stream``)."""
         if type_ in _AFTER_METRICS:
-            self._write_all_merged()
+            self._write_merged(self._merger.flush_metrics())
         if type_ == "log":
             self._put(type_, **{**fields, "text": self.redactor.text(fields["text"])})
         else:
@@ -168,13 +147,11 @@ class EventRecorder:
     def _put(self, type_: str, /, **fields: Any) -> None:
         if self._in_events and self._is_in_events(type_, fields):
             return
-        if self._disk_full.drops(type_, fields):
+        if self._writer.drops(type_, fields):
             return
         event = self._writer.write(type_, **fields, **self._origin)
-        self.view.apply(event)
-        self._curves.apply(event)
-        self._follow(event)
-        self.on_event(event)
+        self._apply(event)
+        self._sign(event)
         for alert in self._alerts.take(event, self.view):
             self._send_alert(alert)
 
@@ -195,14 +172,39 @@ class EventRecorder:
             return False
         return self._origin["at"] <= self._in_events.get(key_of({"type": type_, **fields}), 0)
 
-    def _follow(self, event: Event) -> None:
+    def _apply(self, event: Event) -> None:
+        self.view.apply(event)
+        self._merger.apply(event)
         if event["type"] in ("metric", "progress"):
             # A bar that ranks draw may be that of a download before they meet.
             self.reported = self.reported or event["type"] == "metric" or self.has_own_progress
-            self._report_count += event.get("reports", 1) if event["type"] == "metric" else 0
             self._reads_output = self._reads_output and self._is_from_output(event)
+        elif event["type"] == "rank" and event.get("status") == "ready":
+            self.ready.add(event["rank"])
+        elif event["type"] == "mark" and event["stream"] == "out":
+            self._running_cells.pop(event["rank"], None)
+            if not event.get("ended"):
+                self._running_cells[event["rank"]] = str(event.get("label") or "a cell")
         elif event["type"] == "restart":
             self._forget()
+
+    def _sign(self, event: Event) -> None:
+        rank = event.get("rank")
+        if rank is None or self._signs.get(rank):
+            return
+        if event["type"] in _SIGNS and not is_warning(event):
+            begins = event["type"] != "rank" or event.get("status") == "ready" or "compiling" in event
+            self._signs[rank] = self._signs.get(rank, False) or begins
+
+    def take_signs(self) -> dict[int, bool]:
+        """Return the ranks that made progress since the last call; False for those that may still be importing."""
+        signs, self._signs = self._signs, {}
+        return signs
+
+    def take_launcher_output(self) -> list[str]:
+        """Return what the launcher of the ranks has printed since the last call."""
+        output, self._launcher_output = self._launcher_output, []
+        return output
 
     def _is_from_output(self, event: Event) -> bool:
         return event["type"] == "progress" or all(name in self.view.output_metrics for name in event["values"])
@@ -213,28 +215,28 @@ class EventRecorder:
         self.reported = False
         if self._output_metrics is not None:
             self._output_metrics.forget()
-        for seen in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs, self._ended_bars):
-            seen.clear()
+        for ranks in (self.connected, self.ready, self.in_rendezvous, self.replaced_programs, self._ended_bars):
+            ranks.clear()
 
     def state(self, state: State, reason: str = "", code: str = "") -> None:
         """Write a change of state, if it can follow; ``code`` is that of the error that is the reason."""
         if self.view.state is not state:
             self.write("state", state=state.value, reason=reason, **({"code": code} if code else {}))
 
+    def part(self, type_: type[P]) -> P:
+        """Return what keeps one kind of what ranks report."""
+        if type_ not in self._parts:
+            self._parts[type_] = type_(self)
+        part = self._parts[type_]
+        assert isinstance(part, type_)
+        return part
+
     def take_samples(self, samples: Sequence[NodeSample]) -> None:
         """Keep what ranks and machines have used."""
-        if not samples:
-            return
-        if self._resources is None:
-            from distdl_jupyter.supervisor.resources import ResourceRecorder  # a start waits for no sample
+        if samples:
+            from distdl_jupyter.supervisor.parts import ResourceRecorder  # a start waits for no sample
 
-            self._resources = ResourceRecorder(self)
-        self._resources.take(samples)
-
-    def take_torch_memory(self, rank: int, memory: Sequence[float]) -> None:
-        """Keep the bytes of GPU memory that torch has allocated and reserved in a rank."""
-        if self._resources is not None:
-            self._resources.take_torch(rank, memory)
+            self.part(ResourceRecorder).take(samples)
 
     def record_notice(self, notice: Notice) -> None:
         """Write what the user should read; the log shows it between the lines of its time."""
@@ -247,11 +249,8 @@ class EventRecorder:
         if last is None or last.phase != phase or last.detail != detail:
             self.write("phase", phase=phase, detail=detail)
 
-    def set_cell(self, rank: int, label: str) -> None:
-        """Note which cell a rank that stays runs now ("": none), as the detail of its training."""
-        self._running_cells.pop(rank, None)
-        if label:
-            self._running_cells[rank] = label
+    def show_cell(self) -> None:
+        """Show which cell the ranks that stay run now, as the detail of their training."""
         if self.view.phases and self.view.phases[-1].phase == "train":
             last = next(reversed(self._running_cells.values()), "")
             self.phase("train", f"runs {last}" if last else "waits for a cell")
@@ -271,15 +270,11 @@ class EventRecorder:
 
     def tick(self) -> None:
         """Do what is due from time to time."""
-        self._disk_full.check()
-        self._curves.limit()
+        self._writer.check()
         if self.trackers is not None:
             for level, text in self.trackers.news():
                 self.note(level, text, "tracking")
-        for rank in [rank for rank in self._held_progress if self._may_write_progress(rank)]:
-            self._write_progress(rank)
-        for rank in [rank for rank, held in self._merged.items() if held.is_due]:
-            self._write_merged(rank)
+        self._write_merged(self._merger.due())
 
     @property
     def is_deleted(self) -> bool:
@@ -288,19 +283,15 @@ class EventRecorder:
 
     def flush(self) -> None:
         """Write what was held back."""
-        for rank in list(self._held_progress):
-            self._write_progress(rank)
-        self._write_all_merged()
+        self._write_merged(self._merger.flush())
 
     def close(self) -> None:
         """Write what was held back and close the log."""
         self.flush()
-        if self._resources is not None:
-            self._resources.close()
-        written = self._disk_full.finish()
+        for part in self._parts.values():
+            part.close()
+        written = self._writer.finish()
         self._writer.close()
-        if self.step_times is not None:
-            self.step_times.close()
         if self.view.state.ended and written:
             from distdl_jupyter.views import ended_cache  # what only an end needs is no part of a job's start
 
@@ -316,8 +307,8 @@ class EventRecorder:
             return
         with self._writer.together():
             yield
-            if self.step_times is not None:
-                self.step_times.flush()
+            for part in self._parts.values():
+                part.flush()
 
     def take(self, stream: Stream, items: list[Item]) -> None:
         """Take items of one stream (the sink of a ``LogReader``)."""
@@ -327,7 +318,7 @@ class EventRecorder:
                 if isinstance(item, LogText):
                     self._text(stream, item)
                 else:
-                    self._report(stream, item.data)
+                    self._report(stream, item)
             self._origin = {}
             if items and stream.start is not None:
                 self._note_position(stream, stream.start + items[-1].end, printed=isinstance(items[-1], LogText))
@@ -342,7 +333,7 @@ class EventRecorder:
 
     def _text(self, stream: Stream, item: LogText) -> None:
         if stream.rank is None:
-            self.on_launcher_output(item.text + "\n")
+            self._launcher_output.append(item.text + "\n")
         shown = self._shown(stream, item)
         content = shown.encode() + b"\n"
         if len(content) > self._room:
@@ -376,7 +367,7 @@ class EventRecorder:
                 self._ended_bars.discard(rank)
                 if reading.is_bar and done >= total:
                     self._ended_bars.add(rank)
-                self.progress(rank, {"done": done, "total": total, "unit": unit})
+                self.progress(rank, done, total, unit)
 
     def _begin_part(self) -> None:
         """Let the log go on in another part; from the third one on the first of them is left out."""
@@ -387,8 +378,8 @@ class EventRecorder:
         if left_out and not self._has_left_out:
             self._has_left_out = True
             limit = size_in_words(self.spec.max_log_bytes)
-            self.note("warning", f"The log is longer than its limit of {limit}, so only its first half and its last "
-                "lines are kept. Raise max_log_bytes to keep more.", _LOG_LIMIT)  # fmt: skip
+            text = f"The log is longer than its limit of {limit}, so only its first half and its last lines are kept."
+            self.note("warning", f"{text} Raise max_log_bytes to keep more.", _LOG_LIMIT)
 
     def _counts(self) -> dict[str, list[int]]:
         """Return the lines of each rank, and those on stderr (see core.events)."""
@@ -408,14 +399,12 @@ class EventRecorder:
         name = stream.name if stream.rank is not None else "sys"
         self._put("log", rank=stream.rank, stream=name, text=text, **more)
 
-    def _report(self, stream: Stream, report: dict[str, Any]) -> None:
-        rank = stream.rank if stream.rank is not None else report.get("rank")
-        handler = reports.HANDLERS.get(str(report.get("type")))
-        view = self.view.rank(rank)
-        if handler is not None and view is not None:
-            # A program that knows the nonce may report anything; what is no valid report must not end the job.
-            with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
-                handler(self, view.rank, report)
+    def _report(self, stream: Stream, item: RankReport) -> None:
+        view = self.view.rank(stream.rank if stream.rank is not None else item.data.get("rank"))
+        with contextlib.suppress(reports.InvalidReport):  # a program that knows the nonce may report anything
+            report = item.parsed or reports.parse(item.data)
+            if report is not None and view is not None:
+                report.record(self, view.rank)
 
     def metric(self, rank: int, step: float, values: dict[str, float], *, again: bool = False) -> None:
         """Take a metric that a rank reports, which replaces what was read in the output under its name.
@@ -439,19 +428,10 @@ class EventRecorder:
         return {f"{name}_value" if name in _COLUMNS else name: value for name, value in values.items()}
 
     def _take_metric(self, rank: int, step: float, values: dict[str, float], *, again: bool = False) -> None:
-        """Take a metric: of a great many those that no curve can tell apart are written as one."""
         if rank in self._ended_bars:
             self._forget_bar(rank, step)
-        held = self._merged.get(rank)
-        alike = not again and self._report_count >= _UNMERGED and self._curves.extends(rank, step, values)
-        if not alike or (held is not None and not held.takes(step, values)):
-            self._write_merged(rank)
-            self.write("metric", rank=rank, step=step, values=values, **({"again": True} if again else {}))
-            return
-        if held is None:
-            held = self._merged[rank] = MergedReports()
-        held.add(step, values, self._origin)
-        self.on_event({"type": "metric", "rank": rank})
+        self._write_merged(self._merger.metric(rank, step, values, self._origin, again=again))
+        self._sign({"type": "metric", "rank": rank})
 
     def _forget_bar(self, rank: int, step: float) -> None:
         """Let a bar that has ended, of a download for example, count no longer when training goes on after it."""
@@ -459,114 +439,27 @@ class EventRecorder:
         if last is None or step > last:
             self._ended_bars.discard(rank)
             if not self.has_own_progress:
-                self._held_progress[rank] = ({"done": None}, self._origin)
-                self._write_progress(rank)
+                none = {"done": None, "total": None, "unit": ""}
+                held = self._merger.progress(rank, none, self._origin)
+                self._write_merged(held or self._merger.take_progress(rank))
 
-    def _write_all_merged(self) -> None:
-        for rank in list(self._merged):
-            self._write_merged(rank)
-
-    def _write_merged(self, rank: int) -> None:
-        held = self._merged.pop(rank, None)
-        if held is not None:
-            before, self._origin = self._origin, held.origin
-            self.write("metric", rank=rank, **held.fields())
-            self._origin = before
-
-    def progress(self, rank: int, report: dict[str, Any]) -> None:
+    def progress(self, rank: int, done: float, total: float | None, unit: str) -> None:
         """Take progress: what comes in quick succession is written when it has come to rest, or now and then."""
-        self._held_progress[rank] = (report, self._origin)
-        if self._may_write_progress(rank):
-            self._write_progress(rank)
-        else:
-            self.on_event({"type": "progress", "rank": rank})
+        fields = {"done": done, "total": total, "unit": unit}
+        self._write_merged(self._merger.progress(rank, fields, self._origin))
+        self._sign({"type": "progress", "rank": rank})
 
-    def _may_write_progress(self, rank: int) -> bool:
-        now = time.monotonic()
-        pause = min(max(_PROGRESS_EVERY, (now - self._begun) * _PROGRESS_SHARE), _PROGRESS_AT_MOST)
-        return now - self._progress_at.get(rank, -math.inf) >= pause
-
-    def _write_progress(self, rank: int) -> None:
-        report, origin = self._held_progress.pop(rank)
-        before, self._origin = self._origin, origin
-        self.write("progress", rank=rank, done=report["done"], total=report.get("total"), unit=report.get("unit", ""))
-        self._origin, self._progress_at[rank] = before, time.monotonic()
+    def _write_merged(self, events: Iterable[merger.Merged]) -> None:
+        before = self._origin
+        for type_, fields, self._origin in events:
+            self.write(type_, **fields)
+        self._origin = before
 
 
-class Curves:
-    """The curves of the running job, which say what reports need not be told apart (``MergedReports``).
-
-    They cost nothing without reports, and are given up when there are too many.
-    """
-
-    def __init__(self) -> None:
-        self._book: SeriesBook | None = None
-        self._given_up = False
-
-    def apply(self, event: Event) -> None:
-        """Fold one event in."""
-        if event["type"] == "metric" and self._book is None and not self._given_up:
-            from distdl_jupyter.core.series import SeriesBook
-
-            self._book = SeriesBook()
-        if self._book is not None:
-            self._book.apply(event)
-
-    def limit(self) -> None:
-        """Give them up where they are too many."""
-        if self._book is not None and self._book.size > _MOST_CURVE_VALUES:
-            self._book, self._given_up = None, True
-
-    def extends(self, rank: int, step: float, names: Iterable[str]) -> bool:
-        """Say whether a curve need not tell a report from the rank's newest one (see ``SeriesBook.extends``)."""
-        return self._book is not None and self._book.extends(rank, step, names)
-
-
-class MergedReports:
-    """Reports of one rank with the same metrics that no curve can tell apart, held back to be written as one event.
-
-    The first reports of a job are written as they come. After that (``EventRecorder.metric``), what a rank reports in a
-    bucket of the curves (core.buckets) in which it has reported before waits until it reports in another one, or for
-    ``_LONGEST`` seconds: then one event says all that a curve shows of it. So a job writes a few thousand events a day
-    for each rank. ``origin`` is that of the last report.
-    """
-
-    def __init__(self) -> None:
-        self.step = 0.0
-        self.values: Mapping[str, float] = {}
-        self.origin: dict[str, int] = {}
-        self._count = 0
-        self._series: list[Series] = []
-        self._until = time.monotonic() + _LONGEST
-
-    def takes(self, step: float, values: Mapping[str, float]) -> bool:
-        """Say whether a report can go to these: it is not of an earlier step and has the same metrics."""
-        return not self._count or (step >= self.step and values.keys() == self.values.keys())
-
-    def add(self, step: float, values: Mapping[str, float], origin: dict[str, int]) -> None:
-        """Take one report."""
-        if not self._series:
-            from distdl_jupyter.core.buckets import Series  # most jobs report far less
-
-            self._series = [Series() for _ in values]
-        for series, name in zip(self._series, self.values or values, strict=True):
-            series.add(0, step, values[name], 0.0)
-        # In the order of the first report's names, as the series are.
-        self.values = {name: values[name] for name in self.values or values}
-        self.step, self.origin, self._count = step, origin, self._count + 1
-
-    @property
-    def is_due(self) -> bool:
-        """Whether they were held back for long enough."""
-        return time.monotonic() >= self._until
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of the event that says it all (see core.events)."""
-        values = {"step": self.step, "values": self.values}
-        if self._count == 1:
-            return values
-        folded = [[*map(number_to_json, one.folded)] for one in self._series]
-        return {**values, "reports": self._count, "folded": folded}
+def is_warning(event: Event) -> bool:
+    """Return whether a log event holds nothing but a library's warning about ranks that it waits for."""
+    text = str(event.get("text", "")) if event["type"] == "log" else ""
+    return text.count("\n") < 20 and any(mark in text for mark in _WARNINGS)
 
 
 def redactor_of(folder: JobFolder, spec: JobSpec, secret_variables: Mapping[str, str]) -> Redactor:

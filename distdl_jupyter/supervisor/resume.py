@@ -147,6 +147,14 @@ def left_queue_at(history: Sequence[Event]) -> float | None:
     return next((float(event["t"]) for event in states if event.get("state") != State.QUEUED), None)
 
 
+def can_attach(folder: JobFolder) -> bool:
+    """Return whether the job continues without its supervisor, where a later one reattaches to it."""
+    try:
+        return bool(registry.get("clusters", folder.spec().cluster).can_attach)
+    except DistDLError:
+        return False
+
+
 def end_events(
     folder: JobFolder, view: JobView, kind: str, gone: Holder | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:

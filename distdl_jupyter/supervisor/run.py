@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import threading
 import time
+from concurrent.futures import wait
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import environment, events, logfile, registry
@@ -18,11 +19,10 @@ from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.failure import is_lost
 from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.state import State
-from distdl_jupyter.supervisor import git, messages, resume
+from distdl_jupyter.supervisor import messages, resume
 from distdl_jupyter.supervisor.attempt import Attempt, Clock
-from distdl_jupyter.supervisor.checkpoints import CheckpointKeeper
 from distdl_jupyter.supervisor.control import DRIVER_ENDED, ControlReader, request
-from distdl_jupyter.supervisor.launch import BackgroundCall, Canceled, Launch
+from distdl_jupyter.supervisor.launch import Canceled, Launch, call_in_background
 from distdl_jupyter.supervisor.recorder import EventRecorder, redactor_of
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.view import JobView
+    from distdl_jupyter.supervisor.parts import CheckpointKeeper
 
 #: Seconds between two looks whether the job was canceled.
 _TICK = 0.1
@@ -66,8 +67,7 @@ class Supervisor:
         self._wake = wake
         driver = self._spec.group.plan.get("driver", "") if self._spec.group else ""
         self._control = ControlReader(folder.control, folder.lock, str(driver))
-        kept = self._spec.keep_checkpoints
-        self._checkpoints = CheckpointKeeper(folder, kept) if kept else None
+        self._checkpoints: CheckpointKeeper | None = None
         self._clock = Clock(self._spec.max_run_duration_seconds)
         self._launch = Launch(self._recorder, self._control, self._clock, secret_variables)
         self._secret_variables = secret_variables
@@ -82,8 +82,10 @@ class Supervisor:
             run = self._started(self._launch_or_reattach)
             threading.Thread(target=self._record_git, daemon=True).start()  # ranks were forked: now a thread may be
             self._start_trackers()
-            if self._checkpoints:
-                self._checkpoints.start()
+            if kept := self._spec.keep_checkpoints:
+                from distdl_jupyter.supervisor.parts import CheckpointKeeper  # most jobs keep all
+
+                self._checkpoints = CheckpointKeeper(self._folder, kept)
             while run is not None:
                 self._attempt(run)
                 run = self._restart() if self._will_restart else None
@@ -97,10 +99,12 @@ class Supervisor:
         self._finish(self._reason)
 
     def _record_git(self) -> None:
-        found = git.state(self._spec.working_directory)
-        if found is not None and environment.read(self._folder).git is None:
+        from distdl_jupyter.supervisor.parts import git_state  # the start of the ranks does not need it
+
+        state = git_state(self._spec.working_directory)
+        if state is not None and environment.read(self._folder).git is None:
             with contextlib.suppress(OSError):
-                environment.add(self._folder, git=self.redactor.data(dataclasses.asdict(found)))
+                environment.add(self._folder, git=self.redactor.data(dataclasses.asdict(state)))
 
     def _start_trackers(self) -> None:
         """Start the processes that write the job's runs in experiment trackers, or restart those that are not done."""
@@ -215,8 +219,8 @@ class Supervisor:
         self._clock.keep()
         _remove_results(self._folder)
         recorder.flush()
-        recorder.write("restart", reason=reason, rank=None if failure is None else failure.rank,
-                     queued=self._launch.cluster.queues, **({"requeued": True} if requeued else {}))  # fmt: skip
+        more = {"queued": self._launch.cluster.queues, **({"requeued": True} if requeued else {})}
+        recorder.write("restart", reason=reason, rank=None if failure is None else failure.rank, **more)
         recorder.log(messages.restart_heading(view))
         if not requeued:
             self._wait(restart_delay(view.restart_count - view.requeue_count))
@@ -378,9 +382,9 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
     stop = threading.Event()
     place = outputs.url(spec)
     recorder.phase("collect", f"sending outputs to {place}")
-    call = BackgroundCall(lambda: outputs.deliver(recorder.folder, spec, with_log=failed, stopped=stop.is_set))
+    call = call_in_background(lambda: outputs.deliver(recorder.folder, spec, with_log=failed, stopped=stop.is_set))
     until: float | None = None
-    while not call.done(_TICK) and (until is None or time.monotonic() < until):
+    while not wait([call], _TICK).done and (until is None or time.monotonic() < until):
         if until is None and canceled():
             stop.set()
             until = time.monotonic() + _CANCEL_GRACE

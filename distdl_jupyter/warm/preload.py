@@ -102,23 +102,22 @@ class Unforkable(Exception):
 class ImportHistory:
     """The modules that the last jobs have imported, in a file. A file that cannot be read counts as empty."""
 
-    #: Jobs that are remembered; what none of them has imported is forgotten.
-    _JOBS = 8
-    #: Unforkable modules, each of which means a new template, after which what these jobs imported is forgotten.
-    _MOST = 12
+    #: Modules that are remembered; those that no job has imported for the longest time are forgotten.
+    _MOST = 10_000
+    #: Unforkable modules, each of which means a new template, after which the other modules are forgotten.
+    _MOST_RESTARTS = 12
 
     def __init__(self, path: Path) -> None:
         self._path = path
         data = _read_json(path)
-        self._jobs: list[list[str]] = [[str(name) for name in job] for job in data.get("jobs", ())]
+        self._modules: list[str] = [str(name) for name in data.get("modules", ())]
         self._restarts = int(data.get("restarts", 0))
         #: Module -> why it must not be preloaded.
         self.unforkable: dict[str, str] = {str(name): str(why) for name, why in data.get("unforkable", {}).items()}
 
     def names(self) -> list[str]:
-        """Return what to import, the most recent job's first, each job's in the order of its own imports."""
-        names = dict.fromkeys(name for job in self._jobs for name in job)
-        return [name for name in names if not self.is_unforkable(name) and not _is_in(name, NOT_FORKED)]
+        """Return what to import, the most recent job's first, in the order of its own imports."""
+        return [name for name in self._modules if not self.is_unforkable(name) and not _is_in(name, NOT_FORKED)]
 
     def is_unforkable(self, name: str) -> bool:
         """Return whether a module, or a package that is imported before it, must not be preloaded."""
@@ -126,20 +125,19 @@ class ImportHistory:
 
     def add(self, names: Iterable[str]) -> None:
         """Remember what one more job has imported."""
-        job = list(names)
-        self._jobs = [job, *(other for other in self._jobs if other != job)][: self._JOBS]
+        self._modules = [*dict.fromkeys([*names, *self._modules])][: self._MOST]
         self._write()
 
     def leave_out(self, unforkable: Unforkable) -> None:
         """Never preload these modules again, nor the contents of those that are packages."""
         self.unforkable |= dict.fromkeys(unforkable.names, unforkable.why)
         self._restarts += 1
-        if self._restarts >= self._MOST:
-            self._jobs, self._restarts = [], 0
+        if self._restarts >= self._MOST_RESTARTS:
+            self._modules, self._restarts = [], 0
         self._write()
 
     def _write(self) -> None:
-        data = {"jobs": self._jobs, "unforkable": self.unforkable, "restarts": self._restarts}
+        data = {"modules": self._modules, "unforkable": self.unforkable, "restarts": self._restarts}
         atomic_write.write(self._path, data)
 
 

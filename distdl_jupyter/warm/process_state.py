@@ -19,8 +19,8 @@ from typing import Any
 
 #: The filler variable. Its name is overwritten too, so a process that has a mark does not have it.
 FILLER = "DISTDL_WARM_ROOM"
-_FILLER_TEXT = "." * 240
-_FILLER_ARGUMENT = "-" * 400
+#: The last variable of a template's environment, and the last argument of its command line.
+FILLER_VARIABLE, FILLER_ARGUMENT = {FILLER: "." * 240}, "-" * 400
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 _STATUS = ("Umask", "Groups", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
 _LIMITS = tuple(name for name in dir(resource) if name.startswith("RLIMIT_"))
@@ -83,16 +83,6 @@ def _namespace(name: str) -> str:
 # the command line and the mark --------------------------------------------------------------------
 
 
-def variables() -> dict[str, str]:
-    """Return the filler as the last variable of a template's environment."""
-    return {FILLER: _FILLER_TEXT}
-
-
-def argument() -> str:
-    """Return the filler as the last argument of a template's command line."""
-    return _FILLER_ARGUMENT
-
-
 class ArgvBuffer:
     """The fillers in this process's memory. Raises LookupError where they cannot be found."""
 
@@ -102,8 +92,8 @@ class ArgvBuffer:
         # proc_pid_stat(5): arg_start, arg_end, env_start, env_end are the fields 48 to 51, counted from 1.
         fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         addresses = [int(field) for field in fields[45:49]]
-        self._variable = _find(addresses[2], addresses[3], f"{FILLER}={_FILLER_TEXT}".encode())
-        filler, length = _find(addresses[0], addresses[1], _FILLER_ARGUMENT.encode())
+        self._variable = _find(addresses[2], addresses[3], f"{FILLER}={FILLER_VARIABLE[FILLER]}".encode())
+        filler, length = _find(addresses[0], addresses[1], FILLER_ARGUMENT.encode())
         begin = addresses[0] + len(ctypes.string_at(addresses[0])) + 1
         self._arguments = (begin, filler + length - begin)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from distdl_jupyter.core.humanize import ago, listing, plural, short_id, size
 from distdl_jupyter.environment.doctor import Row
@@ -21,34 +23,35 @@ _REMEDIES = {
 def lines() -> list[str]:
     """Return the state of warm starts for this Python: one line a fact."""
     files = template_files.of()
-    if off := template_files.switched_off():
+    off = template_files.switched_off()
+    if off:
         first = f"Warm starts are switched off by {off}. {_REMEDIES[off]}"
     else:
         minutes = template_files.read_settings().idle_minutes
         first = f"Warm starts are on. An unused template ends after {minutes:g} minutes."
-    return [first, *_template(files), *_unforkable(files), *_last_cold(files)]
+    return [first, *_template(files, off), *_unforkable(files), *_last_cold(files)]
 
 
-def _template(files: TemplateFiles) -> list[str]:
+def _template(files: TemplateFiles, off: str) -> list[str]:
     status = start.status(files)
-    if status is None:
-        if start.is_being_made(files):
-            return [f"A template for {files.python} is being prepared."]
-        if template_files.switched_off():
-            return []
+    if status is not None:
+        since = ago(max(0.0, time.time() - status["since"]))
         return [
-            f"No template is running for {files.python}. The next job starts one; to start one now, "
-            "run `distdl warm start`."
+            f"The template for {files.python} was started {since} (pid {status['pid']}).",
+            f"It has {_loaded(status)}.",
+            f"It has started {plural(status['jobs'], 'job')} ({status['running']} running).",
         ]
+    if start.is_being_made(files):
+        return [f"A template for {files.python} is being prepared."]
+    none = f"No template is running for {files.python}. The next job starts one; to start one now, run"
+    return [] if off else [f"{none} `distdl warm start`."]
+
+
+def _loaded(status: Mapping[str, Any]) -> str:
+    """Return what a template has loaded, and its memory: all that it maps, and its share of what it shares."""
+    loaded = f"loaded {plural(status['modules'], 'module')} ({listing(status['loads']) or 'no framework'})"
     mapped, share = memory(status["pid"])
-    used = f"{size(share)} of memory ({size(mapped)} with shared pages)" if mapped else "an unknown amount of memory"
-    loaded = f"{plural(status['modules'], 'module')} ({listing(status['loads']) or 'no framework'})"
-    since = ago(max(0.0, time.time() - status["since"]))
-    return [
-        f"The template for {files.python} was started {since} (pid {status['pid']}).",
-        f"It uses {used} and has loaded {loaded}.",
-        f"It has started {plural(status['jobs'], 'job')} ({status['running']} running).",
-    ]
+    return f"{loaded} and uses {size(share)} of memory ({size(mapped)} with shared pages)" if mapped else loaded
 
 
 def _unforkable(files: TemplateFiles) -> list[str]:
@@ -89,7 +92,6 @@ def rows() -> list[Row]:
     if status is None:
         state = "a template is being prepared" if start.is_being_made(files) else "no template is running"
         return [Row("Warm starts", "ok", f"on; {state}")]
-    mapped, share = memory(status["pid"])
-    used = f", {size(mapped)} of memory ({size(share)} without shared pages)" if mapped else ""
-    loads = listing(status["loads"]) or "no framework"
-    return [Row("Warm starts", "ok", f"on; a template with {loads}{used}, {plural(status['jobs'], 'job')} started")]
+    return [
+        Row("Warm starts", "ok", f"on; a template has {_loaded(status)}; it started {plural(status['jobs'], 'job')}")
+    ]

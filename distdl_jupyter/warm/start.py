@@ -195,14 +195,14 @@ def make(files: TemplateFiles, folder: JobFolder | None = None) -> None:
         stdin.write(json.dumps(order).encode())
         stdin.seek(0)
         process = subprocess.Popen(
-            [files.python, "-u", "-P", "-m", "distdl_jupyter.warm.template", process_state.argument()],
+            [files.python, "-u", "-P", "-m", "distdl_jupyter.warm.template", process_state.FILLER_ARGUMENT],
             stdin=stdin,
             stdout=log,
             stderr=log,
             # All processes of this user can read the environment that a program was started with.
             env={
                 **{name: value for name, value in environment.items() if not is_secret(name, value)},
-                **process_state.variables(),
+                **process_state.FILLER_VARIABLE,
             },
             cwd=files.folder,
             start_new_session=True,

@@ -14,7 +14,6 @@ import gc
 import json
 import os
 import select
-import signal
 import socket
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.clusters.environment import for_ranks_here
-from distdl_jupyter.core import locks, registry, sockets
+from distdl_jupyter.core import locks, registry, signals, sockets
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.store import JobFolder
@@ -74,8 +73,6 @@ class Template:
         #: Jobs whose imports are added to the history when they have ended.
         self._watched = [job] if job is not None else []
         self._to_load: list[str] = []
-        #: Jobs that report only what they have imported beyond this template's modules.
-        self._warm: set[str] = set()
         self._socket: socket.socket | None = None
 
     # imports ----------------------------------------------------------------------------------
@@ -101,7 +98,7 @@ class Template:
                 continue
             self._watched.remove(folder)
             if names := preload.take_imports(folder.path):
-                self._history.add([*self._history.names(), *names] if folder.id in self._warm else names)
+                self._history.add(names)
                 self._to_load += [name for name in self._history.names() if self._preloader.would_load(name)]
         if self._to_load:
             # One at a time: a job may come between two of them.
@@ -117,7 +114,7 @@ class Template:
 
     def serve(self) -> None:
         """Answer until something ends it. Raises Ended, Unforkable, OSError."""
-        wake = _wake_on_child()
+        wake = signals.wake_on_child()
         installed.packages()  # each rank 0 reports them
         listener = self._listen()
         readers = [listener.fileno(), wake]
@@ -174,9 +171,7 @@ class Template:
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                folder = self._jobs.pop(ended[0], None)
-                if folder is not None:
-                    self._warm.add(folder.id)
+                if (folder := self._jobs.pop(ended[0], None)) is not None:
                     self._watched.append(folder)
 
     # requests ---------------------------------------------------------------------------------
@@ -270,16 +265,6 @@ def _settle() -> None:
     gc.freeze()
     preload.collapse_pages()
     import_recorder.known = len(sys.modules)
-
-
-def _wake_on_child() -> int:
-    """Return a descriptor that can be read when a child has ended."""
-    read, write = os.pipe()
-    for fd in (read, write):
-        os.set_blocking(fd, False)
-    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    return read
 
 
 # the program --------------------------------------------------------------------------------------

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import socket
-import struct
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
 
 from distdl_jupyter.core import atomic_write, sockets, store
 from distdl_jupyter.core.errors import InvalidSpec
 
 #: Raised when the messages change, so that two versions never share a socket.
-PROTOCOL = 3
+PROTOCOL = 4
 
 
 class TemplateFiles(NamedTuple):
@@ -82,37 +83,32 @@ def of(python: str = "") -> TemplateFiles:
 # settings -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """The user's settings for all kernels. ``idle_minutes`` is how long a template runs after its last job."""
 
     enabled: bool = True
-    idle_minutes: float = 30.0
+    idle_minutes: Annotated[float, msgspec.Meta(gt=0, le=60 * 24 * 7)] = 30.0
 
 
 def read_settings() -> Settings:
     """Return the settings; the defaults where the file cannot be read."""
     try:
-        data = json.loads((folder() / "settings.json").read_text(encoding="utf-8"))
-        return Settings(bool(data["enabled"]), float(data["idle_minutes"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        return msgspec.json.decode((folder() / "settings.json").read_bytes(), type=Settings)
+    except (OSError, ValueError):
         return Settings()
 
 
-def change_settings(*, enabled: bool | None = None, idle_minutes: float | None = None) -> Settings:
-    """Change and store what is not None, and return the settings. Raises InvalidSpec, OSError."""
-    settings = read_settings()
-    if idle_minutes is not None:
-        if not 0 < idle_minutes <= 60 * 24 * 7:
-            raise InvalidSpec(
-                f"idle_minutes is {idle_minutes:g}, but must be more than 0 and at most 10080 (one week).",
-                code="warm-idle-minutes-range",
-                field="idle_minutes",
-            )
-        settings = replace(settings, idle_minutes=float(idle_minutes))
-    if enabled is not None:
-        settings = replace(settings, enabled=enabled)
-    atomic_write.write(folder() / "settings.json", asdict(settings))
+def change_settings(**changes: Any) -> Settings:
+    """Change and store ``enabled`` and ``idle_minutes``, and return the settings. Raises InvalidSpec, OSError."""
+    try:
+        settings = msgspec.convert({**msgspec.to_builtins(read_settings()), **changes}, Settings, strict=False)
+    except msgspec.ValidationError:
+        raise InvalidSpec(
+            f"idle_minutes must be a number above 0 and at most 10080 (one week), not {changes['idle_minutes']!r}.",
+            code="warm-idle-minutes-invalid",
+            field="idle_minutes",
+        ) from None
+    atomic_write.write(folder() / "settings.json", msgspec.to_builtins(settings))
     return settings
 
 
@@ -126,16 +122,9 @@ def parse_settings(options: Mapping[str, str]) -> Settings:
             field=unknown[0] if unknown else "warm",
             hint="Use on, off or idle_minutes=30.",
         )
-    try:
-        minutes = float(options["idle_minutes"]) if "idle_minutes" in options else None
-    except ValueError:
-        raise InvalidSpec(
-            f"idle_minutes is {options['idle_minutes']!r}, but must be a number.",
-            code="warm-idle-minutes-invalid",
-            field="idle_minutes",
-        ) from None
-    enabled = "on" in options if {"on", "off"} & set(options) else None
-    return change_settings(enabled=enabled, idle_minutes=minutes) if options else read_settings()
+    enabled = {"enabled": "on" in options} if {"on", "off"} & set(options) else {}
+    minutes = {name: value for name, value in options.items() if name == "idle_minutes"}
+    return change_settings(**enabled, **minutes) if options else read_settings()
 
 
 def switched_off() -> str:
@@ -147,8 +136,6 @@ def switched_off() -> str:
 
 # messages -----------------------------------------------------------------------------------------
 
-#: A message is its length and JSON; descriptors travel beside the length.
-_LENGTH = struct.Struct(">I")
 #: Bytes of the longest message; environments of some hundred kB are legal.
 _LONGEST = 64 * 2**20
 _MOST_DESCRIPTORS = 8
@@ -159,39 +146,21 @@ class BrokenMessage(Exception):
 
 
 def send(connection: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    """Send one message. Raises OSError."""
-    body = json.dumps(message).encode()
-    socket.send_fds(connection, [_LENGTH.pack(len(body))], descriptors)
-    connection.sendall(body)
+    """Send one message, as a file in memory whose descriptor is sent before the others. Raises OSError."""
+    with open(os.memfd_create("message"), "w+b") as file:  # noqa: PTH123 - a descriptor
+        file.write(json.dumps(message).encode())
+        file.seek(0)
+        socket.send_fds(connection, [b"."], [file.fileno(), *descriptors])
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Return one message and the descriptors beside it. Raises BrokenMessage, OSError."""
-    head, descriptors, _flags, _address = socket.recv_fds(
-        connection, _LENGTH.size, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-    )
-    try:
-        return _message(connection, head), descriptors
-    except (BrokenMessage, OSError, ValueError) as error:
-        for fd in descriptors:
-            os.close(fd)
-        raise BrokenMessage(str(error)) from error
-
-
-def _message(connection: socket.socket, head: bytes) -> dict[str, Any]:
-    head += _read(connection, _LENGTH.size - len(head))
-    length = _LENGTH.unpack(head)[0]
-    message = json.loads(_read(connection, length)) if length <= _LONGEST else None
-    if not isinstance(message, dict):
-        raise BrokenMessage("the message is not a JSON object")
-    return message
-
-
-def _read(connection: socket.socket, count: int) -> bytes:
-    content = bytearray()
-    while len(content) < count:
-        piece = connection.recv(min(count - len(content), 2**20))
-        if not piece:
-            raise BrokenMessage("the message was cut off")
-        content += piece
-    return bytes(content)
+    """Return one message and the descriptors that were sent with it. Raises BrokenMessage, OSError."""
+    _, descriptors, _, _ = socket.recv_fds(connection, 1, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    message = None
+    with contextlib.suppress(IndexError, ValueError, OSError), open(descriptors.pop(0), "rb") as file:  # noqa: PTH123
+        message = json.loads(file.read(_LONGEST))
+    if isinstance(message, dict):
+        return message, descriptors
+    for fd in descriptors:
+        os.close(fd)
+    raise BrokenMessage("The other end hung up, or its message is not a JSON object.")

@@ -1,6 +1,5 @@
 """Real jobs on this machine, with the real Horovod and the real torch.distributed."""
 
-import errno
 import os
 import signal
 import subprocess
@@ -12,7 +11,7 @@ import pytest
 
 from distdl_jupyter import JobFailed, attach, distributed, jobs, submit
 from distdl_jupyter.clusters import emulated_node
-from distdl_jupyter.core.errors import DiskRefused, InvalidSpec, JobNotFound, JobNotRunning, JobStillRunning
+from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning, JobStillRunning
 from distdl_jupyter.core.state import State
 from tests.conftest import until_gone, wait_for
 from tests.faults import jobs as hurt
@@ -509,16 +508,6 @@ def test_bad_requests_are_refused_before_anything_starts(options, words):
     with pytest.raises(InvalidSpec, match=words):
         submit(lambda: 1, **options)
     assert jobs() == []
-
-
-def test_a_launch_that_fails_before_it_is_shown_leaves_no_folder(monkeypatch, distdl_home):
-    def fail(*_args, **_kwargs):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("distdl_jupyter.jobs.client._write_beginning", fail)
-    with pytest.raises(DiskRefused, match=r"No space left on device\. Free space on that disk"):
-        submit(lambda: 1)
-    assert list((distdl_home / "jobs").iterdir()) == []
 
 
 def test_a_submit_sweeps_what_a_killed_one_left(distdl_home):

@@ -19,7 +19,7 @@ from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.jobs.job_queue import prioritize
 from distdl_jupyter.node import processes
 from distdl_jupyter.node.headroom import cores
-from distdl_jupyter.supervisor.launch import BackgroundCall
+from distdl_jupyter.supervisor.launch import call_in_background
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.conftest import wait_for
 
@@ -149,8 +149,8 @@ def test_a_job_that_is_moved_waits_and_goes_on_as_before_and_is_moved_once(tmp_p
     waiting.folder.payload.chmod(0o600)
 
     assert prioritize(waiting.id, 3) == 3
-    moves = [BackgroundCall(lambda: attach(waiting.id).move("spare")) for _ in range(2)]
-    wait_for(lambda: all(one.done(0.1) for one in moves), 60, "both answers")
+    moves = [call_in_background(lambda: attach(waiting.id).move("spare")) for _ in range(2)]
+    wait_for(lambda: all(one.done() for one in moves), 60, "both answers")
     answers = []
     for one in moves:
         with contextlib.suppress(JobNotRunning):

@@ -13,7 +13,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.jobs.results import _ending
-from distdl_jupyter.supervisor.reports import is_valid
+from distdl_jupyter.supervisor.reports import parse
 from distdl_jupyter.worker.failure import describe
 from distdl_jupyter.worker.sources import Sources
 
@@ -92,7 +92,7 @@ def raised(error):
     with pytest.raises(type(error)) as caught:
         raise error
     data = json.loads(json.dumps(describe(caught.value, Sources())))
-    assert is_valid({"type": "result", "ok": False, "repr": "", "bytes": 0, "error": data})
+    assert parse({"type": "result", "ok": False, "repr": "", "bytes": 0, "error": data})
     return data
 
 

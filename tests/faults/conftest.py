@@ -1,7 +1,10 @@
-"""A server of the extension for the tests that injure it."""
+"""A server of the extension for the tests that injure it, and the end of what they leave running."""
 
 import pytest
 
+from distdl_jupyter.core.state import State
+from distdl_jupyter.jobs import client
+from tests.conftest import until_gone
 from tests.server.running import serve
 
 
@@ -19,3 +22,19 @@ def alone(tmp_path, monkeypatch):
     """A folder without modules that would travel with each job."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
+
+
+@pytest.fixture
+def ended(distdl_home):
+    """End what still runs after a test."""
+    yield
+    for job in client.jobs():
+        if not job.state.ended:
+            end(job)
+
+
+def end(job):
+    """Cancel a job, of which nothing may be left then."""
+    job.cancel(now=True)
+    assert job.wait(30).state is State.CANCELED
+    assert not until_gone(job.id)

@@ -5,10 +5,10 @@ import time
 import pytest
 
 from distdl_jupyter.core.state import State
-from tests.conftest import until_gone, wait_for
+from tests.conftest import wait_for
 from tests.faults.jobs import submit
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("ended")]
 TOGETHER = "the last collective operation of each rank is shown, and the rank that did not come is named with its line"
 
 
@@ -87,12 +87,6 @@ def start(code):
     return submit(code, process_count_per_node=2, distributed_backend="torch")
 
 
-def end(job):
-    job.cancel(now=True)
-    assert job.wait(30).state is State.CANCELED
-    assert not until_gone(job.id)
-
-
 def explained(job):
     """Return the stacks of a job that hangs, once they explain it twice: the first may be from before it hangs."""
     last = None
@@ -137,7 +131,6 @@ def test_a_collective_operation_inside_if_rank_0():
         ((0,), "all_reduce", 2, "[5]"),
         ((1,), "barrier", 2, ""),
     ]
-    end(job)
 
 
 @pytest.mark.fault("stuck", TOGETHER)
@@ -147,7 +140,6 @@ def test_validation_on_rank_0_through_a_ddp_model_with_buffers():
     assert taken.finding.code == "ddp-buffers"
     assert taken.finding.ranks == (0,)
     assert row(taken.collectives, 0).title == "DDP's broadcast of buffers"
-    end(job)
 
 
 @pytest.mark.fault("stuck", TOGETHER)
@@ -165,7 +157,6 @@ def test_a_rank_with_one_batch_less():
     taken = explained(job)
     assert (taken.finding.code, taken.finding.ranks) == ("collective-missed", (1,))
     assert row(taken.collectives, 0).caller == "the backward pass"
-    end(job)
 
 
 @pytest.mark.fault("stuck", TOGETHER)
@@ -175,4 +166,3 @@ def test_ranks_in_different_process_groups():
     assert taken.finding.code == "collective-missed"
     assert {(row(taken.collectives, rank).group, row(taken.collectives, rank).number) for rank in (0, 1)} == {
         ("1", 1), ("default", 2)}  # fmt: skip
-    end(job)

@@ -15,11 +15,12 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client
 from tests.clusters.functions import stuck
 from tests.conftest import until_gone, wait_for
+from tests.faults.conftest import end
 from tests.faults.jobs import submit
 from tests.processes import distdl
 from tests.written import all_written
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("ended")]
 
 #: What rank 1 does while rank 0 waits, under each backend; each of the two once in `make test`.
 QUICK = (("loop", "torch"), ("sleep", "horovod-gloo"))
@@ -47,12 +48,6 @@ def reported(job, step):
     wait_for(all_ranks, 120, "the last step before the fault")
 
 
-def end(job):
-    job.cancel(now=True)
-    assert job.wait(30).state is State.CANCELED
-    assert not until_gone(job.id)
-
-
 def events(job, type_):
     return [event for event in all_written(job.folder) if event["type"] == type_]
 
@@ -66,22 +61,19 @@ def thread_at(taken, rank, function):
 @pytest.mark.fault("stuck", SHOWN)
 def test_a_rank_that_skips_a_collective_operation(how, backend):
     job = run(how, backend)
-    try:
-        module = "torch.distributed" if backend == "torch" else "hvd"
-        taken = wait_for(lambda: (found := job.stacks(30)).ranks[0].main.waits_in.startswith(module) and found, 60)
-        assert taken.missing == {}
-        assert taken.differ == (1,)
-        assert [group.ranks for group in taken.groups()] == [(1,), (0,)]
-        line = {"loop": ("while True:", "pass"), "sleep": ("time.sleep(3600)",)}[how]
-        assert taken.ranks[1].main.own.source in line
-        assert taken.ranks[1].state == {"loop": "running", "sleep": "sleeping"}[how]
-        assert taken.ranks[0].step == 2
-        told = repr(taken)
-        assert f"rank 0 waits for it in {module}." in told
-        assert line[-1] in told or line[0] in told
-        assert "functions.py, line" in told
-    finally:
-        end(job)
+    module = "torch.distributed" if backend == "torch" else "hvd"
+    taken = wait_for(lambda: (found := job.stacks(30)).ranks[0].main.waits_in.startswith(module) and found, 60)
+    assert taken.missing == {}
+    assert taken.differ == (1,)
+    assert [group.ranks for group in taken.groups()] == [(1,), (0,)]
+    line = {"loop": ("while True:", "pass"), "sleep": ("time.sleep(3600)",)}[how]
+    assert taken.ranks[1].main.own.source in line
+    assert taken.ranks[1].state == {"loop": "running", "sleep": "sleeping"}[how]
+    assert taken.ranks[0].step == 2
+    told = repr(taken)
+    assert f"rank 0 waits for it in {module}." in told
+    assert line[-1] in told or line[0] in told
+    assert "functions.py, line" in told
 
 
 def waits_for_second(rank):
@@ -91,13 +83,10 @@ def waits_for_second(rank):
 @pytest.mark.fault("stuck", "all threads of the rank are shown, each with the line at which it waits for the other")
 def test_two_threads_that_wait_for_each_other():
     job = run("deadlock")
-    try:
-        taken = wait_for(lambda: (found := job.stacks(30)) and waits_for_second(found.ranks[1]) and found, 60)
-        assert thread_at(taken, 1, "other").own.source == "first.acquire()"
-        assert "first.acquire()" in repr(taken)
-        assert "first.acquire()" in taken._repr_html_()
-    finally:
-        end(job)
+    taken = wait_for(lambda: (found := job.stacks(30)) and waits_for_second(found.ranks[1]) and found, 60)
+    assert thread_at(taken, 1, "other").own.source == "first.acquire()"
+    assert "first.acquire()" in repr(taken)
+    assert "first.acquire()" in taken._repr_html_()
 
 
 @pytest.mark.fault("stuck", "it is reported as stopped, with a fix; then it continues and the job completes")
@@ -122,15 +111,12 @@ def test_a_stopped_rank():
 def test_a_rank_that_has_become_another_program():
     job = run("program")
     pid = job.view().ranks[1].pid
-    try:
-        wait_for(lambda: name(pid) == "sleep", 30)
-        for _ in range(3):
-            taken = job.stacks(30)
-            assert "another program (sleep)" in taken.missing[1]
-            assert taken.ranks[0].main.own
-            assert name(pid) == "sleep"
-    finally:
-        end(job)
+    wait_for(lambda: name(pid) == "sleep", 30)
+    for _ in range(3):
+        taken = job.stacks(30)
+        assert "another program (sleep)" in taken.missing[1]
+        assert taken.ranks[0].main.own
+        assert name(pid) == "sleep"
 
 
 def state(pid):
@@ -164,13 +150,10 @@ def test_code_that_uses_the_same_means():
         log(step=2, loss=0.0)
         time.sleep(3600)
     """).strip(), options={"process_count_per_node": 1})  # fmt: skip
-    try:
-        reported(job, 2)
-        taken = wait_for(lambda: (found := job.stacks(30)).ranks[0].main.own.source == "time.sleep(3600)" and found)
-        own = taken.ranks[0].main.own
-        assert (own.kind, own.line) == ("cell", 12)
-    finally:
-        end(job)
+    reported(job, 2)
+    taken = wait_for(lambda: (found := job.stacks(30)).ranks[0].main.own.source == "time.sleep(3600)" and found)
+    own = taken.ranks[0].main.own
+    assert (own.kind, own.line) == ("cell", 12)
 
 
 @pytest.mark.fault("stuck", "only the rank responds, not the processes that it has forked, and they continue")
@@ -189,15 +172,12 @@ def test_loader_processes_forked_from_a_rank():
         for step, batch in enumerate(DataLoader(Slow(), batch_size=2, num_workers=2)):
             log(step=step, loss=0.0)
     """).strip(), options={"process_count_per_node": 1})  # fmt: skip
-    try:
-        wait_for(lambda: (job.view().ranks[0].last_step or 0) > 2, 120)
-        taken = [job.stacks(30) for _ in range(3)][-1]
-        assert len([one for one in taken.ranks[0].threads if one.main]) == 1
-        assert taken.ranks[0].text.count("Current thread") == 1
-        before = job.view().ranks[0].last_step
-        wait_for(lambda: job.view().ranks[0].last_step > before + 5, 60, "the next steps")
-    finally:
-        end(job)
+    wait_for(lambda: (job.view().ranks[0].last_step or 0) > 2, 120)
+    taken = [job.stacks(30) for _ in range(3)][-1]
+    assert len([one for one in taken.ranks[0].threads if one.main]) == 1
+    assert taken.ranks[0].text.count("Current thread") == 1
+    before = job.view().ranks[0].last_step
+    wait_for(lambda: job.view().ranks[0].last_step > before + 5, 60, "the next steps")
 
 
 @pytest.mark.fault("stuck", "the lines of the script are shown")
@@ -205,15 +185,12 @@ def test_a_script_that_is_stuck(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import time\n\n\ndef wait():\n    time.sleep(3600)\n\n\nprint('here', flush=True)\nwait()\n")
     job = client.submit(entry_script=str(script), process_count_per_node=2)
-    try:
-        wait_for(lambda: sum(str(line) == "here" for line in job.logs()) == 2, 60, "both ranks")
-        taken = wait_for(lambda: (found := job.stacks(30)) and found.ranks[1].main.own and found)
-        assert [frame.function for frame in taken.ranks[1].main.frames if frame.own] == ["wait", "<module>"]
-        assert taken.ranks[1].main.own.place == "train.py, line 5"
-        assert taken.ranks[1].main.own.source == "time.sleep(3600)"
-        assert [group.ranks for group in taken.groups()] == [(0, 1)]
-    finally:
-        end(job)
+    wait_for(lambda: sum(str(line) == "here" for line in job.logs()) == 2, 60, "both ranks")
+    taken = wait_for(lambda: (found := job.stacks(30)) and found.ranks[1].main.own and found)
+    assert [frame.function for frame in taken.ranks[1].main.frames if frame.own] == ["wait", "<module>"]
+    assert taken.ranks[1].main.own.place == "train.py, line 5"
+    assert taken.ranks[1].main.own.source == "time.sleep(3600)"
+    assert [group.ranks for group in taken.groups()] == [(0, 1)]
 
 
 @pytest.mark.full
@@ -307,13 +284,10 @@ def test_a_job_whose_time_is_over():
 @pytest.mark.fault("stuck", "all get the same response, and the ranks are asked once")
 def test_ten_that_ask_at_once():
     job = run("sleep")
-    try:
-        with concurrent.futures.ThreadPoolExecutor(10) as pool:
-            numbers = {taken.number for taken in pool.map(lambda _: job.stacks(60), range(10))}
-        assert len(numbers) <= 2  # one may come while the first answers are on their way
-        assert len(job.view().stacks) == max(numbers)
-    finally:
-        end(job)
+    with concurrent.futures.ThreadPoolExecutor(10) as pool:
+        numbers = {taken.number for taken in pool.map(lambda _: job.stacks(60), range(10))}
+    assert len(numbers) <= 2  # one may come while the first answers are on their way
+    assert len(job.view().stacks) == max(numbers)
 
 
 def nothing():
@@ -333,11 +307,9 @@ def test_asking_when_nobody_runs():
 @pytest.mark.fault("stuck", "the command line shows the same, also saved stacks and every thread")
 def test_asking_from_a_terminal():
     job = run("sleep")
-    try:
-        said = distdl("stacks", job.id).stdout
-        assert "time.sleep(3600)" in said
-        assert "rank 0 waits for it in torch.distributed.all_reduce" in said
-    finally:
-        end(job)
+    said = distdl("stacks", job.id).stdout
+    assert "time.sleep(3600)" in said
+    assert "rank 0 waits for it in torch.distributed.all_reduce" in said
+    end(job)
     assert "time.sleep(3600)" in distdl("stacks", job.id, "--kept").stdout
     assert "Current thread" in distdl("stacks", job.id, "--kept", "1", "--whole").stdout

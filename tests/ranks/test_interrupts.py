@@ -143,19 +143,3 @@ def test_cancelling_the_job_ends_idle_ranks_within_the_first_grace(started):
     session.job.wait(25)
     assert session.job.state.value == "canceled"
     assert session.state().reason == "The ranks were cancelled."
-
-
-def test_cancelling_the_job_ends_a_running_cell(started, told):
-    session = started(stop_grace_seconds=30)
-
-    def cancel():
-        wait_for(lambda: told.text(0))
-        session.job.cancel()
-
-    thread = threading.Thread(target=cancel)
-    thread.start()
-    with pytest.raises(Exception, match="The ranks were cancelled"):
-        session.run("import time\nprint('begun')\ntime.sleep(600)", on_event=told)
-    thread.join()
-    session.job.wait(25)
-    assert session.job.state.value == "canceled"

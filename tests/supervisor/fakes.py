@@ -30,41 +30,6 @@ def checked(modules):
     return rows
 
 
-class Wrapped(Run):
-    """A run of this machine that something is done to."""
-
-    def __init__(self, inner):
-        self.inner = inner
-
-    @property
-    def streams(self):
-        return self.inner.streams
-
-    def started(self):
-        return self.inner.started()
-
-    def poll(self):
-        return self.inner.poll()
-
-    def alive(self):
-        return self.inner.alive()
-
-    def signal(self, name):
-        self.inner.signal(name)
-
-    def serve(self, rank):
-        self.inner.serve(rank)
-
-    def on_launcher_output(self, text):
-        self.inner.on_launcher_output(text)
-
-    def handle(self):
-        return self.inner.handle()
-
-    def close(self):
-        self.inner.close()
-
-
 # slow -----------------------------------------------------------------------------------------
 
 
@@ -144,7 +109,16 @@ class FailingCluster(LocalCluster):
         if fails == "start" or (fails == "second start" and FailingCluster.starts > 1):
             inner.close()
             raise LaunchFailed("node-b could not start its ranks: no space left on device.", output="mkdir: no space")
-        return FailingRun(inner, spec, fails)
+        if fails == "node":
+            inner.poll = NodeLoss(inner, spec).poll
+        elif fails == "notice":
+            inner._notices.append(Notice("warning", "node-a has two networks; net0 is taken.", "which-network"))
+        elif fails == "collect":
+            inner.collect = self._lose_values
+        return inner
+
+    def _lose_values(self):
+        raise LaunchFailed("The values of rank 1 could not be brought from node-b: the connection was lost.")
 
     def attach(self, spec, handle, context, read):
         if spec.cluster_options.get("fails") == "attach":
@@ -161,36 +135,22 @@ class FailingCluster(LocalCluster):
         return found
 
 
-class FailingRun(Wrapped):
-    """Loses node 1, has a notice for the user, or cannot bring the values."""
+class NodeLoss:
+    """Loses node 1 after three seconds."""
 
-    def __init__(self, inner, spec, fails):
-        super().__init__(inner)
-        self._spec, self._fails = spec, fails
-        self._notices = [Notice("warning", "node-a has two networks; net0 is taken.", "which-network")]
+    def __init__(self, run, spec):
+        self._real, self._run, self._spec = run.poll, run, spec
         self._began = time.monotonic()
         self._lost = set()
 
     def poll(self):
-        told = [exit_ for exit_ in self.inner.poll() if exit_.rank not in self._lost]
-        if self._fails == "node" and not self._lost and time.monotonic() - self._began > 3:
-            return told + self._lose_node()
-        return told
-
-    def _lose_node(self):
-        first = self._spec.process_count_per_node
-        self._lost = set(range(first, self._spec.process_count))
-        pids = [start.pid for start in self.inner.started() if start.rank in self._lost]
+        told = [exit_ for exit_ in self._real() if exit_.rank not in self._lost]
+        if self._lost or time.monotonic() - self._began < 3:
+            return told
+        self._lost = set(range(self._spec.process_count_per_node, self._spec.process_count))
+        pids = [start.pid for start in self._run.started() if start.rank in self._lost]
         processes.send(processes.descendants(pids, processes.table()), signal.SIGKILL)
-        return [Exit(rank, None, None, "No response from node-1 for 10 s.") for rank in sorted(self._lost)]
-
-    def notices(self):
-        told, self._notices = (self._notices, []) if self._fails == "notice" else ([], [])
-        return told
-
-    def collect(self):
-        if self._fails == "collect":
-            raise LaunchFailed("The values of rank 1 could not be brought from node-b: the connection was lost.")
+        return told + [Exit(rank, None, None, "No response from node-1 for 10 s.") for rank in sorted(self._lost)]
 
 
 class DeadlyRun(Run):

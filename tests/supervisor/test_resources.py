@@ -6,7 +6,7 @@ from distdl_jupyter.clusters.base import NodeSample, Stream
 from distdl_jupyter.core.resources import ResourceReader
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.supervisor import resources
+from distdl_jupyter.supervisor import parts
 from distdl_jupyter.supervisor.log_reader import RankReport
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.written import all_written
@@ -88,7 +88,7 @@ def test_a_job_of_many_ranks_keeps_fewer_samples_as_it_grows_old(folder):
 
 
 def test_memory_near_its_limit_is_noted_once_while_the_job_runs(folder, monkeypatch):
-    monkeypatch.setattr(resources, "_LOOK", 0.0)
+    monkeypatch.setattr(parts, "_CHECK_SECONDS", 0.0)
     recorder = recorder_of(folder)
     recorder.take_samples([sample(1.0, about=True, memory=15.5 * GB)])
     assert recorder.view.notes == []

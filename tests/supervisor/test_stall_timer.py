@@ -2,8 +2,8 @@
 
 import pytest
 
-from distdl_jupyter.supervisor import hang_detector
 from distdl_jupyter.supervisor.hang_detector import StallTimer
+from distdl_jupyter.supervisor.recorder import is_warning
 
 
 def test_a_job_without_a_pace_may_be_silent_for_five_minutes():
@@ -66,6 +66,6 @@ def test_each_rank_has_its_own_silence():
     "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE)",
 ])  # fmt: skip
 def test_what_libraries_print_while_they_wait_is_no_sign(text):
-    assert hang_detector._is_warning({"type": "log", "rank": 0, "text": text})
-    assert not hang_detector._is_warning({"type": "log", "rank": 0, "text": f"{text}\n" + "epoch\n" * 30})
-    assert not hang_detector._is_warning({"type": "metric", "rank": 0})
+    assert is_warning({"type": "log", "rank": 0, "text": text})
+    assert not is_warning({"type": "log", "rank": 0, "text": f"{text}\n" + "epoch\n" * 30})
+    assert not is_warning({"type": "metric", "rank": 0})

@@ -29,8 +29,9 @@ def test_reports_are_kept_by_rank_and_attempt_and_read_back(folder):
      {"records": None}, {"records": [[1, 2, 3, 4]] * 201}, {"gpu_memory": [1]}, {"gpu_memory": ["1", 2]}],
 )  # fmt: skip
 def test_what_is_no_report_of_steps_is_text(wrong):
-    assert reports.is_valid(GOOD)
-    assert not reports.is_valid({**GOOD, **wrong})
+    assert reports.parse(GOOD)
+    with pytest.raises(reports.InvalidReport):
+        reports.parse({**GOOD, **wrong})
 
 
 def test_disk_that_refuses_is_told_once_and_the_job_goes_on(folder):

@@ -60,5 +60,6 @@ def test_steps_that_not_all_ranks_make_are_not_compared_and_a_restart_begins_ane
 
 @pytest.mark.parametrize("wrong", [{"step": -1}, {"sum": 5}, {"device": None}, {"optimizer": 0.5}, {"sum": "a" * 501}])
 def test_what_is_no_report_of_weights_is_text(wrong):
-    assert reports.is_valid(GOOD)
-    assert not reports.is_valid({**GOOD, **wrong})
+    assert reports.parse(GOOD)
+    with pytest.raises(reports.InvalidReport):
+        reports.parse({**GOOD, **wrong})

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -143,10 +144,12 @@ def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
 
 def test_nonsense_at_the_socket_ends_nothing(distdl_home):
     pid = warm_start.status(template_files.of())["pid"]
-    for words in (b"", b"\xff\xff\xff\xff", b"\0\0\0\x02{", b"\0\0\0\x02{}", b"\0\0\0\x02[]"):
-        with socket.socket(socket.AF_UNIX) as connection:
+    for content in (None, b"", b"{", b"{}", b"[]"):
+        with socket.socket(socket.AF_UNIX) as connection, tempfile.TemporaryFile() as file:
             connection.connect(str(template_files.of().socket))
-            connection.sendall(words)
+            file.write(content or b"")
+            file.seek(0)
+            socket.send_fds(connection, [b"."], [] if content is None else [file.fileno()])
             connection.shutdown(socket.SHUT_WR)
             connection.recv(10)
     assert warm_start.status(template_files.of())["pid"] == pid
@@ -174,7 +177,7 @@ def test_a_connection_of_another_user_is_not_answered(distdl_home):
             os.chmod(template_files.of().socket.name, 0o666)
             os.setresuid(65534, 65534, 65534)
             connection.connect(template_files.of().socket.name)
-            connection.sendall(b"\0\0\0\x11" + b'{"type":"status"}')
+            template_files.send(connection, {"type": "status"})
             code = 0 if connection.recv(100) == b"" else 1
         except OSError:
             code = 0

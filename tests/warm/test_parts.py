@@ -91,11 +91,11 @@ def test_a_changed_file_or_folder_is_noticed(tmp_path, monkeypatch):
 
 def test_what_is_learned_is_of_the_last_jobs_and_never_unfit(tmp_path):
     own = preload.ImportHistory(tmp_path / "learned.json")
-    for number in range(20):
-        own.add([f"m{number}", "common", "tensorflow.python", "keras"])
+    own.add(f"old{number}" for number in range(10_000))
+    own.add(["new", "common", "tensorflow.python", "keras"])
     again = preload.ImportHistory(tmp_path / "learned.json")
-    assert again.names()[:2] == ["m19", "common"]
-    assert "m0" not in again.names()
+    assert again.names()[:3] == ["new", "common", "old0"]
+    assert "old9999" not in again.names()
     assert not {"tensorflow.python", "keras"} & set(again.names())
     again.leave_out(preload.Unforkable("common", "starts a thread when imported"))
     assert "common" not in preload.ImportHistory(tmp_path / "learned.json").names()
@@ -144,8 +144,8 @@ def test_a_process_shows_the_mark_that_it_writes():
             "print(flush=True); sys.stdin.read()")  # fmt: skip
     import psutil
 
-    environment = {**os.environ, "DISTDL_JOB_ID": "", **process_state.variables()}
-    command = [sys.executable, "-c", code, process_state.argument()]
+    environment = {**os.environ, "DISTDL_JOB_ID": "", **process_state.FILLER_VARIABLE}
+    command = [sys.executable, "-c", code, process_state.FILLER_ARGUMENT]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         seen = psutil.Process(process.pid)

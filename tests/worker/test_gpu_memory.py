@@ -158,9 +158,10 @@ def test_error_of_a_rank_has_the_facts_as_fields_and_as_a_sentence(folder):
     assert error["gpu_memory"]["requested"] == 2093796557
     assert error["gpu_memory"]["processes"][0]["pid"] == 2493055
     assert "1.95 GiB requested, 1.58 GiB free of 14.57 GiB" in error["hint"]
-    assert reports.is_valid({"type": "result", "ok": False, "error": error})
+    assert reports.parse({"type": "result", "ok": False, "error": error})
     broken = {**error, "gpu_memory": {"processes": [[1]]}}
-    assert not reports.is_valid({"type": "result", "ok": False, "error": broken})
+    with pytest.raises(reports.InvalidReport):
+        reports.parse({"type": "result", "ok": False, "error": broken})
 
 
 def test_recording_without_a_gpu_changes_nothing(folder):

@@ -1,0 +1,149 @@
+"""Which reports of metrics and progress become events: values in, events to write out.
+
+Of progress that comes in quick succession the last report becomes an event. Reports of metrics are written as they
+come, until a job has reported a great many. After that, reports of one rank with the same metrics that no curve can
+tell apart become one event: what a rank reports in a bucket of the curves (core.buckets) in which it has reported
+before waits until it reports in another one, or for ``_LONGEST`` seconds. So a job writes a few thousand events a day
+for each rank.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core.packing import number_to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from distdl_jupyter.core.buckets import Series
+    from distdl_jupyter.core.events import Event
+    from distdl_jupyter.core.series import SeriesBook
+
+#: Seconds between two events of progress of one rank: at first, as a part of the time that the job lasts, at most.
+_EVERY, _SHARE, _AT_MOST = 0.1, 0.001, 10.0
+#: Reports of metrics of a job that are written as they come.
+_UNMERGED = 100_000
+#: Values of all series, of 48 bytes each, beyond which the curves are given up and nothing more is merged.
+_MOST_CURVE_VALUES = 2_000_000
+#: Seconds for which reports of metrics are held back at most.
+_LONGEST = 30.0
+
+#: Type, fields and origin of an event to write. The origin is the position of the report in a kept stream.
+Origin = dict[str, int]
+Merged = tuple[str, dict[str, Any], Origin]
+
+
+class ReportMerger:
+    """Holds reports back until they are due. It gets every event of the job, to know the curves."""
+
+    def __init__(self) -> None:
+        self._report_count = 0
+        #: The curves, from the first metric on; they are given up when there are too many.
+        self._book: SeriesBook | None = None
+        self._gave_up = False
+        self._metrics: dict[int, _MergedMetrics] = {}
+        self._progress: dict[int, tuple[dict[str, Any], Origin]] = {}
+        self._progress_at: dict[int, float] = {}
+        self._begun = time.monotonic()
+
+    def apply(self, event: Event) -> None:
+        """Fold one event in."""
+        if event["type"] == "metric":
+            self._report_count += event.get("reports", 1)
+            if self._book is None and not self._gave_up:
+                from distdl_jupyter.core.series import SeriesBook  # many jobs report no metrics
+
+                self._book = SeriesBook()
+        if self._book is not None:
+            self._book.apply(event)
+
+    def metric(
+        self, rank: int, step: float, values: Mapping[str, float], origin: Origin, *, again: bool
+    ) -> list[Merged]:
+        """Take one report of metrics; with ``again`` it replaces earlier ones. Return what is to be written now."""
+        held = self._metrics.get(rank)
+        book = self._book if self._report_count >= _UNMERGED and not again else None
+        is_alike = book is not None and book.extends(rank, step, values)
+        if not is_alike or (held is not None and not held.accepts(step, values)):
+            more = {"again": True} if again else {}
+            before = [] if held is None else self._take_metrics(rank)
+            return [*before, ("metric", {"rank": rank, "step": step, "values": values, **more}, origin)]
+        if held is None:
+            held = self._metrics[rank] = _MergedMetrics()
+        held.add(step, values, origin)
+        return []
+
+    def progress(self, rank: int, fields: dict[str, Any], origin: Origin) -> list[Merged]:
+        """Take a report of progress, which replaces the one before it. Return what is to be written now."""
+        self._progress[rank] = (fields, origin)
+        return self.take_progress(rank) if self._is_progress_due(rank) else []
+
+    def due(self) -> list[Merged]:
+        """Return what was held back for long enough."""
+        if self._book is not None and self._book.size > _MOST_CURVE_VALUES:
+            self._book, self._gave_up = None, True
+        now = time.monotonic()
+        metrics = [rank for rank, held in self._metrics.items() if now >= held.until]
+        return [*self.take_progress(*filter(self._is_progress_due, self._progress)), *self._take_metrics(*metrics)]
+
+    def _is_progress_due(self, rank: int) -> bool:
+        now = time.monotonic()
+        pause = min(max(_EVERY, (now - self._begun) * _SHARE), _AT_MOST)
+        return now - self._progress_at.get(rank, -math.inf) >= pause
+
+    def flush(self) -> list[Merged]:
+        """Return all that was held back."""
+        return [*self.take_progress(*self._progress), *self.flush_metrics()]
+
+    def flush_metrics(self) -> list[Merged]:
+        """Return all reports of metrics that were held back."""
+        return self._take_metrics(*self._metrics)
+
+    def take_progress(self, *ranks: int) -> list[Merged]:
+        """Return the progress of these ranks that was held back."""
+        self._progress_at |= dict.fromkeys(ranks, time.monotonic())
+        taken = [(rank, *self._progress.pop(rank)) for rank in ranks]
+        return [("progress", {"rank": rank, **fields}, origin) for rank, fields, origin in taken]
+
+    def _take_metrics(self, *ranks: int) -> list[Merged]:
+        taken = [(rank, self._metrics.pop(rank)) for rank in ranks]
+        return [("metric", {"rank": rank, **held.fields()}, held.origin) for rank, held in taken]
+
+
+class _MergedMetrics:
+    """Reports of one rank that become one event. ``origin`` is that of the last report."""
+
+    def __init__(self) -> None:
+        self.until = time.monotonic() + _LONGEST
+        self.origin: Origin = {}
+        self._step = 0.0
+        self._values: Mapping[str, float] = {}
+        self._count = 0
+        self._series: list[Series] = []
+
+    def accepts(self, step: float, values: Mapping[str, float]) -> bool:
+        """Return whether a report can be added: it has the same metrics and is not of an earlier step."""
+        return step >= self._step and values.keys() == self._values.keys()
+
+    def add(self, step: float, values: Mapping[str, float], origin: Origin) -> None:
+        """Take one report."""
+        names = self._values or values  # in the order of the first report, as the series are
+        if not self._series:
+            from distdl_jupyter.core.buckets import Series  # most jobs report far less
+
+            self._series = [Series() for _ in names]
+        for series, name in zip(self._series, names, strict=True):
+            series.add(0, step, values[name], 0.0)
+        self._values = {name: values[name] for name in names}
+        self._step, self.origin, self._count = step, origin, self._count + 1
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the event that says it all (see core.events)."""
+        fields = {"step": self._step, "values": self._values}
+        if self._count == 1:
+            return fields
+        folded = [[*map(number_to_json, series.folded)] for series in self._series]
+        return {**fields, "reports": self._count, "folded": folded}

@@ -1,0 +1,422 @@
+"""What a supervisor keeps of a job beside its events: pictures, step times, resources, checkpoints, the code's version.
+
+Most jobs need few of these, so their modules are imported when the first of it comes. A disk that refuses a file ends
+nothing: what it refuses is left out, with a line in the log.
+"""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+import hashlib
+import os
+import re
+import struct
+import subprocess
+import threading
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from shutil import which
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import atomic_write, checkpoints, events, pictures
+from distdl_jupyter.core.environment import GitState
+from distdl_jupyter.core.events import VERSION, LineFile
+from distdl_jupyter.core.humanize import count, ranks
+from distdl_jupyter.core.packing import encode
+from distdl_jupyter.core.parts import Part as FilePart
+from distdl_jupyter.core.resources import ResourceBook, ResourceReader, about_frame, sample_frame, torch_frame
+from distdl_jupyter.core.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from distdl_jupyter.clusters.base import NodeSample
+    from distdl_jupyter.core.series import SeriesBook
+    from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.supervisor.recorder import EventRecorder
+    from distdl_jupyter.supervisor.reports import Picture, Steps, Weights
+
+#: Bytes of the file of step times: a rank reports some thousand records (worker.step_times), so only a great many fill
+#: it.
+_LARGEST_STEPS = 200_000_000
+#: Steps of an optimizer that not all ranks have reported yet, beyond which the oldest are given up.
+_MOST_WAITING = 16
+#: Ranks of which every second of a day is kept. Of more, and of later days, samples are kept so rarely that the file
+#: grows by as many bytes as the day had, each time that the job is as old again as it was.
+_RANKS, _DAY = 8, 86400.0
+#: Seconds between two checks of the samples for problems, which cost more than to keep a sample.
+_CHECK_SECONDS = 2.0
+#: Codes of the notes.
+CODES = {"memory": "memory-limit", "gpu_memory": "gpu-memory-grows", "gpu": "gpu-idle"}
+#: Seconds between two checks for checkpoints that are not kept.
+_PRUNE_SECONDS = 5.0
+#: Bytes of a diff that are kept, as notebooks with their outputs are long; and seconds for one git command.
+_LARGEST_DIFF, _GIT_SECONDS = 1_000_000, 20.0
+_SAFELY = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "--no-optional-locks")
+_DIFF = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
+_PASSWORD = re.compile(r"(://)[^/\s@]*@")
+
+
+class Part:
+    """Keeps one kind of what ranks report; made when the first of it comes."""
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        self._recorder = recorder
+        self._logged: set[str] = set()
+
+    def flush(self) -> None:
+        """Write what was held back."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+    def _log_once(self, text: str) -> None:
+        if text not in self._logged:
+            self._logged.add(text)
+            self._recorder.log(text)
+
+
+class Pictures(Part):
+    """Puts pictures together that ranks report in parts, and keeps each as a file, an event and a line of the log.
+
+    Ranks that show the same picture share one, so their lines become one row as those of equal prints do. What is not a
+    picture, comes in parts that do not fit, or is more than a job may have is left out.
+    """
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        super().__init__(recorder)
+        self._parts: dict[int, list[str]] = {}
+        self._numbers = {_key(data): number for number, data in pictures.all_of(recorder.folder.path)}
+        self._next = max([0, *self._numbers.values(), *(picture.number for picture in recorder.view.pictures)]) + 1
+
+    def take(self, rank: int, report: Picture) -> None:
+        """Take a part of a picture of one rank; with the last one it is kept."""
+        parts = self._parts.setdefault(rank, [])
+        if report.begin == 0:
+            parts.clear()
+        begun = sum(map(len, parts))
+        if report.begin != begun:
+            return  # its beginning was read by a supervisor that died
+        parts.append(report.data)
+        if begun + len(report.data) < report.of:
+            return
+        try:
+            data = binascii.a2b_base64("".join(self._parts.pop(rank)))
+        except ValueError:
+            return
+        form = pictures.form_of(data) if len(data) <= pictures.LARGEST else None
+        if form is None or (number := self._keep(data, form.name)) is None:
+            return
+        size = {"form": form.name, "width": form.width, "height": form.height}
+        self._recorder.write("picture", number=number, rank=rank, **size)
+        text = f"[picture {number}: {form.width}×{form.height}]"
+        name = pictures.path(self._recorder.folder.path, number, form.name).name
+        self._recorder.write("log", rank=rank, stream="out", text=text, picture=name)
+
+    def _keep(self, data: bytes, form: str) -> int | None:
+        """Return the number of a picture, None for one that cannot be kept."""
+        key = _key(data)
+        if key in self._numbers:
+            return self._numbers[key]
+        number = self._next
+        if number > pictures.MOST:
+            self._log_once(f"The job has shown {count(pictures.MOST)} images; later ones are omitted.")
+            return None
+        file = pictures.path(self._recorder.folder.path, number, form)
+        try:
+            file.parent.mkdir(mode=0o700, exist_ok=True)
+            atomic_write.keep(file, data)
+        except OSError as error:
+            self._log_once(f"Images cannot be stored: {error.strerror}.")
+            return None
+        self._numbers[key], self._next = number, number + 1
+        return number
+
+
+def _key(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+class StepTimes(Part):
+    """Keeps what ranks report of the time of their steps, each report as a line of the job's ``steps.jsonl``."""
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        super().__init__(recorder)
+        self._file: LineFile | None = None
+        self._lines: list[bytes] = []
+
+    def take(self, rank: int, report: Steps) -> None:
+        """Keep a report of one rank with the number of restarts before it, until ``flush`` writes it."""
+        line = {
+            "v": VERSION,
+            "t": report.t,
+            "type": "steps",
+            "attempt": self._recorder.view.restart_count,
+            "rank": rank,
+            "first": report.first,
+            "size": report.size,
+            "sending": report.sending,
+            "records": report.records,
+        }
+        self._lines.append(encode(line))
+
+    def flush(self) -> None:
+        """Write the reports that are kept."""
+        lines, self._lines = b"".join(self._lines), []
+        if not lines:
+            return
+        try:
+            if self._file is None:
+                self._file = LineFile(FilePart(0, self._recorder.folder.steps))
+            if self._file.size < _LARGEST_STEPS:
+                self._file.append(lines)
+        except OSError as error:
+            self._log_once(f"Step times cannot be stored: {error.strerror}.")
+
+    def close(self) -> None:
+        """Write what is left and close the file."""
+        self.flush()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class WeightCheck(Part):
+    """Compares the checksums of weights that ranks report, and says once from which step on they differ.
+
+    See ``worker.hooks.parallel`` for what is summed. Ranks on processors of another kind round otherwise, so only
+    those on the same kind are compared.
+    """
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        super().__init__(recorder)
+        self._attempt = -1
+        self._forget()
+        self._reported = False
+
+    def _forget(self) -> None:
+        self._waiting: dict[tuple[int, int], dict[int, tuple[str, str]]] = {}
+        #: By optimizer, the last step in which all were the same.
+        self._same: dict[int, int] = {}
+
+    def take(self, rank: int, report: Weights) -> None:
+        """Take the checksum of one rank after a step."""
+        view = self._recorder.view
+        if view.restart_count != self._attempt:
+            self._attempt = view.restart_count
+            self._forget()
+        step = (report.optimizer, report.step)
+        sums = self._waiting.setdefault(step, {})
+        sums[rank] = (report.device, report.sum)
+        if len(sums) == view.process_count:
+            del self._waiting[step]
+            self._compare(*step, sums)
+        elif len(self._waiting) > _MOST_WAITING:
+            del self._waiting[min(self._waiting, key=lambda waiting: waiting[1])]
+
+    def _compare(self, optimizer: int, step: int, by_rank: dict[int, tuple[str, str]]) -> None:
+        sums: dict[str, Counter[str]] = defaultdict(Counter)
+        for device, total in by_rank.values():
+            sums[device][total] += 1
+        usual = {device: counts.most_common(1)[0][0] for device, counts in sums.items()}
+        apart = sorted(rank for rank, (device, total) in by_rank.items() if total != usual[device])
+        if not apart:
+            if not self._same:
+                self._recorder.write("averaged")
+            self._same[optimizer] = step
+        elif not self._reported:
+            self._reported = True
+            self._recorder.note(
+                "warning", _sentence(apart, len(by_rank), step, self._same.get(optimizer, 0)), "weights-depart"
+            )
+
+
+def _sentence(apart: list[int], size: int, step: int, same: int) -> str:
+    if size == 2:
+        who = "The two ranks have different weights"
+    else:
+        who = f"The weights of {ranks(apart)} of {count(size)} differ from the others"
+    since = f", and the same after step {count(same)}" if same else ""
+    return (
+        f"{who} after step {count(step)}{since}: from this step on, each rank trains its own model. Find the cause "
+        "with: distdl check"
+    )
+
+
+class ResourceRecorder(Part):
+    """Keeps what ranks and machines use in ``resources.bin``, and notes problems of it while the job runs."""
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        super().__init__(recorder)
+        self._path = recorder.folder.resources
+        self._reader = ResourceReader(self._path)
+        self._book = ResourceBook(self._reader.about, curves=False)
+        #: When the last sample of each node was taken: another supervisor may read those of an earlier one again.
+        self._last: dict[int, float] = {}
+        #: The memory of torch that ranks reported last, and what of it is new since the last sample that was kept.
+        self._torch: dict[int, Sequence[float]] = {}
+        self._new_torch: dict[int, Sequence[float]] = {}
+        self._begun: float | None = None
+        self._noted: set[tuple[str, int]] = set()
+        self._check_at = 0.0
+        self._file = -1
+        with contextlib.suppress(OSError):
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Open the file and go on behind its last whole frame."""
+        self._follow()
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        os.ftruncate(self._file, self._reader.cursor)
+
+    def _follow(self) -> None:
+        for sample in self._reader.all():
+            self._begun = sample.t if self._begun is None else self._begun
+            self._last[sample.node] = sample.t
+            self._book.apply(sample)
+
+    def take_torch(self, rank: int, memory: Sequence[float]) -> None:
+        """Keep the bytes of GPU memory that torch has allocated and reserved in a rank, for the next sample."""
+        if self._torch.get(rank) != memory:
+            self._torch[rank] = self._new_torch[rank] = memory
+
+    def take(self, samples: Sequence[NodeSample]) -> None:
+        """Keep samples, and note what they say."""
+        for node, data in samples:
+            # A machine's agent says what it likes; what is no sample is left out.
+            with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError, struct.error, OSError):
+                self._keep(node, data)
+        if samples and time.monotonic() >= self._check_at:
+            self._check_at = time.monotonic() + _CHECK_SECONDS
+            self._note()
+
+    def _keep(self, node: int, data: Mapping[str, Any]) -> None:
+        t = float(data["t"])
+        if t < self._last.get(node, 0.0) + self._pause(t) or self._file < 0:
+            return
+        about = data.get("about")
+        content = (b"" if about is None else about_frame(node, t, about)) + sample_frame(node, data)
+        if self._new_torch:
+            content = torch_frame(t, self._new_torch) + content
+            self._new_torch = {}
+        if os.write(self._file, content) < len(content):
+            os.ftruncate(self._file, self._reader.cursor)
+        self._follow()
+
+    def _pause(self, t: float) -> float:
+        """Return the least seconds between two samples that are kept."""
+        age = 0.0 if self._begun is None else t - self._begun
+        pause = age / _DAY * self._recorder.view.process_count / _RANKS
+        return pause if pause > 1.0 else 0.1
+
+    def _note(self) -> None:
+        if self._recorder.view.state is not State.RUNNING:
+            return
+        for mark in self._book.marks():
+            if (mark.kind, mark.rank) not in self._noted:
+                self._noted.add((mark.kind, mark.rank))
+                # Pages show it as long as it lasts (``views.resources``); this is what stays of it.
+                self._recorder.note("info", mark.text, CODES[mark.kind])
+                self._recorder.log(mark.text)
+        for about in self._reader.about.values():
+            if about.no_gpus and ("gpu", -1) not in self._noted:
+                self._noted.add(("gpu", -1))
+                self._recorder.note("info", f"{about.host}: {about.no_gpus}", "no-gpu-use")
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+
+
+class CheckpointKeeper:
+    """Deletes the checkpoints of a running job beyond those that ``keep_checkpoints`` asks for.
+
+    It does so from time to time in a thread of its own, and once more at the end; ``removed`` counts them. It sees the
+    job's own folder: on nodes that do not share it training code deletes its checkpoints itself.
+    """
+
+    def __init__(self, folder: JobFolder, kept: str) -> None:
+        self._folder, self._keep = folder, checkpoints.keep(kept)
+        self._book: SeriesBook | None = None
+        self._cursor = 0
+        self._ended = threading.Event()
+        self.removed = 0
+        self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Delete once more, when all ranks have ended."""
+        self._ended.set()
+        self._thread.join()
+        self._tidy(float("inf"))
+
+    def _run(self) -> None:
+        while not self._ended.wait(_PRUNE_SECONDS):
+            self._tidy(time.time())
+
+    def _tidy(self, now: float) -> None:
+        if self._book is None:
+            self._book = checkpoints.inherited(self._folder)
+        new, self._cursor = events.read_all(self._folder.events, self._cursor)
+        for event in new:
+            self._book.apply(event)
+        for checkpoint in self._keep.superfluous(checkpoints.of_job(self._folder, self._book), now):
+            with contextlib.suppress(OSError):  # gone already, or the disk fails: the training goes on
+                checkpoints.remove(checkpoint)
+                self.removed += 1
+
+
+# the code in git ------------------------------------------------------------------------------
+
+
+def git_state(folder: str) -> GitState | None:
+    """Return the state of the repository around ``folder``, None without git, a repository, or a commit.
+
+    Nothing that the repository's own configuration names is run: no hooks, external diff, filter or file watcher.
+    """
+    if not which("git") or not Path(folder).is_dir():
+        return None
+    try:
+        commit = _git(folder, "rev-parse", "HEAD").strip()
+        diff = _git(folder, *_without_filters(folder), *_DIFF)
+        untracked = _git(folder, "ls-files", "--others", "--exclude-standard", "--directory", "--full-name", ":/")
+        branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD").strip()
+        remote = _git(folder, "config", "--default", "", "--get", "remote.origin.url").strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return GitState(
+        commit,
+        "" if branch == "HEAD" else branch,
+        _PASSWORD.sub(r"\1", remote),
+        diff[:_LARGEST_DIFF],
+        len(diff) > _LARGEST_DIFF,
+        len(untracked.splitlines()),
+    )
+
+
+def _without_filters(folder: str) -> list[str]:
+    """Return options that switch off the programs through which the repository itself lets files go (gitattributes)."""
+    names = ""
+    for scope in ("--local", "--worktree"):
+        with contextlib.suppress(subprocess.CalledProcessError):  # several trees without configurations of their own
+            names += _git(folder, "config", scope, "--includes", "--name-only", "--null", "--list")
+    filters = {name.rpartition(".")[0] for name in names.split("\0") if name.startswith("filter.")}
+    settings = [f"{name}.{key}" for name in sorted(filters) for key in ("clean=", "process=", "required=false")]
+    return [argument for setting in settings for argument in ("-c", setting)]
+
+
+def _git(folder: str, *arguments: str) -> str:
+    """Return what git prints. Raises CalledProcessError, TimeoutExpired, OSError."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    done = subprocess.run(
+        ["git", "-C", folder, *_SAFELY, *arguments],
+        check=True,
+        capture_output=True,
+        timeout=_GIT_SECONDS,
+        env={**environment, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
+        stdin=subprocess.DEVNULL,
+    )
+    return done.stdout.decode(errors="replace")
