@@ -241,7 +241,7 @@ class _Error(msgspec.Struct):
     frames: Several[_Frame] = []
     args: Several[Plain] = []
     values_at: Whole | None = None
-    #: Facts of ``watch.gpu_memory``.
+    #: Facts of ``worker.hooks.gpu_memory``.
     gpu_memory: dict[str, Plain | Several[dict[str, Plain]]] = {}
     causes: Several[_Error] = []
 
