@@ -1,7 +1,7 @@
 """What a rank shows: ``display(figure)`` and ``plt.show()`` send a picture to the job, everything else is printed.
 
 Only PNG and JPEG are sent: a page may show them without running anything of theirs. The job's supervisor keeps them
-(``supervisor.pictures``), which looks at each once more by ``form_of``.
+(``supervisor.parts``), which looks at each once more by ``form_of``.
 """
 
 from __future__ import annotations
