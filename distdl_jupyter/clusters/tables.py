@@ -18,7 +18,7 @@ _TERMINAL_SIGNS: dict[CheckLevel, str] = {"ok": "✓", "info": "·", "warning": 
 _SEVERITY: dict[CheckLevel, int] = {"error": 0, "warning": 1, "info": 2, "ok": 3}
 #: Hosts named one by one in a line of passed checks.
 _NAMED = 3
-#: Lines of passed checks of one kind, at most; beyond, one stands for them.
+#: The maximum number of lines for passed checks of one kind; more are counted in one line.
 _MOST_LINES = 8
 _ARROW = "→"
 
@@ -46,7 +46,7 @@ def _cluster_row(status: ClusterStatus, *, costs: bool) -> tuple[str, ...]:
 
 
 def cluster_cost(status: ClusterStatus) -> str:
-    """Return what a cluster's nodes cost now: ``2 nodes cost money: 1.05 USD/h``; "" when none does."""
+    """Return the present cost of a cluster's nodes: ``2 nodes cost money: 1.05 USD/h``; "" without any."""
     if not status.billed:
         return ""
     verb = "costs" if status.billed == 1 else "cost"
@@ -122,7 +122,7 @@ def check_rows(checks: Sequence[Check]) -> list[tuple[str, ...]]:
 
 
 def has_errors(checks: Iterable[Check]) -> bool:
-    """Say whether anything keeps a job from running."""
+    """Return whether a check failed, so that a job cannot run."""
     return any(check.level == "error" for check in checks)
 
 
@@ -192,7 +192,7 @@ def _check_lines(row: Check, node: int, what: int, indent: str, width: int) -> l
 
 
 def check_summary(checks: Iterable[Check]) -> str:
-    """Return the sum of the table: ``1 error, 2 warnings.``, ``All is well.``; a shared row counts once."""
+    """Return the number of errors and warnings: ``1 error, 2 warnings.``; a row of several hosts counts once."""
     levels = [row.level for row in merge_hosts(list(checks))]
     found = [plural(levels.count(level), level) for level in ("error", "warning") if level in levels]
     return f"{', '.join(found)}." if found else "No problems found."

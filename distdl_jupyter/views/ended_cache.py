@@ -1,11 +1,10 @@
-"""The rows of jobs that have ended, in one file: a thousand small files take many times longer to open than one.
+"""A cache of the rows of ended jobs in one file, because a thousand small files take many times longer to open.
 
-``ended.jsonl`` in the data directory is a cache. It may be deleted at any time. A supervisor leaves the row of its job
-there when the job has ended; a row that is missing is made by who lists the jobs, and one that is there twice is read
-once. An ended job stays as it is (see ``core.state``), so rows are never checked against the job's folder: a job whose
-folder is gone is listed by nobody.
+``ended.jsonl`` in the data directory may be deleted at any time. A supervisor appends the row of its job when the job
+has ended; a process that lists the jobs adds missing rows. Duplicate rows are read once. An ended job does not change
+(see ``core.state``), so its row is not compared with its folder; rows of jobs without a folder are not listed.
 
-One line a row, whole and in one write, so that processes may append at the same time::
+Each row is one line in one write, so that several processes may append at the same time::
 
     [version, {"row": {...}, "cluster": ..., "hosts": [...], "check": ...}]
 """
@@ -33,16 +32,16 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView
 
-#: To be raised when a row says something else of the same job than before.
+#: Raise it when the rules by which a row is made change.
 RULES = 8
 VERSION = f"{RULES}-{zlib.crc32(repr(tuple(JobRow.__dataclass_fields__)).encode()):08x}"
-#: Lines of removed jobs and such that may stand in the file besides as many as there are jobs.
+#: Lines of removed jobs that the file may have besides as many as there are jobs.
 _SPARE = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A row with what lists ask beyond it: kind of cluster, hosts of the ranks.
+    """A row with the type of the job's cluster and the hosts of its ranks, which pages do not get.
 
     ``check`` is the id of the check whose steps this job did on one process, "" for any other job.
     """
@@ -79,7 +78,7 @@ def _group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float | Non
 
 
 def leave(folder: JobFolder, view: JobView, spec: JobSpec) -> None:
-    """Keep the row of a job that has just ended, for those who will list it. Where it cannot be kept, it is not."""
+    """Store the row of a job that has just ended. An error of the file system is ignored."""
     found = listed(folder, view, spec)
     if not found.active:
         with contextlib.suppress(OSError):
@@ -87,7 +86,7 @@ def leave(folder: JobFolder, view: JobView, spec: JobSpec) -> None:
 
 
 class Ended:
-    """The file's rows by id. ``refresh`` takes in what others appended; one thread at a time."""
+    """The file's rows by id. ``refresh`` reads what other processes appended. Use it from one thread at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -96,7 +95,7 @@ class Ended:
         self.rows: dict[str, Listed] = {}
 
     def refresh(self) -> None:
-        """Read what stands behind the last line that was read; all of it when the file is another one."""
+        """Read the lines after the last one that was read, or all lines if the file was replaced."""
         with contextlib.suppress(OSError), self._path.open("rb") as file:
             now = os.fstat(file.fileno())
             if now.st_ino != self._identity or now.st_size < self._cursor:
@@ -115,7 +114,7 @@ class Ended:
                 self.rows[found.row.id] = found
 
     def add(self, new: Iterable[Listed]) -> None:
-        """Keep rows of jobs that have ended. Where they cannot be kept, other processes read those jobs themselves."""
+        """Store rows of ended jobs. If they cannot be stored, other processes read those jobs themselves."""
         lines = []
         for one in new:
             self.rows[one.row.id] = one
@@ -124,9 +123,9 @@ class Ended:
             _append(self._path, b"".join(lines))
 
     def tidy(self, ids: Collection[str]) -> None:
-        """Forget the rows of jobs that are not there any more; write the file anew when it holds too many of them.
+        """Drop the rows of removed jobs, and rewrite the file if it has too many of them.
 
-        A line that another process appends meanwhile may be lost, which costs one look at that job.
+        A line that another process appends meanwhile may be lost; then that job is read once more.
         """
         for id_ in [id_ for id_ in self.rows if id_ not in ids]:
             del self.rows[id_]

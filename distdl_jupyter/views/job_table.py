@@ -52,7 +52,7 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSummary:
-    """What a row of a list and the head of a panel say of a job."""
+    """The fields of a job that both its row in a list and the head of its panel show."""
 
     id: str
     name: str
