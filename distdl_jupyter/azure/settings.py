@@ -1,9 +1,8 @@
 """The user's settings for Azure, and the addresses of Azure's clouds.
 
-Settings are stored in ``distdl_azure.json`` in Jupyter's configuration folder of the user, so that kernels, the server,
-supervisors and the command line use the same. They hold names and ids, no secret. The addresses in ``clouds.json`` are
-those of azure-ai-ml 1.35.2; a JSON file with the fields of ``Cloud`` describes another cloud, such as
-Azure Stack Hub or a stand-in.
+Kernels, the server, supervisors and the command line use the same settings. They hold names and ids, no secret. The
+addresses in ``clouds.json`` are those of azure-ai-ml 1.35.2; a JSON file with the fields of ``Cloud`` describes another
+cloud, such as Azure Stack Hub or a stand-in.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from distdl_jupyter.core import atomic_write
-from distdl_jupyter.core.aliases import unknown
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.user_settings import SettingsFile
 
 TokenCache = Literal["", "keyring"]
 CredentialKind = Literal["default", "device_code", "browser"]
@@ -104,25 +102,13 @@ def _read_cloud(name: str) -> Cloud:
         ) from None
 
 
-def file() -> Path:
-    """Return the path of the settings."""
-    from jupyter_core.paths import jupyter_config_dir
-
-    return Path(jupyter_config_dir()) / "distdl_azure.json"
-
-
-def read() -> AzureSettings:
-    """Return the settings, or defaults without a file. Raises DistDLError if the file is invalid."""
-    try:
-        return msgspec.json.decode(file().read_bytes(), type=AzureSettings)
-    except FileNotFoundError:
-        return AzureSettings()
-    except (OSError, ValueError) as error:
-        raise DistDLError(
-            f"The settings for Azure in {file()} cannot be read ({type(error).__name__}).",
-            code="azure-settings-unreadable",
-            hint="Correct or delete that file.",
-        ) from None
+FILE = SettingsFile(
+    name="distdl_azure.json",
+    type=AzureSettings,
+    allowed={"credential": "default, device_code or browser", "token_cache": "keyring or empty"},
+    secrets="Keys and other secrets are not stored in the settings: sign in instead.",
+)
+read = FILE.read
 
 
 def changed(**changes: Any) -> AzureSettings:
@@ -130,24 +116,7 @@ def changed(**changes: Any) -> AzureSettings:
 
     A sign-in ends when settings that it depends on change.
     """
-    for name in changes:
-        if name not in AzureSettings.__struct_fields__:
-            raise InvalidSpec(
-                unknown(name, AzureSettings.__struct_fields__, "setting", "for Azure"),
-                code="azure-setting-unknown",
-                field=name,
-                hint="Keys and other secrets are not stored in the settings: sign in instead.",
-            )
-    before = read()
-    values = msgspec.to_builtins(before) | {name: str(value or "") for name, value in changes.items()}
-    try:
-        settings = msgspec.convert({name: value for name, value in values.items() if value}, AzureSettings)
-    except msgspec.ValidationError as error:
-        name = str(error).rpartition("$.")[2].rstrip("`")
-        allowed = {"credential": "default, device_code or browser", "token_cache": "keyring or empty"}[name]
-        raise InvalidSpec(
-            f"Unknown {name} {changes.get(name)!r}. It must be {allowed}.", code="azure-setting-invalid", field=name
-        ) from None
+    before, settings = read(), FILE.changed(changes, "Azure")
     _ = settings.endpoints
     if "record" not in changes and any(getattr(before, name) != getattr(settings, name) for name in _SIGN_IN):
         return msgspec.structs.replace(settings, record="")
@@ -156,6 +125,4 @@ def changed(**changes: Any) -> AzureSettings:
 
 def change(**changes: Any) -> AzureSettings:
     """Store some changes and return the settings. Raises InvalidSpec."""
-    settings = changed(**changes)
-    atomic_write.write(file(), msgspec.to_builtins(settings))
-    return settings
+    return FILE.write(changed(**changes))

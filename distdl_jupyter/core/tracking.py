@@ -45,8 +45,8 @@ class TrackerRecord(msgspec.Struct, frozen=True):
     """Progress of one tracker with a job, in ``tracking/TRACKER.json`` of the job's folder, without secrets.
 
     ``run`` is the run's id and ``place`` where it is; ``url`` is a page of the run, or "". ``events`` are the bytes of
-    events that were written, ``samples`` the time of the last sample of resources (epoch seconds). ``trouble`` is a
-    sentence about what prevents progress, and ``done`` means that the whole job was written.
+    events that were written. ``trouble`` is a sentence about what prevents progress, and ``done`` means that the whole
+    job was written.
     """
 
     tracker: str
@@ -55,7 +55,6 @@ class TrackerRecord(msgspec.Struct, frozen=True):
     place: str = ""
     url: str = ""
     events: int = 0
-    samples: float = 0.0
     trouble: str = ""
     done: bool = False
 

@@ -8,7 +8,6 @@ another process continues there with the same run. Standard input has variables 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import json
 import logging
@@ -29,7 +28,6 @@ from distdl_jupyter.core.events import read
 from distdl_jupyter.core.options import ABOUT, DEFAULTS
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.redact import text as masked
-from distdl_jupyter.core.resources import ResourceReader
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.tracking import settings
@@ -41,14 +39,14 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.events import Event
     from distdl_jupyter.core.spec import JobSpec
 
-#: Seconds between polls, between retries at most, and between two points of resources.
-_POLL, _LONGEST_PAUSE, _RESOURCES = 1.0, 30.0, 10.0
+#: Seconds between polls, and between retries at most.
+_POLL, _LONGEST_PAUSE = 1.0, 30.0
 #: Seconds for which a tracker is retried after the job has ended or lost its supervisor.
 PATIENCE = 600.0
 #: Seconds, by the times of events, after which the mean of a step no longer waits for ranks.
 _LATE = 10.0
-#: Bytes of events in one batch, and how often a crashed process is restarted.
-_BATCH, _MOST_CRASHES = 1_000_000, 3
+#: Bytes of events in one batch.
+_BATCH = 1_000_000
 #: Variables of a job that its trackers get.
 _VARIABLES = ("MLFLOW_", "WANDB_", "AZURE_", "AWS_", "DATABRICKS_")
 #: Options that are tags, or that may hold data of others.
@@ -64,30 +62,26 @@ class TrackerProcesses:
     def __init__(self, folder: JobFolder, spec: JobSpec, secret_variables: Mapping[str, str]) -> None:
         self._folder = folder
         self._variables = {**spec.environment_variables, **secret_variables}
-        self._crashes = dict.fromkeys(names := trackers_of(spec), 0)
-        self._troubles = {name: tracking.read(folder.path, name).trouble for name in names}
+        self._troubles = {name: tracking.read(folder.path, name).trouble for name in trackers_of(spec)}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._polled = 0.0
 
     def start(self) -> None:
-        """Start each that does not run and is not done; one that an earlier supervisor started goes on."""
-        for name in self._crashes:
+        """Start each that does not run, unless the job is complete in its tracker."""
+        for name in self._troubles:
             is_running = name in self._processes and self._processes[name].poll() is None
             if not is_running and not tracking.read(self._folder.path, name).done:
                 with contextlib.suppress(OSError):
                     self._processes[name] = start(self._folder, name, self._variables)
 
     def news(self) -> Iterator[tuple[str, str]]:
-        """Yield level and sentence for each tracker that got into trouble or out of it; restart a crashed one."""
+        """Yield level and sentence for each tracker that got into trouble or out of it."""
         if time.monotonic() - self._polled < _POLL:
             return
         self._polled = time.monotonic()
-        for name, crashes in self._crashes.items():
-            if name in self._processes and self._processes[name].poll() and crashes < _MOST_CRASHES:
-                self._crashes[name] += 1
-                self.start()
+        for name, trouble in self._troubles.items():
             record = tracking.read(self._folder.path, name)
-            if record.trouble != self._troubles[name]:
+            if record.trouble != trouble:
                 self._troubles[name] = record.trouble
                 level = "warning" if record.trouble else "info"
                 yield level, record.trouble or f"{record.title} is up to date again."
@@ -123,45 +117,39 @@ def bring_up_to_date(folder: JobFolder, names: Sequence[str] = ()) -> dict[str, 
 # what is written --------------------------------------------------------------------------------
 
 
-class PointFold:
-    """Turns the events of a job into points: of each rank, the mean over ranks, or both (``metrics``)."""
+class MeanFold:
+    """Turns the events of a job into the mean of each metric over ranks, step by step."""
 
-    def __init__(self, process_count: int, metrics: str) -> None:
-        self._count, self._metrics = process_count, metrics
-        #: Of each metric, the steps that wait for ranks, in the order of their first values.
-        self._steps: dict[str, dict[float, dict[int, Point]]] = {}
+    def __init__(self, process_count: int) -> None:
+        self._count = process_count
+        #: The values by rank of the metrics and steps that wait for ranks, in the order of their first values.
+        self._pending: dict[tuple[str, float], dict[int, Point]] = {}
 
     def apply(self, event: Event) -> list[Point]:
-        """Return the points that are complete with an event."""
+        """Return the means that are complete with an event, and those of steps that started too long ago."""
+        now, complete = float(event["t"]), []
+        if event["type"] == "restart":
+            return self.flush()
         if event["type"] == "world":
             self._count = int(event.get("process_count") or self._count)
-        elif event["type"] == "restart":
-            return self.flush()
-        if event["type"] != "metric":
-            return self._complete(float(event["t"]))
-        rank, step, t = int(event["rank"]), float(event["step"]), float(event["t"])
-        points = [Point(name, step, t, float(value), rank) for name, value in event["values"].items()]
-        for point in points if self._metrics != "ranks" else ():
-            self._steps.setdefault(point.name, {}).setdefault(step, {})[rank] = point
-        return (points if self._metrics != "mean" else []) + self._complete(t)
-
-    def _complete(self, now: float) -> list[Point]:
-        """Return the means of steps that all ranks reported, or that started too long ago."""
-        means = []
-        for steps in self._steps.values():
-            while steps:
-                step, values = next(iter(steps.items()))
-                points = list(values.values())
-                if len(points) < self._count and now - points[0].t <= _LATE:
-                    break
-                del steps[step]
-                mean = sum(point.value for point in points) / len(points)
-                means.append(Point(points[0].name, step, max(point.t for point in points), mean))
+        elif event["type"] == "metric":
+            step = float(event["step"])
+            for name, value in event["values"].items():
+                points = self._pending.setdefault((name, step), {})
+                points[int(event["rank"])] = Point(name, step, now, float(value))
+                complete += [(name, step)] if len(points) >= self._count else []
+        means = [self._mean(key) for key in complete]
+        while self._pending and now - next(iter(next(iter(self._pending.values())).values())).t > _LATE:
+            means.append(self._mean(next(iter(self._pending))))
         return means
+
+    def _mean(self, key: tuple[str, float]) -> Point:
+        points = self._pending.pop(key).values()
+        return Point(*key, max(point.t for point in points), sum(point.value for point in points) / len(points))
 
     def flush(self) -> list[Point]:
         """Return the means of all steps that wait."""
-        return self._complete(float("inf"))
+        return [self._mean(key) for key in list(self._pending)]
 
 
 def parameters(spec: JobSpec) -> dict[str, str]:
@@ -210,76 +198,79 @@ class Trouble(Exception):
 class RunWriter:
     """Writes a job into one tracker."""
 
-    def __init__(self, folder: JobFolder, tracker: Adapter, metrics: str, artifacts: str) -> None:
-        self.record = tracking.read(folder.path, tracker.name)
+    def __init__(self, folder: JobFolder, tracker: Adapter, artifacts: str) -> None:
+        self._record = tracking.read(folder.path, tracker.name)
         if tracker.starts_over:
-            self.record = replace(self.record, events=0, samples=0.0)
+            self._record = replace(self._record, events=0)
         self._folder, self._tracker, self._artifacts = folder, tracker, artifacts
         self._spec = folder.spec()
-        self.view = JobView.of(self._spec)
-        self._fold = PointFold(self._spec.process_count, metrics)
-        self._resources = ResourceReader(folder.resources)
-        self._sampled: dict[int, float] = {}
+        self._view = JobView.of(self._spec)
+        self._fold = MeanFold(self._spec.process_count)
         self._is_open = False
         self._described: JobEnvironment | None = None
         #: Points that are not written yet, and the position behind their events.
         self._points: list[Point] = []
         self._position = 0
-        while self._position < self.record.events and self._read(self.record.events - self._position):
+        while self._position < self._record.events and self._read(self._record.events - self._position):
             self._points.clear()
 
     def _read(self, limit: int = _BATCH) -> bool:
         """Fold the next events; return whether there were any."""
         events, position = read(self._folder.events, self._position, limit)
         for event in events:
-            self.view.apply(event)
+            self._view.apply(event)
             self._points += self._fold.apply(event)
         is_new, self._position = position > self._position, position
         return is_new
 
-    def step(self) -> bool:
+    def follow(self) -> str:
+        """Write the job until all is written or ``PATIENCE`` is over; return the outcome. Raises DistDLError, OSError.
+
+        A tracker that is in trouble is retried.
+        """
+        pause, over = _POLL, None
+        while self._folder.spec_file.exists():
+            try:
+                if self._step():
+                    return "complete"
+                self._keep(trouble="")
+                pause = _POLL
+            except Trouble as trouble:
+                if pause > _POLL or self._view.state.ended:  # a single failure is not reported
+                    self._keep(trouble=str(trouble))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            is_over = self._view.state.ended or self._folder.supervisor().is_dead
+            over = (over or time.monotonic()) if is_over else None
+            if over and time.monotonic() - over > PATIENCE:
+                return self._record.trouble or "the supervisor of the job has ended"
+            time.sleep(pause)
+        return "the job's folder is gone"
+
+    def _step(self) -> bool:
         """Write what is new; return whether the whole job is written. Raises Trouble, OSError."""
         if not self._is_open:
-            run, experiment, url = self._call(self._tracker.open, self.record)
+            run, experiment, url = self._call(self._tracker.open, self._record)
             self._is_open = True
-            self.keep(run=run, experiment=experiment, url=url, place=self._tracker.place, done=False)
+            self._keep(run=run, experiment=experiment, url=url, place=self._tracker.place, done=False)
         known = environment.read(self._folder)
         if known != self._described:  # the versions and the state of git are known later
             self._call(self._tracker.describe, parameters(self._spec), tags(self._spec, known))
             self._described = known
-        self._write()
-        while self._read():
+        while self._read() or self._points:
             self._write()
-        samples = self._read_resources()
-        if self.view.state.ended:
+        if self._view.state.ended:
             self._points += self._fold.flush()
-        self._write(samples=max(samples, self.record.samples))
-        if self.view.state.ended:
+            self._write()
             self._call(self._tracker.upload, self._folder.outputs, self._outputs())
-            self._call(self._tracker.close, self.view.state, self.view.ended)
-            self.keep(done=True, trouble="")
-        return self.record.done
+            self._call(self._tracker.close, self._view.state, self._view.ended)
+            self._keep(done=True, trouble="")
+        return self._record.done
 
-    def _write(self, **changes: Any) -> None:
+    def _write(self) -> None:
         if self._points:
             self._call(self._tracker.write, self._points)
             self._points = []
-        self.keep(events=self._position, **changes)
-
-    def _read_resources(self) -> float:
-        """Add what machines and ranks used, at most every 10 s, and return the time of the newest sample."""
-        newest = 0.0
-        for sample in self._resources.all():
-            if sample.t - max(self._sampled.get(sample.node, 0.0), self.record.samples) < _RESOURCES:
-                continue
-            newest = self._sampled[sample.node] = sample.t
-            uses: dict[str, Any] = {f"system/rank_{rank}": use for rank, use in sample.ranks.items()}
-            uses["system" if self._spec.node_count == 1 else f"system/node_{sample.node}"] = sample.machine
-            step = sample.t - (self.view.placed or self._spec.created)
-            for name, use in uses.items():
-                values = ((f"{name}/{key}", value) for key, value in dataclasses.asdict(use).items())
-                self._points += [Point(key, step, sample.t, value) for key, value in values if value is not None]
-        return newest
+        self._keep(events=self._position)
 
     def _outputs(self) -> list[Path]:
         if self._artifacts == "none":
@@ -294,19 +285,19 @@ class RunWriter:
         except (ImportError, DistDLError):
             raise
         except Exception as error:  # noqa: BLE001 - its text may hold what is secret
-            raise Trouble(explain(self.record.title, self._tracker.place, error)) from None
+            raise Trouble(explain(self._record.title, self._tracker.place, error)) from None
 
     def close(self) -> None:
         """Leave the run to another process, if the job has not ended."""
-        if self._is_open and not self.record.done:
+        if self._is_open and not self._record.done:
             self._call(self._tracker.close, None)
 
-    def keep(self, **changes: Any) -> None:
+    def _keep(self, **changes: Any) -> None:
         """Change the record. Raises OSError."""
-        record = replace(self.record, **changes)
-        if record != self.record:
+        record = replace(self._record, **changes)
+        if record != self._record:
             record.write(self._folder.path)
-        self.record = record
+        self._record = record
 
 
 def explain(title: str, place: str, error: BaseException) -> str:
@@ -321,29 +312,6 @@ def explain(title: str, place: str, error: BaseException) -> str:
     if isinstance(error, OSError) or re.search(r"[Cc]onnection|[Tt]imed? ?out|Max retries|[Cc]ommError", text):
         return f"{title} at {place} cannot be reached."
     return f"{title} at {place} rejected the request ({type(error.__cause__ or error).__name__})."
-
-
-def follow(writer: RunWriter, folder: JobFolder) -> str:
-    """Write a job until all is written or ``PATIENCE`` is over, and say how it went. Raises DistDLError, OSError."""
-    pause, over = _POLL, None
-    while folder.spec_file.exists():
-        try:
-            if writer.step():
-                return "complete"
-            writer.keep(trouble="")
-            pause = _POLL
-        except Trouble as trouble:
-            if pause > _POLL or writer.view.state.ended:  # a single failure is not reported
-                writer.keep(trouble=str(trouble))
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        if writer.view.state.ended or folder.supervisor().is_dead:
-            over = over or time.monotonic()
-            if time.monotonic() - over > PATIENCE:
-                return writer.record.trouble or "the supervisor of the job has ended"
-        else:
-            over = None
-        time.sleep(pause)
-    return "the job's folder is gone"
 
 
 def main() -> None:
@@ -364,9 +332,9 @@ def _run(folder: JobFolder, name: str) -> str:
     record.write(folder.path)
     try:
         known = settings.read()
-        writer = RunWriter(folder, KINDS[name](folder.spec(), folder.path, known), known.metrics, known.artifacts)
+        writer = RunWriter(folder, KINDS[name](folder.spec(), folder.path, known), known.artifacts)
         with contextlib.closing(writer):
-            return follow(writer, folder)
+            return writer.follow()
     except ImportError:
         text = f"{record.title} needs a package: pip install 'distdl-jupyter[{name}]'"
     except (Trouble, DistDLError) as error:

@@ -1,7 +1,7 @@
 """Settings of a user for messages, telemetry and experiment trackers, and the start of the processes that use them.
 
-The file ``distdl_monitoring.json`` in the user's Jupyter configuration folder has mode 0600. The address for messages
-and that of a tracking server are secrets. Keys and connection strings of telemetry stay in the environment.
+The address for messages and that of a tracking server are secrets. Keys and connection strings of telemetry stay in the
+environment.
 """
 
 from __future__ import annotations
@@ -13,36 +13,25 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TextIO
 
 import msgspec
 
-from distdl_jupyter.core import atomic_write, tracking
-from distdl_jupyter.core.aliases import unknown
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core import tracking
+from distdl_jupyter.core.user_settings import SettingsFile
 
-FILE = "distdl_monitoring.json"
 #: The names of ``%dist_config monitoring`` and ``%dist_config tracking``.
 MONITORING = ("enabled", "address", "notify")
-TRACKING = ("track", "mlflow", "experiment", "metrics", "artifacts", "wandb", "wandb_project")
+TRACKING = ("track", "mlflow", "artifacts")
 #: Events that send a message, as ``core.alerts.Kind``.
 KINDS = "end,failure,stall,nan,rule"
-_ALLOWED = {
-    "enabled": "true or false",
-    "notify": f"some of {KINDS}",
-    "mlflow": "an address without spaces, for example https://tracking.example or sqlite:////home/me/mlflow.db",
-    "metrics": "mean, ranks or both",
-    "artifacts": "outputs, all or none",
-    "wandb": "online or offline",
-}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings by their names.
 
     ``enabled`` exports ended jobs to OpenTelemetry, ``address`` names the service for messages, ``notify`` the events
-    that send one, ``track`` the trackers of jobs that set none, ``experiment`` the experiment for new MLflow runs.
+    that send one, ``track`` the trackers of jobs that set none, ``mlflow`` the address of MLflow.
     """
 
     enabled: bool = False
@@ -50,32 +39,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     notify: Annotated[str, msgspec.Meta(pattern=f"^(({KINDS.replace(',', '|')})(,(?=.)|$))+$")] = KINDS
     track: str = ""
     mlflow: Annotated[str, msgspec.Meta(pattern=r"^\S*$")] = ""
-    experiment: str = "distdl_jupyter"
-    metrics: Literal["mean", "ranks", "both"] = "mean"
     artifacts: Literal["outputs", "all", "none"] = "outputs"
-    wandb: Literal["online", "offline"] = "online"
-    wandb_project: str = "distdl_jupyter"
 
 
-def file() -> Path:
-    """Return the path of the settings."""
-    from jupyter_core.paths import jupyter_config_dir
-
-    return Path(jupyter_config_dir()) / FILE
-
-
-def read() -> Settings:
-    """Return the settings, the defaults if there is no file. Raises DistDLError if it is broken."""
-    try:
-        return msgspec.json.decode(file().read_bytes(), type=Settings)
-    except FileNotFoundError:
-        return Settings()
-    except (OSError, ValueError) as error:
-        raise DistDLError(
-            f"Cannot read the settings in {file()} ({type(error).__name__}).",
-            code="settings-unreadable",
-            hint="Correct or delete that file.",
-        ) from None
+FILE = SettingsFile(
+    name="distdl_monitoring.json",
+    type=Settings,
+    allowed={
+        "enabled": "true or false",
+        "notify": f"some of {KINDS}",
+        "mlflow": "an address without spaces, for example https://tracking.example or sqlite:////home/me/mlflow.db",
+        "artifacts": "outputs, all or none",
+    },
+    secrets="Keys, tokens and destinations of telemetry are set in the environment of Jupyter.",
+)
+read = FILE.read
 
 
 def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **changes: Any) -> Settings:
@@ -83,23 +61,11 @@ def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **changes: Any) -
 
     An ``address`` is not checked here: ``messages.configure`` does.
     """
-    for name in changes:
-        if name not in names:
-            text = unknown(name, names, "setting", "for monitoring" if names == MONITORING else "for tracking")
-            hint = "Keys, tokens and destinations of telemetry are set in the environment of Jupyter."
-            raise InvalidSpec(text, code="setting-unknown", field=name, hint=hint)
-    values = msgspec.to_builtins(read()) | {name: str(value or "").strip() for name, value in changes.items()}
     if "track" in changes:
-        values["track"] = tracking.check(changes["track"], "track") or ""
-    values["notify"] = values.get("notify", KINDS).replace(" ", "")
-    try:
-        settings = msgspec.convert({name: value for name, value in values.items() if value}, Settings, strict=False)
-    except msgspec.ValidationError as error:
-        name = str(error).rpartition(".")[2].rstrip("`")
-        message = f"The value of {name} must be {_ALLOWED[name]}."
-        raise InvalidSpec(message, code="setting-invalid", field=name) from None
-    atomic_write.write(file(), msgspec.to_builtins(settings))
-    return settings
+        changes["track"] = tracking.check(changes["track"], "track")
+    if "notify" in changes:
+        changes["notify"] = str(changes["notify"] or "").replace(" ", "")
+    return FILE.write(FILE.changed(changes, "monitoring" if names == MONITORING else "tracking", names))
 
 
 def start_process(

@@ -1,4 +1,4 @@
-"""Ended jobs as OpenTelemetry spans and metrics, sent to Application Insights and to OTLP endpoints.
+"""Ended jobs as OpenTelemetry spans, sent to Application Insights and to OTLP endpoints.
 
 ``python -m distdl_jupyter.tracking.telemetry JOB_FOLDER`` sends one ended job and exits within ``TIMEOUT`` seconds. It
 sends the job's id, type of cluster, backend, counts, state and durations. It never sends code, arguments, paths,
@@ -8,11 +8,10 @@ names of people, machines, jobs, data or metrics, log lines or error messages.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 TIMEOUT = 20
 #: What each exporter reads its destination from; the first is Application Insights, the others are OTLP's standard.
 CONNECTION_STRING = "APPLICATIONINSIGHTS_CONNECTION_STRING"
-ENDPOINTS = tuple(f"OTEL_EXPORTER_OTLP_{name}ENDPOINT" for name in ("", "TRACES_", "METRICS_"))
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 #: Variables that keep Azure's exporter from sending anything to Microsoft's own statistics.
 SILENCE = {
     "APPLICATIONINSIGHTS_STATSBEAT_DISABLED_ALL": "true",
@@ -40,6 +39,7 @@ SILENCE = {
     "APPLICATIONINSIGHTS_CONTROLPLANE_DISABLED": "true",
     "APPLICATIONINSIGHTS_OPENTELEMETRY_RESOURCE_METRIC_DISABLED": "true",
 }
+_FAILED = (State.FAILED, State.LOST)
 _PARTS = ("stage", "start", "rendezvous", "train", "collect")
 _NAME = "distdl_jupyter"
 
@@ -50,7 +50,6 @@ class Span(NamedTuple):
     name: str
     begin: float
     end: float
-    failed: bool = False
 
 
 def destinations() -> list[str]:
@@ -87,72 +86,46 @@ def summarize(spec: JobSpec, events: Iterable[Event]) -> tuple[list[Span], dict[
             begin = max(phase.begun, left_queue) if phase.phase == "start" else phase.begun
             stop = end if phase.seconds is None else phase.begun + phase.seconds
             spans.append(Span(phase.phase, begin, max(begin, stop)))
-    attributes: dict[str, str | int] = {
+    return spans, {
         "distdl.cluster.kind": spec.cluster,
         "distdl.backend": spec.distributed_backend,
         "distdl.world_size": spec.process_count,
         "distdl.node_count": spec.node_count,
         "distdl.state": view.state.value,
+        **({"distdl.failed_rank": view.failure.rank} if view.failure else {}),
     }
-    if view.state in (State.FAILED, State.LOST):
-        for index in (0, max(index for index, span in enumerate(spans) if span.name != "collect")):
-            spans[index] = spans[index]._replace(failed=True)
-        if view.failure is not None:
-            attributes["distdl.failed_rank"] = view.failure.rank
-    return spans, attributes
-
-
-def _exporters() -> Iterator[tuple[Any, Any]]:
-    """Yield an exporter of spans and one of metrics for each destination."""
-    if os.environ.get(CONNECTION_STRING):
-        from azure.monitor.opentelemetry.exporter import AzureMonitorMetricExporter, AzureMonitorTraceExporter
-
-        off = {"disable_offline_storage": True}
-        yield AzureMonitorTraceExporter(**off), AzureMonitorMetricExporter(**off)
-    if any(os.environ.get(name) for name in ENDPOINTS):
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-        yield OTLPSpanExporter(), OTLPMetricExporter()
 
 
 def send(id_: str, parts: Sequence[Span], attributes: Mapping[str, str | int]) -> bool:
-    """Send the spans of a job, and metrics of them, to all destinations; return whether all accepted the spans."""
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    """Send the spans of a job to all destinations; return whether all accepted them."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON
     from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
     os.environ.update(SILENCE)
+    exporters: list[Any] = []
+    if os.environ.get(CONNECTION_STRING):
+        from azure.monitor.opentelemetry.exporter import AzureMonitorTraceExporter
+
+        exporters.append(AzureMonitorTraceExporter(disable_offline_storage=True))
+    if any(os.environ.get(name) for name in ENDPOINTS):
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        exporters.append(OTLPSpanExporter())
     # Without a device.id Azure's exporter sends the name of this machine.
     service = {"service.name": os.environ.get("OTEL_SERVICE_NAME") or _NAME, "service.version": __version__}
     resource = Resource.create({**service, "service.instance.id": id_, "device.id": _NAME})
     tracer = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False).get_tracer(_NAME)
-    results = []
-    for span_exporter, metric_exporter in _exporters():
+    spans: list[Any] = []
+    for name, begin, end in parts:
         # Application Insights shows a consumer as a request, and its parts below it.
-        root = tracer.start_span("job", None, SpanKind.CONSUMER, attributes, start_time=int(parts[0].begin * 1e9))
-        root.set_attribute("distdl.job.id", id_)
-        context, spans = set_span_in_context(root), [root]
-        for part in parts[1:]:
-            start_time = int(part.begin * 1e9)
-            spans.append(tracer.start_span(part.name, context, attributes=attributes, start_time=start_time))
-        for part, span in zip(parts, spans, strict=True):
-            span.set_status(Status(StatusCode.ERROR if part.failed else StatusCode.OK))
-            span.end(int(part.end * 1e9))
-        results.append(span_exporter.export(spans).name)
-        # Sends only on force_flush, as the exporter prefers to aggregate.
-        reader = PeriodicExportingMetricReader(metric_exporter, export_interval_millis=math.inf)
-        meter = MeterProvider([reader], resource, shutdown_on_exit=False).get_meter(_NAME)
-        meter.create_counter("distdl.jobs.submitted", unit="{job}").add(1, attributes)
-        meter.create_counter("distdl.jobs.failed", unit="{job}").add(int(parts[0].failed), attributes)
-        for part in parts:
-            name = "distdl.job.duration" if part is parts[0] else f"distdl.job.{part.name}.duration"
-            meter.create_histogram(name, unit="s").record(part.end - part.begin, attributes)
-        reader.force_flush()
-    return set(results) == {"SUCCESS"}
+        context, kind = (set_span_in_context(spans[0]), SpanKind.INTERNAL) if spans else (None, SpanKind.CONSUMER)
+        spans.append(tracer.start_span(name, context, kind, attributes, start_time=int(begin * 1e9)))
+        spans[-1].set_attribute("distdl.job.id", id_)
+        spans[-1].set_status(Status(StatusCode.ERROR if attributes["distdl.state"] in _FAILED else StatusCode.OK))
+        spans[-1].end(int(end * 1e9))
+    return {exporter.export(spans).name for exporter in exporters} == {"SUCCESS"}
 
 
 def main() -> None:

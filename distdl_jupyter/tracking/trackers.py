@@ -6,6 +6,7 @@ An adapter may raise anything: ``runs`` turns it into one sentence without addre
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -26,42 +27,41 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.tracking import TrackerRecord
     from distdl_jupyter.tracking.settings import Settings
 
-#: Seconds that a server has to respond.
-_TIMEOUT = 20
+#: The MLflow experiment and the W&B project of jobs whose environment names none.
+_PROJECT = "distdl_jupyter"
 #: The most metrics and parameters of one request, and the longest value of a parameter and of a tag in MLflow.
 _BATCH, _PARAMS, _LONGEST_PARAM, _LONGEST_TAG = 1000, 100, 500, 5000
-#: Switches off usage reports and output of the libraries.
+#: Limits the time that a server has to respond, and switches off usage reports and output of the libraries.
 SILENCE = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    "DO_NOT_TRACK": "true",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_TIMEOUT),
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
+    "DO_NOT_TRACK": "true",
     "GIT_PYTHON_REFRESH": "quiet",
-    "WANDB_ERROR_REPORTING": "false",
-    "WANDB_SILENT": "true",
     "WANDB_CONSOLE": "off",
+    "WANDB_DISABLE_CODE": "true",
+    "WANDB_DISABLE_GIT": "true",
+    "WANDB_ERROR_REPORTING": "false",
+    "WANDB_INIT_TIMEOUT": "20",
+    "WANDB_SILENT": "true",
+    "WANDB_X_DISABLE_MACHINE_INFO": "true",
+    "WANDB_X_DISABLE_STATS": "true",
 }
 
 
 class Point(NamedTuple):
-    """One value of a metric at a step and a time (epoch seconds); ``rank`` is None for the mean and for machines."""
+    """The mean of a metric over ranks at a step and a time (epoch seconds)."""
 
     name: str
     step: float
     t: float
     value: float
-    rank: int | None = None
-
-    @property
-    def curve(self) -> str:
-        """The name where all curves of a run are in one list."""
-        return self.name if self.rank is None else f"{self.name}/rank_{self.rank}"
 
 
 class Tracker:
-    """What all adapters have; DistDLError and ImportError mean that a retry cannot help.
+    """The parts that all adapters share; DistDLError and ImportError mean that a retry cannot help.
 
     ``open`` opens the recorded run, else that of the job, else a new one, and returns run, experiment and page.
     ``describe`` may be called again. What ``write`` wrote is stored when it returns. ``close`` ends the run as the job
@@ -75,7 +75,7 @@ class Tracker:
     starts_over = False
 
     def __init__(self, spec: JobSpec, job: Path, settings: Settings) -> None:
-        self.spec, self.settings = spec, settings
+        self.spec = spec
         self.group = spec.group.name if spec.group else ""
         self.folder = tracking.folder_of(job, self.name)
 
@@ -116,7 +116,7 @@ class MLflow(Tracker):
         if self._address.startswith("azureml:") and not (find_spec("azureml") and find_spec("azureml.mlflow")):
             text = "Azure ML tracking needs a package: pip install azureml-mlflow"
             raise DistDLError(text, code="tracker-package-missing")
-        self._entities: Any = mlflow.entities
+        self._mlflow: Any = mlflow
         self._client: Any = None
         self._run = ""
 
@@ -126,11 +126,9 @@ class MLflow(Tracker):
             text = f"The job's run is in MLflow at {record.place}, but the settings now name {self.place}."
             raise DistDLError(text, code="tracker-elsewhere")
         if self._client is None:
-            from mlflow import MlflowClient
-
             if self._is_local:
                 (store.home() / "mlflow").mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._client = MlflowClient(tracking_uri=self._address)
+            self._client = self._mlflow.MlflowClient(tracking_uri=self._address)
         experiment = record.experiment or self._experiment()
         self._run = record.run or self._find_or_create(experiment)
         self._client.update_run(self._run, status="RUNNING")
@@ -139,7 +137,7 @@ class MLflow(Tracker):
         return self._run, experiment, page if split.scheme in ("http", "https") else ""
 
     def _experiment(self) -> str:
-        name = self.group or self.settings.experiment
+        name = self.group or os.environ.get("MLFLOW_EXPERIMENT_NAME") or _PROJECT
         options = {"artifact_location": str(store.home() / "mlflow" / "artifacts")} if self._is_local else {}
         if self._client.get_experiment_by_name(name) is None:
             with contextlib.suppress(Exception):  # another job may have created it at the same moment
@@ -149,37 +147,28 @@ class MLflow(Tracker):
     def _find_or_create(self, experiment: str) -> str:
         """Return the run of the job: it exists already if an earlier response was lost."""
         runs = self._client.search_runs([experiment], f"tags.`distdl.job_id` = '{self.spec.id}'", max_results=1)
-        run = (
-            runs[0]
-            if runs
-            else self._client.create_run(
-                experiment,
-                start_time=int(1000 * self.spec.created),
-                tags={"distdl.job_id": self.spec.id},
-                run_name=self.spec.name,
-            )
-        )
-        return str(run.info.run_id)
+        if not runs:
+            tags, begun = {"distdl.job_id": self.spec.id}, int(1000 * self.spec.created)
+            runs = [self._client.create_run(experiment, begun, tags, self.spec.name)]
+        return str(runs[0].info.run_id)
 
     def describe(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """Write parameters and tags."""
         # MLflow's own names of the commit, the branch and the notebook.
         names = {"git.commit": "source.git.commit", "git.branch": "source.git.branch", "distdl.notebook": "source.name"}
         tags = {**tags, **{f"mlflow.{theirs}": tags[ours] for ours, theirs in names.items() if ours in tags}}
-        entries = [self._entities.RunTag(name, value[:_LONGEST_TAG]) for name, value in tags.items()]
-        self._client.log_batch(self._run, tags=entries)
-        params = [self._entities.Param(_name(name), value[:_LONGEST_PARAM]) for name, value in parameters.items()]
-        for begin in range(0, len(params), _PARAMS):
-            self._client.log_batch(self._run, params=params[begin : begin + _PARAMS])
+        entities = self._mlflow.entities
+        self._client.log_batch(self._run, tags=[entities.RunTag(name, tags[name][:_LONGEST_TAG]) for name in tags])
+        params = [entities.Param(_name(name), value[:_LONGEST_PARAM]) for name, value in parameters.items()]
+        for batch in _batched(params, _PARAMS):
+            self._client.log_batch(self._run, params=batch)
 
     def write(self, points: Sequence[Point]) -> None:
         """Write points."""
-        metrics = [
-            self._entities.Metric(_name(point.curve), point.value, int(1000 * point.t), round(point.step))
-            for point in points
-        ]
-        for begin in range(0, len(metrics), _BATCH):
-            self._client.log_batch(self._run, metrics=metrics[begin : begin + _BATCH])
+        metric = self._mlflow.entities.Metric
+        metrics = [metric(_name(name), value, int(1000 * t), round(step)) for name, step, t, value in points]
+        for batch in _batched(metrics, _BATCH):
+            self._client.log_batch(self._run, metrics=batch)
 
     def upload(self, folder: Path, files: Sequence[Path]) -> None:
         """Upload files."""
@@ -199,7 +188,7 @@ def _name(text: str) -> str:
 
 
 class TensorBoard(Tracker):
-    """Event files in the job's folder: a run for means and machines, and one for each rank."""
+    """Event files in the job's folder."""
 
     name = "tensorboard"
 
@@ -211,29 +200,25 @@ class TensorBoard(Tracker):
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self.place = str(self.folder)
-        self._event, self._summary, self._writer = event_pb2.Event, summary_pb2.Summary, EventFileWriter
-        self._writers: dict[str, Any] = {}
+        self._event, self._summary, self._file = event_pb2.Event, summary_pb2.Summary, EventFileWriter
+        self._writer: Any = None
 
     def open(self, record: TrackerRecord) -> tuple[str, str, str]:
         """Open the run."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._writer = self._file(str(self.folder / "mean"))
         return self.spec.id, "", ""
 
     def write(self, points: Sequence[Point]) -> None:
         """Write points."""
-        for name, step, t, value, rank in points:
-            run = "mean" if rank is None else f"rank_{rank}"
-            if run not in self._writers:
-                self._writers[run] = self._writer(str(self.folder / run))
+        for name, step, t, value in points:
             summary = self._summary(value=[self._summary.Value(tag=name, simple_value=value)])
-            self._writers[run].add_event(self._event(wall_time=t, step=round(step), summary=summary))
-        for writer in self._writers.values():
-            writer.flush()
+            self._writer.add_event(self._event(wall_time=t, step=round(step), summary=summary))
+        self._writer.flush()
 
     def close(self, state: State | None, ended: float | None = None) -> None:
         """End the run."""
-        while self._writers:
-            self._writers.popitem()[1].close()
+        self._writer.close()
 
 
 class WandB(Tracker):
@@ -250,7 +235,7 @@ class WandB(Tracker):
         self._wandb: Any = wandb
         self._run: Any = None
         # Offline, no server knows what an earlier process wrote: a new folder gets all of it.
-        self.starts_over = settings.wandb == "offline" or os.environ.get("WANDB_MODE") == "offline"
+        self.starts_over = os.environ.get("WANDB_MODE") == "offline"
         server = os.environ.get("WANDB_BASE_URL", "https://wandb.ai")
         self.place = str(self.folder) if self.starts_over else host_of(server)
 
@@ -263,29 +248,20 @@ class WandB(Tracker):
         elif not (os.environ.get("WANDB_API_KEY") or self._wandb.api.api_key):
             text = "Weights & Biases needs a key. Set WANDB_API_KEY, or run: wandb login"
             raise DistDLError(text, code="tracker-key-missing")
-        quiet = self._wandb.Settings(
-            console="off",
-            silent=True,
-            disable_git=True,
-            disable_code=True,
-            x_disable_stats=True,
-            x_disable_machine_info=True,
-            init_timeout=_TIMEOUT,
-        )
+        project = os.environ.get("WANDB_PROJECT") or _PROJECT
         self._run = self._wandb.init(
-            project=self.settings.wandb_project,
+            project=project,
             id=self.spec.id,
             name=self.spec.name,
             group=self.group or None,
             dir=str(self.folder),
             mode="offline" if self.starts_over else "online",
-            settings=quiet,
             resume=None if self.starts_over else "allow",
         )
         # Steps may go back after a restart of the ranks; W&B's own steps cannot.
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
-        return self.spec.id, self.settings.wandb_project, "" if self.starts_over else str(self._run.url or "")
+        return self.spec.id, project, "" if self.starts_over else str(self._run.url or "")
 
     def describe(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """Write parameters and tags."""
@@ -293,11 +269,8 @@ class WandB(Tracker):
 
     def write(self, points: Sequence[Point]) -> None:
         """Write points."""
-        rows: dict[tuple[float, float], dict[str, float]] = {}
-        for point in points:
-            rows.setdefault((point.step, point.t), {})[point.curve] = point.value
-        for (step, t), values in rows.items():
-            self._run.log({"step": step, "_timestamp": t, **values})
+        for (step, t), group in itertools.groupby(points, lambda point: (point.step, point.t)):
+            self._run.log({"step": step, "_timestamp": t, **{point.name: point.value for point in group}})
 
     def upload(self, folder: Path, files: Sequence[Path]) -> None:
         """Upload files."""
@@ -311,6 +284,10 @@ class WandB(Tracker):
         """End the run."""
         if self._run is not None:
             self._run.finish(exit_code=0 if state in (None, State.COMPLETED) else 1)
+
+
+def _batched(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    return [items[begin : begin + size] for begin in range(0, len(items), size)]
 
 
 Adapter = MLflow | TensorBoard | WandB

@@ -45,5 +45,5 @@ def test_a_known_price_counts_where_the_cluster_bills_and_nowhere_else(azure):
 
 def test_a_broken_settings_file_costs_the_price_and_not_the_job(azure_settings):
     settings.change(region="westeurope")
-    settings.file().write_text("{")
+    settings.FILE.path.write_text("{")
     assert prices.node_price(None, "NC4as_T4_v3", bills=True) is None

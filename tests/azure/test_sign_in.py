@@ -203,7 +203,7 @@ def test_tokens_are_in_the_cache_and_nowhere_else(people, tmp_path):
     assert secrets_in(people, tmp_path) == [cache_file()]
     assert not [secret for secret in people.login.given if secret in repr(dict(os.environ))]
     assert USER in settings.read().record
-    for path in (cache_file(), settings.file()):
+    for path in (cache_file(), settings.FILE.path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 

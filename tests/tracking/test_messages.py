@@ -114,7 +114,7 @@ def test_settings_are_checked_stored_privately_and_shown_without_the_address(end
     assert "A message was sent to json." in output
     assert "notify = failure,rule" in output
     assert "secret-path" not in output
-    assert settings.file().stat().st_mode & 0o077 == 0
+    assert settings.FILE.path.stat().st_mode & 0o077 == 0
     settings.change(enabled="true")
     assert settings.read().notify == "failure,rule", "one setting does not change the others"
     wrong = {"address": "file:///etc/passwd", "notify": "everything", "enabled": "perhaps", "connection_string": "x=y"}
