@@ -1,11 +1,416 @@
-"""The contract of a cluster that starts jobs: what it says of itself, how jobs run on it, how they end."""
+"""The contract of a cluster that starts jobs: its descriptions, how jobs run on it, and how they end."""
 
 from __future__ import annotations
 
-from distdl_jupyter.testing.description import DescriptionContract
-from distdl_jupyter.testing.ending import EndingContract
-from distdl_jupyter.testing.running import RunningContract
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from distdl_jupyter.core.errors import DistDLError, LaunchFailed
+from distdl_jupyter.core.plan import Service
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.testing.backend import is_sentence
+from distdl_jupyter.testing.sample import SAVES, ClusterTests, Listener, Sample
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.base import Check
+    from distdl_jupyter.core.plan import Placement
+
+#: Seconds of a check: 30 whatever happens, and as long again for a machine that is busy with other tests.
+_CHECK_SECONDS = 60.0
+_ENDS = """
+import os, sys
+print("rank", os.environ["RANK"])
+sys.exit(3 * int(os.environ["RANK"]))
+"""
+_WRITES_MUCH = """
+import os, sys
+for number in range(5000):
+    print(os.environ["RANK"], "writes", number, "." * 60)
+print("and this", file=sys.stderr)
+os._exit(7)
+"""
+_LEAVES = """
+import os, sys
+print("here")
+sys.stdout.flush()
+os._exit(0)
+"""
+_DESCRIBES_ITSELF = """
+import json, os
+names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NODE_RANK", "NODE_COUNT", "HOST"]
+print(json.dumps({name: os.environ.get("DISTDL_" + name) for name in names}))
+print(json.dumps([os.environ.get("MY_SETTING"), os.environ["DISTDL_JOB_ID"], os.environ.get("PYTHONHASHSEED")]))
+"""
+_SAVES_FILES = """
+import os, pathlib
+file = pathlib.Path(os.environ["DISTDL_JOB_DIR"], "outputs", "of", "rank-" + os.environ["RANK"])
+file.parent.mkdir(exist_ok=True)
+file.write_bytes(bytes(range(256)) * 1000)
+"""
+_SLEEPS = """
+import time
+print("here")
+time.sleep(600)
+"""
+_FORKS = """
+import os, sys, time
+if os.fork() != 0:
+    print("here")
+time.sleep(600)
+"""
+_LEAVES_DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for fd in (0, 1, 2):
+            os.close(fd)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+print("here")
+sys.stdout.flush()
+os._exit(0)
+"""
+_COUNTS = """
+import os, sys, time
+for number in range(80):
+    print("line", number)
+    print("error", number, file=sys.stderr)
+    time.sleep(0.05)
+sys.exit(4)
+"""
 
 
-class ClusterContract(DescriptionContract, RunningContract, EndingContract):
+class Canceled(Exception):
+    """The user has canceled the start."""
+
+
+class ClusterContract(ClusterTests):
     """Subclass it, set ``name`` and ``options``."""
+
+    #: The number of nodes of a placement that is only previewed.
+    preview_nodes = 2
+
+    # descriptions -------------------------------------------------------------------------------
+
+    def preview(self, nodes: int, per_node: int) -> Placement:
+        """Return where the ranks would run."""
+        spec = JobSpec(
+            id="preview",
+            name="preview",
+            node_count=nodes,
+            process_count_per_node=per_node,
+            compute_target=self.name,
+            cluster_options=dict(self.options),
+        )
+        return self.cluster.preview(spec, self.checked)
+
+    def test_its_name_is_that_of_its_entry_point_and_texts_are_one_line(self) -> None:
+        """Specs contain the name; forms, tables and errors show the texts as they are."""
+        assert self.cluster.name == self.name
+        assert self.cluster.title
+        assert "\n" not in self.cluster.detail(self.checked)
+        problem = self.cluster.unavailable(self.checked)
+        assert problem == "" or is_sentence(problem)
+        for use_gpu in (None, False):
+            assert self.cluster.process_count_per_node(self.checked, use_gpu=use_gpu) >= 1
+
+    def test_its_options_explain_themselves_and_can_be_left_out(self) -> None:
+        """Forms, flags and help are made from them, and named clusters are stored as JSON."""
+        for option in dataclasses.fields(self.cluster.Options):
+            assert option.metadata.get("help"), option.name
+        self.cluster.Options()
+        assert json.loads(json.dumps(dict(self.options))) == dict(self.options)
+
+    def test_a_preview_places_every_rank_and_reserves_nothing(self) -> None:
+        """Forms request it at every keystroke; ranks of one node follow one another."""
+        placement = self.preview(self.preview_nodes, 2)
+        assert placement.ports == ()
+        slots = [(2 * node + local, node, local) for node in range(self.preview_nodes) for local in range(2)]
+        assert [(slot.rank, slot.node, slot.local_rank) for slot in placement.ranks] == slots
+        assert placement == self.preview(self.preview_nodes, 2)
+        with contextlib.suppress(DistDLError):  # a refusal is as good as a placement
+            assert len(self.preview(10_000, 1).ranks) == 10_000
+
+    def test_its_nodes_have_different_names_and_a_reason_for_being_down(self) -> None:
+        """The sidebar shows them, and which of them run ranks."""
+        nodes = self.cluster.nodes(self.checked)
+        assert len({node.name for node in nodes}) == len(nodes)
+        assert all(node.name and (node.detail or node.state != "down") for node in nodes), nodes
+        for host in {slot.host for slot in self.preview(1, 2).ranks} & {node.name for node in nodes}:
+            assert any(self.cluster.holds(node, host) for node in nodes)
+
+    def test_its_checks_say_what_is_wrong_and_what_to_do(self) -> None:
+        """They are shown as a table before a job starts, and an error alone does not help."""
+        rows = self.check(modules=("json",), programs=("sh",))
+        assert not [row for row in rows if row.level == "error"]
+
+    def test_a_module_that_a_remote_node_lacks_is_an_error(self) -> None:
+        """Nodes that are other machines have packages of their own."""
+        rows = self.check(modules=("distdl_a_missing_module",), programs=()) if self.cluster.far else []
+        errors = [f"{row.what} {row.says}" for row in rows if row.level == "error"]
+        assert not self.cluster.far or any("distdl_a_missing_module" in text for text in errors), rows
+
+    def check(self, modules: tuple[str, ...], programs: tuple[str, ...]) -> list[Check]:
+        """Return the rows of a check, each of which is valid."""
+        began = time.monotonic()
+        rows = self.cluster.checks(self.checked, modules=modules, programs=programs)
+        assert time.monotonic() - began < _CHECK_SECONDS, f"checks must complete within {_CHECK_SECONDS:.0f} s"
+        for row in rows:
+            assert row.what, row
+            assert row.says, row
+            assert "\n" not in row.says + row.remedy, row
+            assert row.remedy or row.level in ("ok", "info"), f"this check has no remedy: {row}"
+        return rows
+
+    # jobs ---------------------------------------------------------------------------------------
+
+    def test_exit_codes_output_and_reports_of_ranks_arrive(self) -> None:
+        """Metrics and values are in the same stream as printed text, marked with the job's nonce."""
+        with self.running(_ENDS) as (_, listener):
+            listener.until_ended(self.ranks, self.timeout)
+            listener.until_gone(self.timeout)
+            listener.drain()
+            assert {rank: exit_.code for rank, exit_ in listener.exits.items()} == {r: 3 * r for r in range(self.ranks)}
+            for rank in range(self.ranks):
+                assert f"rank {rank}" in listener.output(rank)
+                assert {"hello", "result"} <= {report["type"] for report in listener.reports[rank]}
+                assert {report.get("rank", rank) for report in listener.reports[rank]} == {rank}
+            assert listener.run.waiting() == ""
+
+    def test_all_output_of_a_rank_arrives_before_its_end(self) -> None:
+        """The last lines say why a rank failed."""
+        with self.running(_WRITES_MUCH) as (_, listener):
+            listener.until_ended(self.ranks, self.timeout)
+            for rank in range(self.ranks):
+                assert listener.exits[rank].code == 7
+                lines = [line for line in listener.lines_at_end[rank, "out"] if " writes " in line]
+                assert [int(line.split()[2]) for line in lines] == list(range(5000))
+                assert {line.split()[0] for line in lines} == {str(rank)}, "output of another rank"
+                assert "and this" in listener.lines_at_end[rank, "err"]
+
+    def test_a_rank_that_leaves_with_code_0_before_its_end_has_no_explanation(self) -> None:
+        """Its job has failed, which the missing report shows."""
+        with self.running(_LEAVES) as (_, listener):
+            listener.until_ended(self.ranks, self.timeout)
+            for rank, exit_ in listener.exits.items():
+                assert (exit_.code, exit_.signal, exit_.evidence) == (0, None, ""), exit_
+                assert "result" not in {report["type"] for report in listener.reports[rank]}
+
+    def test_a_rank_has_its_numbers_and_the_users_variables(self) -> None:
+        """The worker's own names are the same wherever those of the launcher differ."""
+        with self.running(_DESCRIBES_ITSELF, variables={"MY_SETTING": "ünï & 'quoted' $HOME"}) as (sample, listener):
+            listener.until_ended(self.ranks, self.timeout)
+            for rank in range(self.ranks):
+                numbers, own = (json.loads(line) for line in listener.output(rank) if line[:1] in "{[")
+                node, local = divmod(rank, self.process_count_per_node)
+                assert own == ["ünï & 'quoted' $HOME", sample.id, "0"]
+                assert numbers.pop("HOST")
+                assert {name: int(value) for name, value in numbers.items()} == {
+                    "RANK": rank,
+                    "WORLD_SIZE": self.ranks,
+                    "LOCAL_RANK": local,
+                    "LOCAL_SIZE": self.process_count_per_node,
+                    "NODE_RANK": node,
+                    "NODE_COUNT": self.node_count,
+                }
+
+    def test_a_placement_has_free_ports_and_every_rank_has_streams_of_its_own(self) -> None:
+        """Ranks meet at these ports; a port that is offered twice would let two services collide."""
+        sample = self.sample(_ENDS)
+        placement = sample.place(ports=3, rank_ports=2)
+        assert len(set(placement.ports)) == 3
+        own = {(slot.address, port) for slot in placement.ranks for port in slot.ports}
+        assert len(own) == 2 * self.ranks, "a rank can listen on its own node"
+        assert placement.address
+        assert placement.interface
+        assert [slot.rank for slot in placement.ranks] == list(range(self.ranks))
+        listener = Listener(sample.start(placement), sample.nonce)
+        try:
+            streams = {(stream.rank, stream.name) for stream in listener.run.streams if stream.rank is not None}
+            assert streams == {(rank, name) for rank in range(self.ranks) for name in ("out", "err")}
+            listener.until_ended(self.ranks, self.timeout)
+        finally:
+            listener.close()
+
+    def test_files_come_back(self) -> None:
+        """Where ranks do not write into the job's own folder, their files are copied there."""
+        with self.running(_SAVES_FILES) as (sample, listener):
+            listener.until_ended(self.ranks, self.timeout)
+            assert {exit_.code for exit_ in listener.exits.values()} == {0}, listener.lines
+            listener.run.collect()
+            for rank in range(self.ranks):
+                assert (sample.folder.outputs / "of" / f"rank-{rank}").read_bytes() == bytes(range(256)) * 1000
+
+    def test_a_service_that_never_is_ready_ends_the_start(self) -> None:
+        """Nothing is left of a start that failed half-way; where it begins later, the ranks end."""
+        sample = self.sample(_SLEEPS, services=(Service("a service", ("-c", "print('cannot begin')"), "ready now"),))
+        try:
+            run = sample.start()
+        except LaunchFailed as failed:
+            assert "cannot begin" in f"{failed.message} {failed.output}"  # noqa: PT017 - where it begins before ranks
+        else:
+            listener = Listener(run, sample.nonce)
+            try:
+                listener.until_ended(self.ranks, self.timeout)
+                assert all(exit_.code != 0 for exit_ in listener.exits.values())
+            finally:
+                listener.close()
+        self.leaves_nothing(sample.id)
+
+    def test_a_start_that_is_canceled_leaves_nothing(self) -> None:
+        """``report`` may raise, at its first call and at its last."""
+        calls = self._start_canceled(at=0)
+        for at in sorted({1, calls} - {0}):
+            self._start_canceled(at)
+
+    def _start_canceled(self, at: int) -> int:
+        """Start a job, cancel it at a call of ``report`` (0: never), and return the number of calls."""
+        calls, has_started = 0, False
+
+        def report(phase: str, _detail: str) -> None:
+            nonlocal calls
+            assert phase in ("queue", "stage", "start"), f"{phase!r} is not a phase of placing or starting"
+            calls += 1
+            if calls == at:
+                raise Canceled
+
+        sample = self.sample(_SLEEPS, report=report)
+        with contextlib.suppress(Canceled):
+            listener = Listener(sample.start(), sample.nonce)
+            has_started = True
+            listener.close()
+        assert not at or calls < at or (calls == at and not has_started), "the start went on after it was canceled"
+        self.leaves_nothing(sample.id)
+        return calls
+
+    def test_two_jobs_at_once_do_not_disturb_each_other(self) -> None:
+        """Killing a job goes by its mark; the other one has ports, files and output of its own."""
+        with self.running(_SLEEPS) as (_, first), self.running(SAVES) as (_, second):
+            for listener in (first, second):
+                self.until_output(listener, "here")
+            first.run.signal("KILL")
+            first.until_ended(self.ranks, self.timeout)
+            second.listen()
+            assert second.exits == {}
+            assert second.run.alive()
+            second.run.signal("INT")
+            second.until_ended(self.ranks, self.timeout)
+            assert {exit_.code for exit_ in second.exits.values()} == {5}, second.exits
+
+    # ends ---------------------------------------------------------------------------------------
+
+    def test_a_signal_ends_every_process_and_is_named(self) -> None:
+        """Processes that training code started end with it."""
+        with self.running(_FORKS) as (sample, listener):
+            self.until_output(listener, "here")
+            assert listener.run.alive()
+            listener.run.signal("KILL")
+            listener.until_ended(self.ranks, self.timeout)
+            assert {exit_.signal for exit_ in listener.exits.values()} == {"KILL"}, listener.exits
+            listener.until_gone(self.timeout)
+            self.leaves_nothing(sample.id)
+
+    def test_an_interrupt_reaches_training_code_which_may_save_and_choose_its_code(self) -> None:
+        """It is KeyboardInterrupt there, as at a terminal."""
+        with self.running(SAVES) as (_, listener):
+            self.until_output(listener, "here")
+            listener.run.signal("INT")
+            listener.until_ended(self.ranks, self.timeout)
+            for rank in range(self.ranks):
+                assert "saved" in listener.lines_at_end[rank, "out"]
+                assert listener.exits[rank].code == 5
+
+    def test_an_end_is_reported_while_other_ranks_run(self) -> None:
+        """A supervisor stops a job within seconds of the first failure."""
+        first_fails = "import os, time\nprint('here')\nos.environ['RANK'] == '0' and os._exit(9)\ntime.sleep(600)"
+        with self.running(first_fails) as (_, listener):
+            listener.until(lambda: listener.exits, self.timeout, "the end of rank 0")
+            assert (listener.exits[0].code, list(listener.exits)) == (9, [0])
+            listener.run.signal("TERM")
+            listener.until_ended(self.ranks, self.timeout)
+
+    def test_a_process_that_a_rank_leaves_running_is_ended(self) -> None:
+        """A daemon still carries the job's mark."""
+        with self.running(_LEAVES_DAEMON) as (sample, listener):
+            listener.until_ended(self.ranks, self.timeout)
+            listener.run.signal("KILL")
+            listener.until_gone(self.timeout)
+            self.leaves_nothing(sample.id)
+
+    def test_a_job_is_swept_by_its_handle(self) -> None:
+        """The last resort, by another process: it finds everything, and then nothing more."""
+        with self.running(_FORKS) as (sample, listener):
+            self.until_output(listener, "here")
+            handle = json.loads(json.dumps(listener.run.handle()))
+            assert handle == listener.run.handle(), "a handle must be plain data that another process can read"
+            assert len(self.cluster.sweep(sample.id, handle)) > 0
+            listener.until_ended(self.ranks, self.timeout)
+            listener.until_gone(self.timeout)
+            assert list(self.cluster.sweep(sample.id, handle)) == []
+        with contextlib.suppress(DistDLError):  # a supervisor can die before it has recorded a handle
+            assert list(self.cluster.sweep("20010101-000000-never", {})) == []
+
+    def test_when_its_supervisor_is_killed_a_job_ends_or_continues_without_a_gap(self) -> None:
+        """Nothing is left on any machine, or nothing of the job is lost: no line is missing and none is duplicated."""
+        with self._orphan() as orphan:
+            sample = Sample(
+                self.name,
+                self.options,
+                _COUNTS,
+                self.node_count,
+                self.process_count_per_node,
+                id=orphan["id"],
+                nonce=orphan["nonce"],
+            )
+            read = {(rank, name): position for rank, name, position in orphan["positions"]}
+            if self.cluster.can_attach:
+                run = self.cluster.attach(sample.spec, orphan["handle"], sample.context, read)
+                self._continues(Listener(run, sample.nonce), orphan["lines"])
+            else:
+                with pytest.raises(LaunchFailed):
+                    self.cluster.attach(sample.spec, orphan["handle"], sample.context, read)
+                self.cluster.sweep(sample.id, orphan["handle"])
+        self.leaves_nothing(sample.id)
+
+    def _continues(self, listener: Listener, before: list[Any]) -> None:
+        try:
+            listener.until_ended(self.ranks, self.timeout)
+            listener.drain()
+            assert {exit_.code for exit_ in listener.exits.values()} == {4}, listener.exits
+            for rank, name, lines in before:
+                word = "line" if name == "out" else "error"
+                all_lines = [line for line in lines + listener.output(rank, name) if line.startswith(word)]
+                assert all_lines == [f"{word} {number}" for number in range(80)], f"rank {rank}, {name}"
+        finally:
+            listener.close()
+
+    @contextlib.contextmanager
+    def _orphan(self) -> Iterator[dict[str, Any]]:
+        """Start a job in another process, kill that, and yield what it had recorded."""
+        job = {"name": self.name, "options": dict(self.options), "code": _COUNTS, "lines": 20, "timeout": self.timeout}
+        job |= {"nodes": self.node_count, "per_node": self.process_count_per_node}
+        command = [sys.executable, "-m", "distdl_jupyter.testing.sample"]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as holder:
+            assert holder.stdin is not None
+            assert holder.stdout is not None
+            try:
+                print(json.dumps(job), file=holder.stdin, flush=True)
+                line = holder.stdout.readline()
+                assert line, "the process that runs the job failed; its output is above"
+            finally:
+                os.kill(holder.pid, signal.SIGKILL)
+                holder.wait()
+            yield json.loads(line)

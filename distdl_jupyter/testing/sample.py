@@ -1,16 +1,20 @@
-"""A small real job of a script, made without a supervisor, so that a cluster is spoken to directly.
+"""Small real jobs for the contract of clusters, made and watched without a supervisor.
 
-It knows nothing of tests; the contract and ``orphan`` share it.
+``python -m distdl_jupyter.testing.sample`` is the supervisor of such a job that the contract kills: it starts the job
+that one line of JSON describes, writes down what was recorded once every rank has printed some lines, and waits.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.clusters.environment import HASH_SEED
@@ -18,13 +22,15 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.plan import Placement, Plan
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.node import processes
+from distdl_jupyter.supervisor.log_reader import LogReader, LogText
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from distdl_jupyter.clusters.base import Cluster, Report, Run
+    from distdl_jupyter.clusters.base import Cluster, Exit, Notice, Report, Run, Stream
     from distdl_jupyter.core.plan import Service
-
+    from distdl_jupyter.supervisor.log_reader import Item
 
 #: A script that saves its work when it is interrupted, and chooses its exit code.
 SAVES = """
@@ -36,15 +42,16 @@ except KeyboardInterrupt:
     print("saved")
     sys.exit(5)
 """
+_TICK = 0.05
 
 
 def _ignore(_phase: str, _detail: str) -> None:
-    """Nobody listens."""
+    return
 
 
 @dataclass
 class Sample:
-    """One job of ``code``: a folder, a spec, a context; ``start`` places and starts it."""
+    """One job of the script ``code``: a folder, a spec, a context; ``start`` places and starts it."""
 
     name: str
     options: Mapping[str, Any]
@@ -64,7 +71,7 @@ class Sample:
         self.nonce = self.nonce or secrets.token_hex(8)
         store = JobStore()
         self.folder = store.find(self.id) if self.id else store.publish(store.prepare(new_id()))
-        self.id = self.folder.id
+        self.id, folder = self.folder.id, str(self.folder.path)
         self.spec = JobSpec(
             id=self.id,
             name="contract",
@@ -75,35 +82,20 @@ class Sample:
             cluster_options=dict(self.options),
             environment_variables=dict(self.variables),
             python=sys.executable,
-            working_directory=str(self.folder.path),
+            working_directory=folder,
         )
-        self.context = Context(self.folder, self._own(), dict(_inherited()), report=self.report)
-        self._write()
-
-    def _own(self) -> dict[str, str]:
-        return {
-            "DISTDL_JOB_ID": self.id,
-            "DISTDL_JOB_DIR": str(self.folder.path),
-            "DISTDL_NONCE": self.nonce,
-            "PYTHONUNBUFFERED": "1",
-            **HASH_SEED,
-            **self.variables,
+        own = {"DISTDL_JOB_ID": self.id, "DISTDL_JOB_DIR": folder, "DISTDL_NONCE": self.nonce, "PYTHONUNBUFFERED": "1"}
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("DISTDL_") or name == "DISTDL_CACHE"
         }
-
-    def _write(self) -> None:
+        self.context = Context(self.folder, {**own, **HASH_SEED, **self.variables}, inherited, report=self.report)
         script = self.folder.path / "script.py"
         script.write_text(self.code, encoding="utf-8")
         self.folder.spec_file.write_text(self.spec.dumps(), encoding="utf-8")
-        payload = {
-            "format": 1,
-            "kind": "script",
-            "script": str(script),
-            "arguments": [],
-            "path": [],
-            "names": [],
-            "sources": {},
-            "working_directory": str(self.folder.path),
-        }
+        payload = {"format": 1, "kind": "script", "script": str(script), "working_directory": folder}
+        payload |= {"arguments": [], "path": [], "names": [], "sources": {}}
         (self.folder.path / "payload.json").write_text(json.dumps(payload), encoding="utf-8")
 
     def place(self, ports: int = 1, rank_ports: int = 0) -> Placement:
@@ -114,10 +106,172 @@ class Sample:
     def start(self, placement: Placement | None = None) -> Run:
         """Start the ranks; each has its number in RANK."""
         placement = placement or self.place()
-        plan = Plan(tuple({"RANK": str(place.rank)} for place in placement.ranks), services=self.services)
+        plan = Plan(tuple({"RANK": str(slot.rank)} for slot in placement.ranks), services=self.services)
         return self.cluster.start(self.spec, placement, plan, self.context)
 
 
-def _inherited() -> dict[str, str]:
-    kept = ("DISTDL_CACHE",)
-    return {name: value for name, value in os.environ.items() if not name.startswith("DISTDL_") or name in kept}
+class Listener:
+    """Reads the streams and exits of a run as a supervisor does; ``lines`` and ``reports`` grow meanwhile."""
+
+    def __init__(self, run: Run, nonce: str) -> None:
+        self.run = run
+        self.exits: dict[int, Exit] = {}
+        #: By rank (None: the launcher) and stream; and what each rank had written when its end was reported.
+        self.lines: dict[tuple[int | None, str], list[str]] = {}
+        self.lines_at_end: dict[tuple[int | None, str], list[str]] = {}
+        self.reports: dict[int, list[dict[str, Any]]] = {}
+        self.notices: list[Notice] = []
+        #: How far each kept stream was recorded, for ``attach``.
+        self.positions: dict[tuple[int, str], int] = {}
+        self._reader = LogReader(run.streams, nonce, self)
+
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """Hold nothing back (of the sink of a ``LogReader``)."""
+        return contextlib.nullcontext()
+
+    def take(self, stream: Stream, items: list[Item]) -> None:
+        """Record the content of a stream (the sink of a ``LogReader``)."""
+        for item in items:
+            if stream.start is not None and stream.rank is not None:
+                self.positions[stream.rank, stream.name] = stream.start + item.end
+            if isinstance(item, LogText):
+                if stream.rank is None:
+                    self.run.on_launcher_output(item.text + "\n")
+                if not item.redraws or item.closed:
+                    self.lines.setdefault((stream.rank, stream.name), []).extend(item.text.split("\n"))
+            elif stream.rank is not None:
+                self.reports.setdefault(stream.rank, []).append(item.data)
+
+    def output(self, rank: int, name: str = "out") -> list[str]:
+        """Return the lines of a rank so far."""
+        return self.lines.get((rank, name), [])
+
+    def listen(self) -> None:
+        """Listen for a moment."""
+        self._reader.run(_TICK)
+        exits = self.run.poll()
+        if exits:
+            self._reader.drain()
+        for exit_ in exits:
+            assert exit_.rank not in self.exits, f"the end of rank {exit_.rank} was reported twice"
+            self.exits[exit_.rank] = exit_
+            for key in ((exit_.rank, "out"), (exit_.rank, "err")):
+                self.lines_at_end[key] = list(self.lines.get(key, []))
+        self.notices += self.run.notices()
+
+    def until(self, condition: Callable[[], object], timeout: float, what: str) -> None:
+        """Listen until ``condition()`` is true. Raises AssertionError after ``timeout`` seconds."""
+        until = time.monotonic() + timeout
+        while not condition():
+            state = f"Exits: {list(self.exits.values())}. Output: { {key: self.lines[key][-5:] for key in self.lines} }"
+            assert time.monotonic() < until, f"this did not happen within {timeout:g} s: {what}. {state}"
+            self.listen()
+
+    def until_ended(self, ranks: int, timeout: float) -> None:
+        """Listen until every rank has ended."""
+        self.until(lambda: len(self.exits) == ranks, timeout, f"the end of {ranks} ranks")
+
+    def until_gone(self, timeout: float) -> None:
+        """Listen until no process of the job lives."""
+        self.until(lambda: not self.run.alive(), timeout, "the end of every process")
+
+    def drain(self) -> None:
+        """Read what is left."""
+        self._reader.drain()
+
+    def close(self, timeout: float = 20.0) -> None:
+        """End what still lives and free what the run holds, whatever a test has done."""
+        until = time.monotonic() + timeout
+        with contextlib.suppress(Exception):  # a test has failed already, and its failure must be shown
+            while time.monotonic() < until and self.run.alive():
+                self.run.signal("KILL")
+                self.run.poll()
+                time.sleep(_TICK)
+        self._reader.finish()
+        self.run.poll()
+        self.run.close()
+
+
+class ClusterTests:
+    """The cluster that the tests of a subclass use, how jobs are spread there, and what must not be left behind."""
+
+    #: The name of the entry point below ``distdl_jupyter.clusters``, and the options as a user writes them.
+    name: ClassVar[str] = ""
+    options: Mapping[str, Any] = {}
+    node_count = 1
+    process_count_per_node = 2
+    #: Seconds that anything may take.
+    timeout = 90.0
+
+    @property
+    def cluster(self) -> Cluster:
+        """A new object of the cluster."""
+        plugin: Cluster = registry.get("clusters", self.name)
+        return plugin
+
+    @property
+    def checked(self) -> Any:
+        """The options as the cluster gets them."""
+        return registry.check_options("clusters", self.name, dict(self.options))
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks of a job of these tests."""
+        return self.node_count * self.process_count_per_node
+
+    def sample(self, code: str, **more: Any) -> Sample:
+        """Return a job of ``code`` that is not started yet."""
+        return Sample(self.name, self.options, code, self.node_count, self.process_count_per_node, **more)
+
+    @contextlib.contextmanager
+    def running(self, code: str | Sample, **more: Any) -> Iterator[tuple[Sample, Listener]]:
+        """Start a job and listen to it; at the end it is closed and nothing of it may be left."""
+        sample = code if isinstance(code, Sample) else self.sample(code, **more)
+        listener = Listener(sample.start(), sample.nonce)
+        try:
+            yield sample, listener
+        finally:
+            listener.close()
+        self.leaves_nothing(sample.id)
+
+    def until_output(self, listener: Listener, line: str) -> None:
+        """Listen until every rank has printed this line."""
+        listener.until(
+            lambda: all(line in listener.output(rank) for rank in range(self.ranks)),
+            self.timeout,
+            f"{line!r} of every rank",
+        )
+
+    def left(self, job_id: str) -> Sequence[object]:
+        """Return what still lives of a job on this machine; to be overridden where more can be seen."""
+        return sorted(processes.of_job({processes.MARK: job_id}))
+
+    def leaves_nothing(self, job_id: str) -> None:
+        """Wait until nothing of a job lives."""
+        until = time.monotonic() + self.timeout
+        while left := self.left(job_id):
+            assert time.monotonic() < until, f"these parts of job {job_id} were left behind: {left}"
+            time.sleep(0.1)
+
+
+def main() -> None:
+    """Start a job, listen until every rank has printed some lines, write down what was recorded, and wait."""
+    job = json.loads(sys.stdin.readline())
+    sample = Sample(job["name"], job["options"], job["code"], job["nodes"], job["per_node"])
+    listener = Listener(sample.start(), sample.nonce)
+    streams = [(rank, name) for rank in range(job["nodes"] * job["per_node"]) for name in ("out", "err")]
+    has_lines = lambda: all(len(listener.output(*stream)) >= job["lines"] for stream in streams)  # noqa: E731
+    listener.until(has_lines, job["timeout"], f"{job['lines']} lines of every rank")
+    record = {
+        "id": sample.id,
+        "nonce": sample.nonce,
+        "handle": listener.run.handle(),
+        "positions": [[*stream, position] for stream, position in listener.positions.items()],
+        "lines": [[*stream, listener.output(*stream)] for stream in streams],
+    }
+    print(json.dumps(record), flush=True)  # noqa: T201 - the contract reads it
+    time.sleep(3600)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.testing import DataContract
+from tests.contracts import DataContract
 from tests.hosts import needs_hosts
 
 

@@ -21,7 +21,7 @@ class TestTwoNodes(ClusterContract):
         ml.grace = 4.0
         self.ml = ml
 
-    def test_a_service_that_never_is_ready_ends_the_start_with_its_words(self):
+    def test_a_service_that_never_is_ready_ends_the_start(self):
         """No service can be started there: Azure's own distribution lets the ranks meet."""
         service = Service("a service", ("-c", "print('cannot begin')"), "ready now")
         with pytest.raises(LaunchFailed) as failed:
@@ -29,7 +29,7 @@ class TestTwoNodes(ClusterContract):
         assert failed.value.code == "azureml-service"
         assert not self.ml.jobs
 
-    def test_a_module_that_a_far_node_lacks_is_an_error_that_says_how_to_install_it(self):
+    def test_a_module_that_a_remote_node_lacks_is_an_error(self):
         """What an image of the user's own holds is not known before a job runs there, and that is said."""
-        rows = self._check(modules=("distdl_a_module_that_is_nowhere",), programs=())
+        rows = self.check(modules=("distdl_a_module_that_is_nowhere",), programs=())
         assert [row.level for row in rows if row.what == "Image"] == ["info"]

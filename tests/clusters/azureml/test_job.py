@@ -12,9 +12,8 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
-from distdl_jupyter.testing.listener import Listener
-from distdl_jupyter.testing.sample import Sample
-from distdl_jupyter.testing.sentences import is_sentence
+from distdl_jupyter.testing.backend import is_sentence
+from distdl_jupyter.testing.sample import Listener, Sample
 
 # azure-ai-ml warns of its own parts when it is imported.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]

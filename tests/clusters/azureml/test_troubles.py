@@ -1,13 +1,13 @@
 """What goes wrong on Azure ML, and what a user hears of it: spoken to directly, without a supervisor."""
 
 import contextlib
+import json
 
 import pytest
 
 from distdl_jupyter.clusters.azureml import run
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.testing import WaitingContract
-from distdl_jupyter.testing.subject import Subject
+from distdl_jupyter.testing.sample import ClusterTests
 from tests.standin.computes import WORKSPACE
 from tests.standin.server import Answer, refusal
 
@@ -21,7 +21,7 @@ for number in range({lines}):
 """
 
 
-class Lab(Subject):
+class Lab(ClusterTests):
     name = "azureml"
     process_count_per_node = 1
     timeout = 120.0
@@ -33,26 +33,35 @@ class Lab(Subject):
     def counting(self, lines):
         """Start a job that counts, and yield its listener when it has begun to."""
         with self.running(COUNT.format(lines=lines)) as (_, listener):
-            listener.until(lambda: len(listener.said(0)) > 5, self.timeout, "the first lines")
+            listener.until(lambda: len(listener.output(0)) > 5, self.timeout, "the first lines")
             yield listener
 
     def ended(self, listener):
         """Return what the rank said, when it has ended."""
         listener.until_ended(1, self.timeout)
         listener.drain()
-        return [line for line in listener.said(0) if line.startswith("line")]
+        return [line for line in listener.output(0) if line.startswith("line")]
 
 
 @pytest.mark.full
-class TestWaiting(WaitingContract):
-    name = "azureml"
-    process_count_per_node = 1
-    timeout = 120.0
-
-    @pytest.fixture(autouse=True)
-    def _held(self, ml):
-        ml.holds.add("Queued")
-        type(self).options = ml.options
+@pytest.mark.parametrize("end", ["INT", "TERM", "KILL", "sweep"])
+def test_a_waiting_job_has_a_reason_and_is_ended_at_once(ml, end):
+    ml.holds.add("Queued")
+    lab = Lab(ml)
+    with lab.running("import time\ntime.sleep(600)") as (sample, listener):
+        listener.until(listener.run.waiting, 120, "the reason why the job waits")
+        assert "\n" not in listener.run.waiting()
+        assert (listener.run.started(), listener.exits) == ([], {})
+        handle = json.loads(json.dumps(listener.run.handle()))
+        assert handle == listener.run.handle()
+        if end == "sweep":
+            lab.cluster.sweep(sample.id, handle)
+        else:
+            listener.run.signal(end)
+        listener.until_ended(1, 120)
+        listener.until_gone(120)
+        assert listener.exits[0].signal
+        assert list(lab.cluster.sweep(sample.id, handle)) == []
 
 
 def test_who_waits_sees_azures_state_and_the_images_build(ml):

@@ -4,8 +4,9 @@ import pytest
 
 from distdl_jupyter.clusters.agents import folder_link
 from distdl_jupyter.clusters.slurm import job
-from distdl_jupyter.testing import ClusterContract, DataContract, QueueContract
+from distdl_jupyter.testing import ClusterContract
 from tests.clusters.slurm.test_slurm import nothing_stays  # noqa: F401 - a fixture
+from tests.contracts import DataContract, QueueContract
 from tests.slurm import needs_slurm, slurm, two_nodes  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.full, needs_slurm, pytest.mark.timeout(300)]

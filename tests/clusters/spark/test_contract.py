@@ -2,8 +2,9 @@
 
 import pytest
 
-from distdl_jupyter.testing import ClusterContract, QueueContract
+from distdl_jupyter.testing import ClusterContract
 from tests.clusters.spark.conftest import CORES
+from tests.contracts import QueueContract
 from tests.hosts import needs_hosts
 
 pytestmark = [needs_hosts, pytest.mark.timeout(300)]
