@@ -27,8 +27,6 @@ README = HERE.parents[1] / "README.md"
 BENCHMARKS = (
     "first_curve",
     "first_step",
-    "ranks_cell",
-    "throughput",
     "step_overhead",
     "flood",
     "log_latency",
