@@ -1,4 +1,4 @@
-"""What a machine costs per hour: the user's own price, or that of the Retail Prices API for Linux, before tax.
+"""The price of a machine per hour: the user's own, or that of the Retail Prices API for Linux, before tax.
 
 Nothing is guessed: a size whose hourly meters differ has no price. Fetched prices are cached for the user, each with
 its region, its currency and its day. No token is sent.
@@ -28,12 +28,14 @@ from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec
 PREFIX = "Standard_"
 API_VERSION = "2023-01-01-preview"
 SERVICE = "Retail Prices API"
-OWN = "set by you"
 #: Seconds after which a request that brought no price is sent again.
 _RETRY_SECONDS = 300.0
 #: (size, region, currency) -> until when no request is sent again, and why there is no price.
 _problems: dict[tuple[str, str, str], tuple[float, str]] = {}
 _OWN_PRICE = re.compile(r"(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?")
+#: The values of an hourly meter of a machine, and what no meter of a machine for Linux that stays is called.
+_HOURLY = {"unitOfMeasure": "1 Hour", "type": "Consumption"}
+_OTHERS = re.compile(r"windows|cloud ?services|dedicated ?host| spot|low priority")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Price:
 
 
 def node_price(own: Any, size: str | None, *, bills: bool, interruptible: bool = False) -> Price | None:
-    """Return what one node costs: the user's own price (3.5, "3.5 EUR"), else the cached one of a cluster that bills.
+    """Return the price of one node: the user's own (3.5, "3.5 EUR"), else the cached one of a cluster that bills.
 
     There is none for interruptible nodes (Spot, low priority). Raises InvalidSpec for an own price that is invalid.
     """
@@ -67,7 +69,7 @@ def own_price(own: Any) -> Price:
             field="price_per_hour",
             hint='Examples: 3.5, "3.5 EUR".',
         )
-    return Price(amount, (match.group(2) or settings.read().currency).upper(), OWN)
+    return Price(amount, (match.group(2) or settings.read().currency).upper(), "set by you")
 
 
 def fetch(size: str = "", region: str = "", currency: str = "") -> dict[str, Price]:
@@ -98,10 +100,9 @@ def fetch(size: str = "", region: str = "", currency: str = "") -> dict[str, Pri
 
 def cached(size: str, region: str = "", currency: str = "") -> Price | None:
     """Return the price of a size as it was last fetched, None without one or without a region. Sends no request."""
-    try:
+    with contextlib.suppress(DistDLError):
         return _load(*region_and_currency(region, currency)).get(size.removeprefix(PREFIX).lower())
-    except DistDLError:
-        return None
+    return None
 
 
 def lookup(size: str, region: str = "") -> tuple[Price | None, str]:
@@ -110,21 +111,18 @@ def lookup(size: str, region: str = "") -> tuple[Price | None, str]:
     A price is fetched once a day. A request that brought none is sent again after some minutes.
     """
     try:
-        region, currency = region_and_currency(region)
-    except InvalidSpec as error:
+        key = (size, *region_and_currency(region))
+    except DistDLError as error:
         return None, str(error)
-    key, price = (size, region, currency), cached(size, region, currency)
-    if price is not None and price.day == time.strftime("%Y-%m-%d"):
-        return price, ""
-    until, problem = _problems.get(key, (0.0, ""))
-    if time.monotonic() > until:
+    price, (until, problem) = cached(size, region), _problems.get(key, (0.0, ""))
+    if (price is None or price.day != time.strftime("%Y-%m-%d")) and time.monotonic() > until:
+        problem = f"The {SERVICE} has no price for {size.removeprefix(PREFIX)} in {key[1]}."
         try:
-            fetch(size, region, currency)
-            problem = f"The {SERVICE} has no price for {size.removeprefix(PREFIX)} in {region}."
+            fetch(*key)
         except DistDLError as error:
             problem = str(error)
         _problems[key] = time.monotonic() + _RETRY_SECONDS, problem
-        price = cached(size, region, currency)
+        price = cached(size, region)
     return price, "" if price else problem
 
 
@@ -144,37 +142,22 @@ def region_and_currency(region: str = "", currency: str = "") -> tuple[str, str]
 
 def hourly_prices(items: Iterable[Mapping[str, Any]], region: str, currency: str, day: str) -> dict[str, Price]:
     """Return one price, by the size's name in small letters, for each size whose newest Linux meters agree on one."""
-    meters: dict[str, list[Mapping[str, Any]]] = {}
+    values = {**_HOURLY, "armRegionName": region, "currencyCode": currency}
+    #: Of each size, the amounts of the newest meters; those of the meters' own region come first.
+    newest: dict[str, tuple[tuple[bool, str], set[float]]] = {}
     for item in items:
-        if _is_hourly(item, region, currency):
-            meters.setdefault(str(item["armSkuName"]).removeprefix(PREFIX).lower(), []).append(item)
-    amounts = {size: _amount(group) for size, group in meters.items()}
+        text = f"{item.get('productName')} {item.get('skuName')} {item.get('meterName')}".lower()
+        is_other = _OTHERS.search(text) or item.get("tierMinimumUnits") or not item.get("armSkuName")
+        if is_other or any(item.get(name) != value for name, value in values.items()):
+            continue
+        size = str(item["armSkuName"]).removeprefix(PREFIX).lower()
+        rank = (bool(item.get("isPrimaryMeterRegion", True)), str(item.get("effectiveStartDate", "")))
+        known, amounts = newest.get(size, (rank, set()))
+        if rank >= known:
+            newest[size] = rank, (amounts if rank == known else set()) | {float(item["retailPrice"])}
     source = f"{SERVICE}, {region}, {day}"
-    return {size: Price(amount, currency, source, day) for size, amount in amounts.items() if amount}
-
-
-def _is_hourly(item: Mapping[str, Any], region: str, currency: str) -> bool:
-    """Return whether a meter is that of a Linux machine by the hour that cannot be preempted."""
-    product = str(item.get("productName", "")).lower().replace(" ", "")
-    kind = f"{item.get('skuName', '')} {item.get('meterName', '')}".lower()
-    return (
-        item.get("unitOfMeasure") == "1 Hour"
-        and item.get("type") == "Consumption"
-        and item.get("armRegionName") == region
-        and item.get("currencyCode") == currency
-        and bool(item.get("armSkuName"))
-        and not item.get("tierMinimumUnits")
-        and not any(word in product for word in ("windows", "cloudservices", "dedicatedhost"))
-        and not any(word in kind for word in (" spot", "low priority"))
-    )
-
-
-def _amount(meters: list[Mapping[str, Any]]) -> float | None:
-    """Return what the newest primary meters agree on, None when they differ."""
-    meters = [meter for meter in meters if meter.get("isPrimaryMeterRegion", True)] or meters
-    newest = max(str(meter.get("effectiveStartDate", "")) for meter in meters)
-    amounts = {float(meter["retailPrice"]) for meter in meters if str(meter.get("effectiveStartDate", "")) == newest}
-    return amounts.pop() if len(amounts) == 1 else None
+    prices = {size: amounts.pop() for size, (_, amounts) in newest.items() if len(amounts) == 1}
+    return {size: Price(amount, currency, source, day) for size, amount in prices.items() if amount}
 
 
 def _file(region: str, currency: str) -> Path:

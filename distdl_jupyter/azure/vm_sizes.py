@@ -3,11 +3,9 @@
 The catalogue is ``vm_sizes.csv`` beside this file. Each row names the page and the commit it was read from; a cell that
 no page states is empty there and ``None`` here. Nothing here sends a request, except for prices that were asked for.
 
-The successor of a retired size is the one that Azure's migration guide names (n-series-migration.md,
+The successor of a retired size in the catalogue is the one that Azure's migration guide names (n-series-migration.md,
 ncv3-retirement.md), if it has no fewer GPUs and no less memory on each, so that a training that filled the old one
-fits. Else it is, among sizes that are not retired, with NVIDIA GPUs joined by NVLink on an x86 host and at least the
-old memory each: the nearest number of GPUs, rather more than fewer; then the series that the guide names; then
-InfiniBand if the old one had it; then the least memory.
+fits. Else it is the nearest size with NVIDIA GPUs joined by NVLink on an x86 host that is not retired and holds it.
 """
 
 from __future__ import annotations
@@ -64,9 +62,10 @@ class VmSize:
     status: str
     status_date: date | None
     retirement_date: date | None
-    #: Size or series that Azure's migration guide names, with the page.
-    azure_successor: str
-    azure_successor_source: str
+    #: The size to use in place of a retired one, why, and the page of Azure's migration guide, "" if it names another.
+    successor: str
+    successor_reason: str
+    successor_source: str
     source: str
     notes: str
 
@@ -267,39 +266,13 @@ def vm_sizes(
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """The size to use instead and why; ``source`` is the page, "" where the rule chose."""
+    """The size to use instead and why; ``source`` is the page, "" where it names no size that fits."""
 
     size: VmSize
     reason: str
     source: str
 
 
-@functools.cache
 def successor_of(old: VmSize) -> Successor | None:
     """Return the successor of a retired size with its reason; None for a size that is not retired."""
-    if not old.retired:
-        return None
-    memory = old.gpu_memory_gib or 0
-    fitting = [size for size in catalogue() if not size.retired and (size.gpu_memory_gib or 0) >= memory]
-    for size in fitting:
-        if size.name == old.azure_successor and size.gpu_count >= old.gpu_count:
-            reason = _reason(old, size, "recommended by Azure's migration guide")
-            return Successor(size, reason, old.azure_successor_source)
-    training = [size for size in fitting if size.nvidia and not size.arm_host and size.nvlink]
-    if not training:
-        return None
-    best = min(training, key=lambda size: (
-        abs(size.gpu_count - old.gpu_count), size.gpu_count < old.gpu_count, size.series != old.azure_successor,
-        bool(old.infiniband) and not size.infiniband, size.gpu_memory_gib or 0,
-    ))  # fmt: skip
-    if best.series == old.azure_successor:
-        reason = _reason(old, best, "of the series recommended by Azure's migration guide")
-        return Successor(best, reason, old.azure_successor_source)
-    return Successor(best, _reason(old, best, "nearest training size in the catalog"), "")
-
-
-def _reason(old: VmSize, new: VmSize, why: str) -> str:
-    text = f"{new.gpus_text} {new.memory_text} instead of {old.gpus_text} {old.memory_text} ({why})."
-    if old.infiniband and not new.infiniband:
-        text += " It has no InfiniBand." if new.infiniband is False else " Whether it has InfiniBand is not documented."
-    return text
+    return Successor(find(old.successor), old.successor_reason, old.successor_source) if old.successor else None

@@ -569,9 +569,10 @@ def _find(id_: str | None) -> Job:
 
 def _doctor(_chosen: argparse.Namespace) -> int:
     from distdl_jupyter.environment import doctor
+    from distdl_jupyter.views import azure
     from distdl_jupyter.warm import report
 
-    return doctor.main(report.rows)
+    return doctor.main(lambda: [*azure.doctor_rows(), *report.rows()])
 
 
 def _install(chosen: argparse.Namespace) -> int:

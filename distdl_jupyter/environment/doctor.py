@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Literal
 
 from distdl_jupyter.core import tracking
-from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import listing, plural, size
 from distdl_jupyter.core.machine import has_java, installed_version, requirement
 from distdl_jupyter.core.store import home
@@ -76,7 +75,6 @@ def diagnose() -> list[Row]:
         *_frameworks(),
         _packages(),
         _trackers(),
-        *_azure(),
     ]
 
 
@@ -309,21 +307,3 @@ def _trackers() -> Row:
     choices = " or ".join(tracking.TITLES)
     remedy = f"To use track=, install {choices}, for example with `pip install 'distdl-jupyter[tensorboard]'`."
     return Row("Trackers", "absent", "none installed", remedy)
-
-
-def _azure() -> list[Row]:
-    """Return the row of the sign-in, where the settings or the environment speak of Azure. May ask for a token."""
-    from distdl_jupyter.azure import identity, settings
-
-    try:
-        credential = settings.read().credential
-    except DistDLError as error:
-        return [Row("Azure", "fail", error.message, error.hint)]
-    if not (credential or os.environ.get("AZURE_CLIENT_ID")):
-        return []
-    status = identity.status()
-    if status.account is not None:
-        return [Row("Azure", "ok", f"{status.account.name} ({status.kind})")]
-    problem = status.problem.message if status.problem else "not signed in"
-    remedy = (status.problem.hint if status.problem else "") or "Run `distdl azure sign-in`."
-    return [Row("Azure", "warn", problem, remedy)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +12,8 @@ import msgspec
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.azure.identity import AzureAccount, Status
 from distdl_jupyter.azure.settings import AzureSettings, CredentialKind
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.environment.doctor import Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,6 +105,22 @@ def _facts(view: AzureSignIn) -> list[tuple[str, str]]:
         ("cloud", "" if own.cloud == "AzureCloud" else own.cloud),
         ("token_cache", own.token_cache),
     ]
+
+
+def doctor_rows() -> list[Row]:
+    """Return the doctor's row of the sign-in, if the settings or the environment name one. May request a token."""
+    try:
+        credential = settings.read().credential
+    except DistDLError as error:
+        return [Row("Azure", "fail", error.message, error.hint)]
+    if not (credential or os.environ.get("AZURE_CLIENT_ID")):
+        return []
+    status = identity.status()
+    if status.account is not None:
+        return [Row("Azure", "ok", f"{status.account.name} ({status.kind})")]
+    problem = status.problem.message if status.problem else "not signed in"
+    remedy = (status.problem.hint if status.problem else "") or "Run `distdl azure sign-in`."
+    return [Row("Azure", "warn", problem, remedy)]
 
 
 def _changed(**changes: Any) -> Any:

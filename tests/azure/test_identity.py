@@ -11,7 +11,7 @@ import pytest
 
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, NotSignedIn
-from distdl_jupyter.environment import doctor
+from distdl_jupyter.views.azure import doctor_rows
 from tests import processes
 from tests.standin.login import CLIENT, DEVELOPER_CLIENT, SECRET, TENANT, USER
 from tests.standin.server import Answer, refusal
@@ -92,7 +92,7 @@ def test_no_network(signed_in):
 
 
 def test_the_settings_on_disk_hold_no_secret(signed_in):
-    text = settings.file().read_text()
+    text = settings.FILE.path.read_text()
     assert '"credential": "default"' in text
     assert SECRET not in text
 
@@ -153,12 +153,12 @@ def test_an_unknown_method_is_refused(azure):
 
 
 def test_the_doctor_checks_a_chosen_sign_in(signed_in, monkeypatch):
-    assert [(row.status, row.value) for row in doctor._azure()] == [("ok", f"app {CLIENT} (default)")]
+    assert [(row.status, row.value) for row in doctor_rows()] == [("ok", f"app {CLIENT} (default)")]
     monkeypatch.setenv("AZURE_CLIENT_SECRET", "wrong")
-    assert doctor._azure()[0].status == "warn"
+    assert doctor_rows()[0].status == "warn"
     settings.change(credential="")
     monkeypatch.delenv("AZURE_CLIENT_ID")
-    assert doctor._azure() == []
+    assert doctor_rows() == []
 
 
 def test_subscriptions_are_requested_with_a_token(signed_in):
