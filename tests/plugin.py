@@ -25,7 +25,6 @@ RACK = """
         title = "Rack"
         Options = RackOptions
         complete = False
-        can_scale = True
 
         def detail(self, options):
             return f"{options.machines} machines in a rack"
@@ -39,19 +38,12 @@ RACK = """
         def holds(self, node, host):
             return Cluster.holds(self, node, host)
 
-        def max_node_count(self, options, nodes):
-            return 8
-
-        def scale(self, options, node_count):
-            if node_count > 8:
-                raise ClusterRefused("The rack has room for 8 machines.")
-            return dataclasses.replace(options, machines=node_count)
 """
 #: A cluster whose machines are made and unmade; they are lines of a file, and cost 0.5 USD an hour each.
 FORGE = """
     import json, os, pathlib
     from dataclasses import dataclass, field
-    from distdl_jupyter.clusters.base import Cluster, NodeInfo, Notice
+    from distdl_jupyter.clusters.base import Cluster, NodeInfo
     from distdl_jupyter.clusters.local import LocalCluster
     from distdl_jupyter.clusters.machines import Choice, Machines
     from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
@@ -84,7 +76,7 @@ FORGE = """
         Options = ForgeOptions
         Wanted = ForgeWanted
         complete = False
-        can_scale = can_create = bills = True
+        can_create = bills = True
         asks = ("place", "yard", "size")
 
         def choices(self, field, options):
@@ -115,9 +107,6 @@ FORGE = """
         def holds(self, node, host):
             return Cluster.holds(self, node, host)
 
-        def max_node_count(self, options, nodes):
-            return max(nodes, (kept() or {"max": 0})["max"])
-
         def create(self, options, wanted):
             if kept():
                 raise ClusterRefused("The forge is lit already.", hint="Let it go out.")
@@ -125,19 +114,8 @@ FORGE = """
                 raise InvalidSpec("Nothing huge is forged here.", field="size", hint="Take large.")
             keep({"size": wanted.size, "min": wanted.min_nodes, "max": wanted.max_nodes, "up": wanted.min_nodes})
 
-        def scale(self, options, node_count):
-            keep({**kept(), "max": node_count, "min": min(kept()["min"], node_count)})
-            return options
-
-        def keep_up(self, options, node_count):
-            keep({**kept(), "min": node_count, "up": max(kept()["up"], node_count)})
-
         def delete(self, options):
             keep(None)
-
-        def afterwards(self, options):
-            up = (kept() or {"min": 0})["min"]
-            return [Notice("warning", f"{up} anvils stay up.", "nodes-stay-up")] if up else []
 """
 #: One that cannot be imported, and one that fails when it is asked.
 BROKEN = """

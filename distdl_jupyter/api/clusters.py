@@ -6,11 +6,9 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Meta
-
-from distdl_jupyter.api.call import Context, delete, get, patch, post
+from distdl_jupyter.api.call import Context, delete, get, post
 from distdl_jupyter.clusters import cluster_configs, handle, status
 from distdl_jupyter.clusters.base import Check, NodeInfo
 from distdl_jupyter.clusters.machines import Choice
@@ -119,15 +117,6 @@ async def add(context: Context, *, name: str, kind: str, options: dict[str, Any]
 async def show(context: Context, name: str) -> Cluster:
     """Show one cluster with its nodes."""
     return (await shown(context, [await context.run(lambda: cluster_configs.get(name))]))[0]
-
-
-@patch("/clusters/{name}", refuses=(404, 409, 424))
-async def scale(
-    context: Context, name: str, *, node_count: Annotated[int, Meta(ge=0, le=10_000, description="nodes")]
-) -> Cluster:
-    """Change the number of nodes of a cluster."""
-    target = await context.run(lambda: handle.ClusterHandle(name).scale(node_count).target)
-    return (await shown(context, [target]))[0]
 
 
 @delete("/clusters/{name}", status=204, refuses=(404, 409))

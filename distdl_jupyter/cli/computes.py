@@ -1,4 +1,4 @@
-"""``distdl clusters compute``: the machines of clusters whose kind can make them, listed, made, scaled and ended.
+"""``distdl clusters compute``: list, create and delete the machines of clusters whose kind can create them.
 
 NAME is a named cluster. The flags of ``create`` come from what its kind says of machines (``Cluster.Wanted``). What
 costs money is said, and asked, before it is done.
@@ -23,7 +23,7 @@ _TIMEOUT = 10.0
 
 def add_to(verbs: Any) -> None:
     """Add the command with its own commands to the parser of ``distdl clusters``."""
-    text = "list, create, scale and delete the machines of a cluster"
+    text = "list, create and delete the machines of a cluster"
     parser = verbs.add_parser("compute", help=text, description=f"{text[0].upper()}{text[1:]}.")
     parser.set_defaults(run=lambda _chosen: _usage(parser))
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -39,14 +39,6 @@ def add_to(verbs: Any) -> None:
     one.add_argument("flags", nargs=argparse.REMAINDER, metavar="--option value",
                      help="options of the machines; list them with: distdl clusters compute create NAME "
                      "--help")  # fmt: skip
-
-    one = _verb(commands, "scale", _scale, "change the number of nodes that a cluster may have")
-    one.add_argument("name", help="name of the cluster")
-    one.add_argument("--max-nodes", type=int, metavar="N", help="maximum number of nodes")
-    one.add_argument(
-        "--min-nodes", type=int, metavar="N", help="nodes that keep running, and cost money, even without a job"
-    )
-    _add_yes(one)
 
     one = _verb(commands, "delete", _delete, "delete the machines of a cluster; its name is kept")
     one.add_argument("name", help="name of the cluster")
@@ -123,26 +115,6 @@ def _wanted(kind: Any, name: str, words: list[str]) -> dict[str, Any]:
         parser.print_help()
         raise SystemExit(0)
     return parser.read(words)
-
-
-def _scale(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter.clusters.tables import idle_cost_warning
-
-    if chosen.max_nodes is None and chosen.min_nodes is None:
-        raise InvalidSpec(
-            "Nothing to change.",
-            code="compute-nothing-to-change",
-            field="max_nodes",
-            hint="Use --max-nodes or --min-nodes.",
-        )
-    place = _place(chosen.name)
-    if warning := idle_cost_warning(chosen.min_nodes or 0):
-        print(warning)
-        if not (chosen.yes or _agreed("Keep them running?")):
-            return 1
-    place.scale(chosen.max_nodes, min_nodes=chosen.min_nodes)
-    print(f"{place.name} is being changed. Show it with: distdl clusters show {place.name}")
-    return 0
 
 
 def _delete(chosen: argparse.Namespace) -> int:

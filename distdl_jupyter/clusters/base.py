@@ -363,8 +363,6 @@ class Cluster(ABC):
     title: ClassVar[str] = ""
     #: Whether it is a place already without options; others are shown when a user has named one.
     complete: ClassVar[bool] = True
-    #: Whether ``scale`` can change how many nodes there are.
-    can_scale: ClassVar[bool] = False
     #: Whether its nodes are other machines: asking takes seconds, and they need the backend's packages themselves.
     far: ClassVar[bool] = False
     #: Whether a job can wait there for its turn, with no process started yet.
@@ -442,19 +440,6 @@ class Cluster(ABC):
         """Say whether a rank that was placed on ``host`` runs on this machine."""
         return node.name == host
 
-    def max_node_count(self, options: Any, nodes: int) -> int:
-        """Return how many nodes there can be at most, when ``nodes`` are there."""
-        return nodes
-
-    def scale(self, options: Any, node_count: int) -> Any:
-        """Ask for so many nodes and return the options from now on. Raises ClusterRefused, InvalidSpec.
-
-        Where nodes come and go with the jobs (``can_create``) it is the most that may be up at once.
-        """
-        raise ClusterRefused(
-            f"Clusters of type {self.title or self.name} have a fixed number of nodes.", code="cluster-size-fixed"
-        )
-
     def machines(self, options: Any) -> Machines | None:
         """Return its machines as a whole; it may take seconds. None where they are not made from here."""
         return None
@@ -466,17 +451,9 @@ class Cluster(ABC):
         """
         raise ClusterRefused(_FIXED.format(self.title or self.name), code="cluster-machines-fixed")
 
-    def keep_up(self, options: Any, node_count: int) -> None:
-        """Keep so many nodes up without a job too. Raises ClusterRefused, InvalidSpec, DistDLError."""
-        raise ClusterRefused(_FIXED.format(self.title or self.name), code="cluster-machines-fixed")
-
     def delete(self, options: Any) -> None:
         """Ask for the end of its machines; return when that was accepted. Raises ClusterRefused, DistDLError."""
         raise ClusterRefused(_FIXED.format(self.title or self.name), code="cluster-machines-fixed")
-
-    def afterwards(self, options: Any) -> list[Notice]:
-        """Return what a user should know when a job has ended there, above all what goes on costing money."""
-        return []
 
     @abstractmethod
     def preview(self, spec: JobSpec, options: Any) -> Placement:

@@ -5,7 +5,6 @@ A handle keeps no state: what it answers is asked when it is asked for. Tables s
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -146,34 +145,6 @@ class ClusterHandle:
     def _still_created(self) -> str:
         delete = f"clusters()[{self.name!r}].delete()"
         return f"Interrupted; {self.name} is still being created. To delete its machines, run {delete}"
-
-    def scale(self, node_count: int | None = None, *, min_nodes: int | None = None) -> ClusterHandle:
-        """Change the number of nodes, their maximum, and how many stay up (and cost money) without a job.
-
-        Raises InvalidSpec, ClusterRefused.
-        """
-        target = self.target
-        cluster, options = status.plugin(target)
-        if min_nodes is not None and node_count is not None and min_nodes > node_count:
-            raise InvalidSpec(
-                f"min_nodes is {min_nodes}, but the cluster can have at most {plural(node_count, 'node')}.",
-                code="min-nodes-too-large",
-                field="min_nodes",
-                hint="Lower min_nodes, or raise the maximum number of nodes.",
-            )
-        scaled = options if node_count is None else cluster.scale(options, node_count)
-        if min_nodes is not None:
-            cluster.keep_up(scaled, min_nodes)
-        if target.named:
-            # Only what differs from the default is stored, as a user would write it.
-            usual = registry.check_options("clusters", target.kind, {})
-            fields = {field.name: getattr(scaled, field.name) for field in dataclasses.fields(scaled)}
-            stored = {
-                name: one for name, one in fields.items() if one != getattr(usual, name) or name in target.options
-            }
-            if stored != dict(target.options):
-                cluster_configs.change(self.name, stored)
-        return self
 
     def delete(self) -> ClusterHandle:
         """Delete the machines and keep the name of the cluster. Raises ClusterRefused while a job runs on it."""

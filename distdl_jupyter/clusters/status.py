@@ -36,8 +36,6 @@ class ClusterStatus(ClusterConfig):
     code: str = ""
     nodes: tuple[NodeInfo, ...] = ()
     far: bool = False
-    can_scale: bool = False
-    max_node_count: int = 0
     looked: bool = True
     #: Its machines as a whole, where they are made and unmade from here.
     machines: Machines | None = None
@@ -107,8 +105,6 @@ def _look(target: ClusterConfig) -> ClusterStatus:
         remedy=remedy,
         nodes=nodes,
         far=cluster.far,
-        can_scale=cluster.can_scale and (machines is None or machines.exists),
-        max_node_count=0 if problem and cluster.can_create else cluster.max_node_count(options, len(nodes)),
         machines=machines,
         can_create=cluster.can_create,
     )

@@ -268,7 +268,6 @@ class Supervisor:
         if not self._will_restart:
             self._tidy_checkpoints()
             self._deliver()
-            self._note_remaining_costs()
             self._recorder.phase("clean", "no process left")
         attempt.close()
 
@@ -286,16 +285,6 @@ class Supervisor:
             self._recorder.note("error", str(error), "not-collected")
         attempt.record_notices()
         self._recorder.phase("collect", self._collected())
-
-    def _note_remaining_costs(self) -> None:
-        """Note what stays where the job ran, above all what goes on costing money; a silent cloud is skipped."""
-        cluster = self._launch.cluster
-        if not cluster.can_create:
-            return
-        with contextlib.suppress(DistDLError):
-            options = registry.check_options("clusters", self._spec.cluster, self._spec.cluster_options)
-            for notice in cluster.afterwards(options):
-                self._recorder.note(notice.level, notice.text, notice.code)
 
     def _deliver(self) -> None:
         failed = self._recorder.view.failure is not None or self._stopped_by in ("time", "hang")

@@ -16,19 +16,17 @@ def forge(tmp_path, monkeypatch):
     plugin.forget()
 
 
-def test_machines_are_made_scaled_and_ended_after_an_agreement(forge):
+def test_machines_are_created_and_deleted_after_an_agreement(forge):
     assert "No cluster has machines that distdl can" in distdl("compute", "list")
     distdl("add", "lab", "forge")
     assert "--max-nodes" in distdl("compute", "create", "lab", "--help")
     assert "have not been created yet" in distdl("compute", "list")
     refused = distdl("compute", "create", "lab", "--size", "small", code=2)
     assert "needs confirmation. Add --yes" in refused
-    made = distdl("compute", "create", "lab", "--size", "small", "--max-nodes", 4, "--yes", "--wait")
-    assert "Machines of lab: size=small, max_nodes=4." in made
+    made = distdl("compute", "create", "lab", "--size", "small", "--max-nodes", 4, "--min-nodes", 2, "--yes", "--wait")
+    assert "Machines of lab: size=small, max_nodes=4, min_nodes=2. 2 nodes keep running and cost money" in made
     assert "lab is ready" in made
-    assert "2 nodes keep running and cost money" in distdl("compute", "scale", "lab", "--min-nodes", 2, "--yes")
     assert "2 nodes cost money: 1.00 USD/h" in distdl("compute", "list")
     assert "needs confirmation" in distdl("compute", "delete", "lab", code=2)
     assert "are being deleted" in distdl("compute", "delete", "lab", "-y")
-    assert "Nothing to change" in distdl("compute", "scale", "lab", code=2)
     assert "distdl cannot create or delete the machines of local." in distdl("compute", "sizes", "local", code=2)

@@ -249,14 +249,14 @@ def test_an_option_is_named_as_people_write_it(node):
 
 def test_a_cluster_says_how_much_of_it_is_up(node):
     def told(nodes, **given):
-        cluster = {"nodes": nodes, "active_jobs": 0, "can_scale": False, "max_node_count": len(nodes)} | given
+        cluster = {"nodes": nodes, "active_jobs": 0} | given
         return node("ui.summary(given)", cluster)
 
     assert told([node_of("idle", 0)]) == "idle"
     assert told([node_of("busy", 0)], active_jobs=2) == "2 jobs"
     assert told([node_of("busy"), node_of("idle"), node_of("down")]) == "2 of 3 nodes, 4 of 6 GPUs"
     assert told([node_of("down", 0)]) == "0 of 1 node"
-    assert told([node_of("idle", 4)] * 2, can_scale=True, max_node_count=4) == "2 of 4 nodes up, 8 GPUs"
+    assert told([node_of("idle", 4)] * 2, machines={"max_nodes": 4}) == "2 of 4 nodes up, 8 GPUs"
 
 
 @pytest.mark.parametrize(

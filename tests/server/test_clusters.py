@@ -23,8 +23,8 @@ def test_this_machine_is_there_and_says_what_it_does(server):
     listed = server.get("/clusters")["clusters"]
     assert [one["name"] for one in listed] == ["local"]
     local = listed[0]
-    assert (local["title"], local["named"], local["can_scale"], local["problem"]) == ("Local", False, False, "")
-    assert (local["node_count"], local["max_node_count"], local["active_jobs"]) == (1, 1, 0)
+    assert (local["title"], local["named"], local["problem"]) == ("Local", False, "")
+    assert (local["node_count"], local["active_jobs"]) == (1, 0)
     assert "core" in local["detail"]
     machine = socket.gethostname()
     assert node(server, "local", machine)["state"] == "idle"
@@ -39,35 +39,26 @@ def test_this_machine_is_there_and_says_what_it_does(server):
     assert (idle["detail"].startswith("idle "), idle["jobs"]) == (True, [])
 
 
-def test_a_fixed_or_built_in_cluster_is_neither_scaled_nor_removed(server):
-    refused = server.patch("/clusters/local", {"node_count": 2}, status=409)
-    assert (refused["type"], refused["message"]) == (
-        "ClusterRefused",
-        "Clusters of type Local have a fixed number of nodes.",
-    )
+def test_a_built_in_or_unknown_cluster_is_not_removed(server):
     assert server.delete("/clusters/local", status=409)["message"] == "local is built in and cannot be removed."
     assert server.get("/clusters/nowhere", status=404)["type"] == "ClusterNotFound"
     assert server.delete("/clusters/nowhere", status=404)["type"] == "ClusterNotFound"
-    assert server.patch("/clusters/%2e%2e%2fetc", {"node_count": 2}, status=404)["type"] == "ClusterNotFound"
+    assert server.delete("/clusters/%2e%2e%2fetc", status=404)["type"] == "ClusterNotFound"
 
 
-def test_another_packages_cluster_is_named_runs_jobs_is_scaled_and_removed(server, rack):
+def test_another_packages_cluster_is_named_runs_jobs_and_is_removed(server, rack):
     assert [one["name"] for one in server.get("/clusters")["clusters"]] == ["local"]
-    made = server.post("/clusters", {"name": "mini", "kind": "rack", "options": {"machines": 2, "down": 1}})
+    made = server.post("/clusters", {"name": "mini", "kind": "rack", "options": {"machines": 3, "down": 1}})
     assert (made["name"], made["kind"], made["title"], made["named"]) == ("mini", "rack", "Rack", True)
-    assert made["detail"] == "2 machines in a rack"
+    assert made["detail"] == "3 machines in a rack"
     assert [(one["name"], one["state"], one["detail"]) for one in made["nodes"]] == [
         ("node-0", "idle", ""),
-        ("node-1", "down", "no answer"),
+        ("node-1", "idle", ""),
+        ("node-2", "down", "no answer"),
     ]
     assert (made["nodes"][0]["gpus"], made["nodes"][0]["gpu_name"]) == (4, "A100")
     assert [one["name"] for one in server.get("/clusters")["clusters"]] == ["local", "mini"]
     assert server.post("/clusters", {"name": "mini", "kind": "rack"}, status=409)["type"] == "ClusterRefused"
-
-    scaled = server.patch("/clusters/mini", {"node_count": 3})
-    assert (scaled["node_count"], scaled["max_node_count"], scaled["options"]) == (3, 8, {"machines": 3, "down": 1})
-    refused = server.patch("/clusters/mini", {"node_count": 9}, status=409)
-    assert refused["message"] == "The rack has room for 8 machines."
 
     options = {"compute_target": "mini", "node_count": 2, "distributed_backend": "torch"}
     id_ = server.submit(WAIT, name="digits", options=options)

@@ -28,16 +28,13 @@ def test_options_that_can_be_asked_for_are_marked(server, forge):
 
 
 def test_machines_are_shown_with_their_cost(server, lab):
-    assert (lab["can_create"], lab["can_scale"], lab["machines"]["exists"]) == (True, False, False)
+    assert (lab["can_create"], lab["machines"]["exists"]) == (True, False)
     assert (lab["problem"], lab["billed"]) == ("The machines have not been created yet.", 0)
-    clusters()["lab"].create(size="small", max_nodes=4)
-    made = server.get("/clusters/lab")
+    clusters()["lab"].create(size="small", max_nodes=4, min_nodes=2)
+    made = wait_for(lambda: (now := server.get("/clusters/lab"))["billed"] == 2 and now, what="two nodes")
     assert (made["machines"]["exists"], made["machines"]["max_nodes"], made["problem"]) == (True, 4, "")
-    clusters()["lab"].scale(3, min_nodes=2)
-    scaled = wait_for(lambda: (now := server.get("/clusters/lab"))["billed"] == 2 and now, what="two nodes")
-    assert (scaled["machines"]["min_nodes"], scaled["machines"]["max_nodes"]) == (2, 3)
-    assert (scaled["cost_per_hour"], scaled["currency"]) == (1.0, "USD")
-    assert [one["billed"] for one in scaled["nodes"]] == [True, True]
+    assert (made["cost_per_hour"], made["currency"]) == (1.0, "USD")
+    assert [one["billed"] for one in made["nodes"]] == [True, True]
 
 
 def test_choices_are_asked_for_with_what_was_filled_in(server, forge):

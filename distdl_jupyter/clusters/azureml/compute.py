@@ -1,4 +1,4 @@
-"""Compute clusters of an Azure ML workspace: listed, created, resized and deleted through azure-ai-ml.
+"""Compute clusters of an Azure ML workspace: listed, created and deleted through azure-ai-ml.
 
 azure-ai-ml takes seconds to import, so it is imported when a compute cluster is first requested. The status of a
 compute cluster is cached for some seconds, because pages poll it.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.azure import VmSize, catalogue, identity, prices, successor_of
 from distdl_jupyter.clusters.azureml import errors
 from distdl_jupyter.clusters.azureml.client import Address, compute_operations, subscription_of
-from distdl_jupyter.clusters.base import Cluster, NodeInfo, NodeState, Notice
+from distdl_jupyter.clusters.base import Cluster, NodeInfo, NodeState
 from distdl_jupyter.clusters.machines import Choice, Machines
 from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, InvalidSpec
 from distdl_jupyter.core.humanize import plural
@@ -168,7 +168,6 @@ class ComputeClusters(Cluster, ABC):
     complete = False
     far = True
     bills = True
-    can_scale = True
     can_create = True
     Wanted = ComputeSpec
     asks = FIELDS
@@ -233,38 +232,6 @@ class ComputeClusters(Cluster, ABC):
             price_source=price.source if price else "",
         )
 
-    def max_node_count(self, options: Any, nodes: int) -> int:
-        """Return how many nodes may be up at once."""
-        compute = get(options) if options.compute else None
-        return max(nodes, compute.max_instances) if compute else nodes
-
-    def scale(self, options: Any, node_count: int) -> Any:
-        """Set the maximum number of nodes; the minimum becomes at most that."""
-        compute = _existing(options)
-        if node_count < 1:
-            raise InvalidSpec(
-                "node_count of a compute cluster must be at least 1.",
-                code="azureml-node-count",
-                field="node_count",
-                hint="Idle nodes stop automatically. To remove the compute cluster, delete it.",
-            )
-        compute.max_instances, compute.min_instances = node_count, min(compute.min_instances, node_count)
-        _change(options, "begin_update", compute)
-        return options
-
-    def keep_up(self, options: Any, node_count: int) -> None:
-        """Set the number of nodes that keep running without a job."""
-        compute = _existing(options)
-        if not 0 <= node_count <= compute.max_instances:
-            raise InvalidSpec(
-                f"{compute.name} can have at most {plural(compute.max_instances, 'node')}.",
-                code="azureml-min-nodes",
-                field="min_nodes",
-                hint="Lower min_nodes, or raise the maximum number of nodes first.",
-            )
-        compute.min_instances = node_count
-        _change(options, "begin_update", compute)
-
     def create(self, options: Any, wanted: Any) -> None:
         """Request the compute cluster that the options name."""
         if not _NAME.fullmatch(options.compute):
@@ -284,7 +251,19 @@ class ComputeClusters(Cluster, ABC):
 
     def delete(self, options: Any) -> None:
         """Request the end of the compute cluster and its nodes."""
-        compute = _existing(options)
+        if not options.compute:
+            raise ClusterRefused(
+                "Serverless nodes are created for each job, so there is nothing to delete.",
+                code="azureml-serverless",
+                hint="Set the option compute to use a compute cluster.",
+            )
+        compute = get(options, fresh=True)
+        if compute is None:
+            raise ClusterRefused(
+                f"The workspace {options.workspace} has no compute cluster named {options.compute}.",
+                code="azureml-compute-not-found",
+                hint="Create it first: distdl clusters compute create NAME --vm-size SIZE",
+            )
         if compute.type.lower() != "amlcompute":
             raise ClusterRefused(
                 f"{compute.name} is not a compute cluster. Only compute clusters can be deleted here.",
@@ -292,32 +271,6 @@ class ComputeClusters(Cluster, ABC):
                 hint="Delete it in Azure ML studio.",
             )
         _change(options, "begin_delete", compute.name)
-
-    def afterwards(self, options: Any) -> list[Notice]:
-        """Name the nodes that keep running, and costing money, without a job."""
-        compute = get(options, fresh=True) if options.compute else None
-        if compute is None or not compute.min_instances:
-            return []
-        keep = "keeps running without jobs and costs" if compute.min_instances == 1 else "keep running and cost"
-        text = f"{plural(compute.min_instances, 'node')} of {compute.name} {keep} money"
-        return [Notice("warning", f"{text}. Set min_nodes=0 to stop idle nodes.", "nodes-stay-up")]
-
-
-def _existing(options: Any) -> Any:
-    if not options.compute:
-        raise ClusterRefused(
-            "Serverless nodes are created for each job, so there is nothing to change.",
-            code="azureml-serverless",
-            hint="Set the option compute to use a compute cluster.",
-        )
-    compute = get(options, fresh=True)
-    if compute is None:
-        raise ClusterRefused(
-            f"The workspace {options.workspace} has no compute cluster named {options.compute}.",
-            code="azureml-compute-not-found",
-            hint="Create it first: distdl clusters compute create NAME --vm-size SIZE",
-        )
-    return compute
 
 
 def _node(node: Any, compute: Any, price: Price | None) -> NodeInfo:

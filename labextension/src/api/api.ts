@@ -36,7 +36,6 @@ export class Api {
   clusters = async (): Promise<Cluster[]> => [...(await answer(this.#api.GET(`${ROOT}/clusters`))).clusters];
   cluster = (name: string): Promise<Cluster> => answer(this.#api.GET(`${ROOT}/clusters/{name}`, at({ name })));
   addCluster = (name: string, kind: string, options: Options): Promise<Cluster> => answer(this.#api.POST(`${ROOT}/clusters`, { body: { name, kind, options } }));
-  scaleCluster = (name: string, node_count: number): Promise<Cluster> => answer(this.#api.PATCH(`${ROOT}/clusters/{name}`, { ...at({ name }), body: { node_count } }));
   choices = async (kind: string, option: string, options: Options): Promise<Choice[]> => [...(await answer(this.#api.POST(`${ROOT}/choices`, { body: { kind, option, options } }))).choices];
   checkCluster = (name: string): Promise<ClusterChecks> => answer(this.#api.POST(`${ROOT}/clusters/{name}/check`, { ...at({ name }), body: {} }));
   removeCluster = (name: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/clusters/{name}`, at({ name })));

@@ -205,7 +205,6 @@ function registerPlaces(commands: CommandRegistry, sidebar: ISidebar): void {
       view.addCluster();
     },
   });
-  commands.addCommand('distdl:scale-cluster', { label: __('Scale'), execute: () => view.scaleCluster() });
   commands.addCommand('distdl:check-cluster', { label: __('Check'), execute: () => view.checkCluster() });
   commands.addCommand('distdl:remove-cluster', { label: __('Remove'), execute: () => view.removeCluster() });
 }

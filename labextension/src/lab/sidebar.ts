@@ -184,7 +184,6 @@ function actionsOf(app: JupyterFrontEnd, { api, live }: DistDL, view: () => Side
     kinds: async () => (await api.plugins()).clusters,
     addCluster: (name, kind, options) => api.addCluster(name, kind, options),
     choices: (kind, option, options) => api.choices(kind, option, options),
-    scaleCluster: async (name, nodes) => view().cluster(await api.scaleCluster(name, nodes)),
     removeCluster: (name) => api.removeCluster(name),
     checkCluster: (name) => api.checkCluster(name),
     refreshCluster: async (name) => view().cluster(await api.cluster(name)),

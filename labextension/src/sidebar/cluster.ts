@@ -15,7 +15,7 @@ const WORDY = 8;
 const ICONS: Record<string, string> = { local: 'laptop', azureml: 'cloud' };
 const UP: ReadonlySet<string> = new Set(['idle', 'busy']);
 
-export type ClusterActions = Pick<Actions, 'scaleCluster' | 'removeCluster' | 'checkCluster' | 'refreshCluster'>;
+export type ClusterActions = Pick<Actions, 'removeCluster' | 'checkCluster' | 'refreshCluster'>;
 
 let serial = 0;
 
@@ -28,7 +28,6 @@ export class ClusterView {
   readonly #name = h('span', { class: 'dd-cluster-name dd-b dd-ell' });
   readonly #kind = h('span', { class: 'dd-cluster-kind dd-sub dd-s12' });
   readonly #summary = h('span', { class: 'dd-cluster-summary dd-s12 dd-num dd-ell' });
-  readonly #scale: HTMLButtonElement;
   readonly #remove: HTMLButtonElement;
   /** Shown below the head even if the cluster is folded: costs are never hidden. */
   readonly #bill = h('div', { class: 'dd-cluster-bill dd-s12 dd-num', hidden: true });
@@ -49,10 +48,9 @@ export class ClusterView {
     this.#cluster = cluster;
     this.#open = open;
     this.#toggle.append(this.#chevron, this.#icon, this.#name, this.#kind);
-    this.#scale = tool('stacks', __('Scale'), () => this.askScale());
     const check = tool('completed', __('Check'), () => this.check());
     this.#remove = tool('trash', __('Remove'), () => this.askRemove());
-    const buttons = h('span', { class: 'dd-cluster-buttons' }, this.#scale, check, this.#remove);
+    const buttons = h('span', { class: 'dd-cluster-buttons' }, check, this.#remove);
     const parts = [this.#problem, this.#machineProblem, this.#machines, this.#nodes, this.#slots.element, this.#checks, this.#place, this.#error];
     this.#body = h('div', { id: this.#bodyId, class: 'dd-cluster-body' }, ...parts);
     const head = h('div', { class: 'dd-cluster-head' }, this.#toggle, this.#summary, buttons);
@@ -64,7 +62,7 @@ export class ClusterView {
   /** Show a newer state of the cluster. */
   update(cluster: Cluster): void {
     this.#cluster = cluster;
-    assign(this.element, { 'data-name': cluster.name, 'data-kind': cluster.kind, 'data-named': cluster.named, 'data-scales': scales(cluster) });
+    assign(this.element, { 'data-name': cluster.name, 'data-kind': cluster.kind, 'data-named': cluster.named });
     fill(this.#icon, cluster.kind, () => [icon(ICONS[cluster.kind] ?? 'server')]);
     setText(this.#name, cluster.name);
     setText(this.#kind, cluster.named ? cluster.title : cluster.detail || cluster.title);
@@ -73,7 +71,6 @@ export class ClusterView {
     this.#summary.classList.toggle('dd-ink-warn', Boolean(cluster.problem) && cluster.machines?.exists !== false);
     this.#drawMachines(cluster);
     this.#slots.update(cluster.in_use);
-    show(this.#scale, scales(cluster));
     show(this.#remove, cluster.named);
     this.#drawBody(cluster);
     this.#drawOpen();
@@ -162,40 +159,6 @@ export class ClusterView {
     if (!this.#open) this.#press();
   }
 
-  /** Ask how many nodes it shall have; fewer than now are asked about once more. */
-  askScale(): void {
-    const { node_count, max_node_count } = this.#cluster;
-    const most = max_node_count || null;
-    const input = h('input', { type: 'number', class: 'dd-input', min: 0, max: most, value: node_count, 'aria-label': __('Nodes') });
-    const label = most === null ? __('nodes') : __('of %1 nodes', most);
-    const go = h('button', { type: 'submit', class: 'dd-btn dd-small' }, __('Scale'));
-    const close = onClick(h('button', { type: 'button', class: 'dd-btn dd-small' }, __('Close')), () => this.#clear());
-    const form = h('form', { class: 'dd-row dd-s12', novalidate: true }, input, h('span', { class: 'dd-sub dd-grow' }, label), go, close);
-    form.addEventListener('submit', (event) => {
-      event.preventDefault();
-      void this.#scaleTo(Number(input.value), most);
-    });
-    form.addEventListener('keydown', (event) => event.key === 'Escape' && this.#clear());
-    this.#ask(form, input);
-    input.select();
-  }
-
-  async #scaleTo(count: number, most: number | null): Promise<void> {
-    if (!Number.isInteger(count) || count < 0 || (most !== null && count > most)) {
-      this.#say(most === null ? __('Enter an integer of at least 0.') : __('Enter an integer from 0 to %1.', most));
-      return;
-    }
-    const { name, node_count } = this.#cluster;
-    if (count < node_count && !(await this.#confirm(this.#downText(count), __('Scale down')))) return;
-    await this.#do(this.actions.scaleCluster(name, count));
-  }
-
-  #downText(count: number): string {
-    const { name, node_count, active_jobs } = this.#cluster;
-    const nodes = _n('Stop %1 node of %2?', 'Stop %1 nodes of %2?', node_count - count, name);
-    return active_jobs ? `${nodes} ${_n('%1 job runs there.', '%1 jobs run there.', active_jobs)}` : nodes;
-  }
-
   /** Ask whether to take the cluster off the list, and do it. */
   askRemove(): void {
     void this.#removed();
@@ -218,16 +181,10 @@ export class ClusterView {
     return answer;
   }
 
-  #ask(element: HTMLElement, focus: HTMLElement | null = null): void {
+  #ask(element: HTMLElement): void {
     this.reveal();
     this.#say('');
     this.#place.replaceChildren(element);
-    focus?.focus();
-  }
-
-  #clear(): void {
-    this.#place.replaceChildren();
-    this.#toggle.focus();
   }
 
   async #do(request: Promise<unknown>): Promise<void> {
@@ -246,29 +203,26 @@ export class ClusterView {
   }
 }
 
-/** Whether its number of nodes can be set here; that of machines which cost money is set by a command. */
-const scales = ({ can_scale, machines }: Cluster): boolean => can_scale && !machines;
-
 /** Return what is going on with a cluster's machines, "" when nothing is. */
 function stateWords({ machines }: Cluster): string {
   if (!machines) return '';
   if (!machines.exists) return __('not created');
-  const words: Record<string, string> = { creating: __('being created'), changing: __('being changed'), resizing: __('being resized'), deleting: __('being deleted') };
+  const words: Record<string, string> = { creating: __('being created'), changing: __('being changed'), deleting: __('being deleted') };
   return machines.state && (words[machines.state] ?? machines.state);
 }
 
 /** Return how much of a cluster is up or in use: only what was measured. */
-export function summary({ nodes, active_jobs, can_scale, max_node_count, in_use }: Cluster): string {
+export function summary({ nodes, active_jobs, machines, in_use }: Cluster): string {
   const working = (count: number): string => (count ? _n('%1 job', '%1 jobs', count) : __('idle'));
   if (in_use) {
     const runs = held(in_use) || working(nodes.flatMap(({ jobs }) => jobs).length);
     return in_use.waiting ? `${runs}, ${__('%1 queued', in_use.waiting)}` : runs;
   }
   const single = nodes.length < 2 && nodes.every(({ state }) => UP.has(state));
-  if (single && !can_scale) return working(active_jobs);
+  if (single && !machines) return working(active_jobs);
   const up = nodes.filter(({ state }) => UP.has(state));
-  const total = Math.max(nodes.length, max_node_count ?? 0);
-  const words = can_scale ? _n('%2 of %1 node up', '%2 of %1 nodes up', total, up.length) : _n('%2 of %1 node', '%2 of %1 nodes', total, up.length);
+  const total = Math.max(nodes.length, machines?.max_nodes ?? 0);
+  const words = machines ? _n('%2 of %1 node up', '%2 of %1 nodes up', total, up.length) : _n('%2 of %1 node', '%2 of %1 nodes', total, up.length);
   const gpus = sum(nodes);
   if (!gpus) return words;
   const reached = sum(up);

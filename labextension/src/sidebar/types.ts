@@ -35,7 +35,6 @@ export interface Actions {
   addCluster(name: string, kind: string, options: Record<string, unknown>): Promise<unknown>;
   /** What an option of a kind of cluster may be, where these options are filled in so far; it may take seconds. */
   choices(kind: string, option: string, options: Record<string, unknown>): Promise<Choice[]>;
-  scaleCluster(name: string, nodes: number): Promise<unknown>;
   removeCluster(name: string): Promise<unknown>;
   /** Check every node for problems that would prevent a job; takes up to 30 seconds. */
   checkCluster(name: string): Promise<ClusterChecks>;

@@ -168,11 +168,6 @@ export class SidebarView {
     this.#clusters.add();
   }
 
-  /** Ask for the number of nodes of the cluster whose menu is open. */
-  scaleCluster(): void {
-    this.#clusters.pointed?.askScale();
-  }
-
   /** Ask whether to take the cluster whose menu is open off the list. */
   removeCluster(): void {
     this.#clusters.pointed?.askRemove();

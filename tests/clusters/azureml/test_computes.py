@@ -1,4 +1,4 @@
-"""Compute clusters of Azure ML are listed, created, resized and deleted; what Azure rejects has a remedy."""
+"""Compute clusters of Azure ML are listed, created and deleted; what Azure rejects has a remedy."""
 
 import dataclasses
 
@@ -47,7 +47,7 @@ def now(options=OPTIONS):
     return CLUSTER.machines(options)
 
 
-def test_a_compute_cluster_is_created_resized_and_deleted(service):
+def test_a_compute_cluster_is_created_and_deleted(service):
     assert (now().exists, CLUSTER.nodes(OPTIONS)) == (False, [])
     CLUSTER.create(OPTIONS, SPEC)
     created = next(request.json for request in service.server.requests if request.method == "PUT")
@@ -66,14 +66,6 @@ def test_a_compute_cluster_is_created_resized_and_deleted(service):
     assert (machines.size, machines.min_nodes, machines.max_nodes) == (T4, 0, 4)
     assert "nodes stop after 10 min without a job" in machines.detail
     assert CLUSTER.nodes(OPTIONS) == []
-
-    assert CLUSTER.scale(OPTIONS, 2) is OPTIONS
-    CLUSTER.keep_up(OPTIONS, 1)
-    assert (now().min_nodes, now().max_nodes) == (1, 2)
-    assert [node.name for node in CLUSTER.nodes(OPTIONS)] == ["tvmps_00_d"]
-    assert [notice.code for notice in CLUSTER.afterwards(OPTIONS)] == ["nodes-stay-up"]
-    CLUSTER.keep_up(OPTIONS, 0)
-    assert CLUSTER.afterwards(OPTIONS) == []
 
     CLUSTER.delete(OPTIONS)
     assert not now().exists
@@ -98,7 +90,6 @@ def test_nodes_have_a_state_and_a_price(service):
     assert listed[1].detail == "runs brave_ear_1"
     assert (listed[0].gpus, listed[0].gpu_name, listed[0].cores) == (1, "T4", 4)
     assert all(node.detail for node in listed if node.state == "down")
-    assert CLUSTER.max_node_count(OPTIONS, len(listed)) == 6
 
 
 def test_a_status_is_cached_for_some_seconds(service, monkeypatch):
@@ -111,7 +102,7 @@ def test_a_status_is_cached_for_some_seconds(service, monkeypatch):
     CLUSTER.nodes(OPTIONS)
     before = len(service.server.asked("/computes"))
     for _ in range(20):
-        CLUSTER.nodes(OPTIONS), CLUSTER.machines(OPTIONS), CLUSTER.max_node_count(OPTIONS, 0)
+        CLUSTER.nodes(OPTIONS), CLUSTER.machines(OPTIONS)
     assert len(service.server.asked("/computes")) == before
 
 
@@ -212,27 +203,21 @@ def test_what_azure_rejects_has_a_remedy(service, status, code, message, kind, h
     assert hint in caught.value.hint
 
 
-def test_only_a_compute_cluster_that_exists_can_be_changed(service):
+def test_only_a_new_name_is_created_and_only_an_existing_compute_cluster_deleted(service):
     with pytest.raises(ClusterRefused) as caught:
-        CLUSTER.scale(OPTIONS, 2)
+        CLUSTER.delete(OPTIONS)
     assert caught.value.code == "azureml-compute-not-found"
     CLUSTER.create(OPTIONS, ComputeSpec(T4, max_nodes=4, min_nodes=2))
     with pytest.raises(ClusterRefused) as caught:
         CLUSTER.create(OPTIONS, SPEC)
     assert caught.value.code == "azureml-compute-exists"
-    CLUSTER.scale(OPTIONS, 1)
-    assert (now().min_nodes, now().max_nodes) == (1, 1)
-    for call, count, field in ((CLUSTER.keep_up, 2, "min_nodes"), (CLUSTER.scale, 0, "node_count")):
-        with pytest.raises(InvalidSpec) as refused:
-            call(OPTIONS, count)
-        assert refused.value.field == field
 
 
-def test_serverless_nodes_are_neither_shown_nor_changed(signed_in):
+def test_serverless_nodes_are_neither_shown_nor_deleted(signed_in):
     options = AzureMLOptions(subscription_id=SUBSCRIPTION, resource_group="vision", workspace="ws1", vm_size="x")
-    assert (CLUSTER.nodes(options), CLUSTER.machines(options), CLUSTER.afterwards(options)) == ([], None, [])
+    assert (CLUSTER.nodes(options), CLUSTER.machines(options)) == ([], None)
     with pytest.raises(ClusterRefused) as caught:
-        CLUSTER.scale(options, 2)
+        CLUSTER.delete(options)
     assert caught.value.code == "azureml-serverless"
 
 

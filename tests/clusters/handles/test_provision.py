@@ -1,8 +1,7 @@
-"""Machines made, scaled and unmade by a kind of cluster of another package, as a notebook does it."""
+"""Machines created and deleted by a kind of cluster of another package, as a notebook does it."""
 
 import json
 import time
-from types import MappingProxyType
 
 import pytest
 
@@ -10,7 +9,6 @@ from distdl_jupyter import add_cluster, clusters, submit
 from distdl_jupyter.clusters import status, tables
 from distdl_jupyter.clusters.machines import Machines
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
-from distdl_jupyter.testing import DescriptionContract
 from tests import plugin
 
 
@@ -21,38 +19,26 @@ def forge(tmp_path, monkeypatch):
     plugin.forget()
 
 
-def test_machines_are_made_scaled_and_ended_and_their_cost_is_shown(forge):
+def test_machines_are_created_and_deleted_and_their_cost_is_shown(forge):
     lab = add_cluster("lab", "forge", place="north")
     assert repr(lab) == (
         "lab: forge; The machines have not been created yet. Create them: distdl clusters compute create lab"
     )
-    assert lab.create(size="small", max_nodes=4) is lab
-    assert lab.machines() == Machines(exists=True, size="small", detail="forged", max_nodes=4, cost_per_hour=0.5,
-                                      currency="USD", price_source="the smith")  # fmt: skip
     assert "Cost" not in repr(clusters())
-    lab.scale(min_nodes=2)
+    assert lab.create(size="small", max_nodes=4, min_nodes=2) is lab
+    assert lab.machines() == Machines(
+        exists=True, size="small", detail="forged", min_nodes=2, max_nodes=4, cost_per_hour=0.5, currency="USD",
+        price_source="the smith",
+    )  # fmt: skip
     assert repr(lab) == "lab: forge, 2 of 2 nodes up, 2 nodes cost money: 1.00 USD/h"
     lines = repr(clusters()).splitlines()
     assert lines[0].split() == ["Name", "Kind", "Nodes", "GPUs", "Cost"]
     assert "2 of 4 up" in lines[2]
     assert "2 nodes cost money: 1.00 USD/h" in lines[2]
     assert "<td" in clusters()._repr_html_()
-    lab.scale(1)
-    assert (lab.machines().min_nodes, lab.machines().max_nodes) == (1, 1)
     lab.delete()
     assert not lab.machines().exists
     assert lab in clusters()
-
-
-class TestForge(DescriptionContract):
-    """What the contract promises of machines that are made, held by a kind that makes them."""
-
-    name = "forge"
-    options = MappingProxyType({"place": "north"})
-
-    @pytest.fixture(autouse=True)
-    def _lit(self, forge):
-        add_cluster("lab", "forge", place="north").create(size="small")
 
 
 def test_an_unknown_price_is_said_to_be_unknown(forge):
@@ -70,8 +56,6 @@ def test_what_is_wanted_is_checked_by_its_declaration(forge):
     assert caught.value.field == "sizes"
     with pytest.raises(InvalidSpec, match="max_nodes must be an integer, not 'many'"):
         lab.create(size="small", max_nodes="many")
-    with pytest.raises(InvalidSpec, match="min_nodes is 3, but the cluster can have at most 2 nodes"):
-        lab.scale(2, min_nodes=3)
     lab.create(size="small")
     with pytest.raises(ClusterRefused, match="The forge is lit already"):
         lab.create(size="small")
@@ -102,7 +86,7 @@ def test_a_change_that_failed_is_told_to_who_waits(forge):
     assert tables.cluster_problem(status.look(lab.target)) == "No iron."
 
 
-def test_no_machine_is_ended_below_a_job_and_its_end_says_what_stays_up(forge):
+def test_no_machine_is_deleted_below_a_job(forge):
     lab = add_cluster("lab", "forge")
     lab.create(size="small", min_nodes=2)
     job = submit(time.sleep, (600,), compute_target="lab", distributed_backend="plain", name="long")
@@ -110,6 +94,3 @@ def test_no_machine_is_ended_below_a_job_and_its_end_says_what_stays_up(forge):
         lab.delete()
     job.cancel(now=True)
     job.wait(timeout=120)
-    job = submit(time.sleep, (0,), compute_target="lab", distributed_backend="plain", name="short")
-    job.wait(timeout=120)
-    assert [note["text"] for note in job.view().notes if note.get("code") == "nodes-stay-up"] == ["2 anvils stay up."]
