@@ -5,12 +5,11 @@ the rank and separate its two streams (``bootstrap``). Positions of a rank's str
 second supervisor reads the files from their beginning and skips what was recorded.
 
 Text outside of a rank's output (the build of the image, the preparation of the nodes, a shell's error) goes line by
-line into one stream. It is kept in the job's folder, because only the order in which it was read makes it one stream.
+line into one stream. A second supervisor passes on only what is new since it started.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -20,13 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.azureml import bootstrap
 from distdl_jupyter.clusters.base import Stream
-from distdl_jupyter.core import redact
 from distdl_jupyter.core.errors import AzureRefused
-from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from distdl_jupyter.clusters.azureml.client import Workspace
 
 #: Bytes of one request, and files that are requested at once.
@@ -41,11 +36,11 @@ _RANGE_NOT_SATISFIABLE = 416
 class Pipe:
     """One stream that is written here and read by the supervisor, from ``position`` on."""
 
-    def __init__(self, rank: int | None, name: str, position: int) -> None:
+    def __init__(self, rank: int | None, name: str, position: int | None) -> None:
         read, self._write = os.pipe()
         os.set_blocking(read, False)
         self.stream = Stream(read, rank, name, position)
-        self._skip = position
+        self._skip = position or 0
 
     def write(self, content: bytes) -> None:
         """Write what was not recorded before; wait for the reader when the pipe is full. Raises BrokenPipeError."""
@@ -63,8 +58,10 @@ class Pipe:
 class LogFile:
     """One log file of a run: its current address, and how much of it was read."""
 
-    def __init__(self, name: str, nonce: str, logs: Logs) -> None:
+    def __init__(self, name: str, nonce: str, logs: Logs, *, is_shown: bool = True) -> None:
         self.name = name
+        #: Whether text outside of a rank's output is passed on: an earlier supervisor has not read it.
+        self.is_shown = is_shown
         self.url = ""
         self.position = 0
         self._begin = bootstrap.mark(nonce, "")[:-1]
@@ -73,8 +70,6 @@ class LogFile:
         self._rank: int | None = None
         self._stream = ""
         self._line = b""
-        #: How many bytes outside of a rank's output were read, and how many of them an earlier supervisor kept.
-        self._unowned, self._kept = 0, logs.positions.get(name, 0)
 
     def feed(self, content: bytes, *, last: bool = False) -> None:
         """Pass on what is new; ``last`` passes on a line without an end, too."""
@@ -88,7 +83,7 @@ class LogFile:
         self._rest = content[cut:]
         self._text(content[:cut])
         if last and self._line:
-            self._keep(self._line, self._unowned)
+            self._show(self._line + b"\n")
             self._line = b""
 
     def _mark(self, word: str) -> None:
@@ -105,16 +100,12 @@ class LogFile:
         if self._stream and self._rank is not None:
             self._logs.write(self._rank, self._stream, text)
         elif not self._stream:
-            self._unowned += len(text)
             lines, newline, self._line = (self._line + text).rpartition(b"\n")
-            if newline:
-                self._keep(lines + newline, self._unowned - len(self._line))
+            self._show(lines + newline)
 
-    def _keep(self, lines: bytes, end: int) -> None:
-        """Keep whole lines that end at ``end``, without those that an earlier supervisor kept."""
-        new = lines[max(0, len(lines) - (end - self._kept)) :] if end > self._kept else b""
-        if new:
-            self._logs.keep(self.name, end, new if new.endswith(b"\n") else new + b"\n")
+    def _show(self, lines: bytes) -> None:
+        if lines and self.is_shown:
+            self._logs.show(self.name, lines)
 
 
 def _partial_mark(content: bytes, begin: bytes) -> int:
@@ -127,12 +118,13 @@ class Logs:
     """All files of a run. ``advance`` is called by one thread; ``ends`` and ``begun`` are read by another."""
 
     def __init__(
-        self, workspace: Workspace, nonce: str, ranks: int, kept: Path, read: Mapping[tuple[int, str], int]
+        self, workspace: Workspace, nonce: str, ranks: int, read: Mapping[tuple[int, str], int] | None = None
     ) -> None:
         self._workspace = workspace
         self._nonce = nonce
-        self._path = kept
-        self._own = Pipe(None, "out", read.get((-1, "sys"), 0))
+        #: Whether an earlier supervisor has read the files that exist now.
+        self._is_continued, read = read is not None, read or {}
+        self._own = Pipe(None, "out", None)
         self._pipes = {
             (rank, name): Pipe(rank, name, read.get((rank, name), 0))
             for rank in range(ranks)
@@ -140,9 +132,8 @@ class Logs:
         }
         self._files: dict[str, LogFile] = {}
         self._pool = ThreadPoolExecutor(_CONCURRENCY, "distdl-azureml-log")
+        #: The file whose text outside of a rank's output was passed on last.
         self._last = ""
-        #: How many bytes of each file's text outside of a rank's output are in the job's folder.
-        self.positions: dict[str, int] = {}
         #: How ranks ended: exit code, signal and evidence.
         self.ends: dict[int, dict[str, Any]] = {}
         #: Ranks that have begun.
@@ -160,24 +151,10 @@ class Logs:
         """Whether every rank has reported its end."""
         return 2 * len(self.ends) == len(self._pipes)
 
-    def replay(self) -> None:
-        """Pass on the text that an earlier supervisor kept in the job's folder and did not record."""
-        with contextlib.suppress(OSError), self._path.open(encoding="utf-8") as file:
-            for line in file:
-                with contextlib.suppress(ValueError, KeyError, TypeError):
-                    entry = json.loads(line)
-                    self.positions[entry["file"]], self._last = int(entry["to"]), entry["file"]
-                    self._own.write(str(entry["text"]).encode())
-
-    def keep(self, name: str, to: int, content: bytes) -> None:
-        """Keep lines outside of a rank's output, whose file is read up to ``to``, and pass them on."""
-        text = redact.text(content.decode(errors="replace"))
-        if name != self._last:
-            text = f"[{name}]\n{text}"
-        self._last, self.positions[name] = name, to
-        with open(self._path, "a", encoding="utf-8", opener=owned.private) as file:
-            file.write(json.dumps({"file": name, "to": to, "text": text}) + "\n")
-        self._own.write(text.encode())
+    def show(self, name: str, lines: bytes) -> None:
+        """Pass on whole lines of a file outside of a rank's output."""
+        self._own.write(lines if name == self._last else f"[{name}]\n".encode() + lines)
+        self._last = name
 
     def begin(self, rank: int) -> int | None:
         """Note that a rank has begun; return None for one that the job does not have."""
@@ -195,7 +172,9 @@ class Logs:
         self.stale = False
         for name, url in addresses.items():
             if not _IGNORED.search(name):
-                self._files.setdefault(name, LogFile(name, self._nonce, self)).url = url
+                new = LogFile(name, self._nonce, self, is_shown=not self._is_continued)
+                self._files.setdefault(name, new).url = url
+        self._is_continued = self._is_continued and not self._files
 
     def advance(self, *, last: bool = False) -> bool:
         """Request what is new in every file once; True when something was. ``last`` ends unfinished lines.
@@ -208,6 +187,7 @@ class Logs:
         for file, content in zip(files, contents, strict=True):
             is_new = is_new or bool(content)
             file.feed(content, last=last)
+            file.is_shown = file.is_shown or len(content) < _PIECE
         return is_new
 
     def _fetch(self, file: LogFile) -> bytes:

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
-#: The file in the job's folder with the log text outside of ranks' output.
-KEPT = "azureml-log.jsonl"
 #: Seconds between two requests for logs: while something is new, and at most.
 _QUICK, _SLOW = 0.3, 2.0
 #: Seconds between two requests for a run's state and files: while its ranks begin or end, and in between.
@@ -98,7 +96,6 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """Request, read, pause."""
         with contextlib.suppress(BrokenPipeError):  # the supervisor has closed its end
-            self._logs.replay()
             while not self._stop_requested and not self.done:
                 self._wake.clear()
                 self._poll()
@@ -202,8 +199,7 @@ class AzureMLRun(Run):
         self._ranks = spec.process_count
         self._notices = list(notices)
         limits.allow_files(4 * spec.process_count)
-        kept = context.folder.path / KEPT
-        self._logs = Logs(workspace, context.own["DISTDL_NONCE"], spec.process_count, kept, read or {})
+        self._logs = Logs(workspace, context.own["DISTDL_NONCE"], spec.process_count, read)
         self._watch = Watch(workspace, name, self._logs)
         self._open = set(range(spec.process_count))
         self._failed = False

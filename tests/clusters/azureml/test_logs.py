@@ -44,8 +44,8 @@ def workspace():
 
 
 @pytest.fixture
-def logs(workspace, tmp_path):
-    logs = Logs(workspace, NONCE, 1, tmp_path / "kept.jsonl", {})
+def logs(workspace):
+    logs = Logs(workspace, NONCE, 1)
     yield logs
     logs.close()
     logs.close_readers()
@@ -62,8 +62,8 @@ def unowned(logs):
 class Collected:
     """Takes what a file passes on."""
 
-    def __init__(self, positions):
-        self.streams, self.kept, self.ends, self.positions = {"out": b"", "err": b""}, b"", {}, positions
+    def __init__(self):
+        self.streams, self.lines, self.ends = {"out": b"", "err": b""}, b"", {}
 
     def begin(self, rank):
         return rank
@@ -71,8 +71,8 @@ class Collected:
     def write(self, _rank, stream, content):
         self.streams[stream] += content
 
-    def keep(self, _name, _to, content):
-        self.kept += content
+    def show(self, _name, lines):
+        self.lines += lines
 
 
 @settings(max_examples=200, deadline=None)
@@ -84,15 +84,14 @@ def test_the_streams_of_a_rank_are_separated_wherever_the_file_is_cut(written, d
         current = stream
     log += mark(NONCE, 'end {"code": 0}') + b"after"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=8)))
-    kept = data.draw(st.integers(0, len(b"a shell's error\n")))
-    collected = Collected({"f": kept})
+    collected = Collected()
     file = LogFile("f", NONCE, collected)
     for start, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
         file.feed(log[start:end])
     file.feed(b"", last=True)
     for stream in ("out", "err"):
         assert collected.streams[stream] == b"".join(text for name, text in written if name == stream)
-    assert collected.kept == b"a shell's error\nafter\n"[kept:]
+    assert collected.lines == b"a shell's error\nafter\n"
     assert collected.ends == {3: {"code": 0}}
 
 
@@ -131,3 +130,16 @@ def test_other_refusals_are_raised(workspace, logs):
     with pytest.raises(AzureRefused):
         logs.advance()
     assert not logs.stale
+
+
+def test_another_supervisor_passes_on_only_new_text_outside_of_ranks(workspace):
+    logs = Logs(workspace, NONCE, 1, {})
+    workspace.files |= {"a": b"step 1\n", "b": b"begun\n"}
+    logs.set_addresses({"a.txt": "a"})
+    logs.advance()
+    workspace.files["a"] += b"step 2\n"
+    logs.set_addresses({"a.txt": "a", "b.txt": "b"})
+    logs.advance()
+    assert unowned(logs) == "[a.txt]\nstep 2\n[b.txt]\nbegun\n"
+    logs.close()
+    logs.close_readers()
