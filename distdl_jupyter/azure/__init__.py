@@ -3,6 +3,6 @@
 Importing this sends no request and loads no package of Azure's.
 """
 
-from distdl_jupyter.azure.vm_sizes import VmSize, catalogue, catalogue_date, find, successor_of, vm_sizes
+from distdl_jupyter.azure.vm_sizes import VmSize, catalogue, catalogue_date, find, vm_sizes
 
-__all__ = ["VmSize", "catalogue", "catalogue_date", "find", "successor_of", "vm_sizes"]
+__all__ = ["VmSize", "catalogue", "catalogue_date", "find", "vm_sizes"]

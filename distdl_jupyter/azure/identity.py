@@ -266,9 +266,9 @@ def status() -> Status:
     attempt = _attempts[-1] if _attempts else None
     kind = ""
     try:
-        kind = settings.read().credential
-        cloud = endpoints()
-        token = credential().get_token(cloud.scope(cloud.resource_manager)).token
+        own = settings.read()
+        kind, scope = own.credential, own.endpoints.scope(own.endpoints.resource_manager)
+        token = credential().get_token(scope).token
         current = Status(state="signed_in", kind=kind, account=_account(token, kind))
     except DistDLError as error:
         is_out = error.code == "azure-signed-out"
@@ -290,11 +290,6 @@ def _account(token: str, kind: str) -> AzureAccount:
     return AzureAccount(
         name=str(name or identity or f"app {claims.get('appid')}"), kind=kind, tenant_id=str(claims.get("tid", ""))
     )
-
-
-def account() -> AzureAccount | None:
-    """Return the signed-in account, None without one. May request a token."""
-    return status().account
 
 
 def cancel() -> Status:
@@ -329,27 +324,21 @@ def forget() -> None:
 
 def subscriptions() -> list[AzureSubscription]:
     """Return the subscriptions that the account can see, by name. Raises NotSignedIn, AzureRefused."""
-    rows = rest().pages("/subscriptions", SUBSCRIPTIONS_VERSION)
-    subscriptions = [
+    rows = [
         AzureSubscription(
             id=row["subscriptionId"],
             name=row.get("displayName") or row["subscriptionId"],
             tenant_id=row.get("tenantId") or "",
             state=row.get("state") or "",
         )
-        for row in rows
+        for row in rest().pages("/subscriptions", SUBSCRIPTIONS_VERSION)
     ]
-    return sorted(subscriptions, key=lambda row: row.name.lower())
-
-
-def endpoints() -> Cloud:
-    """Return the addresses of the cloud in the settings. Raises InvalidSpec."""
-    return settings.read().endpoints
+    return sorted(rows, key=lambda row: row.name.lower())
 
 
 def rest() -> Rest:
     """Return the resource manager with the credential. Raises NotSignedIn."""
-    cloud = endpoints()
+    cloud = settings.read().endpoints
     return Rest(cloud.resource_manager, credential(), cloud.scope(cloud.resource_manager))
 
 

@@ -262,17 +262,3 @@ def vm_sizes(
     table["price_source"] = [price.source if price else "" for price in cached]
     table.attrs["catalogue_date"] = str(catalogue_date())
     return table.set_index("name")
-
-
-@dataclass(frozen=True, slots=True)
-class Successor:
-    """The size to use instead and why; ``source`` is the page, "" where it names no size that fits."""
-
-    size: VmSize
-    reason: str
-    source: str
-
-
-def successor_of(old: VmSize) -> Successor | None:
-    """Return the successor of a retired size with its reason; None for a size that is not retired."""
-    return Successor(find(old.successor), old.successor_reason, old.successor_source) if old.successor else None

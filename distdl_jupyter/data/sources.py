@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distdl_jupyter.azure import identity
+from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.core.data import place
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.data import stores
@@ -56,7 +56,7 @@ def address(source: DataSource) -> str:
     return f"{source.scheme}://{source.container}"
 
 
-def settings(source: DataSource) -> dict[str, str]:
+def s3_settings(source: DataSource) -> dict[str, str]:
     """Return where S3 is by this machine's environment, for nodes that have none of it; no credential is among it."""
     variables = {
         "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -68,7 +68,7 @@ def settings(source: DataSource) -> dict[str, str]:
 
 def list_store(source: DataSource) -> Manifest:
     """Return what a source in another store than Blob holds. Raises DataUnavailable, also when it holds nothing."""
-    access = stores.access(source.name, source.scheme, address(source), settings=settings(source), retries=4)
+    access = stores.access(source.name, source.scheme, address(source), settings=s3_settings(source), retries=4)
     try:
         return access.use(lambda store: _manifest(store, source))
     except Failure as failure:
@@ -181,7 +181,7 @@ def account(name: str) -> BlobServiceClient:
     """Return a storage account as the signed-in user reaches it. Raises NotSignedIn."""
     from azure.storage.blob import BlobServiceClient, ExponentialRetry
 
-    cloud = identity.endpoints()
+    cloud = settings.read().endpoints
     return BlobServiceClient(
         cloud.blob_endpoint(name),
         credential=identity.credential(),

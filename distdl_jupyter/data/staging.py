@@ -138,7 +138,7 @@ class JobStaging:
             "kind": source.scheme,
             "address": blob or sources.address(source),
             "prefix": prefix,
-            "settings": sources.settings(source),
+            "settings": sources.s3_settings(source),
             "items": [list(item) for item in items],
         }
 

@@ -173,7 +173,6 @@ def _order(size: azure.VmSize) -> tuple[bool, bool, bool, float, int, str]:
 
 
 def _size_row(size: azure.VmSize) -> VmSizeChoice:
-    found = azure.successor_of(size)
     return VmSizeChoice(
         name=size.name,
         series=size.series,
@@ -185,8 +184,8 @@ def _size_row(size: azure.VmSize) -> VmSizeChoice:
         network={True: "InfiniBand", False: "Ethernet", None: "not stated"}[size.infiniband],
         rate=size.fabric_text if size.infiniband else size.ethernet_text,
         retired=str(size.retirement_date) if size.retired else "",
-        successor=found.size.name if found else "",
-        successor_reason=found.reason if found else "",
+        successor=size.successor,
+        successor_reason=size.successor_reason,
         words=" ".join([size.name, size.series, size.gpu_model, size.gpu]).lower(),
         sources=size.sources,
         notes=size.notes,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.azure import successor_of
+from distdl_jupyter.azure import find
 from distdl_jupyter.core.findings import Level
 from distdl_jupyter.core.humanize import TIMES, plural
 from distdl_jupyter.preflight.advice import Advice, Case
@@ -26,21 +26,17 @@ def retired_size(case: Case) -> Advice | None:
     request, size = case.request, case.request.vm_size
     if size is None or not size.retired:
         return None
-    found = successor_of(size)
-    reason = f"Azure retired {size.name} on {size.retirement_date}."
-    if found is None:
-        return Advice("retired", "error", "Retired size", reason)
-    change: dict[str, Any] = {"vm_size": found.size.name}
+    change: dict[str, Any] = {"vm_size": size.successor}
     if request.process_count_per_node == size.whole_gpus:
-        change["process_count_per_node"] = found.size.whole_gpus
+        change["process_count_per_node"] = find(size.successor).whole_gpus
     return Advice(
         "retired",
         "error",
         "Retired size",
-        f"{reason} {found.size.name} has {found.reason}",
-        action=f"Use {found.size.name}",
+        f"Azure retired {size.name} on {size.retirement_date}. {size.successor} has {size.successor_reason}",
+        action=f"Use {size.successor}",
         change=change,
-        source=found.source,
+        source=size.successor_source,
     )
 
 

@@ -20,7 +20,7 @@ BLOB = "https://storage.azure.com/.default"
 
 
 def test_an_app_of_the_environment_signs_in(signed_in):
-    account = identity.account()
+    account = identity.status().account
     assert (account.name, account.kind, account.tenant_id) == (f"app {CLIENT}", "default", TENANT)
     assert "ey" not in repr(account)
 
@@ -35,7 +35,7 @@ def test_a_token_is_for_the_requested_audience_and_used_while_it_is_valid(signed
 
 
 def test_nobody_is_signed_in(azure):
-    assert identity.account() is None
+    assert identity.status().account is None
     with pytest.raises(NotSignedIn) as caught:
         identity.credential()
     assert (caught.value.code, caught.value.hint) == ("azure-signed-out", identity.HOW)

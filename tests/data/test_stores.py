@@ -152,7 +152,7 @@ def test_an_object_that_was_changed_since_it_was_listed_is_not_read(
     bucket.put("x", b"old")
     one = source("train", f"s3://{bucket.name}")
     told = {"name": "train", "variable": "X", "kind": "s3", "address": sources.address(one), "prefix": "",
-            "settings": sources.settings(one), "items": sources.list_store(one).items}  # fmt: skip
+            "settings": sources.s3_settings(one), "items": sources.list_store(one).items}  # fmt: skip
     bucket.put("x", b"new")
     stage = Stage(tmp_path / "base", certificates[0])
     keys = {"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": SECRET}

@@ -100,7 +100,7 @@ class Workspace:
         """The workspace's run history, at the address that its discovery document names."""
         discovery = str(self.info()["properties"]["discoveryUrl"])
         api = str(self.without_token(discovery).get(discovery)["api"])
-        cloud = identity.endpoints()
+        cloud = settings.read().endpoints
         return Rest(api, identity.credential(), cloud.scope(cloud.resource_manager))
 
     def without_token(self, url: str) -> Rest:
@@ -165,7 +165,7 @@ def submitting(address: Address) -> Iterator[Any]:
 
 def compute_operations(address: Address) -> Any:
     """Return azure-ai-ml's operations on the compute targets of a workspace. Raises LaunchFailed, NotSignedIn."""
-    return _compute_operations(address, identity.endpoints())
+    return _compute_operations(address, settings.read().endpoints)
 
 
 @functools.lru_cache(maxsize=8)
@@ -196,7 +196,7 @@ def _client(address: Address) -> Any:
 
 def _cloud_options() -> dict[str, Any]:
     """Return the cloud for azure-ai-ml: by name where it knows it, else by name and addresses."""
-    cloud = identity.endpoints()
+    cloud = settings.read().endpoints
     if CLOUDS.get(cloud.name) == cloud:
         return {"cloud": cloud.name}
     metadata = {

@@ -79,7 +79,7 @@ class AzureMLCluster(compute.ComputeClusters):
         Nodes are not checked: none may be up, and starting one costs money and minutes. So the packages are known only
         of the image that this package generates.
         """
-        account = identity.account()
+        account = identity.status().account
         if account is None:
             return [Check("", "Azure", "error", "not signed in", identity.HOW, code="azureml-signed-out")]
         rows = [Check("", "Azure", "ok", f"signed in as {account.name}")]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.azure import VmSize, catalogue, identity, prices, successor_of
+from distdl_jupyter.azure import VmSize, catalogue, identity, prices
 from distdl_jupyter.clusters.azureml import errors
 from distdl_jupyter.clusters.azureml.client import Address, compute_operations, subscription_of
 from distdl_jupyter.clusters.base import Cluster, NodeInfo, NodeState
@@ -78,12 +78,11 @@ class ComputeSpec:
         """The size as Azure writes it. Raises InvalidSpec for a retired one."""
         size = known_size(self.vm_size)
         if size is not None and size.retired:
-            successor = successor_of(size)
             raise InvalidSpec(
                 f"{size.size} was retired on {size.retirement_date}.",
                 code="azureml-size-retired",
                 field="vm_size",
-                hint=f"Use {successor.size.size}: {successor.reason}" if successor else "Use another size.",
+                hint=f"Use {prices.PREFIX}{size.successor}: {size.successor_reason}",
             )
         return size.size if size else self.vm_size.strip()
 

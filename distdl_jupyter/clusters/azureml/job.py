@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.azure import identity
+from distdl_jupyter.azure import settings
 from distdl_jupyter.clusters import environment as variables
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.azureml.bootstrap import HERE
@@ -157,7 +157,7 @@ def azure_distribution(spec: JobSpec, distribution: Distribution) -> Any:
 
 
 def _address(account: str, container: str, prefix: str) -> str:
-    base = f"{identity.endpoints().blob_endpoint(account)}/{container}/"
+    base = f"{settings.read().endpoints.blob_endpoint(account)}/{container}/"
     return base + (f"{prefix.strip('/')}/" if prefix.strip("/") else "")
 
 

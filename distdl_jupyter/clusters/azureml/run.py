@@ -14,7 +14,7 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.azure import identity
+from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.clusters import returned
 from distdl_jupyter.clusters.azureml import errors, job
 from distdl_jupyter.clusters.azureml.bootstrap import RESULTS
@@ -350,7 +350,7 @@ def _container(workspace: Workspace, name: str) -> Any:
     store = workspace.datastore(name)
     account, container = str(store["accountName"]), str(store["containerName"])
     credential = _signature(workspace, name, store) or identity.credential()
-    return ContainerClient(identity.endpoints().blob_endpoint(account), container, credential=credential)
+    return ContainerClient(settings.read().endpoints.blob_endpoint(account), container, credential=credential)
 
 
 def _signature(workspace: Workspace, name: str, store: dict[str, Any]) -> str:
