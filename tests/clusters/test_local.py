@@ -12,7 +12,7 @@ from distdl_jupyter.clusters.agents import placing
 from distdl_jupyter.clusters.agents.checkup import Checkup
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec, LaunchFailed
+from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.plan import Plan, Service
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
@@ -54,14 +54,6 @@ def test_nodes_are_emulated_where_there_are_several(nodes, hosts):
     spec = JobSpec(id="", name="", node_count=nodes, process_count_per_node=2 // nodes)
     placement = registry.get("clusters", "local").preview(spec, registry.check_options("clusters", "local", {}))
     assert ([place.host for place in placement.ranks], placement.emulated) == (hosts, nodes > 1)
-
-
-@pytest.mark.parametrize(("asked", "given"), [("create", (None,)), ("keep_up", (2,)), ("delete", ())])
-def test_machines_of_a_kind_without_any_are_refused_by_its_title(asked, given):
-    cluster = registry.get("clusters", "local")
-    assert cluster.title != cluster.name
-    with pytest.raises(ClusterRefused, match=f"Clusters of type {cluster.title} do not support creating or"):
-        getattr(cluster, asked)(None, *given)
 
 
 def test_more_ranks_than_the_machine_takes_are_refused_before_the_start(monkeypatch):
