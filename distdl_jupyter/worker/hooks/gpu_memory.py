@@ -124,7 +124,7 @@ def _record(torch: ModuleType) -> None:
     try:
         cuda.memory._record_memory_history(enabled="state", context="state", stacks="python")  # noqa: SLF001
     except Exception as error:  # noqa: BLE001  a private function may change
-        text = f"GPU memory is not recorded: {error!s:.200}."
+        text = f"GPU memory is not recorded: {error!s:.200}. Update torch."
         channel.note("warning", text, "gpu-memory-not-recorded")
 
 
