@@ -1,5 +1,5 @@
 """What runs inside a rank: it loads the payload, runs it, and reports metrics, progress, results and errors.
 
-Standard library only and self-contained: nothing here may import another part of the package, so that this folder can
-be copied alone to a host. Nothing here knows who started the rank or who reads its reports.
+It uses only the standard library, ``node.permissions`` and ``node.processes``, so it can be copied to a host without
+the other packages. Nothing here depends on what started the rank or on what reads its reports.
 """

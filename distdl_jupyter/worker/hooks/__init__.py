@@ -1,5 +1,5 @@
-"""What a rank knows of the frameworks that training code uses.
+"""Hooks of a rank for the frameworks that training code uses, one module for each subject.
 
-When the ranks meet, what a framework reports by itself, how a lost peer sounds, what an error means, how a rank leaves.
-Nothing here imports a framework, and nothing here can break user code: what fails becomes a note.
+No framework is imported for them, and a hook that fails becomes a note instead of an error of the user's code. A module
+that uses private names of a third-party package lists them in its docstring.
 """

@@ -44,6 +44,7 @@ from typing import Any
 
 from distdl_jupyter.worker import channel, owned
 from distdl_jupyter.worker.frames import Describer
+from distdl_jupyter.worker.hooks import parallel
 from distdl_jupyter.worker.hooks.imports import PostImport, replaces
 from distdl_jupyter.worker.sources import Sources
 from distdl_jupyter.worker.step_times import harmless
@@ -371,7 +372,7 @@ class Recording:
         """Keep whether DistributedDataParallel averages the gradients of this call, which it decides here."""
         self._parallel[module] = bool(module.require_backward_grad_sync)
         self._forward_line = self._line()
-        if any("localSGD" in getattr(hook, "__qualname__", "") for hook, _ in getattr(module, "_comm_hooks", ())):
+        if parallel.averages_weights(module):
             self.about["averages_weights"] = True
 
     @harmless

@@ -1,4 +1,8 @@
-"""Checks data-parallel training: unused parameters, weights that differ, ranks that do not communicate."""
+"""Checks data-parallel training: unused parameters, weights that differ, ranks that do not communicate.
+
+Private names used only here: ``_comm_hooks`` and ``_module_parameters`` of DistributedDataParallel,
+``_requires_update`` of Horovod's optimizer and ``_is_current_rpc_agent_set`` of torch's RPC.
+"""
 
 from __future__ import annotations
 
@@ -316,13 +320,16 @@ def _is_adasum(optimizer: Any) -> bool:
     return "Adasum" in repr(type(optimizer).__dict__.get("__init__")) or getattr(optimizer, "op", None) == adasum
 
 
+def averages_weights(model: Any) -> bool:
+    """Return whether a model averages its weights now and then instead of its gradients (torch's local SGD)."""
+    return any("localSGD" in getattr(hook, "__qualname__", "") for hook, _ in getattr(model, "_comm_hooks", ()))
+
+
 def _spans_all(model: Any) -> bool:
     """Return whether all ranks average the gradients of a model in each step, with torch's own operation."""
     import torch
 
-    hooks = getattr(model, "_comm_hooks", ())
-    local = any("localSGD" in getattr(hook, "__qualname__", "") for hook, _ in hooks)
-    return not local and torch.distributed.get_world_size(model.process_group) == _size()
+    return not averages_weights(model) and torch.distributed.get_world_size(model.process_group) == _size()
 
 
 def _checksum(parameters: list[Any]) -> str:
