@@ -21,14 +21,14 @@ STAMPS := $(VENV)/.stamps
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input install
 STEP := .ci/step
-BUNDLE := distdl_jupyter/widgets/static/job.js
+BUNDLE := distdl_jupyter/labextension/static/style.js
 MODULES := labextension/node_modules/.installed
 # What the front end is built from. The checks write schema.ts, and no build reads it.
 FRONT_END := $(shell find labextension -name node_modules -prune -o -name schema.ts -o -type f -print) \
 	$(wildcard distdl_jupyter/locale/*/LC_MESSAGES/*.po)
 WHEEL := dist/.built
 SOURCES := $(shell find distdl_jupyter -name __pycache__ -prune -o -path distdl_jupyter/labextension -prune \
-	-o -path distdl_jupyter/widgets/static -prune -o -path 'distdl_jupyter/locale/*.json' -o -type f -print) pyproject.toml README.md LICENSE
+	-o -path 'distdl_jupyter/locale/*.json' -o -type f -print) pyproject.toml README.md LICENSE
 SITE := docs/_build/html
 GALLERY := tests/artifacts/gallery
 NOTEBOOK := notebooks/quickstart.ipynb
@@ -91,7 +91,7 @@ build: $(BUNDLE) ## Build the front end: the panels and the JupyterLab extension
 wheel: $(WHEEL) ## Build the wheel, in dist/
 
 clean: ## Remove all that the other targets made here (built Horovod wheels stay in the user cache)
-	rm -rf $(VENV) dist docs/_build docs/_static/jobs docs/_static/widgets.css docs/notebooks docs/reference labextension/node_modules labextension/src/api/schema.ts distdl_jupyter/locale/*/*/*.json distdl_jupyter/widgets/static distdl_jupyter/labextension tests/artifacts .hypothesis .*_cache
+	rm -rf $(VENV) dist docs/_build docs/_static/jobs docs/_static/widgets.css docs/notebooks docs/reference labextension/node_modules labextension/src/api/schema.ts distdl_jupyter/locale/*/*/*.json distdl_jupyter/labextension tests/artifacts .hypothesis .*_cache
 	find distdl_jupyter docs tests notebooks -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMPS)/prerequisites:
@@ -130,7 +130,6 @@ $(STAMPS)/torchvision: $(wildcard $(VENV)/lib/python3*/site-packages/torch/versi
 
 $(STAMPS)/test: $(STAMPS)/package $(STAMPS)/torchvision
 	@$(STEP) "Installing what the tests need" $(PIP) -e '.[test]'
-	@$(STEP) "Installing anywidget beside it" $(PIP) --upgrade --no-deps --target $(VENV)/anywidget anywidget psygnal
 	@touch $@
 
 $(STAMPS)/docs: $(STAMPS)/package $(STAMPS)/torchvision

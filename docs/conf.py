@@ -55,7 +55,6 @@ html_sidebars = {"index": [], "ja": [], "zh_TW": [], "changes": [], "coming-from
 
 reference.write(HERE / "reference")
 notebook_pages.write(HERE / "notebooks", HERE / "_static" / "jobs")
-(HERE / "_static" / "widgets.css").write_bytes((HERE.parent / "distdl_jupyter/widgets/static/widgets.css").read_bytes())
 
 
 def setup(app):

@@ -2,8 +2,8 @@
 
 The notebooks of ``EXECUTED`` run once, and again if they or the package's version change; the other pages show the
 saved outputs, and say so. The messages of each job of an executed notebook are saved, and ``_static/embedded.js``
-passes them to the view that JupyterLab uses (``widgets/static/job.js``). A launch form is shown by its own view
-(``launch.js``), in its state after the notebook has run.
+passes them to the view that JupyterLab uses. A launch form is shown by its own view, in its state after the notebook
+has run. Both are bundled from ``labextension/src/site.ts``.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def write(folder: Path, static: Path) -> None:
     """Write a page for each notebook into ``folder``, and the messages of its jobs into ``static``."""
     for place in (folder, static):
         place.mkdir(parents=True, exist_ok=True)
-    for name in ("job", "launch"):
-        (static / f"{name}-view.js").write_text(view_script(name))
+    # A classic script: a page that was opened as a file may load no modules.
+    bundle("src/site.ts", static / "views.js", "--format=iife", "--global-name=distdlViews")
+    bundle("style/widgets.css", static.parent / "widgets.css")
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         kept = executed(path) if path.stem in EXECUTED else None
         notebook = nbformat.read(kept / path.name if kept else path, as_version=4)
@@ -71,13 +72,12 @@ def of_any_machine(text: str, kept: Path) -> str:
     return text
 
 
-def view_script(name: str) -> str:
-    """Return a widget's view as a classic script: a page that was opened as a file may load no modules."""
-    module = (ROOT / "distdl_jupyter" / "widgets" / "static" / f"{name}.js").read_text()
-    head, export, tail = module.rpartition("export{")
-    view, _, rest = tail.partition(" as default}")
-    assert export, f"{name}.js has no default export"
-    return f"(()=>{{{head}(window.distdlViews??={{}}).{name}={view};{rest.lstrip(';')}\n}})();\n"
+def bundle(source: str, target: Path, *options: str) -> None:
+    """Bundle a file of the front end with all that it imports into one file."""
+    front_end = ROOT / "labextension"
+    esbuild = front_end / "node_modules" / ".bin" / "esbuild"
+    command = [esbuild, front_end / source, "--bundle", "--minify", "--charset=utf8", f"--outfile={target}", *options]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def page(notebook: Any, name: str, run: str) -> Any:
@@ -193,24 +193,24 @@ def messages(job: Any) -> dict[str, Any]:
     from distdl_jupyter.views.stacks import stacks as shown
     from distdl_jupyter.views.wire import to_json
 
-    live = LiveJob(job.folder, kept=TAIL)
+    live = LiveJob(job.id, kept=TAIL)
     while not live.settled:
-        live.look()
+        live.poll()
     state = json.loads(live.state().line)
     names = [metric["name"] for metric in state["metrics"]]
     requests = [
         CurveRequest(metric=name, mode=mode, log=log)
         for name in names for mode in ("band", "ranks") for log in (False, True)
     ]  # fmt: skip
-    curves = [json.loads(curve.line) for one in requests if (curve := live.curve(one))]
-    chosen = live.curve(CurveRequest())
-    resources = live.resources()
+    curves = [json.loads(live.curve(one, key).line) for one in requests if (key := live.curve_key(one))]
+    chosen = live.curve_key(CurveRequest()).rpartition(" ")[0]
+    resources = live.resources(key) if (key := live.resources_key()) else None
     taken = {number: stacks.read(job.folder, number) for number in range(1, 10)}
     return {
         "job": state,
         "log": json.loads(live.log(0).line),
         "curves": curves,
-        "chosen": json.loads(chosen.line)["metric"] if chosen else "",
+        "chosen": chosen,
         "resources": json.loads(resources.line) if resources else None,
         "stacks": {number: to_json(shown(one)) for number, one in taken.items() if one is not None},
     }

@@ -15,7 +15,7 @@ from distdl_jupyter.magic.session import Session, identifier, short_errors
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.ranks import Answer, Event, Ranks
-    from distdl_jupyter.widgets.rankoutput import Output
+    from distdl_jupyter.widgets.ranks import Output
 
 _DESCRIPTION = (
     "\nRun this cell on the ranks started with ``%dist_ranks start``.\n\nEvery rank runs it in its own namespace, "
@@ -90,7 +90,7 @@ class RanksMagic:
         """Run something on ranks with its output shown; return the values. Raises CellFailed."""
         from distdl_jupyter.ranks import Interrupted
         from distdl_jupyter.ranks.answer import CellFailed, failures
-        from distdl_jupyter.widgets.rankvalues import Values, ValuesOf
+        from distdl_jupyter.widgets.ranks import Values, ValuesOf
 
         asked = tuple(range(ranks.size)) if on is None else tuple(on)
         output = self._output(asked, ranks, quiet=quiet)
@@ -120,7 +120,7 @@ class RanksMagic:
         return {**error, "hint": hint}
 
     def _output(self, asked: Sequence[int], ranks: Ranks, *, quiet: bool) -> Output:
-        from distdl_jupyter.widgets.rankoutput import CellOutput, PrintedOutput
+        from distdl_jupyter.widgets.ranks import CellOutput, PrintedOutput
 
         if not hasattr(self._session.ip, "kernel"):
             return PrintedOutput(asked, quiet=quiet)

@@ -17,9 +17,10 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from distdl_jupyter.api.messages import Refused, Subscription
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.live.subscriber import heartbeat
+from distdl_jupyter.live.messages import Heartbeat, Welcome
+from distdl_jupyter.live.subscriber import JobSubscriber
 from distdl_jupyter.server.handler import Handler, error_body
-from distdl_jupyter.server.subscriber import Subscriber
+from distdl_jupyter.server.sources import ClustersSource, ListSource, Source, Sources
 from distdl_jupyter.views import requests
 from distdl_jupyter.views.wire import encode
 
@@ -66,11 +67,12 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         self._sending = asyncio.ensure_future(self._send_messages())
 
     def on_message(self, message: str | bytes) -> None:
-        """Take a subscription, in place of the one before."""
+        """Accept a subscription, in place of the one before."""
         try:
             self._wanted = _subscription(message.encode() if isinstance(message, str) else message)
         except DistDLError as error:
-            self._reject(error)
+            self.write_message(encode(Refused(error_body(error, 400), "refused")))
+            self.close(_POLICY, "The subscription was rejected.")
         self._notify.set()
 
     def on_close(self) -> None:
@@ -82,10 +84,6 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         if (pings := vars(self).pop("ping_callback", None)) is not None:
             pings.stop()
         self.app.sources.pages.discard(self)
-
-    def _reject(self, error: Exception) -> None:
-        self.write_message(encode(Refused(error_body(error, 400), "refused")))
-        self.close(_POLICY, "The subscription was rejected.")
 
     async def _send_messages(self) -> None:
         subscriber = Subscriber(self.app.sources, Subscription(), self._notify)
@@ -103,9 +101,10 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
                         self.close(_POLICY, "The permission to view has expired.")
                         return
                 if not lines and now - sent >= period:
-                    lines = [heartbeat()]
+                    lines = [encode(Heartbeat(time.time(), "alive"))]
                 if lines:
-                    await self._send(lines)
+                    # Wait until the page has received them: a slow page delays only itself.
+                    await asyncio.gather(*(self.write_message(line) for line in lines))
                     sent = time.monotonic()
                 await subscriber.wait(max(0.0, min(sent, checked) + period - time.monotonic()))
         except WebSocketClosedError:
@@ -124,15 +123,70 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         subscriber.close()
         return Subscriber(self.app.sources, wanted, self._notify)
 
-    async def _send(self, lines: list[bytes]) -> None:
-        """Send some messages and wait until the page has received them: a slow page delays only itself."""
-        await asyncio.gather(*(self.write_message(line) for line in lines))
-
     async def _is_still_admitted(self) -> bool:
         """Identify the user again, as when the page connected, and return whether they may still view."""
         again = Handler(self.application, self.request)
         user = await ensure_async(self.identity_provider.get_user(again))
         return user is not None and await again.may(user, "read")
+
+
+class Subscriber:
+    """The subscription of one page: call ``due`` when ``wait`` returns, ``close`` at the end.
+
+    ``notify`` is set whenever there may be something to send.
+    """
+
+    def __init__(self, sources: Sources, wanted: Subscription, notify: asyncio.Event) -> None:
+        self._server_id = sources.server_id
+        self._notify = notify
+        #: The number of the subscription, until its welcome was sent.
+        self._number: int | None = wanted.number
+        #: The mark that the page has of the list of jobs and of the clusters, if it wants them.
+        self._marks: dict[ListSource | ClustersSource, int] = {}
+        if wanted.jobs:
+            self._marks[sources.of(ListSource)] = self._mark(wanted.jobs_key)
+        if wanted.clusters:
+            self._marks[sources.of(ClustersSource)] = self._mark(wanted.clusters_key)
+        jobs = {id_: sources.job(id_) for id_ in wanted.job}
+        self._jobs = [(source, JobSubscriber(source.live, wanted.job[id_])) for id_, source in jobs.items()]
+        self._sources: list[Source] = [*self._marks, *jobs.values()]
+        for source in self._sources:
+            source.join(notify)
+
+    def close(self) -> None:
+        """Unsubscribe from all sources."""
+        for source in self._sources:
+            source.leave(self._notify)
+
+    def _mark(self, key: str) -> int:
+        """Return the mark in the key of a list; only this process knows its own marks."""
+        server_id, _, mark = key.partition(" ")
+        return int(mark) if server_id == self._server_id and mark.isdecimal() and len(mark) < 16 else 0
+
+    async def due(self) -> list[bytes]:
+        """Return the messages of now."""
+        self._notify.clear()
+        lines = []
+        if self._number is not None:
+            lines.append(encode(Welcome(self._number, self._server_id, time.time(), "hello")))
+            self._number = None
+        for source, mark in self._marks.items():
+            if source.mark != mark:
+                self._marks[source] = source.mark
+                message = source.message(mark if mark < source.mark else 0, f"{self._server_id} {source.mark}")
+                lines.append(encode(message))
+        for job, subscriber in self._jobs:
+            if subscriber.busy:
+                lines += await job.run_in_thread(subscriber.due)
+        return lines
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until there may be something to send, at most so many seconds."""
+        held = any(subscriber.held for _, subscriber in self._jobs)
+        try:
+            await asyncio.wait_for(self._notify.wait(), min(seconds, 0.03 if held else 1.0))
+        except TimeoutError:
+            return
 
 
 def _subscription(data: bytes) -> Subscription:

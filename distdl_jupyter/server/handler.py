@@ -173,7 +173,7 @@ class Handler(APIHandler):
 
 
 class CallHandler(Handler):
-    """The calls of one address."""
+    """The calls of one address; none at an unknown one."""
 
     def initialize(self, calls: dict[str, Call]) -> None:
         """Take the calls by their verbs."""
@@ -193,7 +193,7 @@ class CallHandler(Handler):
     async def _run(self, **path: str) -> None:
         call = self._calls.get(str(self.request.method).lower())
         if call is None:
-            raise web.HTTPError(405)
+            raise web.HTTPError(405) if self._calls else web.HTTPError(404, "There is nothing at this address")
         arguments = self._arguments(call, path)
         answer = await self._answer(call, arguments)
         self.set_status(call.status)
@@ -250,13 +250,3 @@ class CallHandler(Handler):
             if hasattr(pieces, "close"):
                 await self.run_in_thread(pieces.close)
         self.finish(set_content_type=download.media)
-
-
-class NotFound(Handler):
-    """Every unknown address under ``distdl/api``."""
-
-    async def prepare(self) -> None:  # type: ignore[override]  # as above
-        """Refuse, with the same permissions as everywhere."""
-        await super().prepare()
-        if self._refused is None and self.request.method != "OPTIONS":
-            self.refuse(web.HTTPError(404, "There is nothing at this address"))

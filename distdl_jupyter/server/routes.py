@@ -50,7 +50,7 @@ class LazyRoutes(Router):
 def _handlers() -> list[tuple[str, type[Handler], dict[str, Any]]]:
     """Return the patterns with their handlers; an address that matches none of them is answered 404 as JSON."""
     from distdl_jupyter.server.events import Events
-    from distdl_jupyter.server.handler import CallHandler, NotFound
+    from distdl_jupyter.server.handler import CallHandler
 
     table: dict[str, dict[str, Call]] = {}
     for call in calls():
@@ -59,7 +59,7 @@ def _handlers() -> list[tuple[str, type[Handler], dict[str, Any]]]:
     rows: list[tuple[str, type[Handler], dict[str, Any]]] = [
         (_pattern(path), CallHandler, {"calls": verbs}) for path, verbs in table.items()
     ]
-    return [*rows, ("/events", Events, {}), ("(?:/.*)?", NotFound, {})]
+    return [*rows, ("/events", Events, {}), ("(?:/.*)?", CallHandler, {"calls": {}})]
 
 
 def _pattern(path: str) -> str:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distdl_jupyter.widgets.azure import azure_sign_in
-    from distdl_jupyter.widgets.job import panel
+    from distdl_jupyter.widgets.job import panel, show
     from distdl_jupyter.widgets.launch import launcher
-    from distdl_jupyter.widgets.output import show
 
 __all__ = ["azure_sign_in", "launcher", "panel", "show"]
 
-_HOMES = {"azure_sign_in": "azure", "launcher": "launch", "panel": "job", "show": "output"}
+_HOMES = {"azure_sign_in": "azure", "launcher": "launch", "panel": "job", "show": "job"}
 
 
 def __getattr__(name: str) -> Any:

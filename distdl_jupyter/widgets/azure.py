@@ -5,12 +5,11 @@ The page asks its kernel what JupyterLab's sidebar asks the server, and the same
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING
 
-import traitlets
-
 from distdl_jupyter.views import azure
-from distdl_jupyter.widgets.widget import PageWidget, made_for_page
+from distdl_jupyter.widgets.widget import PageWidget, has_extension
 
 if TYPE_CHECKING:
     from distdl_jupyter.widgets.widget import Calls
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 class AzurePanel(PageWidget):
     """The panel on the page. Its text, which a notebook keeps, names nobody."""
-
-    _view_name = traitlets.Unicode("azure").tag(sync=True)
 
     def __repr__(self) -> str:
         return "Sign in to Azure: run this cell to show the sign-in."
@@ -33,6 +30,9 @@ class AzurePanel(PageWidget):
 def azure_sign_in() -> AzurePanel:
     """Return the panel that shows the Azure account and signs in and out. It never shows a token.
 
-    Raises PluginUnavailable if the front end needs anywidget and it is not installed.
+    Front ends without the extension show the account as text.
     """
-    return made_for_page(AzurePanel)()
+    if has_extension():
+        return AzurePanel("azure")
+    lines = [*azure.sign_in_lines(azure.sign_in_view()), "", "To sign in: %dist_config azure credential=METHOD"]
+    return AzurePanel("azure", value=f"<pre>{escape(chr(10).join(lines))}</pre>")

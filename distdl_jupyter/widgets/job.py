@@ -1,145 +1,229 @@
-"""The job panel: one job, live, as a widget. Its page shows the same view as JupyterLab's pages do.
+"""A job in a notebook: the output of a cell, and the widget that ``panel(job)`` returns.
 
-What those are told by the server, a page of this widget is told by the kernel: it subscribes by messages, and hears the
-same messages (``live``) as buffers, one JSON text each.
+JupyterLab and Notebook draw both by the id of the job, with the view of their job pages, which the server updates. For
+other front ends the page that a notebook saves (``html.job``) is drawn anew once a second. A saved notebook keeps the
+page of the job's end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import threading
+import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import traitlets
 
 from distdl_jupyter.core import pictures
 from distdl_jupyter.core.errors import JobNotFound
-from distdl_jupyter.html.page import data_url
-from distdl_jupyter.live.messages import JobSubscription
-from distdl_jupyter.live.session import JobSession
-from distdl_jupyter.views.card import card
-from distdl_jupyter.views.job_page import log_changes
-from distdl_jupyter.views.profile import job_profile
-from distdl_jupyter.views.stacks import stacks as shown_stacks
+from distdl_jupyter.html import job as saved
+from distdl_jupyter.jobs.reader import JobReader, PageReader
+from distdl_jupyter.views.card import failure_card
 from distdl_jupyter.views.wire import to_json
-from distdl_jupyter.widgets.widget import PageWidget, made_for_page
+from distdl_jupyter.widgets.ranks import publish
+from distdl_jupyter.widgets.widget import PageWidget, cell_id, has_extension
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from distdl_jupyter.html.job import ShownPicture
     from distdl_jupyter.jobs.client import Job
-    from distdl_jupyter.jobs.reader import PageReader
-    from distdl_jupyter.views.job_page import LogChanges
-    from distdl_jupyter.widgets.widget import Calls
 
-#: Rows of the log that a page gets at once of those before its first.
-_OLDER = 5000
+JOB_MIME = "application/vnd.distdl.job+json"
+#: Seconds between two updates of a page, and of the traits of a panel whose page the server updates.
+_REDRAW, _POLL = 1.0, 0.25
+#: Seconds for which a waiting cell may write the job's end before a thread does.
+_TURN = 1.0
+#: Bytes of the pictures that a notebook keeps of one job.
+_KEPT = 1_000_000
+#: Seconds for which a page reads curves of long ago before it is drawn.
+_FIRST = 0.2
+
+
+def show(job: Job) -> None:
+    """Display a job in the running cell."""
+    output = JobOutput(job)
+    job.on_settled(output.waited)
+    output.start()
+
+
+class JobOutput:
+    """A displayed output of a job: drawn when the job is shown, and once more when it has ended."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._display_id = uuid.uuid4().hex
+        self._reader = PageReader(job.folder)
+        # A front end with widgets names the cell. It also accepts updates from a thread.
+        self._accepts_updates = bool(cell_id())
+        self._settling = threading.Lock()
+        self._settled = self._waited = False
+
+    def start(self) -> None:
+        """Display the job now, and start the thread that shows its end."""
+        read(self._reader, _FIRST)
+        self._display(update=False)
+        threading.Thread(target=self._watch, name=f"distdl-output-{self._job.id}", daemon=True).start()
+
+    def waited(self) -> None:
+        """Write the last state of the ended job from the cell that waits for it.
+
+        A program that executes a notebook accepts only what belongs to the running cell. A front end with widgets
+        accepts the message of the thread, and gets only one.
+        """
+        with self._settling:
+            if not self._waited and not (self._settled and self._accepts_updates):
+                self._settle()
+            self._waited = True
+
+    def _watch(self) -> None:
+        with contextlib.suppress(JobNotFound):  # _settle shows that the job was removed
+            if has_extension():
+                for _ in JobReader(self._job.folder).follow():
+                    pass
+            else:
+                self._redraw()
+            time.sleep(_TURN)
+        with self._settling:
+            if not self._settled:
+                self._settle()
+
+    def _redraw(self) -> None:
+        while not self._reader.view.state.ended:
+            time.sleep(_REDRAW)
+            if read(self._reader, _FIRST):
+                self._display(update=True)
+
+    def _settle(self) -> None:
+        try:
+            reader = PageReader(self._job.folder)
+            read(reader, math.inf)
+            self._reader = reader
+        except JobNotFound:
+            self._display(update=True, removed=True)
+        else:
+            self._display(update=True)
+        self._settled = True
+
+    def _display(self, *, update: bool, removed: bool = False) -> None:
+        bundle = {JOB_MIME: {"id": self._job.id, "version": 1}, **forms(self._reader, removed=removed)}
+        publish(bundle, self._display_id, update)
 
 
 class JobPanel(PageWidget):
     """One job, live. ``state``, ``progress``, ``metrics`` and ``failure`` may be observed; the kernel sets them."""
 
-    _view_name = traitlets.Unicode("job").tag(sync=True)
     job_id = traitlets.Unicode().tag(sync=True)
     #: The job's state, such as "running".
     state = traitlets.Unicode()
-    #: How much is done, from 0 to 1; None where nobody said.
+    #: How much is done, from 0 to 1; None if the job did not report it.
     progress = traitlets.Float(None, allow_none=True)
     #: The newest value of each metric, the mean over the ranks.
     metrics = traitlets.Dict()
     #: The first failure (rank, error type, message, frames), None while there is none.
     failure: traitlets.Dict[str, Any] = traitlets.Dict(None, allow_none=True)
+    #: Whether the kernel draws the page of the job. A page sets it if its server does not know the job.
+    redrawn = traitlets.Bool().tag(sync=True)
 
     def __init__(self, job: Job) -> None:
-        super().__init__(job_id=job.id)
         self.job = job
-        self._session = JobSession(job.folder, self)
+        self._stop = threading.Event()
+        super().__init__("job", job_id=job.id, redrawn=not has_extension())
+        self._follow()
+
+    @traitlets.observe("redrawn")
+    def _on_redrawn(self, _change: object) -> None:
+        if self.comm is not None:
+            self._follow()
 
     def close(self) -> None:
-        """End the live view; the job goes on."""
+        """Stop the updates; the job keeps running."""
+        self._stop.set()
         if self.comm is not None:
-            self._session.stop()
             self.layout.close()
         super().close()
 
-    # ---- what the session's thread does ----
+    def _follow(self) -> None:
+        """Read the job in a new thread, which replaces the one before."""
+        self._stop.set()
+        self._stop = threading.Event()
+        threading.Thread(target=self._run, args=(self._stop,), name=f"distdl-panel-{self.job_id}", daemon=True).start()
 
-    def send_messages(self, viewer: str, messages: list[bytes], *, settled: bool) -> None:
-        """Send messages to one page's view."""
-        self.send({"type": "told", "viewer": viewer, "settled": settled}, buffers=messages)
+    def _run(self, stop: threading.Event) -> None:
+        reader: JobReader | None = None
+        try:
+            reader = PageReader(self.job.folder) if self.redrawn else JobReader(self.job.folder)
+            news = True
+            while not stop.is_set():
+                news = read(reader, _FIRST) or news
+                if news:
+                    self._update(reader)
+                elif reader.view.state.ended:
+                    return
+                news = False
+                stop.wait(_REDRAW if self.redrawn else _POLL)
+        except JobNotFound:
+            if isinstance(reader, PageReader):
+                self.value = forms(reader, removed=True)["text/html"]
+        except Exception:
+            logging.getLogger(__name__).warning("The live view of job %s has stopped.", self.job_id, exc_info=True)
 
-    def on_change(self, reading: PageReader) -> None:
-        """Set the traits to what is known now."""
-        view = reading.view
-        failure = card(view, view.last_sign, has_checkpoints=reading.has_checkpoints).failure
+    def _update(self, reader: JobReader) -> None:
+        view = reader.view
+        failure = failure_card(view)
         with self.hold_trait_notifications():
             self.state = view.state.value
             self.progress = view.done / view.total if view.done is not None and view.total else None
             self.metrics = {name: metric.mean for name, metric in view.metrics.items()}
             self.failure = None if failure is None else to_json(failure)  # type: ignore[assignment]  # None is allowed
-
-    def on_error(self, error: Exception) -> None:
-        """Say in the kernel's log why the view stands still; the page says that nothing is heard."""
-        logging.getLogger(__name__).warning("The live view of job %s has stopped.", self.job_id, exc_info=error)
-
-    # ---- what a page says ----
-
-    def on_message(self, message: dict[str, Any]) -> None:
-        """Take a page's message. A thread answers a question: a job may be slow to reach, the page must not wait."""
-        viewer = str(message.get("viewer", ""))
-        if message.get("type") == "subscribe":
-            wanted = dict(message.get("subscription") or {})
-            request = msgspec.convert(wanted.get("job", {}).get(self.job_id, {}), JobSubscription)
-            self._session.subscribe(viewer, int(wanted.get("number", 0)), request)
-        elif message.get("type") == "leave":
-            self._session.leave(viewer)
-        elif message.get("ask") == "docs":  # at once: before the first card, which may show a link
-            super().on_message(message)
-        else:
-            threading.Thread(target=super().on_message, args=(message,), daemon=True).start()
-
-    @property
-    def calls(self) -> Calls:
-        """What a page may ask for."""
-        return {
-            "cancel": lambda now: self.job.cancel(now=now),
-            "rerun": lambda: _begin(self.job.rerun),
-            "resume": lambda: _begin(self.job.resume),
-            "take_stacks": self.job.ask_stacks,
-            "stacks": lambda number: shown_stacks(self.job.stacks(kept=True, number=_checked(number))),
-            "take_profile": self.job.ask_profile,
-            "profile": lambda number: job_profile(self.job.profile(kept=True, number=_checked(number))),
-            "picture": self._picture,
-            "log": lambda before: self._session.use(lambda reading: _rows_before(reading, before)),
-        }
-
-    def _picture(self, number: int) -> str:
-        found = pictures.read(self.job.folder.path, number) if type(number) is int else None
-        if found is None:
-            raise JobNotFound("This image no longer exists.", code="widget-picture-gone")
-        return data_url(*found)
-
-
-def _checked(number: object) -> int:
-    """Return the number in a message of a page, -1 for anything that is not one."""
-    return number if type(number) is int else -1
-
-
-def _rows_before(reading: PageReader, before: int) -> LogChanges:
-    return log_changes(reading.log, reading.window.before(before, _OLDER))
-
-
-def _begin(start: Callable[[], Job]) -> None:
-    """Start another job and show it below; a panel stays with its own."""
-    from distdl_jupyter.widgets.output import show
-
-    show(start())
+            if isinstance(reader, PageReader):
+                self.value = forms(reader)["text/html"]
 
 
 def panel(job: Job) -> JobPanel:
-    """Return the live panel of a job as a widget, for display or for a layout with other widgets.
+    """Return the live panel of a job as a widget, for display or for a layout with other widgets."""
+    return JobPanel(job)
 
-    Raises PluginUnavailable if the front end needs anywidget and it is not installed.
+
+def read(reader: JobReader, seconds: float) -> bool:
+    """Read what is new of a job; return whether there was anything. Raises JobNotFound.
+
+    A page reads the state and the newest rows of the log, however long they take, and the curves of long ago for at
+    most ``seconds``.
     """
-    return made_for_page(JobPanel)(job)
+    if not isinstance(reader, PageReader):
+        before = reader.cursor
+        reader.catch_up()
+        return reader.cursor != before
+    news, until = False, time.monotonic() + seconds
+    while reader.step():
+        news = True
+        if reader.complete and time.monotonic() > until:
+            break
+    return reader.listen(received=news) or news
+
+
+def forms(reader: PageReader, *, removed: bool = False) -> dict[str, str]:
+    """Return the page and the text of a job that a notebook keeps, by MIME type."""
+    view = reader.view
+    result = view.ranks[0].result or ""
+    shown = newest_pictures(reader)
+    return {
+        "text/html": saved.html(view, reader.book, reader.log, reader.spec, result, shown, removed=removed),
+        "text/plain": saved.text(view, reader.book, reader.log, reader.spec, result, removed=removed),
+    }
+
+
+def newest_pictures(reader: PageReader) -> list[ShownPicture]:
+    """Return the newest pictures of a job, the oldest of them first, as many as a notebook keeps."""
+    shown: list[ShownPicture] = []
+    left = _KEPT
+    for picture in reversed(reader.view.pictures):
+        data = pictures.read(reader.folder.path, picture.number)
+        if data is not None:
+            left -= len(data[0])
+            if left < 0:
+                break
+            shown.append((picture, *data))
+    return shown[::-1]

@@ -1,62 +1,43 @@
 """The launch form as a widget: ``launcher(train)`` shows it, Submit starts a job, or a sweep, and shows it below.
 
-The page asks for the form's state after each change and for a job at the end; here it only meets the job's panel.
+The page asks the kernel for the form's state after each change, and for a job at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 import msgspec
 import traitlets
 
-from distdl_jupyter.clusters import cluster_configs, handle
-from distdl_jupyter.core import registry, space
+from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form.cell import read_defaults
 from distdl_jupyter.form.schema import FormRequest, FormState, Variable
 from distdl_jupyter.form.state import Form, plan_of, state, submit_options, variables_of
 from distdl_jupyter.form.target import Target
-from distdl_jupyter.views import plugins, requests
-from distdl_jupyter.widgets.widget import PageWidget, made_for_page
+from distdl_jupyter.views import requests
+from distdl_jupyter.widgets.widget import PageWidget, has_extension
 
 if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.studies.sweeps import Sweep
-    from distdl_jupyter.views.plugins import Plugin
     from distdl_jupyter.widgets.widget import Calls
 
 
-def cluster_kinds() -> list[Plugin]:
-    """Return the kinds of clusters with their options as JSON schemas, and why one cannot be used here."""
-    return [plugins.plugin_view("clusters", name) for name in registry.names("clusters")]
-
-
-def add_cluster(name: str, kind: str, options: Mapping[str, Any]) -> None:
-    """Give a kind with its options a name. Raises InvalidSpec, PluginUnavailable, ClusterRefused."""
-    cluster_configs.add(name, kind, options)
-
-
-def remove_cluster(name: str) -> None:
-    """Forget a cluster. Raises ClusterNotFound, ClusterRefused (jobs run)."""
-    handle.ClusterHandle(name).remove()
-
-
-#: The calls of a form that has no server, by name.
-CLUSTER_CALLS: dict[str, Callable[..., object]] = {
-    "clusters.kinds": cluster_kinds,
-    "clusters.choices": handle.choices,
-    "clusters.add": add_cluster,
-    "clusters.remove": remove_cluster,
-}
+#: Shown where the extension cannot draw the form.
+_TEXT = """<p>The launch form needs JupyterLab or Jupyter Notebook. Start the job here with</p>
+<pre>form.submit()   # form = launcher({name}, ...)</pre><p>or</p><pre>submit({name}, process_count_per_node=2)</pre>"""
 
 
 class LaunchForm(PageWidget):
-    """The form of a function. ``on_submitted`` hears of each job and each sweep that was started."""
+    """The form of a function. ``on_submitted`` is called with each job and each sweep that was started."""
 
-    _view_name = traitlets.Unicode("launch").tag(sync=True)
+    #: The options of ``submit`` that the form shows, without secrets.
+    options = traitlets.Dict()
 
     def __init__(
         self,
@@ -72,13 +53,14 @@ class LaunchForm(PageWidget):
         self._form = Form(target=self._target, given=read_defaults(given))
         #: What was chosen last, for a page that opens later. Values of secrets stay here.
         self._request = FormRequest()
-        super().__init__()
+        super().__init__("launch")
+        if not has_extension():
+            self.value = _TEXT.format(name=escape(getattr(function, "__name__", "train")))
 
     @property
     def calls(self) -> Calls:
         """What the page may ask for."""
         return {
-            **CLUSTER_CALLS,
             "form.state": lambda request: self.state(requests.from_data(FormRequest, request)),
             "form.submit": lambda request: _name_and_id(self.submit(requests.from_data(FormRequest, request))),
         }
@@ -94,6 +76,7 @@ class LaunchForm(PageWidget):
         self._target.sampled, self._target.key = space.sampled(varied), varied
         found = state(self._form, request)
         self._request = msgspec.structs.replace(request, chosen=found.chosen, apply="")
+        self.options = found.options
         return found
 
     def submit(self, request: FormRequest | None = None) -> Job | Sweep:
@@ -134,16 +117,17 @@ def _name_and_id(started: Job | Sweep) -> dict[str, str]:
 class Launcher(ipywidgets.VBox):  # type: ignore[misc]
     """A form with what it started last below it. ``jobs`` and ``sweeps`` are all that it started, oldest first."""
 
+    #: The newest job, None before the first Submit.
+    job = traitlets.Any(None)
+    #: The options of ``submit`` that the form shows, without secrets.
+    options = traitlets.Dict()
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.jobs: list[Job] = []
         self.sweeps: list[Sweep] = []
-        self.form = made_for_page(LaunchForm)(*args, on_submitted=self._show, **kwargs)
+        self.form = LaunchForm(*args, on_submitted=self._show, **kwargs)
         super().__init__(children=[self.form])
-
-    @property
-    def job(self) -> Job | None:
-        """The newest job, None before the first Submit."""
-        return self.jobs[-1] if self.jobs else None
+        traitlets.dlink((self.form, "options"), (self, "options"))
 
     def submit(self) -> Job | Sweep:
         """Do what the button Submit does and return the job, or the sweep. Raises DistDLError when it is refused."""
@@ -155,6 +139,7 @@ class Launcher(ipywidgets.VBox):  # type: ignore[misc]
 
         if isinstance(started, Job):
             self.jobs.append(started)
+            self.job = started
             self.children = [self.form, panel(started)]
         else:
             self.sweeps.append(started)

@@ -1,53 +1,44 @@
-"""What our widgets have in common: where their page's code comes from, and how a page's questions are answered.
+"""What our widgets have in common: who draws them, and how the requests of a page are answered.
 
-In JupyterLab and Notebook the code is part of this package's extension and found by name: nothing that a notebook saves
-of a widget is ever run. Other front ends have no such extension; there a widget brings its code along, by anywidget,
-where that is installed.
+In JupyterLab and Notebook the code of a view is part of this package's extension and found by name: nothing that a
+notebook saves of a widget is ever run. Other front ends have no such extension and show the HTML of the widget.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets
-import traitlets
 
-from distdl_jupyter.core.errors import DistDLError, PluginUnavailable, docs_address
+from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.views.wire import to_json
-from distdl_jupyter.widgets.assets import asset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    #: What a page may ask for, by name; what stands in ``given`` are the arguments.
+    #: What a page may ask for, by name; ``given`` has the arguments.
     Calls = Mapping[str, Callable[..., object]]
-
-W = TypeVar("W", bound="PageWidget")
 
 _MODULE = "distdl-jupyter"
 
 
-class PageWidget(ipywidgets.DOMWidget):  # type: ignore[misc]
-    """A widget whose view is code of the extension; ``_view_name`` says which."""
+class PageWidget(ipywidgets.HTML):  # type: ignore[misc]
+    """A widget whose view is code of the extension, found by its name; elsewhere the view shows ``value``."""
 
-    _model_name = traitlets.Unicode("PanelModel").tag(sync=True)
-    _model_module = traitlets.Unicode(_MODULE).tag(sync=True)
-    _model_module_version = traitlets.Unicode("*").tag(sync=True)
-    _view_module = traitlets.Unicode(_MODULE).tag(sync=True)
-    _view_module_version = traitlets.Unicode("*").tag(sync=True)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, view: str, **traits: Any) -> None:
+        if has_extension():
+            traits |= {f"_{part}_module": _MODULE for part in ("model", "view")}
+            traits |= {f"_{part}_module_version": "*" for part in ("model", "view")}
+            traits |= {"_model_name": "PanelModel", "_view_name": view}
+        super().__init__(**traits)
         self.on_msg(lambda _widget, message, _buffers: self.on_message(message))
         reachable(self)
 
     def on_message(self, message: dict[str, Any]) -> None:
-        """Take a page's message: a question is answered."""
+        """Answer the request of a page."""
         if message.get("type") == "ask":
-            calls = {"docs": docs_address, **self.calls}
-            self.send({"type": "answer", "id": message.get("id"), **answer(calls, message)})
+            self.send({"type": "answer", "id": message.get("id"), **answer(self.calls, message)})
 
     @property
     def calls(self) -> Calls:
@@ -58,7 +49,7 @@ class PageWidget(ipywidgets.DOMWidget):  # type: ignore[misc]
 def answer(calls: Calls, message: Mapping[str, Any]) -> dict[str, Any]:
     """Carry out what a page asks for (``ask``, with ``given`` as arguments); return ``value`` or ``error``.
 
-    Never raises: the page waits, and a plug-in of somebody else may raise anything.
+    Never raises: the page waits, and a plug-in of another package may raise anything.
     """
     name = str(message.get("ask"))
     if name not in calls:
@@ -78,19 +69,8 @@ def answer(calls: Calls, message: Mapping[str, Any]) -> dict[str, Any]:
         }
 
 
-def made_for_page(kind: type[W]) -> type[W]:
-    """Return the class of a widget for the front end of the running cell.
-
-    Raises PluginUnavailable where that needs anywidget and has none.
-    """
-    if has_extension():
-        return kind
-    found: type[W] = _with_its_code(kind)  # type: ignore[arg-type]  # classes are hashable
-    return found
-
-
 def has_extension() -> bool:
-    """Say whether the front end of the running cell may have extensions of JupyterLab."""
+    """Return whether the front end of the running cell may have extensions of JupyterLab."""
     return "google.colab" not in sys.modules and not cell_id().startswith("vscode-")
 
 
@@ -105,26 +85,8 @@ def cell_id() -> str:
     return str(((parent or {}).get("metadata") or {}).get("cellId") or "")
 
 
-@functools.cache
-def _with_its_code(kind: type[W]) -> type[W]:
-    try:
-        from anywidget import AnyWidget
-    except ImportError:
-        raise PluginUnavailable(
-            "Widgets of distdl_jupyter need anywidget in this environment.",
-            code="anywidget-missing",
-            hint="Run pip install 'distdl-jupyter[anywidget]' and restart the kernel.",
-        ) from None
-    # AnyWidget's own traits say where its code is.
-    names = {name: getattr(AnyWidget, name) for name in
-             ("_model_name", "_model_module", "_model_module_version", "_view_name", "_view_module",
-              "_view_module_version")}  # fmt: skip
-    view = str(kind._view_name.default_value)  # noqa: SLF001
-    return type(kind.__name__, (kind, AnyWidget), {**names, "_esm": asset(f"{view}.js"), "_css": asset("widgets.css")})
-
-
 def reachable(widget: ipywidgets.Widget) -> None:
-    """Let presses of a button arrive while the kernel runs another cell. Other kernels do that by themselves.
+    """Let messages of a page arrive while the kernel runs another cell. Other kernels do that by themselves.
 
     JupyterLab 4.4 and newer sends the messages of widgets to a subshell of the kernel, a thread beside the busy one,
     and names it in each message. ipykernel 7.4 overrules the name: an answer goes where the widget's last message came

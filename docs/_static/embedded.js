@@ -14,88 +14,72 @@
     document.head.append(script);
   });
 
-  /** What a view takes for a widget's model: it answers from what was kept. */
-  class Kept {
-    #listeners = new Set();
+  const json = (value, status = 200) => new Response(JSON.stringify(value), { status });
+  const refused = () => json({ message: 'This page has no server.', hint: 'Open the notebook in JupyterLab.' }, 501);
 
-    get() {}
-    set() {}
-    save_changes() {}
-    on(event, callback) {
-      if (event === 'msg:custom') this.#listeners.add(callback);
+  /** Answers the subscriptions of a job's view from what was kept. */
+  class KeptSocket {
+    constructor(id, told) {
+      Object.assign(this, { id, told, readyState: 1 });
+      queueMicrotask(() => this.onopen?.());
+      this.beat = setInterval(() => this.say({ type: 'alive', now: 0 }), 5000);
     }
-    off(_event, callback) {
-      this.#listeners.delete(callback);
+
+    send(text) {
+      const { number, job } = JSON.parse(text);
+      const wanted = job[this.id] ?? { curves: [] };
+      this.say({ type: 'hello', number, server_id: 'kept', now: 0 });
+      this.say(this.told.job);
+      if (wanted.log && !wanted.log.mark) this.say(this.told.log);
+      for (const { metric, mode, log } of wanted.curves) {
+        const of = metric || this.told.chosen;
+        const curve = this.told.curves.find((one) => one.metric === of && one.mode === mode && one.log === log);
+        if (curve) this.say({ ...curve, asked: metric });
+      }
+      if (wanted.resources && this.told.resources) this.say(this.told.resources);
     }
-    say(message, buffers = []) {
-      queueMicrotask(() => this.#listeners.forEach((listener) => listener(message, buffers)));
+
+    close() {
+      clearInterval(this.beat);
+    }
+
+    say(message) {
+      queueMicrotask(() => this.onmessage?.({ data: JSON.stringify(message) }));
     }
   }
+
+  const showJob = (element, id, told) => {
+    // What only a server does is not offered.
+    Object.assign(told.job.card, { can_rerun: false, can_resume: false });
+    const answer = async (address) => {
+      const { pathname, searchParams } = new URL(address, 'http://kept');
+      const stacks = pathname.endsWith('/stacks') && told.stacks[searchParams.get('number')];
+      if (stacks) return json(stacks);
+      return pathname.endsWith('/log') ? json({ rows: [], open: [], first: 0, total: told.log.total, errors: {} }) : refused();
+    };
+    const api = new window.distdlViews.Api(answer, 'http://kept');
+    window.distdlViews.job(element, id, api, () => new KeptSocket(id, told), async () => refused());
+  };
 
   /** A launch form: its state is the same whatever is asked. */
-  class KeptForm extends Kept {
-    constructor(state) {
-      super();
-      this.state = state;
-    }
+  const showForm = (element, state) => {
+    const text = { canSweep: true, about: () => ({}), ask: async () => state, submit: async () => ({}) };
+    element.replaceChildren(new window.distdlViews.FormFrame(text, { clusters: {} }).element);
+  };
 
-    send({ type, id }) {
-      if (type === 'ask') this.say({ type: 'answer', id, value: this.state });
-    }
-  }
-
-  class KeptJob extends Kept {
-    constructor(id, told) {
-      super();
-      this.id = id;
-      this.told = told;
-      // What only a server does is not offered.
-      Object.assign(told.job.card, { can_rerun: false, can_resume: false });
-    }
-
-    get() {
-      return this.id;
-    }
-    send(message) {
-      if (message.type === 'subscribe') this.#tell(message.viewer, message.subscription);
-      if (message.type === 'ask') this.say({ type: 'answer', id: message.id, ...this.#answer(message) });
-    }
-
-    #tell(viewer, { number, job }) {
-      const wanted = job[this.id] ?? { curves: [] };
-      const curves = wanted.curves.flatMap(({ metric, mode, log }) =>
-        this.told.curves
-          .filter((one) => one.metric === (metric || this.told.chosen) && one.mode === mode && one.log === log)
-          .map((one) => ({ ...one, asked: metric })));
-      const messages = [{ type: 'hello', number, server_id: 'kept', now: 0 }, this.told.job];
-      if (wanted.log && !wanted.log.mark) messages.push(this.told.log);
-      messages.push(...curves);
-      if (wanted.resources && this.told.resources) messages.push(this.told.resources);
-      const encoder = new TextEncoder();
-      this.say({ type: 'told', viewer, settled: true }, messages.map((one) => encoder.encode(JSON.stringify(one))));
-    }
-
-    #answer({ ask, given }) {
-      if (ask === 'stacks' && this.told.stacks[given.number]) return { value: this.told.stacks[given.number] };
-      if (ask === 'log') return { value: { rows: [], open: [], first: 0, total: this.told.log.total, errors: {} } };
-      return { error: { message: 'This page has no server.', hint: 'Open the notebook in JupyterLab.', field: '' } };
-    }
-  }
-
-  const loaded = {};
+  let views;
 
   const show = async (element) => {
     const { job, form } = element.dataset;
-    const view = job ? 'job' : 'launch';
-    loaded[view] ??= load(`${view}-view`);
-    await Promise.all([loaded[view], load(job ?? form)]);
+    views ??= load('views');
+    await Promise.all([views, load(job ?? form)]);
     const shown = document.createElement('div');
     shown.className = 'distdl-kept';
     // Nothing in a form has an effect here.
     shown.inert = !job;
     element.replaceChildren(shown);
-    const model = job ? new KeptJob(job, window.distdlJobs[job]) : new KeptForm(window.distdlForms[form]);
-    window.distdlViews[view].render({ model, el: shown });
+    if (job) showJob(shown, job, window.distdlJobs[job]);
+    else showForm(shown, window.distdlForms[form]);
   };
 
   /** The view and the theme of the page agree. */

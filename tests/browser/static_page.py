@@ -1,7 +1,7 @@
-"""A page without Jupyter that draws what a notebook draws: the real views, and the real widgets behind them.
+"""A page without JupyterLab that draws what a notebook draws: the real views, with real widgets and a real server.
 
 ``static_page(cells)`` runs cells in an IPython shell of this process and shows their widgets in JupyterLab's look. What
-stands in for JupyterLab is its transport and the frame around an output (static_page.html).
+replaces JupyterLab is its transport and the frame around an output (static_page.html).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from comm.base_comm import BaseComm
 from IPython.core.interactiveshell import InteractiveShell
 from playwright.sync_api import Browser, Locator, Page
 
-from distdl_jupyter.widgets.assets import STATIC
 from tests.browser.conftest import ARTIFACTS
+from tests.front_end import ROOT, bundle
+from tests.server.running import TOKEN, serve
 
 HTML = Path(__file__).with_suffix(".html")
 THEMES = Path(sys.prefix, "share/jupyter/lab/themes/@jupyterlab")
@@ -89,6 +90,8 @@ class Handler(BaseHTTPRequestHandler):
     """Answers a page: its HTML, JupyterLab's themes, the stream of a wire's messages, and messages that it sends."""
 
     wires: ClassVar[list[Wire]] = []
+    #: The folder with the bundled views.
+    views: ClassVar[Path]
 
     def do_GET(self) -> None:
         if self.path.startswith("/wires/"):
@@ -96,9 +99,9 @@ class Handler(BaseHTTPRequestHandler):
             with suppress(ConnectionError):  # the page has gone on to the next wire
                 for message in self._wire().follow():
                     self.wfile.write(b"data: " + message + b"\n\n")
-        elif self.path.startswith("/panels/"):
+        elif self.path.startswith("/views."):
             self._begin("text/css" if self.path.endswith(".css") else "text/javascript")
-            self.wfile.write((STATIC / self.path.removeprefix("/panels/")).read_bytes())
+            self.wfile.write((self.views / self.path[1:]).read_bytes())
         elif self.path.endswith(".css"):
             self._begin("text/css")
             self.wfile.write((THEMES / f"{self.path[1:-4]}-extension" / "index.css").read_bytes())
@@ -155,8 +158,11 @@ class StaticPage:
 
 
 @pytest.fixture(scope="package")
-def tab(chromium: Browser) -> Iterator[Page]:
+def tab(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """One page for all tests of a worker: a new one takes long, and so does the drawing code that it loads once."""
+    Handler.views = tmp_path_factory.mktemp("views")
+    bundle("site", Handler.views / "views.js")
+    bundle(ROOT / "style" / "widgets.css", Handler.views / "views.css")
     context = chromium.new_context(device_scale_factor=1.5)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
@@ -195,7 +201,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Interacti
 
 
 @pytest.fixture
-def static_page(tab: Page, wire: Wire, shell: InteractiveShell) -> Iterator[Callable[..., StaticPage]]:
+def static_page(tab: Page, wire: Wire, shell: InteractiveShell, tmp_path: Path) -> Iterator[Callable[..., StaticPage]]:
     """Return ``open(cells, *, width=1100, height=900, dark=False) -> StaticPage``."""
     shown = StaticPage(tab, wire, shell)
 
@@ -205,12 +211,13 @@ def static_page(tab: Page, wire: Wire, shell: InteractiveShell) -> Iterator[Call
     def open_(cells: list[str], *, width: int = 1100, height: int = 900, dark: bool = False) -> StaticPage:
         tab.set_viewport_size({"width": width, "height": height})
         shown.theme(dark=dark)
-        tab.evaluate("(wire) => follow(wire)", Handler.wires.index(wire))
+        tab.evaluate("([wire, server]) => follow(wire, server)", [Handler.wires.index(wire), [server.url, TOKEN]])
         for source in cells:
             shown.run(source)
         return shown
 
     tab.on("pageerror", hear)
-    yield open_
-    tab.evaluate("() => follow(null)")
+    with serve(tmp_path, allow_origin="*") as server:
+        yield open_
+        tab.evaluate("() => follow(null)")
     tab.remove_listener("pageerror", hear)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
-from distdl_jupyter.widgets import widget
 from tests.browser.pages import card, curves, lines, log_body, says, too_faint
 from tests.conftest import crowded, wait_for
 from tests.selection import everything
@@ -49,21 +46,6 @@ while time.time() < until:
 def works(book):
     """Whether the last cell still runs. (The kernel's status follows its subshells as well.)"""
     return book.page.locator(".jp-InputPrompt").last.text_content().strip() == "[*]:"
-
-
-def kernel_says(book, code):
-    """Run code in the kernel beside the notebook and return what it printed."""
-    return book.page.evaluate(
-        """async (code) => {
-            const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
-            const future = kernel.requestExecute({ code });
-            let text = '';
-            future.onIOPub = (message) => { if (message.header.msg_type === 'stream') text += message.content.text; };
-            await future.done;
-            return text;
-        }""",
-        code,
-    )
 
 
 def curve_and_log(where):
@@ -113,12 +95,15 @@ def test_a_panel_moves_and_cancels_while_the_kernel_is_busy(notebook):
 
 
 @pytest.mark.full
-def test_a_panel_is_live_after_a_reload_and_says_when_its_kernel_has_died(notebook):
-    book = notebook([TRAIN, START + "panel(job)", "show(job)"], height=1400)
+def test_a_panel_in_a_box_is_live_after_a_reload_and_after_the_end_of_its_kernel(notebook):
+    box = "from ipywidgets import HBox\nfrom distdl_jupyter import launcher\nHBox([panel(job), launcher(train)])"
+    book = notebook([TRAIN, START + box], height=1400, width=1900)
     book.run_all()
-    page, panel, output = book.page, book.cell(1), book.cell(2)
+    page, panel = book.page, book.cell(1)
     says(panel, "Running")
     panel.locator(".dd-plot.dd-fitted").wait_for()
+    expect(panel.locator(".dd-form")).to_be_visible()
+    book.picture("panel-in-a-box")
     book.save()
     page.reload()
     says(panel, "Running")
@@ -127,23 +112,31 @@ def test_a_panel_is_live_after_a_reload_and_says_when_its_kernel_has_died(notebo
     panel.locator(".dd-plot.dd-fitted path.js-line").first.wait_for()
 
     page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
-    expect(panel.locator(".dd-paused")).to_contain_text("Live view paused")
-    expect(panel.get_by_role("button", name="Cancel")).to_be_disabled()
-    expect(lines(panel).first).to_be_visible()
-    curve, log = curve_and_log(panel)
-    assert curve["x"] < log["x"]
-    assert curve["y"] == log["y"]
-    book.picture("panel-paused")
-    # The job goes on: a new kernel finds it, and the output that needs no kernel cancels it.
-    id_ = panel.locator(".dd-id-long").text_content()
-    said = kernel_says(book, f"from distdl_jupyter import attach; job = attach('{id_}'); print(job.state.value)")
-    assert said.strip() == "running"
-    output.get_by_role("button", name="Cancel").click()
-    says(output, "Canceled")
-    kernel_says(book, "job.wait(60)")
+    book.kernel_idle()
+    last = lines(panel).last.inner_text()
+    wait_for(lambda: lines(panel).last.inner_text() != last, what="a new line without the kernel of the job")
+    panel.get_by_role("button", name="Cancel").click()
+    says(panel, "Canceled")
+    assert not book.errors
 
 
-# ---- jobs that are told, in a page without Jupyter ----
+def test_a_panel_whose_server_does_not_know_the_job_is_drawn_by_its_kernel(notebook, tell):
+    """As where the kernel runs on another machine."""
+    story = tell("running")
+    home = f"import os\nos.environ['DISTDL_HOME'] = {str(story.folder.path.parents[1])!r}\n"
+    book = notebook([home + attached(story)])
+    book.run_all()
+    panel = book.cell(0)
+    expect(panel.get_by_role("note")).to_contain_text("This job is not on this server")
+    expect(panel.locator(".jp-RenderedHTML")).to_contain_text("744")
+    story.t = time.time()
+    story.train(800)
+    expect(panel.locator(".jp-RenderedHTML")).to_contain_text("792")
+    book.picture("panel-of-another-machine")
+    assert not book.errors
+
+
+# ---- jobs that are told, in a page without JupyterLab ----
 
 
 def attached(story):
@@ -187,18 +180,6 @@ def test_a_chosen_scale_stays_while_the_job_goes_on(static_page, tell):
 
 def scale(plot):
     return plot.evaluate("(plot) => plot.layout.yaxis.type")
-
-
-def test_where_there_are_no_extensions_the_panel_brings_its_code_by_anywidget(static_page, tell, monkeypatch):
-    monkeypatch.syspath_prepend(Path(sys.prefix, "anywidget"))
-    monkeypatch.setattr(widget, "cell_id", lambda: "vscode-notebook-cell:/home/ada/digits.ipynb#W0")
-    book = static_page([])
-    shown = book.run(attached(tell("running")))
-    assert shown.get_state(["_model_module", "_view_name"]) == {"_model_module": "anywidget", "_view_name": "AnyView"}
-    says(book.page, "Running")
-    book.page.locator(".dd-plot.dd-fitted path.js-line").first.wait_for()
-    expect(lines(book.page).last).to_contain_text("744")
-    assert not book.errors
 
 
 HOSTILE = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"

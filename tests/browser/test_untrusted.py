@@ -1,7 +1,6 @@
 """A notebook of somebody else is opened: nothing of it runs before its reader has trusted it.
 
-JupyterLab restores the widgets that a notebook has saved without asking whether it is trusted. anywidget, where it is
-installed, runs their code while it makes the models; it is not installed here, as for all who do not ask for it.
+JupyterLab restores the widgets that a notebook has saved without asking whether it is trusted.
 """
 
 from __future__ import annotations
@@ -27,20 +26,13 @@ class CodeRanError(AssertionError):
 
 
 def widget_state(esm: str) -> dict[str, object]:
-    """Return the metadata of a notebook that has saved a widget of anywidget and one of ours, both with code."""
-    models = {}
-    for number, (module, model, view, version) in enumerate((
-        ("anywidget", "AnyModel", "AnyView", "~0.11.*"), ("distdl-jupyter", "PanelModel", "job", "*"),
-    )):  # fmt: skip
-        state = {
-            "_model_module": module, "_model_name": model, "_model_module_version": version, "_view_module": module,
-            "_view_name": view, "_view_module_version": version, "_anywidget_id": "saved.Widget", "_esm": esm,
-        }  # fmt: skip
-        models[f"5f0c7d1e9ab25f0c7d1e9ab25f0c7d{number:02}"] = {
-            "model_module": module, "model_module_version": version, "model_name": model, "state": state,
-        }  # fmt: skip
-    saved = {"version_major": 2, "version_minor": 0, "state": models}
-    return {"application/vnd.jupyter.widget-state+json": saved}
+    """Return the metadata of a notebook that has saved a widget of ours, with code."""
+    model = {"model_module": "distdl-jupyter", "model_module_version": "*", "model_name": "PanelModel"}
+    state = {"_view_module": "distdl-jupyter", "_view_module_version": "*", "_view_name": "job", "_esm": esm}
+    models = {
+        "5f0c7d1e9ab25f0c7d1e9ab25f0c7d00": {**model, "state": {**{f"_{k}": v for k, v in model.items()}, **state}}
+    }
+    return {"application/vnd.jupyter.widget-state+json": {"version_major": 2, "version_minor": 0, "state": models}}
 
 
 @pytest.mark.full

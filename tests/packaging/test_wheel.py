@@ -37,8 +37,6 @@ def has(names, pattern):
         LAB + r"static/style\.js",
         LAB + r"static/third-party-licenses\.json",
         r"distdl_jupyter-[^/]+\.data/data/etc/jupyter/jupyter_server_config\.d/distdl_jupyter\.json",
-        r"distdl_jupyter/widgets/static/job\.js",
-        r"distdl_jupyter/widgets/static/widgets\.css",
     ],
 )
 def test_the_wheel_holds(names, pattern):

@@ -1,6 +1,5 @@
 """What pages are told over their WebSockets while real writers write."""
 
-import itertools
 import json
 import math
 import threading
@@ -9,7 +8,6 @@ import time
 import pytest
 
 from distdl_jupyter.core import logwindow
-from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs.reader import PageReader
 from distdl_jupyter.live import job as live
 from distdl_jupyter.live import subscriber
@@ -390,27 +388,3 @@ def test_what_nobody_watches_is_read_no_more_and_forgotten_later(root, story):
             page.until_told("log")
             assert len(kept_now) == 3
         wait_for(lambda: not kept_now, what="everything is forgotten")
-
-
-def test_the_events_of_a_real_job_arrive_while_it_runs(quick):
-    code = ("import time\nfrom distdl_jupyter import log\nfor step in range(30):\n"
-            "    log(step=step, loss=1 / (step + 1)); print('step', step, flush=True); time.sleep(0.1)")  # fmt: skip
-    id_ = quick.submit(code, options={"process_count_per_node": 2})
-    with listening(quick.url, jobs=True, job=everything(id_)) as page:
-        page.until(lambda p: p.of("job") and p.of("job")[-1]["card"]["state"] == "completed", "the end", 180)
-        page.until(lambda p: p.rows == kept(JobOf(id_)), "all rows")
-        page.until(lambda p: p.of("curve") and p.of("curve")[-1]["count"] == 60, "the whole curve")
-    states = [key for key, _ in itertools.groupby(m["card"]["state"] for m in page.of("job"))]
-    assert states[-2:] == ["running", "completed"]
-    running = [m for m in page.of("job") if m["card"]["state"] == "running"]
-    assert len({m["card"]["step"] for m in running}) > 3, "it was told while it ran"
-    curve = quick.get(f"/jobs/{id_}/curve")
-    assert (curve["metric"], curve["count"]) == ("loss", 60)
-    (series,) = quick.get(f"/jobs/{id_}/metrics", points=10)["metrics"]
-    assert [len(rank["steps"]) <= 12 for rank in series["ranks"]] == [True, True]
-    assert series["ranks"][0]["values"][-1] == pytest.approx(1 / 30)
-
-
-class JobOf:
-    def __init__(self, id_):
-        self.folder = JobStore().find(id_)

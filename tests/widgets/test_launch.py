@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.views.sweep import SWEEP_MIME
+from distdl_jupyter.widgets import widget
 from distdl_jupyter.widgets.job import JobPanel
 from distdl_jupyter.widgets.launch import Launcher, launcher
 from tests.client import swept
@@ -45,7 +48,7 @@ def test_neither_widget_nor_answer_holds_a_secret(monkeypatch: pytest.MonkeyPatc
     assert [one["secret"] for one in found["environment"]] == [True, True]
     assert "hf_" not in repr(found)
     assert "hf_" not in repr(form.get_state())
-    assert form.state().options == found["options"]
+    assert form.options == form.state().options == found["options"]
 
 
 def test_the_page_is_answered_what_follows_from_what_it_has_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +65,8 @@ def test_the_page_is_answered_what_follows_from_what_it_has_chosen(monkeypatch: 
 
 
 def test_submit_shows_the_panel_of_the_newest_job_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = opened()
+    shown, jobs = opened(), []
+    shown.observe(lambda change: jobs.append(change["new"]), "job")
     chosen = answered(shown.form, monkeypatch, "form.state", request={})["chosen"]
     told = answered(shown.form, monkeypatch, "form.submit", request={"chosen": {**chosen, "name": "mine"}})
     first = shown.job
@@ -71,7 +75,8 @@ def test_submit_shows_the_panel_of_the_newest_job_below(monkeypatch: pytest.Monk
     assert isinstance(shown.children[1], JobPanel)
     assert first.result(120) == "done"
     second = shown.submit()
-    assert shown.jobs == [first, second]
+    assert shown.jobs == jobs == [first, second]
+    assert shown.options["process_count_per_node"] == 1
     assert len(shown.children) == 2
     assert shown.children[1].job == second
     assert second.result(120) == "done"
@@ -93,6 +98,38 @@ def test_submit_starts_a_sweep_and_its_code_the_same_one(monkeypatch: pytest.Mon
     assert same.study.plan == found.study.plan
     assert [one.job.spec.parameters.keys() for one in same.study.trials] == [{"lr", "width"}]
     assert not shown.jobs
+
+
+def test_a_named_cluster_is_offered_and_one_that_cannot_be_used_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    form = opened().form
+    cluster_configs.add("mine", "local", {})
+    cluster_configs.add("farm", "slurm", {})
+    chosen = answered(form, monkeypatch, "form.state", request={})["chosen"]
+    found = answered(form, monkeypatch, "form.state", request={"chosen": {**chosen, "compute_target": "farm"}})
+    offered = {one["name"]: one for one in found["choices"]["clusters"]}
+    assert [offered[name]["named"] for name in ("local", "mine", "farm")] == [False, True, True]
+    assert offered["farm"]["reason"]
+    assert "compute_target" in found["problems"]
+
+
+def test_a_request_is_always_answered() -> None:
+    calls = {"divide": lambda by: 1 / by}
+    assert widget.answer(calls, {"ask": "dance"})["error"]["hint"] == "Reload the page."
+    assert widget.answer(calls, {"ask": "divide", "given": {"by": 0}})["error"]["message"].startswith(
+        "ZeroDivisionError"
+    )
+    assert "TypeError" in widget.answer(calls, {"ask": "divide"})["error"]["message"]
+
+
+def test_other_front_ends_show_the_call_that_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widget, "cell_id", lambda: "vscode-notebook-cell:/home/ada/digits.ipynb#W0")
+    form = opened().form
+    assert form._view_name == "HTMLView"
+    assert "submit(alone, process_count_per_node=2)" in form.value
 
 
 def test_what_is_no_function_is_refused_in_one_sentence() -> None:

@@ -1,15 +1,13 @@
 """What a cell leaves behind, when a program and not a person runs the notebook."""
 
-import sys
-
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from distdl_jupyter import attach, panel
-from distdl_jupyter.core.errors import PluginUnavailable
+from distdl_jupyter import attach
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.widgets import output, widget
+from distdl_jupyter.widgets import job as job_output
+from distdl_jupyter.widgets.job import JobOutput
 from tests.conftest import wait_for
 from tests.widgets import recorded
 
@@ -62,30 +60,35 @@ def test_a_cell_that_waits_later_writes_the_end_into_the_first_ones_output():
     assert book.cells[2].outputs[0].data["text/plain"] == "0.25"
 
 
-def test_a_front_end_that_can_draw_no_widget_of_ours_gets_the_static_page(monkeypatch):
-    monkeypatch.setattr(widget, "cell_id", lambda: "vscode-notebook-cell:/home/ada/digits.ipynb#W0")
-    monkeypatch.setitem(sys.modules, "anywidget", None)  # it cannot be imported
-    widget._with_its_code.cache_clear()
-    story = recorded.tell("completed")
-    story.close()
-    job = attach(story.id)
-    with pytest.raises(PluginUnavailable, match=r"need anywidget") as refused:
-        panel(job)
-    assert "distdl-jupyter[anywidget]" in refused.value.hint
-    shown = output.Shown(job, with_widget=True)
-    assert set(shown._bundle(shown._read(60))) == {"application/vnd.distdl.job+json", "text/html", "text/plain"}
+@pytest.fixture
+def displayed(monkeypatch):
+    """What was displayed: each bundle, and whether it updated an output."""
+    bundles = []
+    publish = lambda data, *, transient, update: bundles.append((update, data))  # noqa: E731
+    monkeypatch.setattr("IPython.display.publish_display_data", publish)
+    return bundles
+
+
+def test_a_front_end_without_extensions_gets_a_page_that_is_redrawn(monkeypatch, displayed):
+    monkeypatch.setattr(job_output, "has_extension", lambda: False)
+    with recorded.telling() as tell:
+        story = tell("running")
+        JobOutput(attach(story.id)).start()
+        assert "744" in displayed[0][1]["text/html"]
+        story.train(800)
+        wait_for(lambda: "792" in displayed[-1][1]["text/html"], what="what came later")
+        story.complete()
+        wait_for(lambda: "Completed" in displayed[-1][1]["text/html"], what="the end")
 
 
 @pytest.mark.parametrize("kind", ["silent", "running", "starting"])
-def test_a_job_that_is_removed_is_shown_as_removed(monkeypatch, kind):
-    shown = []
-    monkeypatch.setattr(output, "_display", lambda bundle, _id, *, update: shown.append((update, bundle)))
+def test_a_job_that_is_removed_is_shown_as_removed(displayed, kind):
     with recorded.telling() as tell:
         story = tell(kind)
-        output.Shown(attach(story.id), with_widget=False).start()
+        JobOutput(attach(story.id)).start()
         JobStore().remove(story.folder)
-        wait_for(lambda: len(shown) > 1, what="the last state")
-    update, bundle = shown[-1]
+        wait_for(lambda: len(displayed) > 1, what="the last state")
+    update, bundle = displayed[-1]
     assert update
     assert "This job was deleted." in bundle["text/html"]
     assert "This job was deleted." in bundle["text/plain"]
@@ -94,15 +97,13 @@ def test_a_job_that_is_removed_is_shown_as_removed(monkeypatch, kind):
     # A thread that failed would be a warning, which is an error here.
 
 
-def test_a_job_that_is_removed_just_after_its_end_keeps_what_was_known(monkeypatch):
-    shown = []
-    monkeypatch.setattr(output, "_display", lambda bundle, _id, *, update: shown.append(bundle))
+def test_a_job_that_is_removed_just_after_its_end_keeps_what_was_known(displayed):
     with recorded.telling() as tell:
         story = tell("running")
-        one = output.Shown(attach(story.id), with_widget=False)
+        one = JobOutput(attach(story.id))
         one.start()
         story.complete()
         JobStore().remove(story.folder)
         one.waited()
-    assert "This job was deleted." in shown[-1]["text/plain"]
-    assert "loss" in shown[-1]["text/plain"]
+    assert "This job was deleted." in displayed[-1][1]["text/plain"]
+    assert "loss" in displayed[-1][1]["text/plain"]

@@ -1,16 +1,11 @@
-"""What a panel answers about pictures, and how a saved notebook keeps them."""
+"""How a saved notebook keeps pictures."""
 
 import base64
-import json
 
 import pytest
 
-from distdl_jupyter.html import job as saved
-from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.jobs.reader import PageReader
-from distdl_jupyter.widgets.job import JobPanel
-from distdl_jupyter.widgets.output import newest_pictures
-from distdl_jupyter.widgets.widget import answer
+from distdl_jupyter.widgets.job import forms
 from tests.html.test_job import ATTRIBUTES, TAGS, Reader
 from tests.widgets import recorded
 from tests.worker.test_pictures import jpeg, png
@@ -25,10 +20,8 @@ def story(distdl_home):
 
 def page_of(story):
     seen = PageReader(story.folder)
-    view = seen.catch_up()
-    shown = newest_pictures(story.folder.path, view)
-    given = (seen.view, seen.book, seen.log, seen.spec, "")
-    return saved.html(*given, shown), saved.text(*given)
+    seen.catch_up()
+    return forms(seen).values()
 
 
 def test_a_saved_notebook_keeps_pictures_as_data_of_images(story):
@@ -57,14 +50,3 @@ def test_of_many_pictures_a_notebook_keeps_the_newest(story):
     html, _ = page_of(story)
     assert len(html) < 60_000 + 4 / 3 * 1_000_000
     assert "The last 2 pictures of 5." in Reader(html).text
-
-
-def test_a_page_is_given_a_picture_and_nothing_else(story):
-    recorded.show(story, png(64, 48))
-    shown = JobPanel(Job(story.folder))
-    told = answer(shown.calls, {"ask": "picture", "given": {"number": 1}})["value"]
-    assert base64.b64decode(told.removeprefix("data:image/png;base64,")) == png(64, 48)
-    (story.folder.path / "pictures/2.png").write_text("<svg onload='alert(1)'/>")
-    for number in (2, 0, -1, None, "1", "../1"):
-        assert json.dumps(answer(shown.calls, {"ask": "picture", "given": {"number": number}})["error"]["message"])
-    shown.close()

@@ -8,8 +8,7 @@ from IPython.lib.pretty import pretty
 from distdl_jupyter.ranks import html as saved
 from distdl_jupyter.ranks.answer import failures
 from distdl_jupyter.ranks.view import Fold
-from distdl_jupyter.widgets.rankoutput import CellOutput, PrintedOutput
-from distdl_jupyter.widgets.rankvalues import Values, ValuesOf
+from distdl_jupyter.widgets.ranks import CellOutput, PrintedOutput, Values, ValuesOf
 from distdl_jupyter.worker.failure import describe
 from distdl_jupyter.worker.sources import Sources
 from tests.conftest import wait_for

@@ -2,8 +2,7 @@
  * The sizes of the catalogue as a table with filters; one line where nothing is rented and none is chosen. A retired size
  * cannot be chosen, only replaced.
  */
-import { whenAttached } from '../widgets/model';
-import { fill, h, onClick, setText, show, type Child } from '../ui/dom';
+import { fill, h, onClick, setText, show, whenAttached, type Child } from '../ui/dom';
 import { __, _n } from '../ui/trans';
 import { Fold, link, freshId, setLine } from './controls';
 import { SizeFilter } from './sizefilter';

@@ -22,8 +22,8 @@ export interface Actions {
   stacks(): void;
   /** Show or hide the profile. */
   profile(): void;
-  /** Show another job; left out where there is nowhere to show it. */
-  openJob?(id: string): void;
+  /** Show another job. */
+  openJob(id: string): void;
   /** Close the view to one line, and open it again; left out where a view has one size only. */
   detach?(): void;
   attach?(): void;
@@ -36,9 +36,6 @@ export interface Extras {
   more?: HTMLElement[];
   /** The last words of the line that says where and how many, one element each. */
   origin?: HTMLElement[];
-  /** What the head says while nothing is received, and why, as a tooltip. */
-  paused?: string;
-  silence?(card: Card): string;
 }
 
 /** A job younger than this is canceled without a question, in seconds. */
@@ -221,10 +218,7 @@ export class Header {
 
   /** The job whose checkpoints this job resumes from. */
   #continues(id: string, step: number | null): HTMLElement {
-    const { openJob } = this.actions;
-    const name = openJob
-      ? onClick(h('button', { type: 'button', class: 'dd-link dd-mono', title: id }, shortId(id)), () => openJob(id))
-      : h('span', { class: 'dd-mono', title: id }, shortId(id));
+    const name = onClick(h('button', { type: 'button', class: 'dd-link dd-mono', title: id }, shortId(id)), () => this.actions.openJob(id));
     return h('span', { class: 'dd-origin' }, ...around(step === null ? __('continues %1', HERE) : __('forked from %1 at step %2', HERE, count(step)), name));
   }
 
@@ -296,11 +290,9 @@ export class Header {
   #drawPaused(card: Card, paused: boolean): void {
     show(this.#paused, paused);
     if (!paused) return;
-    const since = this.extras.paused || __('Live view paused %1', ago(this.clock.silence()));
-    const text = this.clock.live ? since : __('Shown as of %1', clock(card.now));
+    const text = this.clock.live ? __('Connection to the Jupyter server lost. Reconnecting…') : __('Shown as of %1', clock(card.now));
     fill(this.#paused, text, () => [icon('warn', 14), h('span', {}, text)]);
-    const why = this.extras.silence?.(card) ?? __('The kernel is not responding. The job keeps running; %1 shows it again.', `%dist_attach ${card.id}`);
-    assign(this.#paused, { title: why });
+    assign(this.#paused, { title: __('The server is not responding. The job keeps running.') });
   }
 
   #drawButtons(card: Card, paused: boolean): void {

@@ -86,7 +86,7 @@ export class JobPageView {
 
   constructor(private readonly root: HTMLElement, private readonly host: PageHost, state: PageState, keep: (state: PageState) => void) {
     root.classList.add('dd', 'dd-page');
-    this.#found = new CheckView(this.#checkBox, () => host.checked(), (id) => host.openJob?.(id));
+    this.#found = new CheckView(this.#checkBox, () => host.checked(), host.openJob);
     let choice = state.choice;
     this.#tabs = this.#makeTabs(() => keep({ tab: this.#tabs.current, choice }));
     this.#view = new JobView(root, host, {

@@ -1,8 +1,8 @@
 /**
- * One job, live: head, set-up, failure, curve, log and foot, kept up to date from messages of a server or a kernel.
+ * One job, live: head, set-up, failure, curve, log and foot, kept up to date from messages of the server.
  *
- * It knows neither JupyterLab nor widgets: a `JobHost` brings the messages and carries out what is pressed, and `layout`
- * arranges the parts.
+ * It does not know JupyterLab: a `JobHost` brings the messages and carries out what is pressed, and `layout` arranges the
+ * parts.
  */
 import { Clock, type Card, type Stacks } from './card';
 import { CurveView, type CurveMessage } from './curveview';
@@ -60,31 +60,31 @@ export interface Watch {
 /** What ranks and machines use, and where the time of their steps goes. */
 export type Used = Resources & { time: JobTime | null };
 
-/** Where a view gets its messages from, and who carries out what is pressed. */
+/** Brings a view its messages, and carries out what is pressed. */
 export interface JobHost {
   watch(request: JobRequest, handlers: Handlers): Watch;
-  /** Whether the server is heard at the moment. */
+  /** Whether the server responds at the moment. */
   connected(): boolean;
   cancel(now: boolean): Promise<unknown>;
   rerun(): Promise<unknown>;
   resume(): Promise<unknown>;
-  /** Let a job that waits start before others; left out where that cannot be asked. */
-  raise?(): Promise<unknown>;
-  /** Be told where a job that waits could start now, and start it there instead; left out where that cannot be asked. */
-  elsewhere?(told: (found: Offer[]) => void): Watch;
-  move?(target: string): Promise<unknown>;
+  /** Let a job that waits start before others. */
+  raise(): Promise<unknown>;
+  /** Watch where a job that waits could start now, and start it there instead. */
+  elsewhere(changed: (offers: Offer[]) => void): Watch;
+  move(target: string): Promise<unknown>;
   /** Ask the ranks for their stacks; the card says when they are there, under which number they are read. */
   askStacks(): Promise<unknown>;
   stacks(number: number): Promise<Stacks>;
   /** Ask ranks to record their next steps, all of them with null; the card says how far they are. */
   askProfile(steps: number, ranks: number[] | null): Promise<unknown>;
   profile(number: number): Promise<JobProfile>;
-  /** The address of a rank's trace in a profile; left out where there is none. */
-  traceUrl?(number: number, rank: number): string;
+  /** The address of a rank's trace in a profile. */
+  traceUrl(number: number, rank: number): string;
   /** The address of a picture that ranks have shown. */
-  picture(number: number): Promise<string>;
-  /** Show another job; left out where there is nowhere to show it. */
-  openJob?(id: string): void;
+  picture(number: number): string;
+  /** Show another job. */
+  openJob(id: string): void;
 }
 
 /** The elements of a view; each is filled by the view alone. */
@@ -158,22 +158,18 @@ export class JobView {
     this.#curve = new CurveView(options.choice ?? curveDefaults(), (request) => this.#draw(request), (on) => this.#zoom(on));
     this.#parts = { head: h('div'), failure: h('div'), setup: h('div'), stacks: h('div'), profile: h('div'), pictures: h('div'), finding: h('div'), curve: this.#curve.root, log: h('div'), time: h('div'), resources: h('div'), foot: h('div') };
     const { head, failure, setup, stacks, profile, pictures, finding, log, time, resources, foot } = this.#parts;
-    const paused = __('Connection to the Jupyter server lost. Reconnecting…');
-    const silence = (): string => __('The server is not responding. The job keeps running.');
-    this.#header = new Header(head, this.#actions(), clock, { paused, silence, ...options.extras });
+    this.#header = new Header(head, this.#actions(), clock, options.extras);
     this.#failure = new FailureView(failure, { rerun: () => this.#follow(host.rerun()), resume: () => this.#follow(host.resume()) }, options.reach);
-    const { raise, elsewhere, move } = host;
     this.#setup = new Phases(setup, clock, {
-      ...(raise && { raise: () => this.#carryOut(raise()) }),
-      ...(elsewhere && move && { elsewhere, move: (target: string) => this.#carryOut(move(target)) }),
+      raise: () => this.#carryOut(host.raise()),
+      elsewhere: host.elsewhere,
+      move: (target) => this.#carryOut(host.move(target)),
     });
     const source = { ask: () => host.askStacks(), read: (number: number) => host.stacks(number) };
     this.#stacks = new StacksView(stacks, source, options.reach ?? inNotebook, (open) => this.#stacksShown(open));
-    const profiles = { ask: host.askProfile, read: host.profile, ...(host.traceUrl && { trace: host.traceUrl }) };
-    this.#profile = new ProfileView(profile, profiles, (open) => this.#profileShown(open));
-    const picture = (number: number): Promise<string> => host.picture(number);
-    this.#pictures = new PicturesView(pictures, picture);
-    this.#log = new LogView(log, this.#store, this.#place, () => root.classList.add('dd-unfolded'), picture);
+    this.#profile = new ProfileView(profile, { ask: host.askProfile, read: host.profile, trace: host.traceUrl }, (open) => this.#profileShown(open));
+    this.#pictures = new PicturesView(pictures, host.picture);
+    this.#log = new LogView(log, this.#store, this.#place, () => root.classList.add('dd-unfolded'), host.picture);
     this.#time = new StepTimeView(time);
     this.#resources = new ResourcesView(resources);
     this.#finding = new Finding(finding, button('stacks', __('Show stacks'), 'dd-small dd-shrink'), () => this.#stacks.show());
@@ -327,7 +323,7 @@ export class JobView {
       resume: () => this.#follow(host.resume()),
       stacks: () => this.#stacks.toggle(),
       profile: () => this.#profile.toggle(),
-      ...(host.openJob && { openJob: (id: string) => host.openJob?.(id) }),
+      openJob: host.openJob,
       ...(this.options.detachable ? { detach: () => this.#detach(true), attach: () => this.#detach(false) } : {}),
     };
   }
@@ -372,7 +368,7 @@ export class JobView {
   }
 }
 
-/** The parts as one card below a cell, as the kernel's panel has them. */
+/** The parts as one card below a cell. */
 function compact({ head, failure, setup, stacks, profile, pictures, finding, curve, log, time, resources, foot }: Parts, root: HTMLElement): void {
   adopt(root, 'dd-card');
   root.append(h('div', {}, head, failure, setup, finding, stacks, profile, pictures), h('div', { class: 'dd-body' }, curve, log), time, resources, foot);

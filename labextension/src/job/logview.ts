@@ -93,7 +93,7 @@ export class LogView {
     private readonly store: LogStore,
     private readonly place: LogViewState,
     private readonly onUnfold: () => void,
-    private readonly picture?: PictureSource,
+    private readonly picture: PictureSource,
   ) {
     root.classList.add('dd-log');
     root.append(this.#bar, this.#foldedBar, this.#body, this.#whole);
@@ -518,7 +518,7 @@ export class LogView {
   /** Show the whole text of a row below the log, broken into lines. */
   #show(row: Row, place: number): void {
     this.#selected = place;
-    const shown = this.picture && pictureOf(row.text);
+    const shown = pictureOf(row.text);
     if (shown) this.#showPicture(...shown);
     else this.#whole.replaceChildren(...written(row, '', false));
     show(this.#whole, true);
@@ -534,7 +534,7 @@ export class LogView {
   #showPicture(...shown: [number: number, width: number, height: number]): void {
     const image = pictureElement(...shown);
     this.#whole.replaceChildren(image);
-    if (this.picture) void load(image, this.picture);
+    load(image, this.picture);
   }
 
   #close(): void {

@@ -2,16 +2,16 @@
  * What ranks have shown with `plt.show()` and `display`: the pictures beside each other, the newest at the end. A press
  * shows one in its own size.
  *
- * The job's card lists the pictures; each is read from a `PictureSource` when it becomes visible. What it
- * is given goes into an `<img>` and nowhere else, so nothing of a rank can become markup.
+ * The job's card lists the pictures; each is loaded from its address when it becomes visible. An
+ * address goes into an `<img>` and nowhere else, so nothing of a rank can become markup.
  */
 import type { Card, Picture } from './card';
 import { assign, h, onClick, setText } from '../ui/dom';
 import { __ } from '../ui/trans';
 import { clock, rankSpans } from '../ui/format';
 
-/** Gives the address of a picture, for an `<img>`. */
-export type PictureSource = (number: number) => Promise<string>;
+/** Returns the address of a picture, for an `<img>`. */
+export type PictureSource = (number: number) => string;
 
 export class PicturesView {
   readonly #drawn = new Map<number, { root: HTMLElement; caption: HTMLElement }>();
@@ -25,7 +25,7 @@ export class PicturesView {
       for (const { isIntersecting, target } of entries) {
         if (!isIntersecting) continue;
         this.#seen.unobserve(target);
-        void load(target as HTMLImageElement, this.source);
+        load(target as HTMLImageElement, this.source);
       }
     });
   }
@@ -67,13 +67,8 @@ export function pictureElement(number: number, width: number, height: number): H
 }
 
 /** Let an image show its picture. */
-export async function load(image: HTMLImageElement, source: PictureSource): Promise<void> {
-  try {
-    image.src = await source(Number(image.dataset['picture']));
-  } catch (error) {
-    image.alt = error instanceof Error ? error.message : String(error);
-    assign(image, { width: null, height: null });
-  }
+export function load(image: HTMLImageElement, source: PictureSource): void {
+  image.src = source(Number(image.dataset['picture']));
 }
 
 /** Return number and size of the picture that a line of the log tells of, null for any other line. */

@@ -19,8 +19,8 @@ export interface ProfileSource {
   /** `ranks` null: all of them. */
   ask(steps: number, ranks: number[] | null): Promise<unknown>;
   read(number: number): Promise<JobProfile>;
-  /** The address of the trace of a rank, left out where there is none. */
-  trace?(number: number, rank: number): string;
+  /** The address of the trace of a rank. */
+  trace(number: number, rank: number): string;
 }
 
 /** Ranks that have a column of their own, and steps of one profile at most. */
@@ -148,7 +148,6 @@ export class ProfileView {
   #traces({ number, traces }: JobProfile): HTMLElement | null {
     const { trace } = this.source;
     if (!traces.length) return null;
-    if (!trace) return h('div', { class: 'dd-sub dd-s12' }, __('job.profile(kept=True).save(folder) copies the traces.'));
     const title = __('Chrome trace; ui.perfetto.dev opens it');
     const links = traces.flatMap((rank) => [' ', h('a', { class: 'dd-link', href: trace(number, rank), download: '', title }, __('rank %1', rank))]);
     return h('div', { class: 'dd-sub dd-s12' }, __('Download the trace of'), ...links);

@@ -17,12 +17,12 @@ export interface Offer {
   gpus: number;
 }
 
-/** What a reader can do about a job that waits; left out is what cannot be asked here. */
+/** What a user can do about a job that waits. */
 export interface QueueActions {
-  raise?(): void;
+  raise(): void;
   /** Watch where it could start; called at once and after each change. */
-  elsewhere?(told: (found: Offer[]) => void): Watch;
-  move?(target: string): void;
+  elsewhere(changed: (offers: Offer[]) => void): Watch;
+  move(target: string): void;
 }
 
 /** Lines about running jobs at most. */
@@ -46,7 +46,7 @@ export class QueuePart {
 
   constructor(private readonly actions: QueueActions) {
     const { raise, move } = actions;
-    const foot = h('div', { class: 'dd-row dd-queue-actions' }, ...(raise ? [onClick(this.#raise, raise)] : []), ...(move ? [onClick(this.#move, () => move(this.#move.value))] : []));
+    const foot = h('div', { class: 'dd-row dd-queue-actions' }, onClick(this.#raise, raise), onClick(this.#move, () => move(this.#move.value)));
     this.root.append(this.#place, this.#why, this.#holders, this.#reasons, foot, this.#offer);
   }
 
@@ -55,7 +55,7 @@ export class QueuePart {
     const queue = card.state === 'queued' ? ((card.queue as Card['queue'] | undefined) ?? null) : null;
     show(this.root, queue !== null);
     this.#queue = queue;
-    if (queue) this.#watch ??= this.actions.elsewhere?.((found) => this.#offered(found)) ?? null;
+    if (queue) this.#watch ??= this.actions.elsewhere((found) => this.#offered(found));
     else this.dispose();
     this.#target = card.compute_target;
     if (queue) {

@@ -20,7 +20,7 @@ export function jobHost({ api, live }: DistDL, id: string, open: (id: string) =>
     askProfile: (steps, ranks) => api.askProfile(id, steps, ranks),
     profile: (number) => api.profile(id, number),
     traceUrl: (number, rank) => api.traceUrl(id, number, rank),
-    picture: (number) => Promise.resolve(api.pictureUrl(id, number)),
+    picture: (number) => api.pictureUrl(id, number),
     openJob: open,
   };
 }

@@ -1,7 +1,7 @@
 /**
  * Draws cell outputs of the types `application/vnd.distdl.job+json` and `...sweep+json`, live from the server.
  *
- * * It wins over the live widget and the HTML of the same output: a kernel may be gone, this server has the job.
+ * * It wins over the HTML of the same output: a kernel may be gone, this server has the job.
  * * It is safe for notebooks that are not trusted: it takes nothing from the output but an id of the form of ids, and asks
  *   its own server for everything it shows.
  * * Where this server does not know the job, or does not answer, the other forms of the output are drawn, by the renderers
@@ -32,15 +32,16 @@ import { OPEN_SWEEP } from './sweeppage';
 import { sweepHost } from './sweephost';
 import { __ } from '../ui/trans';
 
-const [JOB, SWEEP] = ['application/vnd.distdl.job+json', 'application/vnd.distdl.sweep+json'];
+export const JOB = 'application/vnd.distdl.job+json';
+const SWEEP = 'application/vnd.distdl.sweep+json';
 const VERSION = 1;
-/** Before the live widget, which has rank -10. */
+/** Before JupyterLab's own renderers. */
 const RANK = -20;
 /** Milliseconds after which what the notebook kept is shown while the server is silent. */
 const TIMEOUT = 3000;
 
-/** Where renderers of the other forms come from: the notebook around an element. */
-type Renderers = (element: HTMLElement) => IRenderMimeRegistry;
+/** Returns the renderers of the other forms: those of the notebook around an element. */
+export type Renderers = (element: HTMLElement) => IRenderMimeRegistry;
 
 /** What draws a thing of the server; `message` is null before it has answered. */
 interface View {
@@ -61,7 +62,7 @@ interface Kind {
   asks: boolean;
 }
 
-class ServedOutput extends Panel implements IRenderMime.IRenderer {
+export class ServedOutput extends Panel implements IRenderMime.IRenderer {
   #id: string | null = null;
   #view: View | null = null;
   #live: Widget | null = null;
@@ -69,7 +70,8 @@ class ServedOutput extends Panel implements IRenderMime.IRenderer {
   #model: IRenderMime.IMimeModel | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(private readonly kind: Kind, private readonly renderers: Renderers) {
+  /** `kept` is called when the saved form is shown, because the server does not know the job or does not respond. */
+  constructor(private readonly kind: Kind, private readonly renderers: Renderers, private readonly kept: () => void = () => undefined) {
     super();
     this.addClass('dd-output');
   }
@@ -145,6 +147,7 @@ class ServedOutput extends Panel implements IRenderMime.IRenderer {
     this.addWidget(head);
     this.addWidget(renderer);
     void renderer.renderModel(rest(model, this.kind));
+    this.kept();
   }
 
   #drop(): void {
@@ -160,7 +163,7 @@ function idOf(data: unknown): string | null {
   return version === VERSION && isJobId(id) ? id : null;
 }
 
-/** What the notebook kept of the job. The widget view does not count: it is empty without its kernel. */
+/** Return the form that the notebook saved of the job. */
 function bestForm(model: IRenderMime.IMimeModel): string | undefined {
   return ['text/html', 'text/plain'].find((type) => type in model.data);
 }
@@ -171,7 +174,8 @@ function rest(model: IRenderMime.IMimeModel, { mime }: Kind): IRenderMime.IMimeM
   return { trusted: model.trusted, data, metadata: model.metadata, setData: (options) => model.setData(options) };
 }
 
-function jobs({ commands }: JupyterFrontEnd, distdl: DistDL): Kind {
+/** Return how a job is shown. */
+export function jobs({ commands }: JupyterFrontEnd, distdl: DistDL): Kind {
   const make: Kind['make'] = (live, id, changed, gone) => {
     const open = button('open', __('Open job page'), 'dd-quiet dd-tool');
     onClick(open, () => void commands.execute(OPEN_JOB, { id }));
@@ -218,6 +222,10 @@ function insertBelow(panel: NotebookPanel | null, element: HTMLElement, code: st
   void content.scrollToItem(content.activeCellIndex, 'smart');
 }
 
+/** Return the renderers of the notebook around an element, with the trust that it has, else those of the page. */
+export const renderersAround = (registry: IRenderMimeRegistry, notebooks: INotebookTracker | null): Renderers =>
+  (element) => notebooks?.find((panel) => panel.node.contains(element))?.content.rendermime ?? registry;
+
 const plugin: JupyterFrontEndPlugin<void> = {
   id: `${NAME}:renderer`,
   description: 'Draws the outputs of jobs and sweeps in notebooks.',
@@ -225,7 +233,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
   requires: [ILanguage, IDistDL, IRenderMimeRegistry],
   optional: [INotebookTracker],
   activate: (app, _language, distdl: DistDL, registry: IRenderMimeRegistry, notebooks: INotebookTracker | null) => {
-    const renderers: Renderers = (element) => notebooks?.find((panel) => panel.node.contains(element))?.content.rendermime ?? registry;
+    const renderers = renderersAround(registry, notebooks);
     for (const kind of [jobs(app, distdl), sweeps(app, distdl, notebooks)]) {
       registry.addFactory({ safe: true, mimeTypes: [kind.mime], createRenderer: () => new ServedOutput(kind, renderers) }, RANK);
     }

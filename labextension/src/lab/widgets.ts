@@ -1,35 +1,66 @@
 /**
  * The views of this package's widgets in JupyterLab and Notebook, found by the name that a kernel gives them. Nothing that a
- * notebook has saved of a widget is run.
+ * notebook has saved of a widget is run. A job's view is the one of cell outputs, fed by the server.
  */
-import { DOMWidgetModel, DOMWidgetView, IJupyterWidgetRegistry } from '@jupyter-widgets/base';
-import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
-import type { Context, Model } from '../widgets/model';
-import azure from '../widgets/azure';
-import job from '../widgets/job';
-import launch from '../widgets/launch';
+import { DOMWidgetModel, DOMWidgetView, IJupyterWidgetRegistry, JupyterLuminoPanelWidget } from '@jupyter-widgets/base';
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { IRenderMimeRegistry, MimeModel } from '@jupyterlab/rendermime';
+import { azureSignIn } from '../widgets/azure';
+import type { Model } from '../widgets/kernel';
+import { launchForm } from '../widgets/launch';
+import { clusterActions } from './clusteractions';
 import { NAME } from './ids';
 import { ILanguage } from './language';
+import { IDistDL, type DistDL } from './live';
+import { JOB, jobs, renderersAround, ServedOutput } from './renderer';
 
 /** The name and version under which a kernel asks for the views. */
 const [MODULE, VERSION] = ['distdl-jupyter', '1.0.0'];
 
-interface Panel {
-  render(context: Context): () => void;
-}
-
-function viewOf(panel: Panel): typeof DOMWidgetView {
+/** A view that a function draws, which returns what removes it. */
+function viewOf(draw: (model: Model, el: HTMLElement) => () => void): typeof DOMWidgetView {
   return class extends DOMWidgetView {
-    #undo: () => void = () => undefined;
+    #remove: () => void = () => undefined;
 
     override render(): void {
       super.render();
-      this.#undo = panel.render({ model: this.model as unknown as Model, el: this.el });
+      this.el.classList.add('dd-widget');
+      this.#remove = draw(this.model as unknown as Model, this.el);
     }
 
     override remove(): this {
-      this.#undo();
+      this.#remove();
       return super.remove() as this;
+    }
+  };
+}
+
+/** The view of a job. Where the server does not know it the kernel draws its page, once a second. */
+function jobView(output: (kept: () => void) => ServedOutput): typeof DOMWidgetView {
+  return class extends DOMWidgetView {
+    override _createElement(): HTMLElement {
+      this.luminoWidget = new JupyterLuminoPanelWidget({ view: this });
+      return this.luminoWidget.node;
+    }
+
+    override _setElement(el: HTMLElement): void {
+      this.el = el;
+    }
+
+    override render(): void {
+      super.render();
+      const { model } = this;
+      this.el.classList.add('dd-widget');
+      const shown = output(() => {
+        model.set('redrawn', true);
+        model.save_changes();
+      });
+      (this.luminoWidget as JupyterLuminoPanelWidget).addWidget(shown);
+      // What a notebook saved of a widget is not trusted.
+      const draw = (): void => void shown.renderModel(new MimeModel({ trusted: false, data: { [JOB]: { id: model.get('job_id') as string, version: 1 }, 'text/html': model.get('value') as string } }));
+      this.listenTo(model, 'change:value', draw);
+      draw();
     }
   };
 }
@@ -38,13 +69,19 @@ const plugin: JupyterFrontEndPlugin<void> = {
   id: `${NAME}:widgets`,
   description: 'Draws the widgets of distributed training.',
   autoStart: true,
-  requires: [ILanguage],
-  optional: [IJupyterWidgetRegistry],
-  activate: (_app, _language, registry: IJupyterWidgetRegistry | null) => {
-    registry?.registerWidget({
+  requires: [ILanguage, IDistDL, IRenderMimeRegistry],
+  optional: [IJupyterWidgetRegistry, INotebookTracker],
+  activate: (app: JupyterFrontEnd, _language: unknown, distdl: DistDL, registry: IRenderMimeRegistry, widgets: IJupyterWidgetRegistry | null, notebooks: INotebookTracker | null) => {
+    const renderers = renderersAround(registry, notebooks);
+    widgets?.registerWidget({
       name: MODULE,
       version: VERSION,
-      exports: { PanelModel: DOMWidgetModel, job: viewOf(job), launch: viewOf(launch), azure: viewOf(azure) },
+      exports: {
+        PanelModel: DOMWidgetModel,
+        job: jobView((kept) => new ServedOutput(jobs(app, distdl), renderers, kept)),
+        launch: viewOf((model, el) => launchForm(model, el, clusterActions(distdl.api))),
+        azure: viewOf(azureSignIn),
+      },
     });
   },
 };

@@ -70,6 +70,12 @@ export function adopt(element: HTMLElement, ...classes: string[]): void {
   element.addEventListener('keydown', (event) => event.stopPropagation());
 }
 
+/** Call `then` as soon as the element is part of the page. */
+export function whenAttached(element: HTMLElement, then: () => void): void {
+  if (element.isConnected) then();
+  else requestAnimationFrame(() => whenAttached(element, then));
+}
+
 let panels = 0;
 
 /** Return what the tabs of a list show: a panel with an id, which each tab names as `aria-controls`. */

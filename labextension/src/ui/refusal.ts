@@ -18,21 +18,16 @@ export function sentences(error: unknown): string {
   return error instanceof Refusal ? [error.message, error.hint].filter(Boolean).join(' ') : error instanceof Error ? error.message : String(error);
 }
 
-/** On the page itself, as in `trans.ts`: the widgets are built with a copy of this module of their own. */
-const KEY = Symbol.for('distdl-jupyter.docs');
-const page = globalThis as { [KEY]?: string };
+let docs = '';
 
 /** Say where the documentation is; anything but an http or https address is none. */
 export function setDocs(address: unknown): void {
-  page[KEY] = typeof address === 'string' && /^https?:\/\/[^\s]+$/i.test(address) ? address.replace(/\/+$/, '') : '';
+  docs = typeof address === 'string' && /^https?:\/\/[^\s]+$/i.test(address) ? address.replace(/\/+$/, '') : '';
 }
-
-/** Whether it was said where the documentation is, or that it is nowhere. */
-export const knowsDocs = (): boolean => page[KEY] !== undefined;
 
 /** Return the address of the entry of a code, "" without a site or a code. */
 export function helpAddress(code: string): string {
-  return page[KEY] && code ? `${page[KEY]}/reference/troubleshooting.html#${encodeURIComponent(code)}` : '';
+  return docs && code ? `${docs}/reference/troubleshooting.html#${encodeURIComponent(code)}` : '';
 }
 
 /** Return the link to the entry of a code, null without a site or a code. */

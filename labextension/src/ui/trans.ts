@@ -1,9 +1,8 @@
 /**
  * The words of the views in the language of the page, with the names that gettext gives them.
  *
- * The views are also drawn by widgets outside JupyterLab, so nothing of `@jupyterlab` is imported here: JupyterLab's
- * translator is handed in once by `setBundle`; before that, and elsewhere, the English text of the source is shown.
- * It is kept on the page itself, because the widgets are built with a copy of this module of their own.
+ * The views are also drawn outside JupyterLab, so nothing of `@jupyterlab` is imported here: JupyterLab's translator is
+ * passed once to `setBundle`; before that, and elsewhere, the English text of the source is shown.
  * The names `__` and `_n` are those that `npm run catalogues` looks for, with literal strings only.
  */
 
@@ -15,22 +14,21 @@ export interface Bundle {
 
 export type Value = string | number;
 
-const KEY = Symbol.for('distdl-jupyter.texts');
-const page = globalThis as { [KEY]?: Bundle | null };
+let bundle: Bundle | null = null;
 
 /** Show texts in the language of `next` from now on; null is English. Texts of Python are English in every language. */
 export function setBundle(next: Bundle | null): void {
-  page[KEY] = next;
+  bundle = next;
 }
 
 /** Return a text in the page's language, `%1`, `%2`, ... replaced by the values. */
 export function __(text: string, ...values: Value[]): string {
-  return page[KEY] ? page[KEY].__(text, ...values) : filled(text, values);
+  return bundle ? bundle.__(text, ...values) : filled(text, values);
 }
 
 /** Return the form of a text that fits the number `n`, which is `%1`; more values are `%2`, `%3`, ... */
 export function _n(one: string, many: string, n: number, ...values: Value[]): string {
-  return page[KEY] ? page[KEY]._n(one, many, n, ...values) : filled(n === 1 ? one : many, [n, ...values]);
+  return bundle ? bundle._n(one, many, n, ...values) : filled(n === 1 ? one : many, [n, ...values]);
 }
 
 /** Return the text with each `%k` replaced by the k-th value and `%%` by `%`, as JupyterLab's translator does it. */

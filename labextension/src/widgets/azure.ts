@@ -1,25 +1,25 @@
 /** The panel "Sign in to Azure" as a widget: its kernel answers what JupyterLab's sidebar asks the server. */
-import { Disposables, type Context } from './model';
+import { connect, type Ask, type Model } from './kernel';
 import { SignIn } from '../azure/signin';
 import { adopt, h } from '../ui/dom';
 import { icon } from '../ui/icons';
 import type { AzureSignIn, AzureSubscription, SignInActions } from '../azure/types';
-import { questions, type Ask } from './kernel';
 import { __ } from '../ui/trans';
 
-export default {
-  render({ model, el }: Context): () => void {
-    const disposables = new Disposables();
-    const view = new SignIn(kernelActions(questions(model, disposables)));
-    const title = h('h2', { class: 'dd-title dd-row' }, icon('cloud'), __('Sign in to Azure'));
-    const panel = h('section', { class: 'dd-azure-panel', 'aria-label': __('Sign in to Azure') }, title, view.element);
-    adopt(panel);
-    el.replaceChildren(panel);
-    view.wake();
-    disposables.add(() => view.rest());
-    return disposables.empty;
-  },
-};
+/** Draw the sign-in into an element; returns the function that removes it. */
+export function azureSignIn(model: Model, el: HTMLElement): () => void {
+  const { ask, dispose } = connect(model);
+  const view = new SignIn(kernelActions(ask));
+  const title = h('h2', { class: 'dd-title dd-row' }, icon('cloud'), __('Sign in to Azure'));
+  const panel = h('section', { class: 'dd-azure-panel', 'aria-label': __('Sign in to Azure') }, title, view.element);
+  adopt(panel);
+  el.replaceChildren(panel);
+  view.wake();
+  return () => {
+    view.rest();
+    dispose();
+  };
+}
 
 /** Return the actions for a function that asks the kernel. */
 function kernelActions(ask: Ask): SignInActions {

@@ -1,8 +1,14 @@
-/** Questions of a page to its kernel: each message is answered by another one with the same id. */
-import { send, type Disposables, type Model } from './model';
-import { knowsDocs, Refusal, setDocs } from '../ui/refusal';
+/** Requests of a page to the kernel of a widget: each message is answered by another message with the same id. */
+import { Refusal } from '../ui/refusal';
 
-/** What the kernel answers to one question. */
+/** What is used of the model of a widget. */
+export interface Model {
+  get(name: string): unknown;
+  on(event: string, callback: (message: unknown) => void): void;
+  off(event: string, callback: (message: unknown) => void): void;
+  send(content: unknown): void;
+}
+
 interface Answer {
   type?: string;
   id?: string;
@@ -10,27 +16,30 @@ interface Answer {
   error?: { message: string; hint: string; field: string; code: string };
 }
 
-/** Asks for something by its name, with arguments. */
+/** Asks for something by its name, with arguments; an error of the kernel rejects with a Refusal. */
 export type Ask = (name: string, given?: Record<string, unknown>) => Promise<unknown>;
 
-/** Return the function that asks a widget's kernel; what is refused rejects with a Refusal. */
-export function questions(model: Model, disposables: Disposables): Ask {
+/** Return the function that asks the kernel of a widget, and the one that stops listening. */
+export function connect(model: Model): { ask: Ask; dispose: () => void } {
   const open = new Map<string, (answer: Answer) => void>();
-  // Every view of a widget, on any page, hears every answer.
+  // Every view of a widget, on any page, receives every answer.
   const page = Math.random().toString(36).slice(2);
   let serial = 0;
-  disposables.on(model, 'msg:custom', (message) => {
+  const receive = (message: unknown): void => {
     const answer = message as Answer;
     if (answer.type !== 'answer' || answer.id === undefined) return;
     open.get(answer.id)?.(answer);
     open.delete(answer.id);
-  });
+  };
+  model.on('msg:custom', receive);
   const ask: Ask = (name, given = {}) => new Promise((resolve, reject) => {
     const id = `${page}-${(serial += 1)}`;
     open.set(id, ({ value, error }) => (error ? reject(new Refusal(error.message, error.hint, error.field, error.code)) : resolve(value)));
-    send(model, 'ask', { id, ask: name, given });
+    try {
+      model.send({ type: 'ask', id, ask: name, given });
+    } catch {
+      // The kernel is gone; the view says that it does not respond.
+    }
   });
-  // JupyterLab's page knows it from its server.
-  if (!knowsDocs()) ask('docs').then(setDocs, () => setDocs(''));
-  return ask;
+  return { ask, dispose: () => model.off('msg:custom', receive) };
 }

@@ -1,12 +1,20 @@
-/** The launch form as a widget: its kernel works the form out, starts the job, names clusters and signs in to Azure. */
-import { Disposables, type Context } from './model';
-import { questions, type Ask } from './kernel';
-import { __ } from '../ui/trans';
+/** The launch form as a widget: its kernel computes the form and starts the job. */
+import { connect, type Ask, type Model } from './kernel';
 import { FormFrame } from '../form/frame';
 import type { NamedClusterActions } from '../form/namedclusters';
 import type { FormState } from '../form/state';
 import type { Text } from '../form/store';
-import type { Choice, Plugin } from '../api/schema';
+
+/** Draw the form into an element; returns the function that removes it. */
+export function launchForm(model: Model, el: HTMLElement, clusters: NamedClusterActions): () => void {
+  const { ask, dispose } = connect(model);
+  const frame = new FormFrame(textOf(ask), { clusters });
+  el.replaceChildren(frame.element);
+  return () => {
+    frame.dispose();
+    dispose();
+  };
+}
 
 function textOf(ask: Ask): Text {
   return {
@@ -14,32 +22,9 @@ function textOf(ask: Ask): Text {
     about: () => ({}),
     ask: async (request) => (await ask('form.state', { request })) as FormState,
     submit: async ({ chosen, environment }, secrets) => {
-      const variables = environment.map((one) => ({ name: one.name, value: secrets[one.name] ?? one.value }));
+      const variables = environment.map(({ name, value }) => ({ name, value: secrets[name] ?? value }));
       const started = (await ask('form.submit', { request: { chosen, environment: variables } })) as { name: string; job: string };
       return { level: 'ok', ...started };
     },
   };
 }
-
-function clustersOf(ask: Ask): NamedClusterActions {
-  return {
-    waiting: __('No response from the kernel yet'),
-    kinds: async () => (await ask('clusters.kinds')) as Plugin[],
-    choices: async (kind, option, options) => (await ask('clusters.choices', { kind, option, options })) as Choice[],
-    add: (name, kind, options) => ask('clusters.add', { name, kind, options }),
-    remove: (name) => ask('clusters.remove', { name }),
-  };
-}
-
-export default {
-  render({ model, el }: Context): () => void {
-    const disposables = new Disposables();
-    const ask = questions(model, disposables);
-    const frame = new FormFrame(textOf(ask), { clusters: clustersOf(ask) });
-    el.replaceChildren(frame.element);
-    return () => {
-      frame.dispose();
-      disposables.empty();
-    };
-  },
-};

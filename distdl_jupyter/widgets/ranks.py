@@ -1,8 +1,9 @@
-"""The output of a cell that runs on persistent ranks: one display that is drawn anew while the cell runs.
+"""What a cell shows that runs on persistent ranks: its output while it runs, and the values that its ranks return.
 
 A widget would cost more than most of these cells take. Instead ``text/html`` and ``text/plain`` are sent, at most 20
 times a second and less often where drawing takes long; a cell that ends at once sends them once. What is sent last
-stays in the saved notebook. In a terminal the lines are printed as they come.
+stays in the saved notebook. In a terminal the lines are printed as they come. Values are shown in the forms that each
+rank made of its own value, so that nothing is compared, formatted or imported here before a value is used.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import contextvars
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, overload
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.ranks import html as saved
-from distdl_jupyter.ranks.answer import Error, Failures, failures, named
+from distdl_jupyter.ranks.answer import Error, Failures, failures, named, spans
 from distdl_jupyter.ranks.view import Fold, text
 
 #: Seconds between two drawings, at least; and how many times as long as one drawing takes.
@@ -28,32 +29,25 @@ _NEWEST_LIVE = 200
 _SILENT = 1.0
 
 Publish = Callable[[dict[str, Any], str, bool], None]
+#: Forms of a value by MIME type, always with text/plain.
+Forms = Mapping[str, str]
 
 
-class Output(Protocol):
-    """Where a cell's ranks are shown."""
+def publish(bundle: dict[str, Any], display_id: str, update: bool) -> None:  # noqa: FBT001 - as IPython's function
+    """Display an output of the running cell, or update it."""
+    from IPython.display import publish_display_data
 
-    def add(self, rank: int, stream: str, text: str) -> None:
-        """Take in a piece of what a rank printed."""
-
-    def done(self, rank: int, error: Error | None) -> None:
-        """Take in that a rank has come to the cell's end, or failed."""
-
-    def say(self, sentence: str) -> None:
-        """Show a sentence about the cell until the next one or the end."""
-
-    def finish(self) -> bool:
-        """Show the end; returns whether failures are told in full."""
+    publish_display_data(bundle, transient={"display_id": display_id}, update=update)  # type: ignore[no-untyped-call]
 
 
 class CellOutput:
     """The display of one cell. ``job`` is the short id of the ranks' job; ``quiet`` shows failures only."""
 
-    def __init__(self, ranks: Sequence[int], job: str, *, quiet: bool = False, publish: Publish | None = None) -> None:
+    def __init__(self, ranks: Sequence[int], job: str, *, quiet: bool = False, publish: Publish = publish) -> None:
         self._fold = Fold(ranks)
         self._job = job
         self._quiet = quiet
-        self._publish = _publish if publish is None else publish
+        self._publish = publish
         self._display_id = uuid.uuid4().hex
         self._begun = time.monotonic()
         self._ended: dict[int, Error | None] = {}
@@ -179,7 +173,91 @@ class PrintedOutput:
         print(f"[{rank}] {line}" if self._many else line, flush=True)  # noqa: T201
 
 
-def _publish(bundle: dict[str, Any], display_id: str, update: bool) -> None:  # noqa: FBT001 - see Publish
-    from IPython.display import publish_display_data
+#: Shows the ranks of a cell: on a page, or in a terminal.
+Output = CellOutput | PrintedOutput
 
-    publish_display_data(bundle, transient={"display_id": display_id}, update=update)  # type: ignore[no-untyped-call]
+
+class _ValueDisplay:
+    """Shows forms by rank; a value itself is opened only when it is used."""
+
+    _values: Mapping[int, Any]
+    _forms: Mapping[int, Forms]
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - IPython's protocol
+        # Inside a tuple or list it is on a line with others.
+        alone = not printer.output_width and not printer.buffer_width
+        printer.text(as_text(folded(self._forms)) if alone else repr(self))
+
+    def _repr_html_(self) -> str:
+        return saved.values(folded(self._forms))
+
+    def __repr__(self) -> str:
+        texts = {rank: _plain(self._forms.get(rank, {})) for rank in self._values}
+        inside = ", ".join(text if isinstance(self, Sequence) else f"{rank}: {text}" for rank, text in texts.items())
+        return f"[{inside}]" if isinstance(self, Sequence) else f"{{{inside}}}"
+
+
+class Values(_ValueDisplay, Sequence[Any]):
+    """The value of every rank, in order of rank."""
+
+    def __init__(self, values: Mapping[int, Any], forms: Mapping[int, Forms]) -> None:
+        self._values = values
+        self._forms = forms
+
+    @overload
+    def __getitem__(self, at: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Any]: ...
+
+    def __getitem__(self, at: int | slice) -> Any:
+        rank = range(len(self))[at]
+        return [self._values[one] for one in rank] if isinstance(rank, range) else self._values[rank]
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as a list
+
+
+class ValuesOf(_ValueDisplay, Mapping[int, Any]):
+    """The values of some ranks, by rank."""
+
+    def __init__(self, values: Mapping[int, Any], forms: Mapping[int, Forms]) -> None:
+        self._values = values
+        self._forms = forms
+
+    def __getitem__(self, rank: int) -> Any:
+        return self._values[rank]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def folded(forms: Mapping[int, Forms]) -> list[tuple[tuple[int, ...], Forms]]:
+    """Return (ranks, forms) with those folded whose text is equal, in order of their first rank."""
+    groups: dict[str, list[int]] = {}
+    for rank in sorted(forms):
+        groups.setdefault(_plain(forms[rank]), []).append(rank)
+    return [(tuple(ranks), forms[ranks[0]]) for ranks in groups.values()]
+
+
+def as_text(groups: Sequence[tuple[Sequence[int], Forms]]) -> str:
+    """Return lines such as ``[0-3] 0.25``; further lines of a value are below its first."""
+    heads = [f"[{spans(ranks)}]" for ranks, _ in groups]
+    width = max(map(len, heads), default=0)
+    lines = []
+    for head, (_, forms) in zip(heads, groups, strict=True):
+        first, *more = _plain(forms).split("\n")
+        lines += [f"{head:<{width}} {first}", *(f"{'':<{width}} {line}" for line in more)]
+    return "\n".join(lines)
+
+
+def _plain(forms: Forms) -> str:
+    return forms.get("text/plain", "None")
