@@ -247,7 +247,7 @@ def as_of(view: JobView, *, removed: bool) -> str:
         return f"This job was deleted. {moment}"
     if view.state.ended:
         return ""
-    return f"{moment} This saved page is not updated: attach({humanize.short_id(view.id)!r}) shows the job now."
+    return f"{moment} This page may be out of date: attach({humanize.short_id(view.id)!r}) shows the job now."
 
 
 def restart_title(view: JobView) -> str:

@@ -20,7 +20,7 @@ from distdl_jupyter.form.schema import FormRequest, FormState, Variable
 from distdl_jupyter.form.state import Form, plan_of, state, submit_options, variables_of
 from distdl_jupyter.form.target import Target
 from distdl_jupyter.views import requests
-from distdl_jupyter.widgets.widget import PageWidget, has_extension
+from distdl_jupyter.widgets.widget import PageWidget, has_extension, shared_width
 
 if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
@@ -126,7 +126,7 @@ class Launcher(ipywidgets.VBox):  # type: ignore[misc]
         self.jobs: list[Job] = []
         self.sweeps: list[Sweep] = []
         self.form = LaunchForm(*args, on_submitted=self._show, **kwargs)
-        super().__init__(children=[self.form])
+        super().__init__(children=[self.form], layout=shared_width())
         traitlets.dlink((self.form, "options"), (self, "options"))
 
     def submit(self) -> Job | Sweep:

@@ -31,7 +31,7 @@ class PageWidget(ipywidgets.HTML):  # type: ignore[misc]
             traits |= {f"_{part}_module": _MODULE for part in ("model", "view")}
             traits |= {f"_{part}_module_version": "*" for part in ("model", "view")}
             traits |= {"_model_name": "PanelModel", "_view_name": view}
-        super().__init__(**traits)
+        super().__init__(layout=shared_width(), **traits)
         self.on_msg(lambda _widget, message, _buffers: self.on_message(message))
         reachable(self)
 
@@ -44,6 +44,11 @@ class PageWidget(ipywidgets.HTML):  # type: ignore[misc]
     def calls(self) -> Calls:
         """What a page may ask this widget for."""
         return {}
+
+
+def shared_width() -> ipywidgets.Layout:
+    """Return a layout with which widgets share the width of an ``HBox``."""
+    return ipywidgets.Layout(flex="1 1 0%", min_width="0")
 
 
 def answer(calls: Calls, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -102,7 +102,9 @@ def test_a_panel_in_a_box_is_live_after_a_reload_and_after_the_end_of_its_kernel
     page, panel = book.page, book.cell(1)
     says(panel, "Running")
     panel.locator(".dd-plot.dd-fitted").wait_for()
-    expect(panel.locator(".dd-form")).to_be_visible()
+    job, form = (panel.locator(part).bounding_box() for part in (".dd-card", ".dd-form"))
+    assert form["x"] >= job["x"] + job["width"]
+    assert min(form["width"], job["width"]) > 600, "they share the width"
     book.picture("panel-in-a-box")
     book.save()
     page.reload()
@@ -127,7 +129,7 @@ def test_a_panel_whose_server_does_not_know_the_job_is_drawn_by_its_kernel(noteb
     book = notebook([home + attached(story)])
     book.run_all()
     panel = book.cell(0)
-    expect(panel.get_by_role("note")).to_contain_text("This job is not on this server")
+    expect(panel.get_by_role("note")).to_contain_text("The kernel updates this page once a second.")
     expect(panel.locator(".jp-RenderedHTML")).to_contain_text("744")
     story.t = time.time()
     story.train(800)

@@ -92,7 +92,7 @@ def test_every_state_has_a_safe_small_page(name):
     assert "digits 20261121-024912-k3f9" in reader.text
     view = fold(spec_of(), STORIES[name]())[0]
     assert ("Live again with %dist_attach 20261121-024912-k3f9" in reader.text) is view.state.ended
-    assert ("This saved page is not updated: attach('k3f9') shows the job now." in reader.text) is not view.state.ended
+    assert ("This page may be out of date: attach('k3f9') shows the job now." in reader.text) is not view.state.ended
 
 
 def test_a_completed_job():
@@ -147,7 +147,7 @@ def test_a_job_that_still_runs():
     assert "62 %, step 744 of 1,200" in said
     assert "Metrics so far" in said
     assert re.search(r"Submitted \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, shown as of \d\d:\d\d:\d\d\.", said)
-    assert "This saved page is not updated: attach('k3f9') shows the job now." in said
+    assert "This page may be out of date: attach('k3f9') shows the job now." in said
     assert "743 redraws" in said
     assert "err UserWarning" in said
     assert "all Horovod 0.28.1 gloo, torch 2.13.0×4 ranks" in said

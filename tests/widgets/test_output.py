@@ -73,12 +73,14 @@ def test_a_front_end_without_extensions_gets_a_page_that_is_redrawn(monkeypatch,
     monkeypatch.setattr(job_output, "has_extension", lambda: False)
     with recorded.telling() as tell:
         story = tell("running")
-        JobOutput(attach(story.id)).start()
+        output = JobOutput(attach(story.id))
+        output.start()
         assert "744" in displayed[0][1]["text/html"]
         story.train(800)
         wait_for(lambda: "792" in displayed[-1][1]["text/html"], what="what came later")
         story.complete()
         wait_for(lambda: "Completed" in displayed[-1][1]["text/html"], what="the end")
+        wait_for(lambda: output._settled, what="the end of its thread")
 
 
 @pytest.mark.parametrize("kind", ["silent", "running", "starting"])

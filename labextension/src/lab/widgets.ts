@@ -14,6 +14,7 @@ import { NAME } from './ids';
 import { ILanguage } from './language';
 import { IDistDL, type DistDL } from './live';
 import { JOB, jobs, renderersAround, ServedOutput } from './renderer';
+import { __ } from '../ui/trans';
 
 /** The name and version under which a kernel asks for the views. */
 const [MODULE, VERSION] = ['distdl-jupyter', '1.0.0'];
@@ -25,7 +26,6 @@ function viewOf(draw: (model: Model, el: HTMLElement) => () => void): typeof DOM
 
     override render(): void {
       super.render();
-      this.el.classList.add('dd-widget');
       this.#remove = draw(this.model as unknown as Model, this.el);
     }
 
@@ -51,7 +51,6 @@ function jobView(output: (kept: () => void) => ServedOutput): typeof DOMWidgetVi
     override render(): void {
       super.render();
       const { model } = this;
-      this.el.classList.add('dd-widget');
       const shown = output(() => {
         model.set('redrawn', true);
         model.save_changes();
@@ -73,12 +72,14 @@ const plugin: JupyterFrontEndPlugin<void> = {
   optional: [IJupyterWidgetRegistry, INotebookTracker],
   activate: (app: JupyterFrontEnd, _language: unknown, distdl: DistDL, registry: IRenderMimeRegistry, widgets: IJupyterWidgetRegistry | null, notebooks: INotebookTracker | null) => {
     const renderers = renderersAround(registry, notebooks);
+    const drawn = __('The server does not show this job. The kernel updates this page once a second.');
+    const kind = { ...jobs(app, distdl), gone: drawn, silent: drawn };
     widgets?.registerWidget({
       name: MODULE,
       version: VERSION,
       exports: {
         PanelModel: DOMWidgetModel,
-        job: jobView((kept) => new ServedOutput(jobs(app, distdl), renderers, kept)),
+        job: jobView((kept) => new ServedOutput(kind, renderers, kept)),
         launch: viewOf((model, el) => launchForm(model, el, clusterActions(distdl.api))),
         azure: viewOf(azureSignIn),
       },
