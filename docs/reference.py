@@ -27,7 +27,7 @@ from distdl_jupyter.api import openapi
 from distdl_jupyter.azure.identity import KNOWN
 from distdl_jupyter.clusters.slurm.text import REFUSALS
 from distdl_jupyter.clusters.ssh.command import CAUSES
-from distdl_jupyter.core import collectives, disk, failure, limits, registry
+from distdl_jupyter.core import collectives, failure, limits, registry
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.magic.extension import load
 from distdl_jupyter.server.app import DistDLApp
@@ -408,10 +408,9 @@ def statuses() -> Iterator[codes.Entry]:
 
 def tables() -> Iterator[codes.Entry]:
     """Yield the errors whose code, message and remedy are looked up: of the system, of Azure's sign-in and of Slurm."""
-    system = {**limits._REMEDIES, **disk._REMEDIES}
-    known = {code: system[number] for number, code in {**limits.CODES, **disk.CODES}.items()}
-    for code, remedy in {**known, "disk-not-writable": disk._NOT_YOURS, "start-refused": ""}.items():
-        yield codes.Entry(code, "", remedy, "core/disk", 0, explicit=True)
+    refusals = dict((*limits.LIMITS.values(), *limits.DISK.values(), limits.OTHER, ("start-refused", "")))
+    for code, remedy in refusals.items():
+        yield codes.Entry(code, "", remedy, "core/limits", 0, explicit=True)
     for code, (_, message, remedy) in KNOWN.items():
         yield codes.Entry(code, message, remedy, "azure/identity", 0, explicit=True)
     for pattern, code, remedy in REFUSALS:

@@ -24,10 +24,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import msgspec
-from msgspec import Meta
 
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.store import is_id
@@ -44,7 +43,6 @@ Action = Literal["read", "write", "execute"]
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
-Pixels = Annotated[int, Meta(ge=50, le=10_000, description="pixels")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from distdl_jupyter.api.call import BYTES, Download, get, job
 from distdl_jupyter.core import parts, pictures
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.humanize import clock
-from distdl_jupyter.core.logline import lines_of
+from distdl_jupyter.core.logfile import lines_of
 from distdl_jupyter.core.printable import printable
 from distdl_jupyter.jobs.reader import JobReader, PageReader
 from distdl_jupyter.node import files

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, field
 
 from distdl_jupyter.api import submitting
-from distdl_jupyter.api.call import Context, Pixels, checked_id, delete, get, job, post
+from distdl_jupyter.api.call import Context, checked_id, delete, get, job, post
 from distdl_jupyter.core import environment, tracking
 from distdl_jupyter.core.curves import Line
 from distdl_jupyter.core.environment import JobEnvironment
@@ -352,14 +352,10 @@ def curve(
     metric: Annotated[str, Meta(description="the metric to plot; without it, the most informative one")] = "",
     mode: Literal["band", "ranks"] = "band",
     log: bool = False,
-    dark: bool = False,
-    width: Pixels | None = None,
-    height: Pixels | None = None,
 ) -> Curve:
     """Return a metric as a plotly figure and as text; an unknown one gives an empty plot."""
-    size: dict[str, Any] = {"width": width, "height": height}
     chosen = metric or default_metric(reading.book.names)
-    return curve_view.curve(reading.book, chosen, mode=mode, log=log, dark=dark, earlier=reading.earlier, **size)
+    return curve_view.curve(reading.book, chosen, mode=mode, log=log, earlier=reading.earlier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,9 +406,6 @@ def compare_jobs(
     *,
     ids: Annotated[tuple[str, ...], Meta(description="ids of jobs, separated by commas")] = (),
     metric: Annotated[str, Meta(description="the metric to plot; without it, the metric of most jobs")] = "",
-    dark: bool = False,
-    width: Pixels | None = None,
-    height: Pixels | None = None,
 ) -> Comparison:
     """Compare jobs: their curves of one metric in one figure, and the options that differ."""
     different = list(dict.fromkeys(ids))
@@ -425,7 +418,7 @@ def compare_jobs(
     ]
     chosen = compare.chosen_metric(subjects, metric)
     return Comparison(
-        curve=compare.compared_curve(subjects, chosen, dark=dark, width=width, height=height),
+        curve=compare.compared_curve(subjects, chosen),
         jobs=tuple(_row(reader) for reader in readers),
         metrics=compare.metric_names(subjects),
         rows=compare.differing_rows(subjects),

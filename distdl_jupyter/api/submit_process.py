@@ -12,7 +12,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import disk, errors, store
+from distdl_jupyter.core import errors, limits, store
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     except DistDLError as error:
         return {"error": error.to_json()}
     except OSError as error:
-        return {"error": disk.refusal(error, store.home()).to_json()}
+        return {"error": limits.disk_refusal(error, store.home()).to_json()}
 
 
 def error_from(body: Mapping[str, str]) -> DistDLError:

@@ -43,7 +43,7 @@ from distdl_jupyter.views import job_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from distdl_jupyter.core.logline import LogLine
+    from distdl_jupyter.core.logfile import LogLine
     from distdl_jupyter.core.view import JobView
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.studies.scaling import ScalingStudy

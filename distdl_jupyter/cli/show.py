@@ -22,7 +22,7 @@ from distdl_jupyter.views.curve import label
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from distdl_jupyter.core.rank import RankView
+    from distdl_jupyter.core.failure import RankView
     from distdl_jupyter.core.view import JobView
 
 

@@ -27,6 +27,7 @@ from distdl_jupyter.worker.hooks import frameworks
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.curves import Row
+    from distdl_jupyter.core.options import Keep
 
 #: Entries of the folder that are looked at, and bytes of a file that may name the newest checkpoint.
 _MOST, _SMALL = 20_000, 4096
@@ -327,72 +328,39 @@ def _copy_beside(
 
 # which are kept ---------------------------------------------------------------------------------
 
-_KEEP = re.compile(
-    r"last\s+(?P<last>\d{1,4})(?:\s*,\s*best\s+(?P<best>\d{1,4})\s+of\s+(?:(?P<way>lowest|highest)\s+)?(?P<metric>\S.*))?"
-)
-#: Metrics of which more is better, where nobody says it.
-_MORE_IS_BETTER = re.compile(
-    r"acc|f1|auc|precision|recall|bleu|rouge|iou|dice|score|reward|r2|psnr|ssim", re.IGNORECASE
-)
+
+def superfluous(keep: Keep, known: Sequence[Checkpoint], now: float) -> list[Checkpoint]:
+    """Return those that may go: written to their end, and of none of the newest and best steps of their kind.
+
+    Those of one kind differ in numbers alone: ``best.pt`` or a vocabulary beside ``step-400.pt`` stays, and what a
+    step has several files of goes or stays with all of them. What a link beside them leads to stays.
+    """
+    kinds: dict[str, list[Checkpoint]] = {}
+    for one in sorted(known, key=lambda one: one.order, reverse=True):
+        if not one.is_alias and one.path != ".":
+            kinds.setdefault(re.sub(r"\d+", "", one.path), []).append(one)
+    found = [one for own in kinds.values() for one in _superfluous(keep, own) if one.modified < now - _SETTLED]
+    linked = _linked(found[0].root) if found else []
+    return [
+        one
+        for one in found
+        if not any(target.is_relative_to(os.path.realpath(one.root / part)) for part in one.parts for target in linked)
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """How many checkpoints of each kind a job keeps: the newest ones, and the best ones of a metric."""
-
-    last: int
-    best: int = 0
-    metric: str = ""
-    highest: bool = False
-
-    def superfluous(self, known: Sequence[Checkpoint], now: float) -> list[Checkpoint]:
-        """Return those that may go: written to their end, and of none of the newest and best steps of their kind.
-
-        Those of one kind differ in numbers alone: ``best.pt`` or a vocabulary beside ``step-400.pt`` stays, and what a
-        step has several files of goes or stays with all of them. What a link beside them leads to stays.
-        """
-        kinds: dict[str, list[Checkpoint]] = {}
-        for one in sorted(known, key=lambda one: one.order, reverse=True):
-            if not one.is_alias and one.path != ".":
-                kinds.setdefault(re.sub(r"\d+", "", one.path), []).append(one)
-        found = [one for own in kinds.values() for one in self._superfluous(own) if one.modified < now - _SETTLED]
-        linked = _linked(found[0].root) if found else []
-        return [one for one in found if not any(target.is_relative_to(os.path.realpath(one.root / part))
-                                                for part in one.parts for target in linked)]  # fmt: skip
-
-    def _superfluous(self, own: Sequence[Checkpoint]) -> list[Checkpoint]:
-        """Return those beyond what is kept of one kind, the newest first."""
-        rated = [one for one in own if self.metric in one.metrics]
-        rated.sort(key=lambda one: one.metrics[self.metric], reverse=self.highest)
-        newest, best = (list(dict.fromkeys(one.moment for one in found)) for found in (own, rated))
-        kept = {*newest[: self.last], *best[: self.best]}
-        return [one for one in own if one.moment not in kept]
+def _superfluous(keep: Keep, own: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Return those beyond what is kept of one kind, the newest first."""
+    rated = [one for one in own if keep.metric in one.metrics]
+    rated.sort(key=lambda one: one.metrics[keep.metric], reverse=keep.highest)
+    newest, best = (list(dict.fromkeys(one.moment for one in found)) for found in (own, rated))
+    kept = {*newest[: keep.last], *best[: keep.best]}
+    return [one for one in own if one.moment not in kept]
 
 
 def _linked(root: Path) -> list[Path]:
     """Return what links in a folder lead to."""
     places = (Path(place, name) for place, folders, files in os.walk(root) for name in (*folders, *files))
     return [Path(os.path.realpath(place)) for place in places if place.is_symlink()]
-
-
-def more_is_better(metric: str) -> bool:
-    """Say whether more of a metric is better, by its name."""
-    return _MORE_IS_BETTER.search(metric) is not None
-
-
-def keep(text: str, field_: str = "keep_checkpoints") -> Keep:
-    """Return what ``last 3, best 2 of val_loss`` says. Raises InvalidSpec."""
-    said = _KEEP.fullmatch(text.strip())
-    if said is None or not int(said["last"]):
-        raise InvalidSpec(
-            f"{field_} must say how many of the newest and of the best checkpoints to keep, not {text!r}.",
-            code="keep-checkpoints-invalid",
-            field=field_,
-            hint='Example: "last 3", or "last 3, best 2 of lowest val_loss".',
-        )
-    metric = (said["metric"] or "").strip()
-    highest = said["way"] == "highest" or (said["way"] is None and more_is_better(metric))
-    return Keep(int(said["last"]), int(said["best"] or 0), metric, highest)
 
 
 def remove(one: Checkpoint) -> None:

@@ -7,9 +7,12 @@ rank with a lower number has not called it yet, and two different operations wit
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
 
 from distdl_jupyter.core.humanize import count, plural
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
@@ -46,6 +49,24 @@ UNEVEN_REMEDY = (
 #: Operations to which all ranks pass tensors of the same sizes.
 _ALIKE = ("all_reduce", "allreduce", "broadcast", "all_gather", "reduce")
 _NAMED = 4
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """An operation as a rank reports it (``worker.hooks.flight_recorder``); ``last`` is the newest of its group."""
+
+    operation: str
+    group: str
+    number: int
+    last: int
+    sizes: tuple[tuple[int, ...], ...]
+    dtype: str
+    waiting: bool
+    #: File, line and function of each call, newest first.
+    frames: tuple[tuple[str, int, str], ...] = ()
+
+    def calls(self) -> list[Frame]:
+        """Return the frames, newest first."""
+        return [Frame(*call) for call in self.frames]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,37 +113,19 @@ class Finding:
     ranks: tuple[int, ...] = ()
 
 
-def of_json(data: Mapping[str, Any]) -> Collective:
-    """Return what ``dataclasses.asdict`` made, read from an event. Raises LookupError, TypeError and ValueError."""
-    return Collective(**{**data, "ranks": tuple(map(int, data["ranks"]))})
-
-
-def read(report: object) -> tuple[list[Mapping[str, Any]], Mapping[str, Any]]:
+def read(report: object) -> tuple[list[Operation], Mapping[str, Any]]:
     """Return the operations of a rank's report and what names their frames, without those that cannot be read."""
     data = report if isinstance(report, dict) else {}
-    operations, about = data.get("operations"), data.get("about")
-    readable = [one for one in operations if _is_readable(one)] if isinstance(operations, list) else []
-    return readable, about if isinstance(about, dict) else {}
-
-
-def _is_readable(operation: Any) -> bool:
-    try:
-        frames(operation)
-        numbers = [operation["number"], operation["last"], *(size for sizes in operation["sizes"] for size in sizes)]
-        texts = [operation["group"], operation["operation"], operation["dtype"]]
-    except (LookupError, TypeError, ValueError, AttributeError):
-        return False
-    known = all(type(number) is int for number in numbers) and all(type(text) is str for text in texts)
-    return known and type(operation.get("waiting")) is bool
-
-
-def frames(operation: Mapping[str, Any]) -> list[Frame]:
-    """Return the frames of a reported operation, newest first. Raises LookupError, TypeError and ValueError."""
-    return [Frame(str(file), int(line), str(name)) for file, line, name in operation.get("frames") or ()]
+    given, about = data.get("operations"), data.get("about")
+    operations = []
+    for operation in given if isinstance(given, list) else ():
+        with contextlib.suppress(msgspec.ValidationError):
+            operations.append(msgspec.convert(operation, Operation))
+    return operations, about if isinstance(about, dict) else {}
 
 
 def rows(
-    reports: Mapping[int, Sequence[Mapping[str, Any]]], states: Mapping[int, str], places: Mapping[int, Place]
+    reports: Mapping[int, Sequence[Operation]], states: Mapping[int, str], places: Mapping[int, Place]
 ) -> tuple[Collective, ...]:
     """Return the table: one row for ranks that are alike, in the order of ranks; empty when no rank has called any.
 
@@ -137,30 +140,30 @@ def rows(
     return tuple(replace(row, ranks=tuple(ranks)) for row, ranks in alike.items())
 
 
-def _row(rank: int, report: Sequence[Mapping[str, Any]], state: str, place: Place | None) -> Collective:
+def _row(rank: int, report: Sequence[Operation], state: str, place: Place | None) -> Collective:
     if not report:
         return Collective((rank,), state=state)
     newest = report[0]
-    calls = frames(newest)
+    calls = newest.calls()
     caller = next((title for file, name, title in _CALLERS for one in calls
                    if one.file.endswith(file) and one.function == name), "")  # fmt: skip
-    sizes = ", ".join(str(list(size)) for size in newest["sizes"])
+    sizes = ", ".join(str(list(size)) for size in newest.sizes)
     return Collective(
         ranks=(rank,),
-        operation=str(newest["operation"]),
+        operation=newest.operation,
         caller=caller,
-        group=str(newest["group"]),
-        number=int(newest["number"]),
+        group=newest.group,
+        number=newest.number,
         sizes=sizes,
-        dtype=str(newest["dtype"]) if sizes else "",
-        state=state or ("waiting" if newest["waiting"] else "done"),
+        dtype=newest.dtype if sizes else "",
+        state=state or ("waiting" if newest.waiting else "done"),
         line=place(calls) if place is not None else "",
     )
 
 
 def explain(
     table: Sequence[Collective],
-    reports: Mapping[int, Sequence[Mapping[str, Any]]],
+    reports: Mapping[int, Sequence[Operation]],
     stands: Mapping[int, str],
 ) -> Finding | None:
     """Return why ranks wait for each other for ever, None when the table does not tell.
@@ -187,11 +190,11 @@ def explain(
     return None
 
 
-def _is_late(row: Collective, awaited: Collective, reports: Mapping[int, Sequence[Mapping[str, Any]]]) -> bool:
+def _is_late(row: Collective, awaited: Collective, reports: Mapping[int, Sequence[Operation]]) -> bool:
     """Return whether ranks have not called an operation that others wait for."""
     if row.group == awaited.group and row.state == "waiting" and (row.number or 0) >= (awaited.number or 0):
         return False
-    last = [int(one["last"]) for one in reports.get(row.ranks[0]) or () if one["group"] == awaited.group]
+    last = [one.last for one in reports.get(row.ranks[0]) or () if one.group == awaited.group]
     return max(last, default=0) < (awaited.number or 0)
 
 

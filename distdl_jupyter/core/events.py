@@ -12,7 +12,7 @@ Rules, each of them a test:
 * Between an event and a line of the log there is no order, but for one: the end of a job is written when all of its log
   is. Who has read the end and then reads the log has all of it.
 * What a reader cannot do without (``_KEPT``) is on the disk before the writer goes on: a power cut takes the rest.
-* Strict JSON in UTF-8 (core.packing).
+* Strict JSON in UTF-8. A metric that is not finite is the string ``"nan"``, ``"inf"`` or ``"-inf"``.
 
 Types of events and their fields (all carry ``v``, ``t`` in seconds since the epoch, and ``type``):
 
@@ -28,7 +28,8 @@ rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known
 metric     ``rank``, ``step``, ``values`` {name: number}; one that stands for several ``reports`` is the last of them,
            and has for each value, in their order, what a curve shows of all of them as ``folded`` (core.buckets:
            ``Series.folded``); with ``again`` it replaces what the rank reported of its step and of later ones
-metrics    in the file only: several ``metric`` events of quick succession as one (core.packing)
+metrics    in the file only: ``rank``, ``names``, ``rows`` [[step, number, ...], ...]: as many ``metric`` events of one
+           moment; a training loop that reports thousands a second would fill the disk
 metric_source  ``names`` of metrics, ``from_output``: from now on they are read in what ranks print; or, when that is
            false, ranks report them, which replaces what was read
 progress   ``rank``, ``done`` (None: not known any more), ``total`` (None: unknown), ``unit`` (may be "")
@@ -71,23 +72,21 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
+import math
 import os
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from distdl_jupyter.core import locks, parts
-from distdl_jupyter.core.clock import Clock
-from distdl_jupyter.core.packing import Event, decode, encode, pack, unpack
+from distdl_jupyter.core.parts import LineFile
 from distdl_jupyter.core.state import State
 
-__all__ = [
-    "LOG_TYPES", "MAX_LOG_TEXT", "VERSION", "Event", "EventWriter", "JobLock", "LineFile", "batches", "encode",
-    "log_path", "number_from_json", "read", "read_all", "size",
-]  # fmt: skip
-
+Event = dict[str, Any]
 VERSION = 1
 #: Longest text of one log event, in bytes before JSON escaping.
 MAX_LOG_TEXT = 64 * 1024
@@ -96,99 +95,20 @@ LOG_TYPES = frozenset(("log", "mark", "position", "attempt", "count"))
 _READ_CHUNK = 8 * 1024 * 1024
 #: Without a result or its end a job would count as lost, and without its handle nobody would find its processes.
 _KEPT = ("handle", "result")
-_sync = getattr(os, "fdatasync", os.fsync)  # which macOS lacks
 #: Seconds between two changes of the time of a log's first file.
 _TOUCH_EVERY = 1.0
 #: Last parts that are kept.
 _PARTS = 2
-#: Bytes at the end of a file in which its last moment is looked for.
-_LAST_LINE = 4096
 
 
 def number_from_json(value: float | str) -> float:
-    """Return the number of a metric, which is a string where it is not finite (core.packing)."""
+    """Return the number of a metric, which is a string where it is not finite."""
     return float(value)
 
 
 def log_path(path: Path) -> Path:
     """Return the path of a job's log from the path of its events."""
     return path.with_name("log.jsonl")
-
-
-class LineFile:
-    """A file that one process appends whole lines to, and its parts."""
-
-    def __init__(self, part: parts.Part) -> None:
-        self._begin, self._path = part
-        self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        length = os.fstat(self._fd).st_size
-        #: Bytes up to behind the last line, those of earlier parts included.
-        self.size = self._begin + length
-        end = os.pread(self._fd, _LAST_LINE, max(0, length - _LAST_LINE)) if length else b""
-        #: Bytes of the last call of ``append`` that stand in the file.
-        self.taken = 0
-        #: Whether the last line is that of a writer that died in it: the next one must not be glued to it.
-        self._torn = not end.endswith(b"\n") if end else False
-        #: The time of the last line, 0 when there is none.
-        self.last_moment = _last_moment(end)
-
-    def append(self, lines: bytes) -> None:
-        """Append whole encoded lines with as few writes as the kernel needs (normally one).
-
-        Raises OSError when the disk refuses; ``taken`` of their bytes stand in the file then, whole lines.
-        """
-        self.taken = 0
-        if self._torn:
-            self.size += os.write(self._fd, b"\n")
-            self._torn = False
-        begin, written = self.size, 0
-        try:
-            while written < len(lines):
-                written += os.write(self._fd, memoryview(lines)[written:] if written else lines)
-            self.taken = written
-        except OSError:
-            written = self._without_torn_line(begin, lines, written)
-            raise
-        finally:
-            self.size = begin + written
-
-    def _without_torn_line(self, begin: int, lines: bytes, written: int) -> int:
-        """Take away what stands of a line that did not fit, which no reader has read; return how much is left."""
-        self.taken = lines.rfind(b"\n", 0, written) + 1
-        try:
-            os.ftruncate(self._fd, begin + self.taken - self._begin)
-        except OSError:
-            self._torn = written > self.taken
-            return written
-        return self.taken
-
-    def begin_part(self, path: Path, first_line: bytes) -> None:
-        """Go on in another part of the log at ``path``. Raises OSError when the disk refuses it."""
-        if self._torn:
-            self.append(b"")
-        fd = parts.create(path, self.size, first_line)
-        os.close(self._fd)
-        self._fd, self._begin, self.size = fd, self.size, self.size + len(first_line)
-
-    @property
-    def part_size(self) -> int:
-        """Bytes of the file that is written now."""
-        return self.size - self._begin
-
-    def sync(self) -> None:
-        """Return when all that was appended is on the disk."""
-        _sync(self._fd)
-
-    @property
-    def is_deleted(self) -> bool:
-        """Whether the file has no name any more: what is written is read by nobody."""
-        return os.fstat(self._fd).st_nlink == 0
-
-    def close(self) -> None:
-        """Close the file; calling it twice is harmless."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 class EventWriter:
@@ -292,31 +212,27 @@ def _is_kept(event: Event) -> bool:
     return event["type"] in _KEPT or (event["type"] == "state" and State(event["state"]).ended)
 
 
-def _last_moment(end: bytes) -> float:
-    """Return the time of the last line that begins in the end of a file, 0 when none does."""
-    found = list(_BEGIN.finditer(end))
-    return float(found[-1][1]) if found else 0.0
-
-
-_BEGIN = re.compile(rb'^\{"v":\d+,"t":(\d+(?:\.\d+)?),', re.MULTILINE)
-
-
 def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
     """Return the whole events that start at byte ``after`` and the cursor behind the last of them.
 
     At most about ``limit`` bytes are read (always at least one whole line when there is one), so a caller loops
     until the cursor stands still. A missing file reads as empty. A line that is not a JSON object is skipped.
     """
+    data = read_lines(path, after, limit)
+    return list(unpack(decode(data))), after + len(data)
+
+
+def read_lines(path: Path, after: int, limit: int) -> bytes:
+    """Return the whole lines that start at byte ``after``, about ``limit`` bytes of them; b"" when there are none."""
     try:
-        with path.open("rb") as file:
+        with path.open("rb", buffering=0) as file:
             file.seek(after)
             data = file.read(limit)
-            if data and b"\n" not in data:
-                data += file.readline()
+            while data and b"\n" not in data and (more := file.read(limit)):
+                data += more
     except FileNotFoundError:
-        return [], after
-    data = data[: data.rfind(b"\n") + 1]
-    return list(unpack(decode(data))), after + len(data)
+        return b""
+    return data[: data.rfind(b"\n") + 1]
 
 
 def size(path: Path) -> int:
@@ -380,3 +296,130 @@ class JobLock:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+# how events are encoded -----------------------------------------------------------------------
+
+#: Most rows of one event.
+MAX_ROWS = 500
+
+_dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
+_dumps_ascii = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_decoder = msgspec.json.Decoder()
+
+
+def encode(event: Event) -> bytes:
+    """Return the event as one line of strict JSON (no newline inside, one at its end).
+
+    Raises ValueError when a number that is not finite stands outside a metric's ``values``.
+    """
+    if event.get("type") == "metric":
+        event = {**event, "values": {k: number_to_json(v) for k, v in event["values"].items()}}
+    try:
+        return _dumps(event).encode() + b"\n"
+    except UnicodeEncodeError:  # half a surrogate pair is no character, but Python's strings can hold it
+        return _dumps_ascii(event).encode() + b"\n"
+
+
+def decode(data: bytes) -> list[Event]:
+    """Return the events of whole lines; a line that is no JSON object with a type is left out."""
+    try:
+        found = _decoder.decode_lines(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = list(map(_decode_line, data.splitlines()))
+    return [event for event in found if type(event) is dict and type(event.get("type")) is str]
+
+
+def _decode_line(line: bytes) -> Any:
+    with contextlib.suppress(ValueError):
+        return json.loads(line)  # which accepts half a surrogate pair
+    return None
+
+
+def number_to_json(value: float) -> float | str:
+    """Return a finite number as it is, any other as ``"nan"``, ``"inf"`` or ``"-inf"``."""
+    if not math.isfinite(value):
+        return repr(value)
+    return value
+
+
+def pack(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield events of one moment in their order, metrics that follow each other as one wherever they can be."""
+    alike: list[Event] = []
+    for event in events:
+        if alike and not (len(alike) < MAX_ROWS and _are_alike(alike[0], event)):
+            yield _packed(alike)
+            alike = []
+        if event["type"] == "metric":
+            alike.append(event)
+        else:
+            yield event
+    if alike:
+        yield _packed(alike)
+
+
+def _are_alike(metric: Event, event: Event) -> bool:
+    if event["type"] != "metric" or any(name in one for name in ("folded", "again") for one in (event, metric)):
+        return False
+    return bool(event["rank"] == metric["rank"] and event["values"].keys() == metric["values"].keys())
+
+
+def _packed(metrics: list[Event]) -> Event:
+    """Return metrics that are alike as one event; where the last one carries more than the others, its own counts."""
+    last = metrics[-1]
+    if len(metrics) == 1:
+        return last
+    names = list(last["values"])
+    rows = [[one["step"], *[number_to_json(one["values"][name]) for name in names]] for one in metrics]
+    kept = {name: value for name, value in last.items() if name not in ("step", "values")}
+    return {**kept, "type": "metrics", "names": names, "rows": rows}
+
+
+def unpack(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield events in their order, packed metrics one by one; what is no proper one is left out."""
+    for event in events:
+        if event["type"] == "metrics":
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                yield from _single(event)
+        else:
+            yield event
+
+
+def _single(packed: Event) -> Iterator[Event]:
+    names = packed["names"]
+    kept = {name: value for name, value in packed.items() if name not in ("names", "rows")}
+    for step, *numbers in packed["rows"]:
+        yield {**kept, "type": "metric", "step": step, "values": dict(zip(names, numbers, strict=True))}
+
+
+# the time of events ---------------------------------------------------------------------------
+
+#: Seconds by which the two clocks may drift apart between two looks before the clock counts as set back.
+_DRIFT = 0.02
+#: Seconds by which a clock that was set back must jump ahead to count as corrected.
+_CORRECTED = 1.0
+
+
+class Clock:
+    """Gives epoch seconds that never go back, so that no job ends before it began.
+
+    From the moment at which somebody sets the clock back, time goes on as the monotonic clock does. A clock that is set
+    forward is followed: a machine that slept looks the same. ``after`` is a moment that has passed already, 0 for none.
+    """
+
+    def __init__(self, after: float = 0.0) -> None:
+        self._ahead = 0.0
+        self._last = after
+        self._ticks = time.monotonic()
+
+    def now(self) -> float:
+        """Return the moment of now, rounded to a tenth of a millisecond."""
+        ticks, wall = time.monotonic(), time.time() + self._ahead
+        due = self._last + max(0.0, ticks - self._ticks)
+        if wall < due - _DRIFT:
+            self._ahead, wall = self._ahead + due - wall, due
+        elif self._ahead > 0 and wall > due + _CORRECTED:
+            # Somebody has put it right again.
+            self._ahead, wall = max(0.0, self._ahead - (wall - due)), max(due, wall - self._ahead)
+        self._last, self._ticks = max(wall, self._last), ticks
+        return round(self._last, 4)

@@ -1,42 +1,44 @@
-"""The curve as a plotly figure, defined once: the kernel's panel, a browser and ``job.figure()`` draw the same dict.
+"""The curve of a metric as a plotly figure, made of plain dicts: ``job.figure()`` and pages draw the same one.
 
-Plain dicts and lists; plotly (from 6.3 on) is not needed to make them. For one ``mode`` and set of ranks the traces
-stand in a fixed order, so that a live figure can be updated trace by trace. It knows curves and colours, no job and no
-widget.
+plotly (from 6.3 on) is not needed to make it, and chooses the ticks. The colours are those of light pages; a dark page
+replaces them. For one ``mode`` and set of ranks the traces have a fixed order, so that a live figure can be updated
+trace by trace. No text of a user is in a trace: names and hover texts are made of numbers and ranks.
 """
 
 from __future__ import annotations
 
 import html
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter.core.humanize import number
-from distdl_jupyter.core.scale import Axis, log_axis, step_axis, value_axis
-from distdl_jupyter.core.series import SeriesBook
-from distdl_jupyter.core.theme import COLOURED_RANKS, DARK, LIGHT, Theme
-from distdl_jupyter.core.traces import (
-    Trace,
-    band_traces,
-    branch_traces,
-    end_trace,
-    grey_traces,
-    marks_trace,
-    mean_trace,
-    rank_trace,
-)
+from distdl_jupyter.core import theme
+from distdl_jupyter.core.humanize import clock, count, listing, number, plural, ranks
 
 if TYPE_CHECKING:
-    from distdl_jupyter.core.curves import Row
+    from distdl_jupyter.core.curves import Band, Line, Mark, Row
+    from distdl_jupyter.core.series import SeriesBook
 
 Figure = dict[str, Any]
+Trace = dict[str, Any]
 Mode = Literal["band", "ranks"]
 
-#: Pixels for which margins and ticks are chosen when no size is given.
-WIDTH, HEIGHT = 430, 202
 #: Points of all grey lines together, when there are too many ranks for colours.
 _GREY_POINTS = 12_000
+#: Beyond this a picture cannot be drawn with doubles; values are shown at the edge.
+_HUGE = 1e300
+#: A number in a hover text, as d3-format: four digits, no trailing zeros.
+_NUMBER = ",.4~g"
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """The job from which another one branches: its curves, its name, the step (None: at its end)."""
+
+    book: SeriesBook
+    name: str
+    step: float | None = None
 
 
 def figure(
@@ -45,240 +47,303 @@ def figure(
     *,
     mode: Mode = "band",
     log: bool = False,
-    dark: bool = False,
-    theme: Theme | None = None,
-    width: int | None = None,
-    height: int | None = None,
-    highlight: int | None = None,
     standalone: bool = False,
     earlier: Earlier | None = None,
 ) -> Figure:
-    """Return one metric over steps as ``{"data": [...], "layout": {...}}``.
+    """Return one metric over steps as ``{"data": [...], "layout": {...}}``; an unknown metric gives an empty plot.
 
     ``mode`` "band" is the mean over ranks with a band from the lowest to the highest; "ranks" is a line per rank, in
-    grey above 8 ranks but for the rank ``highlight``. ``width`` and ``height`` are pixels (None: as large as its place;
-    ticks are then chosen for 430 x 202). ``theme`` goes before ``dark``. ``standalone`` adds what a panel says around
-    the curve: the metric's name, a background, and ticks that follow a zoom. ``earlier`` is the job from which this one
-    branches: its mean stands behind, in grey. An unknown metric gives an empty plot.
+    grey above 8 ranks. ``standalone`` adds the metric's name as a title. The mean of the job ``earlier`` is drawn
+    behind the curve in grey.
     """
-    chosen = theme or (DARK if dark else LIGHT)
-    branch = _branch(earlier, metric)
-    look = Look(chosen, log, width or WIDTH, height or HEIGHT, highlight, branch)
-    plot = _band_plot(book, metric, look) if mode == "band" else _ranks_plot(book, metric, look)
-    if metric in book.output_metrics:
-        plot.note = ". ".join(filter(None, ("from the output", plot.note)))
-    layout = layout_of(plot, chosen, width, height)
-    layout["uirevision"] = f"{metric}/{mode}/{log}"
-    if standalone:
-        _stand_alone(layout, metric)
-    return {"data": plot.traces, "layout": layout}
-
-
-@dataclass(frozen=True, slots=True)
-class Earlier:
-    """The job from which another one branches: its curves, what it is called, the step (None: at its end)."""
-
-    book: SeriesBook
-    name: str
-    step: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """One curve of an earlier job."""
-
-    rows: list[Row] = field(default_factory=list)
-    name: str = ""
-    step: float | None = None
-
-    @property
-    def means(self) -> list[float]:
-        """The values that have a place on an axis."""
-        return [row.mean for row in self.rows if row.mean is not None]
-
-    @property
-    def steps(self) -> list[float]:
-        """The steps of the first and the last value."""
-        return [row.step for row in (*self.rows[:1], *self.rows[-1:])]
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """How to draw: colours, logarithmic values or not, pixels, the rank to show in colour."""
-
-    theme: Theme
-    log: bool
-    width: int
-    height: int
-    highlight: int | None
-    branch: Branch = field(default_factory=Branch)
-
-
-def _branch(earlier: Earlier | None, metric: str) -> Branch:
-    return Branch() if earlier is None else Branch(earlier.book.band(metric).rows, earlier.name, earlier.step)
-
-
-@dataclass(slots=True)
-class Plot:
-    """Traces with their axes.
-
-    ``right`` are the pixels beside the plot, ``legend_rows`` the lines above it, the first with the ``note``.
-    """
-
-    traces: list[Trace]
-    x: Axis
-    y: Axis
-    right: int
-    legend_rows: int
-    note: str
-    hover: str
-
-
-def _band_plot(book: SeriesBook, metric: str, look: Look) -> Plot:
-    band, theme = book.band(metric), look.theme
+    band = book.band(metric)
+    before = earlier.book.band(metric).rows if earlier is not None else []
     values = [value for row in band.rows for value in (row.low, row.high) if value is not None]
-    y, note = chosen_value_axis([*values, *look.branch.means], look)
-    wide = any(row.low != row.high for row in band.rows)
+    values += [row.mean for row in before if row.mean is not None]
+    is_log = log and any(value > 0 for value in values)
+    y = value_range(values, log=is_log)
     label = "" if band.last is None else number(band.last)
-    traces = [
-        *band_traces(band.rows, y, theme.band, visible=wide),
-        mean_trace(band, y, theme, with_extent=wide),
-        end_trace(band, label, y, theme),
-        marks_trace(band.marks, y, theme),
-        *branch_traces(look.branch.rows, look.branch.name, look.branch.step, y, theme),
-    ]
-    right = 9 + 7 * len(label) if label else 14
-    x = steps_axis([*(row.step for row in band.rows), *look.branch.steps], look)
-    legend = bool(wide or band.marks or look.branch.rows)
-    return Plot(traces, x, y, right, int(legend), note, "x unified")
+    lines = book.lines(metric) if mode == "ranks" else []
+    coloured = len(lines) <= theme.COLOURED_RANKS
+    if mode == "band":
+        wide = any(row.low != row.high for row in band.rows)
+        data = [
+            *_band(band.rows, y[0], theme.BAND, visible=wide),
+            _mean(band, with_extent=wide),
+            _end(band, label, y[0]),
+        ]
+        legend = bool(wide or band.marks or before)
+    else:
+        if not coloured:
+            lines = book.lines(metric, max(40, _GREY_POINTS // len(lines)))
+        # Means of many values hide what single values were: the band behind them does not.
+        averaged = any(line.lows != line.highs for line in lines)
+        data = [*_band(band.rows, y[0], theme.HAZE, visible=averaged), *_ranks(lines, coloured=coloured)]
+        legend = len(lines) > 1 or bool(before)
+    data.append(_marks(band.marks, y[0]))
+    if earlier is not None and before:
+        data += _branch(before, earlier)
+    notes = ["from the output"] if metric in book.output_metrics else []
+    notes += ["The log scale shows only values above 0."] if log and values and not is_log else []
+    made = layout(
+        step_range(row.step for row in (*band.rows, *before)),
+        y,
+        log=is_log,
+        legend=legend,
+        right=9 + 7 * len(label) if mode == "band" and label else 14,
+        note=". ".join(notes),
+        hover="x unified" if coloured else "closest",
+    )
+    made["uirevision"] = f"{metric}/{mode}/{log}"
+    if standalone:  # the name is a user's, so it is no markup
+        made["title"] = {"text": html.escape(metric), "x": 0, "xanchor": "left", "font": {"size": 13}}
+        made["margin"]["t"] += 22
+    return {"data": data, "layout": made}
 
 
-def _ranks_plot(book: SeriesBook, metric: str, look: Look) -> Plot:
-    band, lines, theme = book.band(metric), book.lines(metric), look.theme
-    coloured = len(lines) <= COLOURED_RANKS
-    if not coloured:
-        lines = book.lines(metric, max(40, _GREY_POINTS // len(lines)))
-    # Means of many values hide what single values did: the band behind them does not.
-    averaged = any(line.lows != line.highs for line in lines)
-    values = [value for row in band.rows for value in (row.low, row.high) if value is not None]
-    y, note = chosen_value_axis([*values, *look.branch.means], look)
-    traces = [
-        *band_traces(band.rows, y, theme.haze, visible=averaged),
-        *([rank_trace(line, y, theme) for line in lines] if coloured else grey_traces(lines, y, theme, look.highlight)),
-        marks_trace(band.marks, y, theme),
-        *branch_traces(look.branch.rows, look.branch.name, look.branch.step, y, theme),
-    ]
-    x = steps_axis([*(step for line in lines for step in line.steps[:1] + line.steps[-1:]), *look.branch.steps], look)
-    rows = legend_rows(traces, look.width - 60) if len(lines) > 1 or look.branch.rows else 0
-    return Plot(traces, x, y, 14, rows, note, "x unified" if coloured else "closest")
+# ranges ---------------------------------------------------------------------------------------
 
 
-def legend_rows(traces: list[Trace], width: int) -> int:
-    """Return how many rows the legend needs: an entry is its sign, its text and some air, and rows are filled."""
-    names = [trace["name"].replace("%{meta[0]}", *trace.get("meta", [""])) for trace in traces if trace["showlegend"]]
-    widest = max((46 + 6 * len(name) for name in names), default=0)
-    return -(-len(names) // max(1, width // widest)) if widest else 0
+def value_range(values: Iterable[float], *, log: bool = False) -> tuple[float, float]:
+    """Return the ends of an axis of values, from 0 when that wastes little room; with ``log`` of the positive ones."""
+    known = [min(_HUGE, max(-_HUGE, value)) for value in values if not log or value > 1 / _HUGE] or [1.0]
+    low, high = min(known), max(known)
+    if log:
+        return low / 1.5, high * 1.5
+    if high - low <= max(1e-9 * max(abs(low), abs(high)), 1 / _HUGE):
+        low, high = min(0.0, 1.25 * low), max(0.0, 1.25 * high)
+    if high - low < 1 / _HUGE:
+        return 0.0, 1.0
+    if 0 < low <= 0.4 * high:
+        low = 0.0
+    if 0 > high >= 0.4 * low:
+        high = 0.0
+    return _rounded(low, high)
 
 
-def chosen_value_axis(values: list[float], look: Look) -> tuple[Axis, str]:
-    """Return the axis of values, and a note when it is not the one asked for."""
-    most = max(2, (look.height - 50) // 30)
-    axis = log_axis(values, most) if look.log else None
-    if axis is not None:
-        return axis, ""
-    return value_axis(values, most), "The log scale shows only values above 0." if look.log and values else ""
+def step_range(steps: Iterable[float]) -> tuple[float, float]:
+    """Return the ends of an axis of steps."""
+    known = [*steps] or [0.0]
+    low, high = min(known), max(known)
+    low = 0.0 if 0 <= low <= 0.2 * high else low
+    if high - low <= 1e-12 * max(1.0, abs(low)):  # one step only
+        high = low + max(1.0, 1e-6 * abs(low))
+    return _rounded(low, high)
 
 
-def steps_axis(steps: list[float], look: Look) -> Axis:
-    """Return the axis of these steps."""
-    return step_axis(min(steps, default=0.0), max(steps, default=1.0), max(2, (look.width - 54) // 62))
+def _rounded(low: float, high: float) -> tuple[float, float]:
+    """Return ends that grow in steps, a 10th to a 40th of the range, so that a live curve does not slide."""
+    unit: float = 10.0 ** math.floor(math.log10(high / 2 - low / 2) - 1)
+    return math.floor(low / unit + 1e-9) * unit, math.ceil(high / unit - 1e-9) * unit
 
 
-def layout_of(plot: Plot, theme: Theme, width: int | None, height: int | None) -> Figure:
-    """Return plotly's layout of a plot that is ``width`` x ``height`` pixels large (None: as large as its place)."""
-    labels = max((len(label) for _, label in plot.y.ticks), default=1)
-    text = {"family": theme.font, "size": 11, "color": theme.ink_2}
+# traces ---------------------------------------------------------------------------------------
+
+
+def line_trace(name: str, x: Sequence[float], y: Sequence[float | None], **more: Any) -> Trace:
+    """Return a line with gaps where a value is None."""
     return {
-        "autosize": width is None,
-        **({} if width is None else {"width": width}),
-        **({} if height is None else {"height": height}),
-        "margin": {
-            "l": 14 + 7 * labels,
-            "r": plot.right,
-            "t": 10 + 18 * max(plot.legend_rows, int(bool(plot.note))),
-            "b": 26,
-            "pad": 0,
-            "autoexpand": False,
-        },
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": x,
+        "y": y,
+        "connectgaps": False,
+        "showlegend": True,
+        **more,
+    }
+
+
+def _band(rows: Sequence[Row], floor: float, colour: str, *, visible: bool) -> list[Trace]:
+    """Return the lower and the upper edge of the band; a logarithmic axis begins at ``floor``."""
+    known = [(row.step, row.low, row.high) for row in rows if row.low is not None and row.high is not None]
+    x = [step for step, _, _ in known]
+    edge: Trace = {"line": {"width": 0}, "hoverinfo": "skip", "visible": visible}
+    return [
+        line_trace("min", x, [max(low, floor) for _, low, _ in known], **edge | {"showlegend": False}),
+        line_trace(
+            "min to max",
+            x,
+            [max(high, floor) for _, _, high in known],
+            **edge,
+            fill="tonexty",
+            fillcolor=colour,
+            legendrank=1100,
+        ),
+    ]
+
+
+def _mean(band: Band, *, with_extent: bool) -> Trace:
+    """Return the mean over ranks; its hover text has the extent with its ranks, and the time."""
+    several = len(band.ranks) > 1
+    who = (", rank %{customdata[3]}", ", rank %{customdata[4]}") if several else ("", "")
+    extent = f"<br>highest {_field('customdata[1]')}{who[0]}<br>lowest {_field('customdata[2]')}{who[1]}"
+    hover = f"mean <b>{_field('y')}</b>{extent}" if with_extent else f"<b>{_field('y')}</b>"
+    return line_trace(
+        f"mean of {len(band.ranks)}" if several else "mean",
+        [row.step for row in band.rows],
+        [row.mean for row in band.rows],
+        showlegend=with_extent,
+        customdata=[[clock(row.time), row.high, row.low, row.high_rank, row.low_rank] for row in band.rows],
+        line={"color": theme.CURVE, "width": 2},
+        hovertemplate=f"{hover}<br>%{{customdata[0]}}<extra></extra>",
+    )
+
+
+def _end(band: Band, label: str, floor: float) -> Trace:
+    """Return the last value at the line's end: a dot with its number, or the word nan at the axis."""
+    value = band.rows[-1].mean if band.rows else None
+    return {
+        "type": "scatter",
+        "mode": "markers+text",
+        "name": "last",
+        "x": [band.last_step] if label else [],
+        "y": [floor if value is None else value] if label else [],
+        "text": [f"<b>{label}</b>"] if label else [],
+        "textposition": "middle right",
+        "textfont": {"color": theme.WARN if value is None else theme.CURVE, "size": 11},
+        "marker": {"color": theme.CURVE, "size": 6, "opacity": 0 if value is None else 1},
+        "cliponaxis": False,
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+
+
+def _ranks(lines: Sequence[Line], *, coloured: bool) -> list[Trace]:
+    """Return each rank's line with its last value in the legend, or all in grey with one entry.
+
+    A trace's name stays the same while it grows.
+    """
+    traces = [
+        line_trace(
+            f"rank {line.rank}  %{{meta[0]}}",
+            line.steps,
+            line.values,
+            meta=["" if line.last is None else number(line.last)],
+            customdata=[clock(moment) for moment in line.times],
+            showlegend=coloured,
+            line={**theme.rank_line(line.rank), "width": 1.5} if coloured else {"color": theme.GREY, "width": 1},
+            hovertemplate=f"rank {line.rank}  <b>{_field('y')}</b>  %{{customdata}}<extra></extra>",
+        )
+        for line in lines
+    ]
+    if not coloured:
+        traces[0].update(name=plural(len(lines), "rank"), showlegend=True)
+    return traces
+
+
+def _branch(rows: Sequence[Row], earlier: Earlier) -> list[Trace]:
+    """Return the curve of the job from which this one branches, and a ring at the step where it does."""
+    line = line_trace(
+        earlier.name,
+        [row.step for row in rows],
+        [row.mean for row in rows],
+        legendrank=1150,
+        line={"color": theme.INK_2, "width": 1},
+        hovertemplate=f"{earlier.name}  {_field('y')}<extra></extra>",
+    )
+    before = [row.mean for row in rows if earlier.step is not None and row.step <= earlier.step]
+    ring = {"symbol": "circle-open", "size": 8, "color": theme.CURVE, "line": {"width": 2}}
+    fork = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [earlier.step],
+        "y": before[-1:],
+        "marker": ring,
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    return [line, fork] if before else [line]
+
+
+def _marks(marks: Sequence[Mark], floor: float) -> Trace:
+    """Return the crosses on the axis where values were not finite."""
+    kinds = dict.fromkeys(kind for mark in marks for kind in mark.kinds)
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": ", ".join(kinds) or "nan",
+        "visible": bool(marks),
+        "showlegend": bool(marks),
+        "legendrank": 1200,
+        "x": [mark.step for mark in marks],
+        "y": [floor] * len(marks),
+        "text": [f"step {count(mark.step)}: {listing(mark.kinds)} on {ranks(mark.ranks)}" for mark in marks],
+        "hovertemplate": "%{text}<extra></extra>",
+        "cliponaxis": False,
+        "marker": {"symbol": "x-thin", "size": 7, "line": {"color": theme.WARN, "width": 2}},
+    }
+
+
+def _field(name: str) -> str:
+    return f"%{{{name}:{_NUMBER}}}"
+
+
+# layout ---------------------------------------------------------------------------------------
+
+
+def layout(
+    x: tuple[float, float],
+    y: tuple[float, float],
+    *,
+    log: bool = False,
+    legend: bool = True,
+    right: int = 14,
+    note: str = "",
+    hover: str = "x unified",
+) -> Figure:
+    """Return plotly's layout for the ends of both axes; ``right`` are the pixels beside the plot."""
+    text = {"family": theme.FONT, "size": 11, "color": theme.INK_2}
+    axis = {"zeroline": False, "gridcolor": theme.GRID, "nticks": 7, "automargin": True}
+    corner = {
+        "showarrow": False,
+        "xref": "paper",
+        "yref": "paper",
+        "x": 0,
+        "y": 1,
+        "xanchor": "left",
+        "yanchor": "bottom",
+    }
+    digits = ",.0f" if x[1].is_integer() else ","
+    return {
+        "autosize": True,
+        "margin": {"l": 14, "r": right, "t": 10 + 18 * int(legend or bool(note)), "b": 26, "pad": 0},
         "font": text,
-        "paper_bgcolor": theme.surface,
-        "plot_bgcolor": theme.surface,
-        "showlegend": plot.legend_rows > 0,
-        "legend": dict(_LEGEND),
-        "hovermode": plot.hover,
-        "hoverlabel": {"bgcolor": theme.surface, "bordercolor": theme.border, "font": {**text, "color": theme.ink}},
-        "xaxis": _step_axis_layout(plot.x, theme),
-        "yaxis": {**_ticks(plot.y), "gridcolor": theme.grid, "gridwidth": 1, "zeroline": False},
-        "annotations": [dict(_STEP), *([{**_NOTE, "text": plot.note}] if plot.note else [])],
+        "paper_bgcolor": theme.SURFACE,
+        "plot_bgcolor": theme.SURFACE,
+        "showlegend": legend,
+        "legend": {
+            "orientation": "h",
+            "x": 1,
+            "xanchor": "right",
+            "y": 1,
+            "yanchor": "bottom",
+            "bgcolor": "rgba(0,0,0,0)",
+            "itemclick": False,
+            "itemdoubleclick": False,
+        },
+        "hovermode": hover,
+        "hoverlabel": {"bgcolor": theme.SURFACE, "bordercolor": theme.BORDER, "font": {**text, "color": theme.INK}},
+        "xaxis": {
+            **axis,
+            "range": [*x],
+            "tickformat": ",",
+            "title": {"text": "step", "standoff": 2},
+            "showgrid": False,
+            "showline": True,
+            "linecolor": theme.AXIS,
+            "ticks": "outside",
+            "ticklen": 3,
+            "tickcolor": theme.AXIS,
+            "showspikes": True,
+            "spikemode": "across",
+            "spikesnap": "hovered data",
+            "spikedash": "2px,2px",
+            "spikethickness": 1,
+            "spikecolor": theme.AXIS,
+            "unifiedhovertitle": {"text": f"<b>step %{{x:{digits}}}</b>"},
+        },
+        "yaxis": {**axis, "type": "log" if log else "linear", "range": [*map(math.log10, y)] if log else [*y]},
+        "annotations": [{**corner, "text": note}] if note else [],
         "dragmode": "zoom",
     }
-
-
-_LEGEND = {
-    "orientation": "h",
-    "x": 1,
-    "xanchor": "right",
-    "y": 1,
-    "yref": "container",
-    "yanchor": "top",
-    "traceorder": "normal",
-    "bgcolor": "rgba(0,0,0,0)",
-    "itemwidth": 30,
-    "itemclick": False,
-    "itemdoubleclick": False,
-}
-_CORNER = {"showarrow": False, "xref": "paper", "yref": "paper"}
-_STEP = {**_CORNER, "text": "step", "x": 1, "y": 0, "xanchor": "right", "yanchor": "top", "yshift": -4}
-_NOTE = {**_CORNER, "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
-
-
-def _ticks(axis: Axis) -> Figure:
-    return {
-        "type": "log" if axis.log else "linear",
-        "range": [math.log10(axis.low), math.log10(axis.high)] if axis.log else [axis.low, axis.high],
-        "tickmode": "array",
-        "tickvals": [value for value, _ in axis.ticks],
-        "ticktext": [label for _, label in axis.ticks],
-    }
-
-
-def _step_axis_layout(axis: Axis, theme: Theme) -> Figure:
-    digits = ",.0f" if axis.high.is_integer() else ","
-    return {
-        **_ticks(axis),
-        "showgrid": False,
-        "zeroline": False,
-        "showline": True,
-        "linecolor": theme.axis,
-        "linewidth": 1,
-        "ticks": "outside",
-        "ticklen": 3,
-        "tickcolor": theme.axis,
-        "showspikes": True,
-        "spikemode": "across",
-        "spikesnap": "hovered data",
-        "spikedash": "2px,2px",
-        "spikethickness": 1,
-        "spikecolor": theme.axis,
-        "unifiedhovertitle": {"text": f"<b>step %{{x:{digits}}}</b>"},
-    }
-
-
-def _stand_alone(layout: Figure, metric: str) -> None:
-    """Say what a panel would say around the curve. The name is a user's: it is no markup."""
-    title = {"text": html.escape(metric), "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "font": {"size": 13}}
-    layout["title"] = {**title, "pad": {"l": 12, "t": 8}}
-    layout["margin"]["t"] += 22
-    layout["margin"]["b"] += 18
-    del layout["annotations"][0], layout["xaxis"]["tickvals"], layout["xaxis"]["ticktext"]
-    layout["xaxis"].update(tickmode="auto", tickformat=",", title={"text": "step", "font": {"size": 11}})

@@ -5,12 +5,14 @@ It is said when that happens, and before a start where it can be foreseen: ``sho
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core.errors import DiskRefused, LaunchFailed
 from distdl_jupyter.core.humanize import count, plural, size
 from distdl_jupyter.worker.hooks.frameworks import LARGE
 
@@ -25,19 +27,27 @@ _PROCESSES = (
 )
 _FILES = "The limit of open files per process is reached. Raise it with 'ulimit -n'."
 _MEMORY = "The memory is used up. End other programs, or run fewer processes."
-_REMEDIES = {
-    errno.EAGAIN: _PROCESSES,
-    errno.EMFILE: _FILES,
-    errno.ENFILE: "The limit of open files on this machine is reached. End other programs.",
-    errno.ENOMEM: _MEMORY,
+_ELSEWHERE = "set DISTDL_HOME to a folder on another disk"
+#: The code of the error and what to do about it, where no process, file or memory is left, and where a disk refuses.
+LIMITS = {
+    errno.EAGAIN: ("process-limit", _PROCESSES),
+    errno.EMFILE: ("open-files-limit", _FILES),
+    errno.ENFILE: (
+        "machine-open-files-limit",
+        "The limit of open files on this machine is reached. End other programs.",
+    ),
+    errno.ENOMEM: ("memory-exhausted", _MEMORY),
 }
-#: The codes of the errors with these remedies.
-CODES = {
-    errno.EAGAIN: "process-limit",
-    errno.EMFILE: "open-files-limit",
-    errno.ENFILE: "machine-open-files-limit",
-    errno.ENOMEM: "memory-exhausted",
+DISK = {
+    errno.EMFILE: LIMITS[errno.EMFILE],
+    errno.ENFILE: LIMITS[errno.ENFILE],
+    errno.ENOSPC: ("disk-full", f"Free space on that disk, or {_ELSEWHERE}."),
+    errno.EDQUOT: ("disk-quota", f"Your disk quota is used up. Delete files, or {_ELSEWHERE}."),
+    errno.EFBIG: ("file-size-limit", "The limit for file sizes is reached. Raise it with 'ulimit -f'."),
+    errno.EIO: ("disk-damaged", f"The disk is damaged or not available: {_ELSEWHERE}."),
 }
+#: The same of any other refusal of a disk.
+OTHER = ("disk-not-writable", "Set DISTDL_HOME to a folder that you can write to.")
 
 
 def remedy(error: BaseException) -> str:
@@ -47,15 +57,45 @@ def remedy(error: BaseException) -> str:
     if isinstance(error, RuntimeError):  # that of a thread says no number
         return _PROCESSES if "start new thread" in str(error) else ""
     if isinstance(error, OSError):
-        return _REMEDIES.get(error.errno or 0, "")
+        return LIMITS.get(error.errno or 0, ("", ""))[1]
     return remedy(error.__cause__) if error.__cause__ is not None else ""
 
 
 def launch_failed(what: str, error: OSError) -> LaunchFailed:
     """Return the error of a start that the operating system refused: ``what``, its reason, and the remedy."""
     named = f" ({error.filename})" if error.filename else ""
-    code = CODES.get(error.errno or 0, "start-refused")
-    return LaunchFailed(f"{what}: {error.strerror or error}{named}.", code=code, hint=remedy(error))
+    code, hint = LIMITS.get(error.errno or 0, ("start-refused", ""))
+    return LaunchFailed(f"{what}: {error.strerror or error}{named}.", code=code, hint=hint)
+
+
+def disk_refusal(error: OSError, place: Path, what: str = "written") -> DiskRefused:
+    """Return the error of a ``place`` that cannot be written, or read."""
+    reason = error.strerror or str(error)
+    code, hint = DISK.get(error.errno or 0, OTHER)
+    return DiskRefused(f"{place} cannot be {what}: {reason}.", code=code, hint=hint)
+
+
+@contextlib.contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Raise DiskRefused for any OSError inside."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_refusal(error, place) from error
+
+
+def file_system(path: Path) -> str:
+    """Return the kind of file system on which a path lies and where that is mounted: ``lustre at /scratch``."""
+    found, at = "of an unknown type", Path()
+    with contextlib.suppress(OSError):
+        place = path.resolve()
+        # proc_pid_mountinfo(5): ID PARENT DEVICE ROOT MOUNTPOINT OPTIONS TAGS... - KIND SOURCE OPTIONS
+        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            before, _, behind = line.partition(" - ")
+            point = Path(before.split()[4].replace("\\040", " "))
+            if place.is_relative_to(point) and len(point.parts) >= len(at.parts):
+                found, at = f"{behind.split()[0]} at {point}", point
+    return found
 
 
 @dataclass(frozen=True, slots=True)

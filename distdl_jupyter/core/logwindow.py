@@ -23,7 +23,7 @@ from distdl_jupyter.core.log import TAIL, Begin, LogBook, Row
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from distdl_jupyter.core.packing import Event
+    from distdl_jupyter.core.events import Event
     from distdl_jupyter.core.view import JobView
 
 #: Bytes of log that are read from their beginning, and bytes that a reader may be behind before it skips ahead.

@@ -27,6 +27,13 @@ MOST_RESTARTS = 1000
 #: The most that a process can ask for, and how far a job can be moved in a queue.
 MOST_GPUS, MOST_CORES, MOST_PRIORITY = 1024, 65_536, 1_000_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?")
+_KEEP = re.compile(
+    r"last\s+(?P<last>\d{1,4})(?:\s*,\s*best\s+(?P<best>\d{1,4})\s+of\s+(?:(?P<way>lowest|highest)\s+)?(?P<metric>\S.*))?"
+)
+#: Metrics of which more is better, where nobody says it.
+_MORE_IS_BETTER = re.compile(
+    r"acc|f1|auc|precision|recall|bleu|rouge|iou|dice|score|reward|r2|psnr|ssim", re.IGNORECASE
+)
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,120}")
 
 
@@ -202,12 +209,40 @@ def _outputs(value: Any, field: str) -> str | None:
     return f"blob://{found.account}/{found.container}" + (f"/{found.prefix}" if found.prefix else "")
 
 
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How many checkpoints of each kind a job keeps: the newest ones, and the best ones of a metric."""
+
+    last: int
+    best: int = 0
+    metric: str = ""
+    highest: bool = False
+
+
+def more_is_better(metric: str) -> bool:
+    """Say whether more of a metric is better, by its name."""
+    return _MORE_IS_BETTER.search(metric) is not None
+
+
+def keep_rule(text: str, field: str = "keep_checkpoints") -> Keep:
+    """Return what ``last 3, best 2 of val_loss`` says. Raises InvalidSpec."""
+    said = _KEEP.fullmatch(text.strip())
+    if said is None or not int(said["last"]):
+        raise InvalidSpec(
+            f"{field} must say how many of the newest and of the best checkpoints to keep, not {text!r}.",
+            code="keep-checkpoints-invalid",
+            field=field,
+            hint='Example: "last 3", or "last 3, best 2 of lowest val_loss".',
+        )
+    metric = (said["metric"] or "").strip()
+    highest = said["way"] == "highest" or (said["way"] is None and more_is_better(metric))
+    return Keep(int(said["last"]), int(said["best"] or 0), metric, highest)
+
+
 def _keep_checkpoints(value: Any, field: str) -> str | None:
     if value in (None, ""):
         return None
-    from distdl_jupyter.core import checkpoints  # few jobs delete any
-
-    checkpoints.keep(str(value), field)
+    keep_rule(str(value), field)
     return str(value)
 
 

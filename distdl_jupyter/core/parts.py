@@ -11,11 +11,16 @@ behind it.
 from __future__ import annotations
 
 import os
+import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+#: Bytes at the end of a file in which the time of its last line is searched.
+_LAST_LINE = 4096
+_sync = getattr(os, "fdatasync", os.fsync)  # which macOS lacks
 
 
 class Part(NamedTuple):
@@ -142,3 +147,88 @@ def back(path: Path, end: int, many: int) -> int:
             return part.begin + here - many
         many -= max(0, here)
     return 0
+
+
+class LineFile:
+    """A file that one process appends whole lines to, and its parts."""
+
+    def __init__(self, part: Part) -> None:
+        self._begin, self._path = part
+        self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        length = os.fstat(self._fd).st_size
+        #: Bytes up to behind the last line, those of earlier parts included.
+        self.size = self._begin + length
+        end = os.pread(self._fd, _LAST_LINE, max(0, length - _LAST_LINE)) if length else b""
+        #: Bytes of the last call of ``append`` that stand in the file.
+        self.taken = 0
+        #: Whether the last line is that of a writer that died in it: the next one must not be glued to it.
+        self._torn = not end.endswith(b"\n") if end else False
+        #: The time of the last line, 0 when there is none.
+        self.last_moment = _last_moment(end)
+
+    def append(self, lines: bytes) -> None:
+        """Append whole encoded lines with as few writes as the kernel needs (normally one).
+
+        Raises OSError when the disk refuses; ``taken`` of their bytes stand in the file then, whole lines.
+        """
+        self.taken = 0
+        if self._torn:
+            self.size += os.write(self._fd, b"\n")
+            self._torn = False
+        begin, written = self.size, 0
+        try:
+            while written < len(lines):
+                written += os.write(self._fd, memoryview(lines)[written:] if written else lines)
+            self.taken = written
+        except OSError:
+            written = self._without_torn_line(begin, lines, written)
+            raise
+        finally:
+            self.size = begin + written
+
+    def _without_torn_line(self, begin: int, lines: bytes, written: int) -> int:
+        """Take away what stands of a line that did not fit, which no reader has read; return how much is left."""
+        self.taken = lines.rfind(b"\n", 0, written) + 1
+        try:
+            os.ftruncate(self._fd, begin + self.taken - self._begin)
+        except OSError:
+            self._torn = written > self.taken
+            return written
+        return self.taken
+
+    def begin_part(self, path: Path, first_line: bytes) -> None:
+        """Go on in another part of the log at ``path``. Raises OSError when the disk refuses it."""
+        if self._torn:
+            self.append(b"")
+        fd = create(path, self.size, first_line)
+        os.close(self._fd)
+        self._fd, self._begin, self.size = fd, self.size, self.size + len(first_line)
+
+    @property
+    def part_size(self) -> int:
+        """Bytes of the file that is written now."""
+        return self.size - self._begin
+
+    def sync(self) -> None:
+        """Return when all that was appended is on the disk."""
+        _sync(self._fd)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the file has no name any more: what is written is read by nobody."""
+        return os.fstat(self._fd).st_nlink == 0
+
+    def close(self) -> None:
+        """Close the file; calling it twice is harmless."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _last_moment(end: bytes) -> float:
+    """Return the time of the last line that begins in the end of a file, 0 when none does."""
+    found = list(_BEGIN.finditer(end))
+    return float(found[-1][1]) if found else 0.0
+
+
+_BEGIN = re.compile(rb'^\{"v":\d+,"t":(\d+(?:\.\d+)?),', re.MULTILINE)

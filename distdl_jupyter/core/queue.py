@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from distdl_jupyter.core.errors import JobNotRunning
 from distdl_jupyter.core.humanize import count, listing, plural, size
@@ -79,23 +77,6 @@ class QueueView:
     host: str = ""
     number: int | None = None
     is_fixed: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> QueueView:
-        """Return it from plain data; what a newer version wrote besides is ignored."""
-        known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
-        names = Holding.__dataclass_fields__
-        known["holding"] = tuple(
-            Holding(**{**{name: one[name] for name in names if name in one}, "gpus": tuple(one.get("gpus") or ())})
-            for one in known.get("holding") or ()
-        )
-        for name in ("lacks", "names"):
-            known[name] = tuple(known.get(name) or ())
-        return cls(**known)
 
 
 def amount(name: str, value: float) -> str:

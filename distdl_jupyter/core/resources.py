@@ -1,46 +1,27 @@
-"""What the ranks and machines of a job used, second by second: ``resources.bin`` in its folder, and what it says.
+"""What the ranks and machines of a job used, second by second: ``resources.jsonl`` in its folder, and what it means.
 
-One writer appends frames (little endian, packed); a reader may come at any time and ignores a torn tail and kinds of
-frames that it does not know:
-
-==== ===========================================================================================================
-head length of the body (u16), kind (a letter), number of the node's agent (u16), epoch seconds (f64)
-A    about a node, JSON: host, cores, gpus [{number, name, memory, ranks}], no_gpus (see ``node.resources``)
-S    a sample: seven f32 (cpu, memory, limit, disk_read, disk_written, received, sent), the number of ranks and of
-     GPUs (u16 each), then of each rank its number (u16), cpu (f16), memory (f32), and of each GPU its number (u16),
-     busy (f16), memory (f32), power (f16)
-T    memory of torch, as ranks report it: of each rank its number (u16), allocated (f32), reserved (f32); it holds for
-     the samples after it
-==== ===========================================================================================================
-
-CPU is in percent of one core, busy in percent, memory in bytes, power in watts, rates in bytes a second. NaN is a
-number that the system did not tell; here it is None. A day of 8 ranks with a GPU each is 16.3 MB (189 bytes a second).
+Each line is a ``_Line`` as JSON; one writer appends them, and a reader ignores a torn tail and unknown fields. CPU is
+in percent of one core, busy in percent, memory in bytes, power in watts, rates in bytes a second. None is a number that
+the system did not give. A day of 8 ranks with a GPU each is about 33 MB.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import struct
+import contextlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from distdl_jupyter.core import events
 from distdl_jupyter.core.humanize import duration, size
 from distdl_jupyter.core.series import SeriesBook
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_HEAD = struct.Struct("<HcHd")
-_NODE = struct.Struct("<7fHH")
-_RANK = struct.Struct("<Hef")
-_GPU = struct.Struct("<Hefe")
-_TORCH = struct.Struct("<Hff")
-ABOUT, SAMPLE, TORCH = b"A", b"S", b"T"
-#: The largest number of the 16-bit floats.
-_MOST_HALF = 65504.0
 _READ = 4 * 1024 * 1024
 #: Names of the curves, in the order in which they are shown; those of a node are under its first rank.
 CURVES = ("cpu", "memory", "gpu", "gpu_memory", "torch_allocated", "power", "disk", "network")
@@ -55,8 +36,7 @@ _SOON, _GROWTH = 300.0, 0.02
 _OWN, _TIGHT = 0.5, 0.75
 
 
-@dataclass(frozen=True, slots=True)
-class NodeUse:
+class NodeUse(msgspec.Struct, frozen=True, array_like=True):
     """What a whole machine uses. ``cpu`` is in percent of one core; ``limit`` the memory that can be used at most."""
 
     cpu: float | None = None
@@ -91,13 +71,21 @@ class RankUse:
     torch_reserved: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """What does not change of a node: its name, its cores, and its GPUs with their memory and ranks."""
+class Gpu(msgspec.Struct, frozen=True):
+    """One GPU of a node: its bytes of memory, and the ranks that were given it."""
+
+    number: int
+    name: str = ""
+    memory: float | None = None
+    ranks: tuple[int, ...] = ()
+
+
+class About(msgspec.Struct, frozen=True):
+    """What does not change of a node: its name, its cores, its GPUs, and why those cannot be sampled."""
 
     host: str = ""
     cores: int | None = None
-    gpus: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    gpus: tuple[Gpu, ...] = ()
     no_gpus: str = ""
 
 
@@ -121,113 +109,44 @@ class ResourceMark:
     text: str
 
 
-# frames ---------------------------------------------------------------------------------------
+# lines ----------------------------------------------------------------------------------------
 
 
-def about_frame(node: int, t: float, about: Mapping[str, Any]) -> bytes:
-    """Return the frame about a node. Raises ValueError and struct.error for what has no place in one."""
-    return _frame(ABOUT, node, t, json.dumps(about, separators=(",", ":")).encode())
+class _Line(msgspec.Struct, omit_defaults=True):
+    """One sample of the agent of a node; ``about`` the node is in the first one (see ``node.resources``).
+
+    ``torch`` has the allocated and reserved memory that ranks reported, which applies to the samples after it too.
+    """
+
+    t: float
+    node: int
+    machine: NodeUse
+    #: CPU and memory of each rank; busy, memory and power of each GPU.
+    ranks: dict[int, tuple[float | None, float | None]]
+    gpus: dict[int, tuple[float | None, float | None, float | None]] = {}
+    torch: dict[int, tuple[float, float]] = {}
+    about: About | None = None
 
 
-def sample_frame(node: int, sample: Mapping[str, Any]) -> bytes:
-    """Return the frame of an agent's sample. Raises LookupError, TypeError, ValueError, struct.error for another."""
-    machine = [_single(sample["node"].get(name)) for name in NodeUse.__dataclass_fields__]
-    ranks, gpus = sample["ranks"], sample["gpus"]
-    parts = [
-        _NODE.pack(*machine, len(ranks), len(gpus)),
-        *(_RANK.pack(int(rank), _half(cpu), _single(memory)) for rank, (cpu, memory) in ranks.items()),
-        *(_GPU.pack(int(number), _half(busy), _single(memory), _half(power))
-          for number, (busy, memory, power) in gpus.items()),
-    ]  # fmt: skip
-    return _frame(SAMPLE, node, float(sample["t"]), b"".join(parts))
+_decoder = msgspec.json.Decoder(_Line)
 
 
-def torch_frame(t: float, memory: Mapping[int, Sequence[float]]) -> bytes:
-    """Return the frame of {rank: (allocated, reserved)}."""
-    return _frame(TORCH, 0, t, b"".join(_TORCH.pack(rank, *numbers) for rank, numbers in memory.items()))
+def _whole(numbers: Iterable[float | None]) -> list[int | None]:
+    return [None if number is None else round(number) for number in numbers]
 
 
-def _frame(kind: bytes, node: int, t: float, body: bytes) -> bytes:
-    return _HEAD.pack(len(body), kind, node, t) + body
-
-
-def _single(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
-def _half(value: float | None) -> float:
-    return math.nan if value is None else min(float(value), _MOST_HALF)
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-class Decoder:
-    """Turns frames into samples; it knows the nodes that were told of so far."""
-
-    def __init__(self) -> None:
-        self.about: dict[int, About] = {}
-        #: The memory of torch that each rank reported last: allocated and reserved.
-        self._torch: dict[int, tuple[float, float]] = {}
-
-    def feed(self, content: bytes) -> tuple[list[ResourceSample], int]:
-        """Return the samples of the whole frames, and how many bytes these are."""
-        found, at = [], 0
-        while at + _HEAD.size <= len(content):
-            length, kind, node, t = _HEAD.unpack_from(content, at)
-            if at + _HEAD.size + length > len(content):
-                break
-            begin, at = at + _HEAD.size, at + _HEAD.size + length
-            if kind == ABOUT:
-                self.about[node] = _about(json.loads(content[begin:at]))
-            elif kind == SAMPLE:
-                found.append(self._sample(content, begin, node, t))
-            elif kind == TORCH:
-                self._torch |= {rank: (one, other) for rank, one, other in _TORCH.iter_unpack(content[begin:at])}
-        return found, at
-
-    def _sample(self, content: bytes, at: int, node: int, t: float) -> ResourceSample:
-        *machine, rank_count, gpu_count = _NODE.unpack_from(content, at)
-        at += _NODE.size
-        ranks = {}
-        for _ in range(rank_count):
-            rank, cpu, memory = _RANK.unpack_from(content, at)
-            ranks[rank] = _or_none(cpu), _or_none(memory)
-            at += _RANK.size
-        gpus = {}
-        for _ in range(gpu_count):
-            number, *numbers = _GPU.unpack_from(content, at)
-            gpus[number] = [*map(_or_none, numbers)]
-            at += _GPU.size
-        of_ranks = self._gpus_of(node, gpus) if gpus else {}
-        use = {
-            rank: RankUse(cpu, memory, *of_ranks.get(rank, [None] * 4), *self._torch.get(rank, ()))
-            for rank, (cpu, memory) in ranks.items()
-        }
-        return ResourceSample(t, node, NodeUse(*map(_or_none, machine)), use)
-
-    def _gpus_of(self, node: int, gpus: Mapping[int, Sequence[float | None]]) -> dict[int, list[float | None]]:
-        """Return busy (mean), memory used and in all, and power of the GPUs of each rank."""
-        mine: dict[int, list[int]] = {}
-        known = self.about.get(node, About()).gpus
-        for number in gpus:
-            for rank in known.get(number, {}).get("ranks", ()):
-                mine.setdefault(int(rank), []).append(number)
-        return {
-            rank: [
-                _mean([gpus[number][0] for number in numbers]),
-                _sum([gpus[number][1] for number in numbers]),
-                _sum([known[number].get("memory") for number in numbers]),
-                _sum([gpus[number][2] for number in numbers]),
-            ]
-            for rank, numbers in mine.items()
-        }
-
-
-def _about(found: Mapping[str, Any]) -> About:
-    gpus = {int(gpu["number"]): gpu for gpu in found.get("gpus", ())}
-    return About(str(found.get("host", "")), found.get("cores"), gpus, str(found.get("no_gpus", "")))
+def sample_line(node: int, sample: Mapping[str, Any], torch: Mapping[int, Sequence[float]] | None = None) -> bytes:
+    """Return the line of an agent's sample. Raises LookupError, TypeError, ValueError, OverflowError for another."""
+    data = {
+        "t": round(sample["t"], 3),
+        "node": node,
+        "machine": _whole(sample["node"].get(name) for name in NodeUse.__struct_fields__),
+        "ranks": {rank: _whole(values) for rank, values in sample["ranks"].items()},
+        "gpus": {number: _whole(values) for number, values in sample["gpus"].items()},
+        "torch": torch or {},
+        "about": sample.get("about"),
+    }
+    return msgspec.json.encode(msgspec.convert(data, _Line, str_keys=True)) + b"\n"
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -248,26 +167,49 @@ class ResourceReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._decoder = Decoder()
         #: Bytes that were read.
         self.cursor = 0
-
-    @property
-    def about(self) -> Mapping[int, About]:
-        """What is known of each node."""
-        return self._decoder.about
+        #: What is known of each node.
+        self.about: dict[int, About] = {}
+        #: The memory of torch that each rank reported last: allocated and reserved.
+        self._torch: dict[int, tuple[float, float]] = {}
 
     def read(self, most: int = _READ) -> list[ResourceSample]:
         """Return the next samples, of about ``most`` bytes; [] when nothing is new or the job keeps none."""
-        try:
-            with self._path.open("rb", buffering=0) as file:
-                file.seek(self.cursor)
-                content = file.read(most)
-        except FileNotFoundError:
-            return []
-        found, taken = self._decoder.feed(content)
-        self.cursor += taken
-        return found
+        content = events.read_lines(self._path, self.cursor, most)
+        self.cursor += len(content)
+        samples = []
+        for line in content.splitlines():
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+                samples.append(self._sample(_decoder.decode(line)))
+        return samples
+
+    def _sample(self, line: _Line) -> ResourceSample:
+        if line.about is not None:
+            self.about[line.node] = line.about
+        self._torch |= line.torch
+        gpus = self._gpus_of_ranks(line) if line.gpus else {}
+        ranks = {
+            rank: RankUse(cpu, memory, *gpus.get(rank, [None] * 4), *self._torch.get(rank, ()))
+            for rank, (cpu, memory) in line.ranks.items()
+        }
+        return ResourceSample(line.t, line.node, line.machine, ranks)
+
+    def _gpus_of_ranks(self, line: _Line) -> dict[int, list[float | None]]:
+        """Return busy (mean), memory used and in all, and power of the GPUs of each rank."""
+        used: dict[int, list[tuple[Gpu, tuple[float | None, float | None, float | None]]]] = {}
+        for gpu in self.about.get(line.node, About()).gpus:
+            for rank in gpu.ranks if gpu.number in line.gpus else ():
+                used.setdefault(rank, []).append((gpu, line.gpus[gpu.number]))
+        return {
+            rank: [
+                _mean([busy for _, (busy, _, _) in gpus]),
+                _sum([memory for _, (_, memory, _) in gpus]),
+                _sum([gpu.memory for gpu, _ in gpus]),
+                _sum([power for _, (_, _, power) in gpus]),
+            ]
+            for rank, gpus in used.items()
+        }
 
     def all(self) -> list[ResourceSample]:
         """Return all samples that are there and were not read."""

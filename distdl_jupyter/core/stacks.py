@@ -21,29 +21,13 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core import collectives
 from distdl_jupyter.core.collectives import Collective, Finding
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
-from distdl_jupyter.core.stacknames import Names, sources
-from distdl_jupyter.core.threads import Frame, Thread, parse
+from distdl_jupyter.core.threads import Frame, Names, Thread, parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from distdl_jupyter.core.store import JobFolder
-
-__all__ = [
-    "Frame",
-    "Group",
-    "RankStacks",
-    "Taken",
-    "Thread",
-    "numbers",
-    "parse",
-    "path",
-    "payload",
-    "read",
-    "sources",
-    "taken",
-]
 
 FOLDER = "stacks"
 

@@ -8,7 +8,7 @@
     parts/          the log's last parts, when it is too long (see core.parts)
     lock            held by the one writer, which it names (see core.locks)
     results/        rank-<n>.pkl, the values that came back
-    resources.bin   what ranks and machines used, second by second (see core.resources)
+    resources.jsonl  what ranks and machines used, second by second (see core.resources)
     pictures/       <n>.png or .jpeg, what the ranks have shown
     steps.jsonl     where the time of the ranks' training steps went (see core.step_times)
     environment.json  packages, and the state of the code in git (see core.environment)
@@ -34,7 +34,7 @@ from pathlib import Path
 
 import msgspec
 
-from distdl_jupyter.core import disk, events, limits, locks, private
+from distdl_jupyter.core import events, limits, locks
 from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import permissions
@@ -130,7 +130,7 @@ class JobFolder:
     lock = _inside("lock")
     control = _inside("control")
     environment_file = _inside("environment.json")
-    resources = _inside("resources.bin")
+    resources = _inside("resources.jsonl")
     steps = _inside("steps.jsonl")
     results = _inside("results")
     outputs = _inside("outputs")
@@ -191,6 +191,38 @@ def gone(id_: str) -> JobNotFound:
     )
 
 
+def make_private(root: Path, jobs: Path) -> None:
+    """Make the data directory and the folder of jobs in it, for this user alone, whatever the umask.
+
+    Raises DiskRefused where the directory belongs to another user, or others may write there; OSError.
+    """
+    if not jobs.is_dir():
+        root.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (root, jobs):
+            folder.mkdir(mode=0o700, exist_ok=True)
+    _check_private(root)
+    _check_private(jobs)
+
+
+def _check_private(folder: Path) -> None:
+    """Raise DiskRefused where somebody else could put jobs of theirs into the folder, or take away this user's."""
+    seen, me = folder.stat(), os.geteuid()
+    # Root reads what others own, as containers do with volumes; files of theirs are not unpickled (worker.owned).
+    if me != 0 and seen.st_uid not in (me, 0):
+        raise DiskRefused(
+            f"{folder} belongs to another user (number {seen.st_uid}).",
+            code="folder-of-another-user",
+            hint="Set DISTDL_HOME to a folder that belongs to you.",
+        )
+    if permissions.is_open(seen):
+        who = "everybody" if seen.st_mode & 0o002 else f"the group with number {seen.st_gid}"
+        raise DiskRefused(
+            f"{folder} is writable by {who}, who could put code into your jobs.",
+            code="folder-writable-by-others",
+            hint=f"Remove that permission: chmod go-w '{folder}'",
+        )
+
+
 class JobStore:
     """All jobs of one data directory; ``kind`` "sweeps" for its sweeps, each in a folder as that of a job."""
 
@@ -209,7 +241,7 @@ class JobStore:
 
         Raises FileExistsError when the id is taken.
         """
-        private.make(self.jobs.parent, self.jobs)
+        make_private(self.jobs.parent, self.jobs)
         path = self.jobs / f"{_NEW}{id_}"
         path.mkdir(mode=0o700)
         if (self.jobs / id_).exists():
@@ -253,7 +285,7 @@ class JobStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise disk.refusal(error, self.jobs, "read") from error
+            raise limits.disk_refusal(error, self.jobs, "read") from error
         return sorted(filter(is_id, names), reverse=True)
 
     def folders(self) -> Iterator[JobFolder]:
@@ -294,7 +326,7 @@ class JobStore:
         except FileNotFoundError:
             raise gone(folder.id) from None
         except OSError as error:
-            raise disk.refusal(error, self.jobs) from error
+            raise limits.disk_refusal(error, self.jobs) from error
         if left := _delete(doomed):
             raise DiskRefused(
                 f"Job {folder.id} was deleted, but some of its files remain: {left}.",

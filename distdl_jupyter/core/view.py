@@ -7,23 +7,24 @@ readers of the same bytes hold equal views. Curves and log lines are folded by t
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from distdl_jupyter.core import collectives
+import msgspec
+
 from distdl_jupyter.core.collectives import Collective
 from distdl_jupyter.core.events import Event
-from distdl_jupyter.core.failure import Failure, concerns_collectives, first_failure, with_collectives
+from distdl_jupyter.core.failure import Failure, RankView, concerns_collectives, first_failure, with_collectives
 from distdl_jupyter.core.locks import Holder
 from distdl_jupyter.core.queue import QueueView
-from distdl_jupyter.core.rank import RankView
-from distdl_jupyter.core.sparkline import Trail
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State, may_follow
 
 #: Seconds in a queue that count as none: the way through an empty one.
 SHORT_WAIT = 1.0
+#: Most points of a trail.
+MOST = 64
 
 
 @dataclass(slots=True)
@@ -77,8 +78,8 @@ class Stall:
     """A job that makes no progress: since when (epoch seconds), which ranks differ from the others, one sentence."""
 
     since: float
-    ranks: list[int]
-    text: str
+    ranks: list[int] = field(default_factory=list)
+    text: str = ""
     #: The last collective operation of each rank.
     collectives: list[Collective] = field(default_factory=list)
 
@@ -93,7 +94,7 @@ class StacksView:
 
     number: int
     t: float
-    why: str
+    why: str = "asked"
     ranks: list[int] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
@@ -147,9 +148,61 @@ class Restart:
     """
 
     t: float
-    reason: str
+    reason: str = ""
     rank: int | None = None
     requeued: bool = False
+
+
+@dataclass(slots=True)
+class Trail:
+    """The course of a metric in a few points, evenly spread: enough for a curve as small as a word.
+
+    One of ``every`` finished steps is kept, ``passed`` were skipped since the last. When there are ``MOST`` points,
+    every second one goes, and from then on only every second new one is kept.
+    """
+
+    points: list[float] = field(default_factory=list)
+    every: int = 1
+    passed: int = 0
+    #: The newest step, which goes on until a later one begins.
+    step: float = -math.inf
+    #: The first step of all.
+    first: float = math.inf
+
+    def finishes(self, step: float, steps: int = 1) -> bool:
+        """Take notice of a step, the last of so many, and say whether the value before it is to be kept (``keep``)."""
+        if not step > self.step:
+            return False
+        begins, self.step = self.step == -math.inf, step
+        self.first = min(self.first, step)
+        if begins:
+            return False
+        self.passed += steps
+        return self.passed >= self.every
+
+    def keep(self, value: float) -> None:
+        """Keep one point."""
+        self.passed = 0
+        self.points.append(value)
+        if len(self.points) >= MOST:
+            # The last of each pair stays: the next one kept follows it after twice as many steps.
+            del self.points[::2]
+            self.every *= 2
+
+    def go_back(self, step: float) -> None:
+        """Forget what was kept of ``step`` and later ones, as nearly as can be said: they come once more."""
+        if step <= self.step:
+            span = self.step - self.first
+            share = min(1.0, (self.step - step) / span) if span > 0 else 1.0
+            del self.points[len(self.points) - round(share * len(self.points)) :]
+        self.step, self.passed = -math.inf, 0
+
+    def to(self, newest: float, most: int) -> list[float]:
+        """Return at most ``most`` points, evenly spread, that end in ``newest``."""
+        points = [*self.points, newest]
+        if len(points) <= most:
+            return points
+        return [points[round(at * (len(points) - 1) / (most - 1))] for at in range(most)]
 
 
 @dataclass(slots=True)
@@ -366,21 +419,10 @@ class JobView:
         """Return the whole view as plain data (NaN and inf are left as floats)."""
         failure = self.failure
         return {
-            **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
-            "state": self.state.value,
-            "phases": [dataclasses.asdict(p) for p in self.phases],
-            "ranks": [dataclasses.asdict(r) for r in self.ranks],
-            "metrics": [m.to_json() for m in self.metrics.values()],
-            "stop": dataclasses.asdict(self.stop) if self.stop else None,
-            "staging": [dataclasses.asdict(one) for one in self.staging],
-            "restarts": [dataclasses.asdict(one) for one in self.restarts],
-            "queue": self.queue.to_json() if self.queue else None,
-            "stall": dataclasses.asdict(self.stall) if self.stall else None,
-            "stacks": [dataclasses.asdict(one) for one in self.stacks],
-            "profiles": [dataclasses.asdict(one) for one in self.profiles],
+            **msgspec.to_builtins(self, str_keys=True),
+            "metrics": [metric.to_json() for metric in self.metrics.values()],
             "elsewhere": self.elsewhere._asdict() if self.elsewhere else None,
-            "pictures": [dataclasses.asdict(one) for one in self.pictures],
-            "failure": dataclasses.asdict(failure) if failure else None,
+            "failure": msgspec.to_builtins(failure),
         }
 
 
@@ -419,7 +461,7 @@ def _leave_queue(view: JobView, now: float) -> None:
 
 def _queue(view: JobView, event: Event) -> None:
     if view.state is State.QUEUED:
-        view.queue = QueueView.from_json(event)
+        view.queue = msgspec.convert(event, QueueView)
         _join_queue(view, event["t"])
 
 
@@ -578,8 +620,7 @@ def _world(view: JobView, event: Event) -> None:
 
 def _restart(view: JobView, event: Event) -> None:
     """Begin again: what the ranks were is over, what they have reported stays."""
-    view.restarts.append(Restart(event["t"], str(event.get("reason", "")), event.get("rank"),
-                                 requeued=bool(event.get("requeued"))))  # fmt: skip
+    view.restarts.append(msgspec.convert(event, Restart))
     for metric in view.metrics.values():
         metric.stale = True
     view.ranks = [_anew(one) for one in view.ranks]
@@ -597,35 +638,21 @@ def _anew(rank: RankView) -> RankView:
 
 
 def _stall(view: JobView, event: Event) -> None:
-    since = event.get("since")
-    view.stall = None
-    if isinstance(since, int | float):
-        table = _collectives(event)
-        view.stall = Stall(float(since), list(event.get("ranks") or ()), str(event.get("text", "")), table)
+    view.stall = None if event.get("since") is None else msgspec.convert(_with_collectives(event), Stall)
 
 
 def _stacks(view: JobView, event: Event) -> None:
     finding = event.get("finding") or {}
-    taken = StacksView(
-        number=int(event["number"]),
-        t=event["t"],
-        why=str(event.get("why", "asked")),
-        ranks=list(event.get("ranks") or ()),
-        missing=list(event.get("missing") or ()),
-        collectives=_collectives(event),
-        finding=str(finding.get("text", "")),
-        remedy=str(finding.get("remedy", "")),
-        code=str(finding.get("code", "")),
-    )
-    view.stacks.append(taken)
+    flat = {"finding": finding.get("text", ""), "remedy": finding.get("remedy", ""), "code": finding.get("code", "")}
+    view.stacks.append(msgspec.convert({**_with_collectives(event), **flat}, StacksView))
 
 
-def _collectives(event: Event) -> list[Collective]:
-    """Return the table of collective operations in an event; one that cannot be read is left out."""
+def _with_collectives(event: Event) -> Event:
+    """Return the event with its table of collective operations; one that cannot be read is left out."""
     try:
-        return [collectives.of_json(row) for row in event.get("collectives") or ()]
-    except (LookupError, TypeError, ValueError):
-        return []
+        return {**event, "collectives": msgspec.convert(event.get("collectives") or [], list[Collective])}
+    except msgspec.ValidationError:
+        return {**event, "collectives": []}
 
 
 def _profile(view: JobView, event: Event) -> None:
@@ -633,17 +660,16 @@ def _profile(view: JobView, event: Event) -> None:
     status: ProfileStatus = event["status"] if event["status"] in get_args(ProfileStatus) else "failed"
     found = next((one for one in view.profiles if one.number == number), None)
     if found is None:
-        found = ProfileView(number, event["t"], status, int(event["steps"]), list(event.get("ranks") or ()))
+        found = msgspec.convert(event, ProfileView)
         view.profiles.append(found)
-    found.status, found.recorded = status, int(event.get("recorded", 0))
-    found.why = str(event.get("why", ""))
+    found.status, found.recorded, found.why = status, event.get("recorded", 0), event.get("why", "")
 
 
 def _picture(view: JobView, event: Event) -> None:
     number, rank = int(event["number"]), event.get("rank")
     found = next((one for one in view.pictures if one.number == number), None)
     if found is None:
-        found = Picture(number, event["t"], str(event["form"]), int(event["width"]), int(event["height"]))
+        found = msgspec.convert(event, Picture)
         view.pictures.append(found)
     if isinstance(rank, int) and rank not in found.ranks:
         found.ranks.append(rank)

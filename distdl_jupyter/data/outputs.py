@@ -17,15 +17,14 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.core.data import BlobPlace, blob_place
-from distdl_jupyter.core.logfile import batches
-from distdl_jupyter.core.logline import lines_of
+from distdl_jupyter.core.logfile import batches, lines_of
 from distdl_jupyter.data import sources
 from distdl_jupyter.data.sources import translated
 
 if TYPE_CHECKING:
     from azure.storage.blob import BlobProperties, ContainerClient
 
-    from distdl_jupyter.core.logline import LogLine
+    from distdl_jupyter.core.logfile import LogLine
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 

@@ -1,34 +1,36 @@
-"""Curves as one small SVG picture: mean, band, last value. The same axes as the live figure, no script."""
+"""Curves as one small SVG picture: mean, band, last value. The same ranges as the live figure, no script."""
 
 from __future__ import annotations
 
 import html
+import math
 from dataclasses import dataclass, replace
 
+from distdl_jupyter.core import theme
 from distdl_jupyter.core.curves import Band, Row
+from distdl_jupyter.core.figure import step_range, value_range
 from distdl_jupyter.core.humanize import number
 from distdl_jupyter.core.printable import printable
-from distdl_jupyter.core.scale import Axis, step_axis, value_axis
-from distdl_jupyter.core.theme import LIGHT, Theme
 
 WIDTH, HEIGHT = 430, 196
 _LEFT, _TOP, _BOTTOM = 36, 26, 24
+#: The space behind it is for the axis' name.
+_LAST_TICK = 0.82
 _SANS = "system-ui,-apple-system,Segoe UI,Helvetica Neue,Helvetica,Arial,sans-serif"
 
 
-def svg(band: Band, name: str = "", *, points: int = 180, theme: Theme = LIGHT) -> str:
+def svg(band: Band, name: str = "", *, points: int = 180) -> str:
     """Return the picture, ``WIDTH`` x ``HEIGHT`` pixels, its lines of about ``points`` points, named after the metric.
 
     Extrema stay exact however few points there are. An empty band gives an empty plot.
     """
     rows = thin(band.rows, points)
     values = [value for row in rows for value in (row.low, row.high) if value is not None]
-    steps = [row.step for row in rows] or [0.0]
     label = "" if band.last is None else number(band.last)
-    frame = _Frame(step_axis(min(steps), max(steps), 6), value_axis(values, 5), WIDTH - 10 - 7 * len(label))
-    parts = [*_grid(frame, theme), *_curve(band, rows, frame, theme), *_end(band, rows, label, frame, theme)]
+    frame = _Frame(step_range(row.step for row in rows), value_range(values), WIDTH - 10 - 7 * len(label))
+    parts = [*_grid(frame), *_curve(band, rows, frame), *_end(band, rows, label, frame)]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
-    style = f'font-family="{_SANS}" font-size="11" fill="{theme.ink_2}"'
+    style = f'font-family="{_SANS}" font-size="11" fill="{theme.INK_2}"'
     title = f'<text x="{_LEFT}" y="14" font-weight="600">{html.escape(short(name))}</text>'
     return f'{head} role="img" {style}>{title}{"".join(parts)}</svg>'
 
@@ -59,10 +61,10 @@ def _merged(rows: list[Row]) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Axes and the plot's right edge; from values to pixels."""
+    """The ends of both axes and the plot's right edge; from values to pixels."""
 
-    x: Axis
-    y: Axis
+    x: tuple[float, float]
+    y: tuple[float, float]
     right: float
 
     def at(self, step: float, value: float) -> str:
@@ -71,30 +73,50 @@ class _Frame:
 
     def across(self, step: float) -> float:
         """Return a step's place from the left."""
-        return _LEFT + self.x.place(step) * (self.right - _LEFT)
+        return _LEFT + _share(step, *self.x) * (self.right - _LEFT)
 
     def down(self, value: float) -> float:
         """Return a value's place from the top."""
-        return _TOP + (1 - self.y.place(value)) * (HEIGHT - _TOP - _BOTTOM)
+        return _TOP + (1 - _share(value, *self.y)) * (HEIGHT - _TOP - _BOTTOM)
 
 
-def _grid(frame: _Frame, theme: Theme) -> list[str]:
+def _share(value: float, low: float, high: float) -> float:
+    """Return where a value is in a range: 0 at the low end, 1 at the high end, never outside."""
+    return min(1.0, max(0.0, (value / 2 - low / 2) / (high / 2 - low / 2)))
+
+
+def _ticks(low: float, high: float, most: int, least: float = 0.0) -> list[tuple[float, str]]:
+    """Return round numbers in a range, ``least`` apart at least, with the decimals that their distance needs."""
+    rough = high / most - low / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = max(least, next(factor * power for factor in (1, 2, 5, 10, 20) if rough <= factor * power))
+    ticks = [at * step for at in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    if max(abs(low), abs(high)) >= 1e7 or step < 1e-5:
+        return [(tick, number(tick)) for tick in ticks]
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    return [(tick, f"{tick + 0.0:,.{decimals}f}") for tick in ticks]
+
+
+def _grid(frame: _Frame) -> list[str]:
     parts = []
     bottom, right = HEIGHT - _BOTTOM, f"{frame.right:.0f}"
-    for value, label in frame.y.ticks:
+    for value, label in _ticks(*frame.y, 5):
         y = round(frame.down(value)) + 0.5
-        parts.append(f'<path d="M{_LEFT} {y}H{right}" stroke="{theme.grid}"/>')
+        parts.append(f'<path d="M{_LEFT} {y}H{right}" stroke="{theme.GRID}"/>')
         parts.append(f'<text x="{_LEFT - 7}" y="{y + 3.5}" text-anchor="end">{label}</text>')
-    parts.append(f'<path d="M{_LEFT} {bottom + 0.5}H{right}" stroke="{theme.axis}"/>')
-    for step, label in frame.x.ticks:
+    parts.append(f'<path d="M{_LEFT} {bottom + 0.5}H{right}" stroke="{theme.AXIS}"/>')
+    whole = all(end.is_integer() for end in frame.x)
+    for step, label in _ticks(*frame.x, 6, float(whole)):
+        if _share(step, *frame.x) > _LAST_TICK:
+            continue
         x = round(frame.across(step)) + 0.5
-        parts.append(f'<path d="M{x} {bottom}v3" stroke="{theme.axis}"/>')
+        parts.append(f'<path d="M{x} {bottom}v3" stroke="{theme.AXIS}"/>')
         parts.append(f'<text x="{x}" y="{bottom + 15}" text-anchor="middle">{label}</text>')
     parts.append(f'<text x="{right}" y="{bottom + 15}" text-anchor="end">step</text>')
     return parts
 
 
-def _curve(band: Band, rows: list[Row], frame: _Frame, theme: Theme) -> list[str]:
+def _curve(band: Band, rows: list[Row], frame: _Frame) -> list[str]:
     edge = [(row.step, row.low, row.high) for row in rows if row.low is not None and row.high is not None]
     wide = any(low != high for _, low, high in edge)
     parts = []
@@ -102,10 +124,10 @@ def _curve(band: Band, rows: list[Row], frame: _Frame, theme: Theme) -> list[str
         upper = "L".join(frame.at(step, high) for step, _, high in edge)
         lower = "L".join(frame.at(step, low) for step, low, _ in reversed(edge))
         parts.append(f'<path d="M{upper}L{lower}Z" fill="#1976d2" fill-opacity="0.22"/>')
-    style = f'fill="none" stroke="{theme.curve}" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"'
+    style = f'fill="none" stroke="{theme.CURVE}" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"'
     parts.extend(f'<path d="M{"L".join(run)}" {style}/>' for run in _runs(rows, frame))
-    parts.extend(_marks(band, frame, theme))
-    parts.extend(_legend(band, frame, theme) if wide else ())
+    parts.extend(_marks(band, frame))
+    parts.extend(_legend(band, frame) if wide else ())
     return parts
 
 
@@ -120,31 +142,31 @@ def _runs(rows: list[Row], frame: _Frame) -> list[list[str]]:
     return [run if len(run) > 1 else run * 2 for run in runs if run]
 
 
-def _marks(band: Band, frame: _Frame, theme: Theme) -> list[str]:
+def _marks(band: Band, frame: _Frame) -> list[str]:
     y = HEIGHT - _BOTTOM
     places = sorted({round(frame.across(mark.step) / 3) * 3 for mark in band.marks})
     crosses = "".join(f"M{x - 3} {y - 3}l6 6m0 -6l-6 6" for x in places)
-    return [f'<path d="{crosses}" stroke="{theme.warn}" stroke-width="1.5"/>'] if crosses else []
+    return [f'<path d="{crosses}" stroke="{theme.WARN}" stroke-width="1.5"/>'] if crosses else []
 
 
-def _end(band: Band, rows: list[Row], label: str, frame: _Frame, theme: Theme) -> list[str]:
+def _end(band: Band, rows: list[Row], label: str, frame: _Frame) -> list[str]:
     if not label:
         return []
     mean = rows[-1].mean
-    x, y = frame.across(band.last_step), frame.down(frame.y.low if mean is None else mean)
-    dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{theme.curve}"/>' if mean is not None else ""
-    ink = theme.curve if mean is not None else theme.warn
-    halo = f'stroke="{theme.surface}" stroke-width="3" paint-order="stroke"'  # no line strikes the label
+    x, y = frame.across(band.last_step), frame.down(frame.y[0] if mean is None else mean)
+    dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{theme.CURVE}"/>' if mean is not None else ""
+    ink = theme.CURVE if mean is not None else theme.WARN
+    halo = f'stroke="{theme.SURFACE}" stroke-width="3" paint-order="stroke"'  # no line strikes the label
     return [dot, f'<text x="{x + 7:.1f}" y="{y + 4:.1f}" font-weight="600" fill="{ink}" {halo}>{label}</text>']
 
 
-def _legend(band: Band, frame: _Frame, theme: Theme) -> list[str]:
+def _legend(band: Band, frame: _Frame) -> list[str]:
     several = len(band.ranks) > 1
     words = f"mean of {len(band.ranks)}" if several else "mean"
     # Letters may be 15 % wider than the usual: each entry has room to spare.
     first, second = frame.right - 126 - 7 * len(words), frame.right - 92
     return [
-        f'<path d="M{first:.0f} 10.5h16" stroke="{theme.curve}" stroke-width="2"/>',
+        f'<path d="M{first:.0f} 10.5h16" stroke="{theme.CURVE}" stroke-width="2"/>',
         f'<text x="{first + 21:.0f}" y="14">{words}</text>',
         f'<rect x="{second:.0f}" y="5" width="16" height="10" fill="#1976d2" fill-opacity="0.25"/>',
         f'<text x="{second + 21:.0f}" y="14">min to max</text>',

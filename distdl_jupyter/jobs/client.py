@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
-from distdl_jupyter.core import disk, locks, signals
+from distdl_jupyter.core import limits, locks, signals
 from distdl_jupyter.core.aliases import override
 from distdl_jupyter.core.errors import (
     InvalidSpec,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.core.environment import JobEnvironment
-    from distdl_jupyter.core.logline import LogLine
+    from distdl_jupyter.core.logfile import LogLine
     from distdl_jupyter.core.spec import Group, JobSpec
     from distdl_jupyter.core.tracking import TrackerRecord
     from distdl_jupyter.core.view import JobView
@@ -156,7 +156,7 @@ class Job:
         Each line has ``rank``, ``stream``, ``time`` and ``text``; ``str(line)`` is the text. With ``follow``, new lines
         are yielded until the job has ended. With ``tail``, only the last ``tail`` lines of the present log are yielded.
         """
-        from distdl_jupyter.core.logline import last_lines, lines_of
+        from distdl_jupyter.core.logfile import last_lines, lines_of
 
         follower = JobReader(self.folder, lines=True)
         if tail is not None:
@@ -638,7 +638,7 @@ def publish(
     An interrupt before the start leaves nothing. One that comes during the start is raised when that has succeeded,
     with the sentence of ``describe_started``. Raises DiskRefused, LaunchFailed; nothing is left then.
     """
-    with explain_interrupt(nothing_started), disk.writing(store.jobs):
+    with explain_interrupt(nothing_started), limits.writing(store.jobs):
         store.sweep()
         spec, folder = _prepared(store, spec)
     lock = None
@@ -658,7 +658,7 @@ def publish(
             lock.release()
         store.discard(folder, published=isinstance(error, OSError | LaunchFailed))
         if isinstance(error, OSError):
-            raise disk.refusal(error, store.jobs) from error
+            raise limits.disk_refusal(error, store.jobs) from error
         raise
     return folder
 

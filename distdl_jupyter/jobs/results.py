@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core import events, tracking
 from distdl_jupyter.core.errors import DistDLError, JobFailed, ResultUnavailable
 from distdl_jupyter.core.humanize import plural, ranks
-from distdl_jupyter.core.logline import last_lines
+from distdl_jupyter.core.logfile import last_lines
 from distdl_jupyter.core.state import State
 from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.hooks import frameworks
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from distdl_jupyter.core.failure import Failure
-    from distdl_jupyter.core.logline import LogLine
-    from distdl_jupyter.core.rank import RankView
+    from distdl_jupyter.core.failure import Failure, RankView
+    from distdl_jupyter.core.logfile import LogLine
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.view import JobView
     from distdl_jupyter.views.step_times import StepTimesShown

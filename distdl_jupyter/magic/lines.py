@@ -21,7 +21,7 @@ from distdl_jupyter.views.job_table import JobTable
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.handle import Checks, ClusterList
-    from distdl_jupyter.core.logline import LogLine
+    from distdl_jupyter.core.logfile import LogLine
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.views.checkpoints import CheckpointList
     from distdl_jupyter.views.correctness import ComparisonShown

@@ -54,8 +54,8 @@ def _badge(ranks: Sequence[int], *, every: bool = False) -> dict[str, str]:
     """Return ranks as the log writes them: a single one in its colour, several, or all that there are, in grey."""
     if len(ranks) > 1 or every:
         return {"said": spans(ranks), "colour": "", "classes": "dd-rn"}
-    number = ranks[0] % len(theme.LIGHT.ranks)
-    colour = f"color-mix(in srgb,var(--dd-rank-{number},{theme.LIGHT.ranks[number]}) 72%,{THEME['ink']})"
+    number = ranks[0] % len(theme.RANKS)
+    colour = f"color-mix(in srgb,var(--dd-rank-{number},{theme.RANKS[number]}) 72%,{THEME['ink']})"
     return {"said": spans(ranks), "colour": colour, "classes": f"dd-rn dd-rank-{number}"}
 
 

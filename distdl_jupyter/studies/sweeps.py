@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter import capture
 from distdl_jupyter.core import atomic_write, space
-from distdl_jupyter.core.checkpoints import more_is_better
 from distdl_jupyter.core.errors import (
     InvalidSpec,
     JobFailed,
@@ -29,7 +28,7 @@ from distdl_jupyter.core.errors import (
 )
 from distdl_jupyter.core.events import JobLock
 from distdl_jupyter.core.humanize import short_id
-from distdl_jupyter.core.options import MAX_PROCESSES
+from distdl_jupyter.core.options import MAX_PROCESSES, more_is_better
 from distdl_jupyter.core.source import parse
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State

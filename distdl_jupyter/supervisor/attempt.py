@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.backends.base import Backend
     from distdl_jupyter.clusters.base import Run, Unkillable
-    from distdl_jupyter.core.rank import RankView
+    from distdl_jupyter.core.failure import RankView
     from distdl_jupyter.supervisor.control import ControlReader
     from distdl_jupyter.supervisor.profiler import ProfileCollector
     from distdl_jupyter.supervisor.recorder import EventRecorder

@@ -25,7 +25,8 @@ from distdl_jupyter.core.humanize import duration, plural
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distdl_jupyter.core.events import Event, LineFile
+    from distdl_jupyter.core.events import Event
+    from distdl_jupyter.core.parts import LineFile
     from distdl_jupyter.core.store import JobFolder
 
 #: Bytes that may be held before what a job writes without end, and another event replaces, is left out.

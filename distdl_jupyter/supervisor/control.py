@@ -21,7 +21,7 @@ import threading
 import time
 from typing import IO, TYPE_CHECKING, Any
 
-from distdl_jupyter.core import disk, disk_reserve, events, limits, locks
+from distdl_jupyter.core import disk_reserve, events, limits, locks
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import permissions, processes
 
@@ -95,7 +95,7 @@ def request(control: Path, action: str, **fields: Any) -> None:
     """Append a request ("cancel" with ``now``, ``reason``) for the supervisor. Raises DiskRefused."""
     # The first byte ends what another request could not write whole: none is ever glued to it.
     line = b"\n" + json.dumps({"type": action, **fields}).encode() + b"\n"
-    with disk.writing(control):
+    with limits.writing(control):
         try:
             _append(control, line)
         except OSError:
@@ -108,7 +108,7 @@ def request(control: Path, action: str, **fields: Any) -> None:
 @contextlib.contextmanager
 def alone(control: Path) -> Iterator[None]:
     """Wait until nobody else asks a job for what it can do once only, and keep others from it. Raises DiskRefused."""
-    with disk.writing(control):
+    with limits.writing(control):
         file = control.open("ab")
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -13,7 +13,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.packing import number_to_json
+from distdl_jupyter.core.events import number_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,8 +11,7 @@ from distdl_jupyter.core.humanize import plural, ranks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distdl_jupyter.core.failure import Failure
-    from distdl_jupyter.core.rank import RankView
+    from distdl_jupyter.core.failure import Failure, RankView
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView
 

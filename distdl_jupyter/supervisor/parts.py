@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import atomic_write, checkpoints, events, pictures
 from distdl_jupyter.core.environment import GitState
-from distdl_jupyter.core.events import VERSION, LineFile
+from distdl_jupyter.core.events import VERSION, encode
 from distdl_jupyter.core.humanize import count, ranks
-from distdl_jupyter.core.packing import encode
+from distdl_jupyter.core.options import keep_rule
+from distdl_jupyter.core.parts import LineFile
 from distdl_jupyter.core.parts import Part as FilePart
-from distdl_jupyter.core.resources import ResourceBook, ResourceReader, about_frame, sample_frame, torch_frame
+from distdl_jupyter.core.resources import ResourceBook, ResourceReader, sample_line
 from distdl_jupyter.core.state import State
 
 if TYPE_CHECKING:
@@ -246,12 +247,11 @@ def _sentence(apart: list[int], size: int, step: int, same: int) -> str:
 
 
 class ResourceRecorder(Part):
-    """Keeps what ranks and machines use in ``resources.bin``, and notes problems of it while the job runs."""
+    """Keeps what ranks and machines use in ``resources.jsonl``, and notes problems of it while the job runs."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         super().__init__(recorder)
-        self._path = recorder.folder.resources
-        self._reader = ResourceReader(self._path)
+        self._reader = ResourceReader(recorder.folder.resources)
         self._book = ResourceBook(self._reader.about, curves=False)
         #: When the last sample of each node was taken: another supervisor may read those of an earlier one again.
         self._last: dict[int, float] = {}
@@ -261,15 +261,10 @@ class ResourceRecorder(Part):
         self._begun: float | None = None
         self._noted: set[tuple[str, int]] = set()
         self._check_at = 0.0
-        self._file = -1
+        self._file: LineFile | None = None
         with contextlib.suppress(OSError):
-            self._go_on()
-
-    def _go_on(self) -> None:
-        """Open the file and go on behind its last whole frame."""
-        self._follow()
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        os.ftruncate(self._file, self._reader.cursor)
+            self._follow()
+            self._file = LineFile(FilePart(0, recorder.folder.resources))
 
     def _follow(self) -> None:
         for sample in self._reader.all():
@@ -286,7 +281,7 @@ class ResourceRecorder(Part):
         """Keep samples, and note what they say."""
         for node, data in samples:
             # A machine's agent says what it likes; what is no sample is left out.
-            with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError, struct.error, OSError):
+            with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError):
                 self._keep(node, data)
         if samples and time.monotonic() >= self._check_at:
             self._check_at = time.monotonic() + _CHECK_SECONDS
@@ -294,15 +289,10 @@ class ResourceRecorder(Part):
 
     def _keep(self, node: int, data: Mapping[str, Any]) -> None:
         t = float(data["t"])
-        if t < self._last.get(node, 0.0) + self._pause(t) or self._file < 0:
+        if t < self._last.get(node, 0.0) + self._pause(t) or self._file is None:
             return
-        about = data.get("about")
-        content = (b"" if about is None else about_frame(node, t, about)) + sample_frame(node, data)
-        if self._new_torch:
-            content = torch_frame(t, self._new_torch) + content
-            self._new_torch = {}
-        if os.write(self._file, content) < len(content):
-            os.ftruncate(self._file, self._reader.cursor)
+        self._file.append(sample_line(node, data, self._new_torch))
+        self._new_torch = {}
         self._follow()
 
     def _pause(self, t: float) -> float:
@@ -327,8 +317,8 @@ class ResourceRecorder(Part):
 
     def close(self) -> None:
         """Close the file."""
-        if self._file >= 0:
-            os.close(self._file)
+        if self._file is not None:
+            self._file.close()
 
 
 class CheckpointKeeper:
@@ -339,7 +329,7 @@ class CheckpointKeeper:
     """
 
     def __init__(self, folder: JobFolder, kept: str) -> None:
-        self._folder, self._keep = folder, checkpoints.keep(kept)
+        self._folder, self._keep = folder, keep_rule(kept)
         self._book: SeriesBook | None = None
         self._cursor = 0
         self._ended = threading.Event()
@@ -363,7 +353,7 @@ class CheckpointKeeper:
         new, self._cursor = events.read_all(self._folder.events, self._cursor)
         for event in new:
             self._book.apply(event)
-        for checkpoint in self._keep.superfluous(checkpoints.of_job(self._folder, self._book), now):
+        for checkpoint in checkpoints.superfluous(self._keep, checkpoints.of_job(self._folder, self._book), now):
             with contextlib.suppress(OSError):  # gone already, or the disk fails: the training goes on
                 checkpoints.remove(checkpoint)
                 self.removed += 1

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import stacks
 from distdl_jupyter.core.failure import CRASHES
-from distdl_jupyter.core.logline import last_lines
-from distdl_jupyter.core.stacknames import Names, sources
-from distdl_jupyter.core.threads import parse
+from distdl_jupyter.core.logfile import last_lines
+from distdl_jupyter.core.threads import Names, parse, sources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from distdl_jupyter.core.rank import RankView
+    from distdl_jupyter.core.failure import RankView
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.threads import Frame, Thread
 

@@ -69,7 +69,7 @@ class Wait:
         if view != self._shown and self._may_write(_NOTE if view.place <= _FRONT else _NOTE_BEHIND):
             self._shown = view
             self._recorder.phase("stage", view.why)
-            self._recorder.write("queue", **view.to_json())
+            self._recorder.write("queue", **dataclasses.asdict(view))
 
     def _may_write(self, pause: float) -> bool:
         """Limit the events: other users can change what a waiting job sees as often as they like."""

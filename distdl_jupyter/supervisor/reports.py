@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from distdl_jupyter.core.events import number_from_json
 from distdl_jupyter.worker.pictures import LARGEST
 from distdl_jupyter.worker.step_times import HEAD
 
@@ -100,7 +99,7 @@ class _Metric(Report, tag="metric"):
     again: bool = False
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
-        values = {name: number_from_json(value) for name, value in self.values.items()}
+        values = {name: float(value) for name, value in self.values.items()}
         recorder.metric(rank, self.step, values, again=self.again)
 
 

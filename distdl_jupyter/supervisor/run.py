@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from distdl_jupyter.clusters.base import Run
-    from distdl_jupyter.core.rank import RankView
+    from distdl_jupyter.core.failure import RankView
     from distdl_jupyter.core.redact import Redactor
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder

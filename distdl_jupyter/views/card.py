@@ -13,9 +13,8 @@ from typing import Any, Literal, get_args
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.collectives import Collective
-from distdl_jupyter.core.failure import Failure, crash, describe, has_failed, is_echo, is_lost
+from distdl_jupyter.core.failure import Failure, RankView, crash, describe, has_failed, is_echo, is_lost
 from distdl_jupyter.core.queue import QueueView
-from distdl_jupyter.core.rank import RankView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView, Phase, Picture, ProfileView, Restart, StagingView, Stall, StopView

@@ -7,18 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import humanize
+from distdl_jupyter.core import humanize, theme
 from distdl_jupyter.core.environment import UNKNOWN, JobEnvironment
-from distdl_jupyter.core.figure import HEIGHT, WIDTH, Look, Plot, chosen_value_axis, layout_of, legend_rows, steps_axis
-from distdl_jupyter.core.theme import DARK, LIGHT, Theme
-from distdl_jupyter.core.traces import Trace, drawable
+from distdl_jupyter.core.figure import Trace, layout, line_trace, step_range, value_range
 from distdl_jupyter.views.curve import Curve
 from distdl_jupyter.views.job_page import spec_rows
 from distdl_jupyter.views.job_table import default_metric
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.curves import Band
-    from distdl_jupyter.core.scale import Axis
     from distdl_jupyter.core.series import SeriesBook
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView
@@ -66,47 +63,43 @@ def _reporting_jobs(jobs: Sequence[ComparedJob], name: str) -> int:
     return sum(name in job.view.metrics for job in jobs)
 
 
-def compared_curve(
-    jobs: Sequence[ComparedJob], metric: str, *, dark: bool = False, width: int | None = None, height: int | None = None
-) -> Curve:
+def compared_curve(jobs: Sequence[ComparedJob], metric: str) -> Curve:
     """Return the means over ranks of one metric as a figure with one line per job, and its summary."""
-    theme = DARK if dark else LIGHT
-    look = Look(theme, log=False, width=width or WIDTH, height=height or HEIGHT, highlight=None)
     bands = [job.book.band(metric) for job in jobs]
     rows = [row for band in bands for row in band.rows]
-    y, note = chosen_value_axis([row.mean for row in rows if row.mean is not None], look)
-    lines = [_line(number, job, band, y, theme) for number, (job, band) in enumerate(zip(jobs, bands, strict=True))]
-    x = steps_axis([row.step for row in rows], look)
-    layout = layout_of(Plot(lines, x, y, 14, legend_rows(lines, look.width - 60), note, "x unified"), theme, width,
-                       height)  # fmt: skip
-    layout["uirevision"] = metric
+    y = value_range(row.mean for row in rows if row.mean is not None)
+    made = layout(step_range(row.step for row in rows), y)
+    made["uirevision"] = metric
     return Curve(
-        metric=metric, mode="compare", log=False, count=sum(job.book.count(metric) for job in jobs), data=tuple(lines),
-        layout=layout, summary=_summary(metric, jobs, bands), table=(), value="",
-    )  # fmt: skip
+        metric=metric,
+        mode="compare",
+        log=False,
+        count=sum(job.book.count(metric) for job in jobs),
+        data=tuple(_line(number, job, band) for number, (job, band) in enumerate(zip(jobs, bands, strict=True))),
+        layout=made,
+        summary=_summary(metric, jobs, bands),
+        table=(),
+        value="",
+    )
 
 
-def style(number: int, theme: Theme) -> dict[str, Any]:
+def style(number: int) -> dict[str, Any]:
     """Return colour and dash of a job's line: the first four differ in both, the others at least in one."""
-    colours = len(theme.ranks)
+    colours = len(theme.RANKS)
     dash = _DASHES[(number + number // colours) % len(_DASHES)]
-    return {"color": theme.ranks[number % colours], "dash": dash, "width": 2}
+    return {"color": theme.RANKS[number % colours], "dash": dash, "width": 2}
 
 
-def _line(number: int, job: ComparedJob, band: Band, y: Axis, theme: Theme) -> Trace:
+def _line(number: int, job: ComparedJob, band: Band) -> Trace:
     title = job.spec.name if len(job.spec.name) <= _TITLE else f"{job.spec.name[: _TITLE - 1]}…"
     name = html.escape(f"{title} {humanize.short_id(job.spec.id)}")
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "showlegend": True,
-        "x": [row.step for row in band.rows],
-        "y": [drawable(row.mean, y) for row in band.rows],
-        "connectgaps": False,
-        "line": style(number, theme),
-        "hovertemplate": f"{name}  <b>%{{y:,.4~g}}</b><extra></extra>",
-    }
+    return line_trace(
+        name,
+        [row.step for row in band.rows],
+        [row.mean for row in band.rows],
+        line=style(number),
+        hovertemplate=f"{name}  <b>%{{y:,.4~g}}</b><extra></extra>",
+    )
 
 
 def _summary(metric: str, jobs: Sequence[ComparedJob], bands: Sequence[Band]) -> str:

@@ -75,12 +75,10 @@ def label(view: JobView, name: str) -> str:
 
 
 def curve(
-    book: SeriesBook, metric: str, *, mode: Mode = "band", log: bool = False, dark: bool = False,
-    width: int | None = None, height: int | None = None, earlier: Earlier | None = None,
-) -> Curve:  # fmt: skip
+    book: SeriesBook, metric: str, *, mode: Mode = "band", log: bool = False, earlier: Earlier | None = None
+) -> Curve:
     """Return a metric with its figure, its summary and its table (see ``core.figure.figure`` for the options)."""
-    drawn = figure(book, metric, mode=mode, log=log, dark=dark, width=width, height=height,
-                   earlier=earlier)  # fmt: skip
+    drawn = figure(book, metric, mode=mode, log=log, earlier=earlier)
     band = book.band(metric)
     return Curve(
         metric=metric,

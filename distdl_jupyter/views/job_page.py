@@ -21,8 +21,8 @@ from distdl_jupyter.views.wire import finite
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from distdl_jupyter.core.failure import RankView
     from distdl_jupyter.core.log import LogBook, Row
-    from distdl_jupyter.core.rank import RankView
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView
 

@@ -142,7 +142,7 @@ class ResourceTable(table.Display, Sequence[ResourceSample]):
         """
         import pandas as pd
 
-        own, machine = list(RankUse.__dataclass_fields__), list(NodeUse.__dataclass_fields__)
+        own, machine = list(RankUse.__dataclass_fields__), list(NodeUse.__struct_fields__)
         rows = [
             (one.t, rank, self.book.about.get(one.node, About()).host, *(getattr(use, name) for name in own),
              *(getattr(one.machine, name) for name in machine))
@@ -158,7 +158,7 @@ class ResourceTable(table.Display, Sequence[ResourceSample]):
         import plotly.graph_objects as go
         from plotly.subplots import make_subplots
 
-        from distdl_jupyter.core.theme import LIGHT
+        from distdl_jupyter.core.theme import rank_line
 
         names = [name for name in CURVES if name in self.book.curves.names]
         figure = make_subplots(rows=max(1, len(names)), cols=1, shared_xaxes=True, vertical_spacing=0.04)
@@ -166,7 +166,7 @@ class ResourceTable(table.Display, Sequence[ResourceSample]):
             for line in self.book.curves.lines(name):
                 whole = name in ("disk", "network")
                 label = self._host_of(line.rank) or "node" if whole else f"rank {line.rank}"
-                look = {"color": LIGHT.rank_colour(line.rank), "dash": LIGHT.rank_dash(line.rank), "width": 1.5}
+                look = {**rank_line(line.rank), "width": 1.5}
                 trace = go.Scatter(x=line.steps, y=line.values, name=label, line=look, mode="lines")
                 figure.add_trace(trace.update(legendgroup=label, showlegend=row == 1), row=row, col=1)
             title, unit = TITLES[name]

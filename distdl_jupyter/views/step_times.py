@@ -6,10 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import table
+from distdl_jupyter.core import table, theme
 from distdl_jupyter.core.humanize import count, number, plural
 from distdl_jupyter.core.step_times import PARTS, RankTime, StepTime, StepTimes, Straggler
-from distdl_jupyter.core.theme import LIGHT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,12 +74,12 @@ class StepTimesShown(table.Display, StepTimes):
 
 def _look(part: str, slow: list[bool]) -> dict[str, Any]:
     """Return plotly's marker of a part: solid, waiting hatched, the rest hollow; orange for those that are slow."""
-    colours = [LIGHT.slow if one else LIGHT.parts[part] for one in slow]
+    colours = [theme.SLOW if one else theme.PARTS[part] for one in slow]
     if part == "waiting":
-        return {"color": colours, "pattern": {"shape": "/", "fgcolor": LIGHT.hatch, "size": 5, "solidity": 0.25}}
+        return {"color": colours, "pattern": {"shape": "/", "fgcolor": theme.HATCH, "size": 5, "solidity": 0.25}}
     if part == "rest":
-        inside = [LIGHT.slow if one else LIGHT.surface for one in slow]
-        return {"color": inside, "line": {"color": LIGHT.parts[part], "width": 1}}
+        inside = [theme.SLOW if one else theme.SURFACE for one in slow]
+        return {"color": inside, "line": {"color": theme.PARTS[part], "width": 1}}
     return {"color": colours}
 
 

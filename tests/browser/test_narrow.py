@@ -74,7 +74,7 @@ def test_no_label_of_a_curve_covers_another_one(
             what="the curve in its width",
         )
         labels = plot.evaluate(
-            "(plot) => [...plot.querySelectorAll('.xtick text, .ytick text, .annotation-text, .textpoint text')]"
+            "(plot) => [...plot.querySelectorAll('.xtick text, .ytick text, .xtitle, .textpoint text')]"
             ".filter((text) => text.textContent)"
             ".map((text) => [text.textContent, text.getBoundingClientRect().toJSON()])"
         )

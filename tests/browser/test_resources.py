@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from distdl_jupyter.core.events import VERSION
-from distdl_jupyter.core.resources import about_frame, sample_frame
+from distdl_jupyter.core.resources import sample_line
 from tests.browser.conftest import Book
 from tests.widgets.recorded import Recording
 
@@ -24,12 +24,11 @@ GB = 1e9
 def write_samples(path: Path, seconds: int, *, until: float) -> None:
     """Write what four ranks on two hosts with GPUs used; the memory of rank 3 grows towards the limit of its host."""
     with path.open("wb") as file:
-        for node, host in enumerate(("gpu1", "gpu2")):
-            gpus = [{"number": n, "name": "A10", "memory": 24 * GB, "ranks": [2 * node + n]} for n in range(2)]
-            file.write(about_frame(node, until, {"host": host, "cores": 8, "gpus": gpus}))
         for second in range(seconds):
-            for node in range(2):
-                file.write(sample_frame(node, sample(node, second, until - seconds + second)))
+            for node, host in enumerate(("gpu1", "gpu2")):
+                gpus = [{"number": n, "name": "A10", "memory": 24 * GB, "ranks": [2 * node + n]} for n in range(2)]
+                about = {"host": host, "cores": 8, "gpus": gpus}
+                file.write(sample_line(node, {**sample(node, second, until - seconds + second), "about": about}))
 
 
 def sample(node: int, second: int, t: float) -> dict[str, Any]:

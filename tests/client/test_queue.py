@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import time
+from dataclasses import asdict
 
 import pytest
 
@@ -213,7 +214,7 @@ def test_where_the_order_cannot_be_changed_from_here_no_other_priority_is_said(d
     lock = JobLock.acquire(folder.lock)
     folder = store.publish(folder)
     recorder = EventRecorder(folder, spec)
-    recorder.write("queue", **QueueView(host="Slurm", is_fixed=True).to_json())
+    recorder.write("queue", **asdict(QueueView(host="Slurm", is_fixed=True)))
     try:
         with pytest.raises(ClusterRefused, match="is queued on Slurm, so its order cannot be changed here"):
             prioritize(folder.id, 5)

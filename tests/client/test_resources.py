@@ -50,7 +50,7 @@ def test_a_rank_that_burns_a_core_and_one_that_holds_memory_are_told_apart(tmp_p
 def test_a_job_without_samples_says_so(tmp_path):
     from distdl_jupyter.views.resources import ResourceTable
 
-    table = ResourceTable(tmp_path / "resources.bin")
+    table = ResourceTable(tmp_path / "resources.jsonl")
     assert (len(table), repr(table)[:11], len(table.to_pandas())) == (0, "No samples.", 0)
-    table = ResourceTable(tmp_path / "resources.bin", may_come=True)
+    table = ResourceTable(tmp_path / "resources.jsonl", may_come=True)
     assert (len(table), repr(table)[:15]) == (0, "No samples yet.")

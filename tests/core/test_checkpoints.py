@@ -7,6 +7,7 @@ import pytest
 
 from distdl_jupyter.core import checkpoints
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.options import keep_rule
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.store import JobFolder
 
@@ -188,7 +189,7 @@ def test_the_newest_and_the_best_are_kept(job, book, text, kept):
         write(job, f"step-{step}.pt")
     write(job, "last.pt", at=3000.0)
     known = checkpoints.of_job(job, book)
-    for one in checkpoints.keep(text).superfluous(known, now=2100.0):
+    for one in checkpoints.superfluous(keep_rule(text), known, now=2100.0):
         checkpoints.remove(one)
     assert [name for name in paths(job, book) if name != "last.pt"] == kept
     assert (job.checkpoints / "last.pt").exists()
@@ -201,7 +202,7 @@ def test_what_is_no_step_of_a_series_stays_and_files_of_one_step_stay_together(j
         for name in (f"step-{step}.pt", f"optimizer-step-{step}.pt", f"generator/step-{step}.pt", f"part0-of-{step}.pt",
                      f"part1-of-{step}.pt"):  # fmt: skip
             write(job, name, at=1000.0 + step)
-    gone = {one.path for one in checkpoints.keep("last 2").superfluous(checkpoints.of_job(job, book), now=2100.0)}
+    gone = {one.path for one in checkpoints.superfluous(keep_rule("last 2"), checkpoints.of_job(job, book), now=2100.0)}
     assert gone == {"step-10.pt", "optimizer-step-10.pt", "generator/step-10.pt", "part0-of-10.pt", "part1-of-10.pt"}
 
 
@@ -213,14 +214,14 @@ def test_what_a_link_leads_to_stays(job, book):
     (job.checkpoints / "links").mkdir()
     (job.checkpoints / "links" / "best").symlink_to("../global_step20/model.pt")
     (job.checkpoints / "links" / "round").symlink_to("round")
-    gone = {one.path for one in checkpoints.keep("last 1").superfluous(checkpoints.of_job(job, book), now=2100.0)}
+    gone = {one.path for one in checkpoints.superfluous(keep_rule("last 1"), checkpoints.of_job(job, book), now=2100.0)}
     assert gone == {"step-20.pt", "step-30.pt", "global_step10", "global_step30"}
 
 
 def test_a_checkpoint_that_may_still_be_written_is_not_deleted(job, book):
     write(job, "step-10.pt", at=2095.0)
     write(job, "step-20.pt", at=2099.0)
-    assert checkpoints.keep("last 1").superfluous(checkpoints.of_job(job, book), now=2100.0) == []
+    assert checkpoints.superfluous(keep_rule("last 1"), checkpoints.of_job(job, book), now=2100.0) == []
 
 
 def test_deleting_a_folder_leaves_what_its_links_lead_to(job, tmp_path):
@@ -237,5 +238,5 @@ def test_deleting_a_folder_leaves_what_its_links_lead_to(job, tmp_path):
 @pytest.mark.parametrize("text", ["3", "last", "last 0", "best 2 of loss", "last 2, best of loss", "last -1"])
 def test_other_words_are_refused_with_an_example(text):
     with pytest.raises(InvalidSpec, match="how many of the newest") as refused:
-        checkpoints.keep(text)
+        keep_rule(text)
     assert "last 3" in refused.value.hint

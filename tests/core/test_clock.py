@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from distdl_jupyter.core import clock as module
-from distdl_jupyter.core.clock import Clock
+from distdl_jupyter.core import events as module
+from distdl_jupyter.core.events import Clock
 
 
 @pytest.fixture

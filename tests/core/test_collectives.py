@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import msgspec
 import pytest
 
 from distdl_jupyter.core import collectives
@@ -18,6 +19,7 @@ def called(operation, number, *, sizes=([3],), dtype="float", waiting=True, grou
 
 def explained(reports, states=None, stands=None):
     states = dict.fromkeys(reports, "") | (states or {})
+    reports = {rank: collectives.read({"operations": operations})[0] for rank, operations in reports.items()}
     places = dict.fromkeys(reports, lambda frames: "In [7], line 12")
     table = collectives.rows(reports, states, places)
     return table, collectives.explain(table, reports, stands or {})
@@ -75,7 +77,7 @@ def test_ranks_that_are_alike_share_a_row_and_nothing_is_said_while_all_go_on():
 
 def test_a_row_comes_back_from_an_event():
     (row,), _ = explained({0: [called("all_reduce", 3)]})
-    assert collectives.of_json(dataclasses.asdict(row)) == row
+    assert msgspec.convert(dataclasses.asdict(row), collectives.Collective) == row
 
 
 @pytest.mark.parametrize("report", [None, [], {}, {"operations": 3}, {"operations": [None, {}, {"frames": [[1]]}]}])

@@ -6,14 +6,15 @@ import time
 
 import plotly.graph_objects as go
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core.figure import figure
-from distdl_jupyter.core.series import SeriesBook
-from distdl_jupyter.core.theme import DARK, LIGHT
+from distdl_jupyter.core import theme
+from distdl_jupyter.core.figure import figure, step_range, value_range
+from distdl_jupyter.core.series import MAX_STEP, SeriesBook
 from tests.selection import few_or_all
 
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
 POINTS = st.lists(
     st.tuples(st.integers(0, 11), st.one_of(st.integers(0, 2000).map(float), st.floats(-1e21, 1e21)), st.floats()),
     max_size=40,
@@ -54,32 +55,31 @@ def test_any_curve_is_a_valid_figure(points, mode, log, standalone):
 def test_the_band_says_mean_extent_time_and_ranks():
     made = figure(story(), "loss")
     mean = named(made, "mean of 4")
-    assert mean["line"] == {"color": LIGHT.curve, "width": 2}
+    assert mean["line"] == {"color": theme.CURVE, "width": 2}
     assert (mean["x"][0], mean["y"][0]) == (0.0, pytest.approx(2.015))
     clock = time.strftime("%H:%M:%S", time.localtime(1.8e9))
     assert mean["customdata"][0] == [clock, pytest.approx(2.03), 2.0, 3, 0]
     assert named(made, "min to max")["fillcolor"].endswith("0.22)")
     end = named(made, "last")
     assert (end["x"], end["text"]) == ([744.0], ["<b>0.191</b>"])
-    assert [note["text"] for note in made["layout"]["annotations"]] == ["step"]
-    assert made["layout"]["xaxis"]["ticktext"] == ["0", "200", "400", "600"]
-    assert not made["layout"]["xaxis"]["showgrid"]
+    assert made["layout"]["annotations"] == []
+    assert made["layout"]["xaxis"]["range"] == [0, 750]
 
 
 def test_each_rank_has_its_colour_and_dash_and_value():
-    made = figure(story(8), "loss", mode="ranks", dark=True)
+    made = figure(story(8), "loss", mode="ranks")
     lines = [trace for trace in made["data"] if trace["name"].startswith("rank")]
-    assert [line["line"]["color"] for line in lines] == [*DARK.ranks, *DARK.ranks]
+    assert [line["line"]["color"] for line in lines] == [*theme.RANKS, *theme.RANKS]
     assert [line["line"]["dash"] for line in lines] == ["solid"] * 4 + ["dash"] * 4
     assert (lines[3]["name"], lines[3]["meta"]) == ("rank 3  %{meta[0]}", ["0.206"])
     assert not named(made, "min to max")["visible"]
 
 
-def test_above_eight_ranks_all_are_grey_but_the_highlighted():
-    made = figure(story(16), "loss", mode="ranks", highlight=5)
+def test_above_eight_ranks_all_are_grey():
+    made = figure(story(16), "loss", mode="ranks")
     lines = [trace for trace in made["data"] if trace["type"] == "scatter" and "rank" in trace["name"]]
-    assert [line["line"]["color"] for line in lines] == [LIGHT.grey] * 16 + [LIGHT.ranks[1]]
-    assert [line["name"] for line in lines if line["showlegend"]] == ["16 ranks", "rank 5  %{meta[0]}"]
+    assert [line["line"]["color"] for line in lines] == [theme.GREY] * 16
+    assert [line["name"] for line in lines if line["showlegend"]] == ["16 ranks"]
 
 
 def test_long_lines_of_ranks_stand_on_their_extent():
@@ -105,7 +105,7 @@ def test_a_training_that_ends_in_nan_says_so_at_its_end():
     made = figure(book_of([(0, 1.0, 1.0), (0, 2.0, math.nan)]), "loss")
     end = named(made, "last")
     assert end["text"] == ["<b>nan</b>"]
-    assert end["textfont"]["color"] == LIGHT.warn
+    assert end["textfont"]["color"] == theme.WARN
 
 
 def test_log_needs_positive_values_and_says_so():
@@ -114,7 +114,6 @@ def test_log_needs_positive_values_and_says_so():
     assert "The log scale shows only values above 0." in [note["text"] for note in made["layout"]["annotations"]]
     mixed = figure(book_of([(0, 1.0, -1.0), (0, 2.0, 2.0)]), "loss", log=True)
     assert mixed["layout"]["yaxis"]["type"] == "log"
-    assert named(mixed, "mean")["y"] == [None, 2.0]
 
 
 def test_a_users_name_is_no_markup():
@@ -124,24 +123,15 @@ def test_a_users_name_is_no_markup():
     assert "javascript" not in json.dumps(made["data"])
 
 
-def test_sizes_reach_the_layout():
-    layout = figure(story(), "loss", width=800, height=400)["layout"]
-    assert (layout["width"], layout["height"], layout["autosize"]) == (800, 400, False)
-    assert len(layout["yaxis"]["tickvals"]) >= 5
-    assert "width" not in figure(story(), "loss")["layout"]
-
-
-def test_what_stands_on_the_edge_is_drawn_whole_within_margins_that_stay():
+def test_marks_on_the_edge_are_drawn_whole():
     made = figure(book_of([(0, 1.0, 1.0), (0, 2.0, math.nan), (0, 3.0, 2.0)]), "loss")
     assert [named(made, name)["cliponaxis"] for name in ("last", "nan")] == [False, False]
-    assert made["layout"]["margin"]["autoexpand"] is False
 
 
 def test_text_reaches_its_contrast_on_its_surface():
-    for theme in (LIGHT, DARK):
-        for colour in (*theme.ranks, theme.curve, theme.warn):
-            assert contrast(colour, theme.surface) >= 3, colour
-        assert contrast(theme.curve, theme.surface) >= 4.5
+    for colour in (*theme.RANKS, theme.CURVE, theme.WARN):
+        assert contrast(colour, theme.SURFACE) >= 3, colour
+    assert contrast(theme.CURVE, theme.SURFACE) >= 4.5
 
 
 def contrast(one, other):
@@ -174,3 +164,34 @@ def test_a_single_spike_among_many_points_is_drawn():
     of_rank = [value for trace in figure(book, "loss", mode="ranks")["data"] for value in trace.get("y", ())]
     assert {-7.0, 9.0} <= {value for value in of_rank if value is not None}
     assert book.series("loss", 0).count == steps
+
+
+def holds(ends, values):
+    low, high = ends
+    slack = 1e-6 * (high / 2 - low / 2)
+    assert math.isfinite(low)
+    assert math.isfinite(high)
+    assert low < high
+    assert all(low - slack <= value <= high + slack for value in values)
+
+
+@given(st.lists(FINITE, max_size=5), st.booleans())
+@example([5e-324], log=False)
+@example([1.7e308, -1.7e308], log=False)
+@example([1e16, 1e16 + 2], log=False)
+def test_every_value_is_within_its_axis(values, log):
+    shown = [min(1e300, max(-1e300, value)) for value in values if not log or value > 1e-300]
+    holds(value_range(values, log=log), shown)
+
+
+@given(st.floats(-MAX_STEP, MAX_STEP), st.floats(-MAX_STEP, MAX_STEP))
+@example(0.0, 5e-324)
+@example(MAX_STEP, MAX_STEP)
+def test_every_step_is_within_its_axis(one, other):
+    holds(step_range([one, other]), [one, other])
+
+
+def test_the_axis_of_steps_grows_in_steps():
+    ends = [step_range([0, step])[1] for step in range(1, 2000)]
+    assert ends == sorted(ends)
+    assert len(set(ends)) < 400

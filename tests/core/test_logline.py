@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from distdl_jupyter.core import logfile, logline, parts
+from distdl_jupyter.core import logfile, parts
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,8 @@ def long(tmp_path_factory):
 @pytest.mark.parametrize("many", [0, 1, 7, 10_000, 100_000])
 def test_the_last_lines_are_the_end_of_all(long, rank, many):
     found = [event for batch, _ in logfile.batches(long) for event in batch]
-    every = [line for line in logline.lines_of(found) if rank is None or line.rank == rank]
-    last, cursor = logline.last_lines(long, many, rank)
+    every = [line for line in logfile.lines_of(found) if rank is None or line.rank == rank]
+    last, cursor = logfile.last_lines(long, many, rank)
     assert last == (every[-many:] if many else [])
     assert cursor == long.stat().st_size - len(b'{"v":1,')
 
@@ -35,9 +35,9 @@ def test_the_last_lines_are_the_end_of_all(long, rank, many):
 def test_little_is_read_for_a_few_lines(long, monkeypatch):
     real, read = parts.read, []
     monkeypatch.setattr(parts, "read", lambda path, at, limit: read.append(limit) or real(path, at, limit))
-    assert len(logline.last_lines(long, 50)[0]) == 50
-    assert sum(read) < 2 * logline._NEAR < long.stat().st_size / 4
+    assert len(logfile.last_lines(long, 50)[0]) == 50
+    assert sum(read) < 2 * logfile._NEAR < long.stat().st_size / 4
 
 
 def test_a_job_that_has_said_nothing_has_no_last_lines(tmp_path):
-    assert logline.last_lines(tmp_path / "log.jsonl", 5) == ([], 0)
+    assert logfile.last_lines(tmp_path / "log.jsonl", 5) == ([], 0)

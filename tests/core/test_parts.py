@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from distdl_jupyter.core import logfile, parts
 from distdl_jupyter.core.events import EventWriter
-from distdl_jupyter.core.logline import last_lines, lines_of
+from distdl_jupyter.core.logfile import last_lines, lines_of
 from distdl_jupyter.core.logwindow import LogWindow
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder

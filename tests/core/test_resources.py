@@ -1,39 +1,53 @@
-"""The file of samples is small, survives a torn end, and marks what goes wrong while it does."""
+"""The file of samples survives a torn end, and marks tell what goes wrong as long as it does."""
 
 import itertools
+from itertools import zip_longest
 
 import pytest
 
-from distdl_jupyter.core.resources import (
-    Decoder,
-    ResourceBook,
-    ResourceReader,
-    about_frame,
-    sample_frame,
-    torch_frame,
-)
+from distdl_jupyter.core.resources import ResourceBook, ResourceReader, sample_line
 
 GB = 1e9
-NODE = {"cpu": 200.0, "memory": 4 * GB, "limit": 16 * GB, "disk_read": 1e6, "disk_written": None, "received": 5.0,
-        "sent": 7.0}  # fmt: skip
-GPUS = [{"number": rank, "name": "A", "memory": 24 * GB, "ranks": [rank]} for rank in range(8)]
+NODE = {
+    "cpu": 200.0,
+    "memory": 4 * GB,
+    "limit": 16 * GB,
+    "disk_read": 1e6,
+    "disk_written": None,
+    "received": 5.0,
+    "sent": 7.0,
+}
+ABOUT = {
+    "host": "gpu2",
+    "gpus": [{"number": rank, "name": "A", "memory": 24 * GB, "ranks": [rank]} for rank in range(8)],
+}
 
 
 def sample(t, ranks, gpus=None, **node):
-    return {"t": t, "node": {**NODE, **node}, "ranks": {str(rank): both for rank, both in ranks.items()},
-            "gpus": {str(number): three for number, three in (gpus or {}).items()}}  # fmt: skip
+    return {
+        "t": t,
+        "node": {**NODE, **node},
+        "ranks": {str(rank): both for rank, both in ranks.items()},
+        "gpus": {str(number): three for number, three in (gpus or {}).items()},
+    }
 
 
-def fold(samples, *, about=None):
-    decoder = Decoder()
-    book = ResourceBook(decoder.about)
-    frames = [about_frame(0, 0.0, about or {"host": "gpu2", "gpus": GPUS})] + [sample_frame(0, one) for one in samples]
-    for one in decoder.feed(b"".join(frames))[0]:
-        book.apply(one)
-    return book, book.marks()
+@pytest.fixture
+def fold(tmp_path):
+    def fold(samples, torch=()):
+        path = tmp_path / "resources.jsonl"
+        lines = [sample_line(0, {**one, "about": ABOUT}, memory) for one, memory in zip_longest(samples, torch)]
+        path.write_bytes(b"".join(lines))
+        reader = ResourceReader(path)
+        book = ResourceBook(reader.about)
+        for one in reader.all():
+            book.apply(one)
+        return book, book.marks()
+
+    return fold
 
 
-def test_what_is_written_is_read():
+def test_what_is_written_is_read(fold):
     book, marks = fold([sample(10.0, {0: [84.0, 3 * GB], 1: [None, None]}, {1: [57, 3.1 * GB, 250.5]})])
     (one,) = book.nodes.values()
     assert one.ranks[0].cpu == 84
@@ -47,32 +61,29 @@ def test_what_is_written_is_read():
     assert marks == []
 
 
-def test_a_day_of_eight_ranks_with_gpus_takes_less_than_20_mb():
-    one = sample_frame(
-        0, sample(1e9, {rank: [84.0, 3 * GB] for rank in range(8)}, {n: [57, GB, 250] for n in range(8)})
-    )
-    assert 86400 * len(one) < 20e6
+def test_a_day_of_eight_ranks_with_gpus_takes_less_than_40_mb():
+    line = sample_line(0, sample(1e9, {r: [84.0, 3 * GB] for r in range(8)}, {n: [57, GB, 250] for n in range(8)}))
+    assert 86400 * len(line) < 40e6
 
 
-def test_a_torn_end_is_read_when_it_is_whole_and_unknown_frames_are_passed_over(tmp_path):
-    frames = [sample_frame(0, sample(t, {0: [1.0, GB]})) for t in (1.0, 2.0)]
-    other = b"\x02\x00?" + frames[0][3:13] + b"xx"
-    path = tmp_path / "resources.bin"
-    path.write_bytes(frames[0] + other + frames[1][:-3])
+def test_a_torn_end_is_read_when_it_is_whole_and_other_lines_are_passed_over(tmp_path):
+    lines = [sample_line(0, sample(t, {0: [1.0, GB]})) for t in (1.0, 2.0)]
+    path = tmp_path / "resources.jsonl"
+    path.write_bytes(lines[0][:-2] + b',"new":1}\n' + b'{"t":"now"}\nxx\n' + lines[1][:-3])
     reader = ResourceReader(path)
     assert [one.t for one in reader.all()] == [1.0]
     with path.open("ab") as file:
-        file.write(frames[1][-3:])
+        file.write(lines[1][-3:])
     assert [one.t for one in reader.all()] == [2.0]
 
 
-def test_memory_that_is_nearly_full_names_the_rank_that_uses_most():
+def test_memory_that_is_nearly_full_names_the_rank_that_uses_most(fold):
     _, marks = fold([sample(t, {2: [1.0, GB], 3: [1.0, 14 * GB]}, memory=15.4 * GB) for t in range(3)])
     assert [(mark.kind, mark.rank, mark.host) for mark in marks] == [("memory", 3, "gpu2")]
     assert marks[0].text == ("The memory on gpu2 is 96 % full (600 MB of 16 GB free). Rank 3 uses the most, 14 GB.")
 
 
-def test_memory_that_runs_towards_its_limit_names_the_rank_that_grows():
+def test_memory_that_runs_towards_its_limit_names_the_rank_that_grows(fold):
     grows = [sample(t, {2: [1.0, 2 * GB], 3: [1.0, (1 + t / 10) * GB]}, memory=(4 + t / 10) * GB) for t in range(40)]
     _, marks = fold(grows)
     assert [(mark.kind, mark.rank) for mark in marks] == [("memory", 3)]
@@ -85,12 +96,12 @@ def test_memory_that_runs_towards_its_limit_names_the_rank_that_grows():
     assert fold(grows + held)[1] == []
 
 
-def test_memory_that_grows_for_a_moment_or_hardly_is_no_mark():
+def test_memory_that_grows_for_a_moment_or_hardly_is_no_mark(fold):
     assert fold([sample(t, {3: [1.0, GB]}, memory=(4 + t) * GB) for t in range(5)])[1] == []
     assert fold([sample(t, {3: [1.0, GB]}, memory=(4 + t / 1000) * GB) for t in range(60)])[1] == []
 
 
-def test_gpu_memory_that_grows_steadily_names_the_rank():
+def test_gpu_memory_that_grows_steadily_names_the_rank(fold):
     def of(memory):
         return fold([sample(t, {1: [99.0, GB]}, {1: [90, memory(t) * GB, 60]}) for t in range(70)])[1]
 
@@ -107,20 +118,14 @@ def test_gpu_memory_that_grows_steadily_names_the_rank():
     assert fold(none)[1] == []
 
 
-def test_growing_tensors_are_told_from_memory_that_grows_without_them():
+def test_growing_tensors_are_told_from_memory_that_grows_without_them(fold):
     def of(allocated, memory):
         samples = [sample(t, {1: [99.0, GB]}, {1: [90, memory(t) * GB, 60]}) for t in range(70)]
-        frames = [about_frame(0, 0.0, {"host": "gpu2", "gpus": GPUS})]
-        for t, one in enumerate(samples):
-            frames += [torch_frame(t, {1: (allocated(t) * GB, 12 * GB)}), sample_frame(0, one)]
-        decoder = Decoder()
-        book = ResourceBook(decoder.about)
-        for one in decoder.feed(b"".join(frames))[0]:
-            book.apply(one)
+        book, marks = fold(samples, [{1: (allocated(t) * GB, 12 * GB)} for t in range(70)])
         use = book.ranks[1][1]
         assert (use.torch_allocated, use.torch_reserved) == pytest.approx((allocated(69) * GB, 12 * GB))
         assert "torch_allocated" in book.curves.names
-        return [mark.text for mark in book.marks()]
+        return [mark.text for mark in marks]
 
     (tensors,) = of(lambda t: 2 + t / 20, lambda t: 12)
     assert "The tensors of rank 1 on gpu2 grow by 50 MB per second" in tensors
@@ -132,7 +137,7 @@ def test_growing_tensors_are_told_from_memory_that_grows_without_them():
     assert of(lambda t: 2, lambda t: 12) == []
 
 
-def test_a_gpu_that_idles_for_a_minute_is_named_and_one_that_was_busy_once_is_not():
+def test_a_gpu_that_idles_for_a_minute_is_named_and_one_that_was_busy_once_is_not(fold):
     def of(busy):
         return [sample(t, {1: [99.0, GB]}, {1: [next(busy), GB, 60]}) for t in range(70)]
 
@@ -146,4 +151,4 @@ def test_a_gpu_that_idles_for_a_minute_is_named_and_one_that_was_busy_once_is_no
 @pytest.mark.parametrize("wrong", [{"t": 1.0}, {**sample(1.0, {}), "ranks": {"x": [1, 2]}}])
 def test_what_is_no_sample_is_refused(wrong):
     with pytest.raises((LookupError, TypeError, ValueError)):
-        sample_frame(0, wrong)
+        sample_line(0, wrong)

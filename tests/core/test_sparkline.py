@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core.sparkline import MOST, Trail
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.view import JobView
+from distdl_jupyter.core.view import MOST, JobView, Trail
 
 
 def walked(steps):

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core.failure import first_failure, is_echo
-from distdl_jupyter.core.rank import RankView
+from distdl_jupyter.core.failure import RankView, first_failure, is_echo
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State, may_follow
 from distdl_jupyter.core.view import JobView

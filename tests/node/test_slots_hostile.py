@@ -579,7 +579,7 @@ def test_no_content_of_a_file_is_an_error_or_keeps_others_from_starting(attacker
     shown = repr(queue)
     assert queue._repr_html_()
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
-    json.dumps(queueing.view(third.ask(gpus(3)), gpus(3), {}, 0).to_json(), allow_nan=False)
+    json.dumps(dataclasses.asdict(queueing.view(third.ask(gpus(3)), gpus(3), {}, 0)), allow_nan=False)
 
 
 # turns ------------------------------------------------------------------------------------------

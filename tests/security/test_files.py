@@ -115,8 +115,8 @@ def test_a_data_directory_of_another_user_is_refused():
         os.chown(home, 4321, 4321)
         home.chmod(0o777 | stat.S_ISVTX)
         code = (
-            "import os\nfrom pathlib import Path\nfrom distdl_jupyter.core import private\n"
-            f"home = Path({str(home)!r})\nos.setgid(4322)\nos.setuid(4322)\nprivate.make(home, home / 'jobs')"
+            "import os\nfrom pathlib import Path\nfrom distdl_jupyter.core.store import make_private\n"
+            f"home = Path({str(home)!r})\nos.setgid(4322)\nos.setuid(4322)\nmake_private(home, home / 'jobs')"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
         assert f"{home} belongs to another user (number 4321)." in done.stderr

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from distdl_jupyter.clusters.base import Stream
-from distdl_jupyter.core.packing import number_to_json
+from distdl_jupyter.core.events import number_to_json
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView

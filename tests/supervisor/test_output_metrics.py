@@ -184,7 +184,7 @@ def test_printed_metrics_are_marked_and_folded_like_reported_ones(folder):
     view, book = folded(folder)
     assert view.metrics == recorder.view.metrics
     assert view.output_metrics == ["loss"]
-    assert [note["text"] for note in figure(book, "loss")["layout"]["annotations"]] == ["step", "from the output"]
+    assert [note["text"] for note in figure(book, "loss")["layout"]["annotations"]] == ["from the output"]
     assert metrics(view)[0].from_output
     assert label(view, "loss") == "loss (from the output)"
     assert (view.metrics["loss"].mean, book.count("loss")) == (3, 3)
@@ -200,7 +200,7 @@ def test_reported_metric_replaces_what_was_read_and_ends_the_reading_of_all_rank
     recorder.close()
     view, book = folded(folder)
     assert view.output_metrics == ["accuracy"]
-    assert [note["text"] for note in figure(book, "loss")["layout"]["annotations"]] == ["step"]
+    assert [note["text"] for note in figure(book, "loss")["layout"]["annotations"]] == []
     assert {name: metric.count for name, metric in view.metrics.items()} == {"accuracy": 1, "loss": 1}
     assert [row.step for row in book.band("loss").rows] == [7]
     assert metrics_frame(folder).drop(columns="time").fillna(-1).to_dict("list") == {

@@ -8,7 +8,7 @@ import pytest
 
 from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.core import pictures
-from distdl_jupyter.core.logline import last_lines, lines_of
+from distdl_jupyter.core.logfile import last_lines, lines_of
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.supervisor.log_reader import LineSplitter, RankReport
 from distdl_jupyter.supervisor.recorder import EventRecorder

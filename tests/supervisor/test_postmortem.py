@@ -5,8 +5,7 @@ import json
 import pytest
 
 from distdl_jupyter.core.events import EventWriter
-from distdl_jupyter.core.failure import describe, is_echo
-from distdl_jupyter.core.rank import RankView
+from distdl_jupyter.core.failure import RankView, describe, is_echo
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor import postmortem
 

@@ -5,11 +5,9 @@ import json
 from itertools import combinations
 
 import plotly.graph_objects as go
-import pytest
 
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.spec import Captured, JobSpec, Source
-from distdl_jupyter.core.theme import DARK, LIGHT
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views import compare
 from distdl_jupyter.views.wire import to_json
@@ -69,9 +67,8 @@ def test_each_job_is_one_line_of_means_in_the_given_order():
     json.dumps(to_json(dataclasses.asdict(curve)), allow_nan=False)
 
 
-@pytest.mark.parametrize("theme", [LIGHT, DARK])
-def test_twelve_jobs_are_all_told_apart_and_four_by_colour_alone_and_dash_alone(theme):
-    looks = [(one["color"], one["dash"]) for one in (compare.style(number, theme) for number in range(12))]
+def test_twelve_jobs_are_all_told_apart_and_four_by_colour_alone_and_dash_alone():
+    looks = [(one["color"], one["dash"]) for one in map(compare.style, range(12))]
     assert len(set(looks)) == 12
     for one, other in combinations(looks[:4], 2):
         assert one[0] != other[0]
@@ -80,7 +77,7 @@ def test_twelve_jobs_are_all_told_apart_and_four_by_colour_alone_and_dash_alone(
 
 def test_jobs_without_the_metric_or_with_nothing_finite_have_an_empty_line():
     nothing, nan = subject("aaaaa"), subject("bbbbb", [{"loss": float("nan")}] * 3)
-    curve = compare.compared_curve([nothing, nan], "loss", dark=True, width=900, height=300)
+    curve = compare.compared_curve([nothing, nan], "loss")
     assert curve.data[0]["x"] == []
     assert all(value is None for value in curve.data[1]["y"])
     assert compare.compared_curve([nothing], "").summary == "Curves of no metric: no values yet"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.core.rank import RankView
+from distdl_jupyter.core.failure import RankView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.stacks import taken
 from distdl_jupyter.core.state import State

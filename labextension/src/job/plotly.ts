@@ -1,9 +1,8 @@
 /**
  * Draws a figure that the server made. plotly.js comes in a piece of its own, when the first curve is drawn.
  *
- * The server chooses the ticks for what is to be seen at first; when a user has zoomed in, plotly chooses them. It draws
- * in the colours of light pages; on a dark page those of dark ones are put in their place here, so a new theme waits for
- * no answer.
+ * plotly chooses the ticks. The figure has the colours of light pages; on a dark page they are replaced here, so a new
+ * theme needs no request.
  */
 import { isDark, watchTheme } from '../ui/theme';
 
@@ -13,12 +12,11 @@ export interface Figure {
   layout: Record<string, unknown>;
 }
 
-type Axis = 'xaxis' | 'yaxis';
 type Plotly = (typeof import('plotly.js-basic-dist-min'))['default'];
 
 const CONFIG = { displayModeBar: false, displaylogo: false, responsive: false, doubleClick: 'reset', showTips: false };
 
-/** The colours of light figures, and those that dark ones have in their place. A test compares both with `core/theme.py`. */
+/** The colours of light figures (`core/theme.py`), and those that replace them on dark pages. */
 const DARK: Readonly<Record<string, string>> = {
   '#ffffff': '#212121',
   'rgba(0,0,0,0.87)': 'rgba(255,255,255,0.87)',
@@ -66,7 +64,6 @@ export class Plot {
   #again = false;
   #drawn = false;
   #gone = false;
-  readonly #zoomed = new Set<Axis>();
   readonly #observer = new ResizeObserver(() => this.#draw());
   /** The page's theme and ground for which it was drawn. */
   #theme = '';
@@ -78,7 +75,6 @@ export class Plot {
 
   /** Draw a figure; while the element has no size it waits for one. */
   show(figure: Figure): void {
-    if (this.#figure?.layout['uirevision'] !== figure.layout['uirevision']) this.#zoomed.clear();
     this.#figure = figure;
     this.#draw();
   }
@@ -115,8 +111,7 @@ export class Plot {
     const [width, height] = room(this.element);
     if (this.#gone || !fits([width, height])) return;
     this.#theme = this.#look();
-    const element = await plotly.react(this.element, [...figure.data], this.#layout(figure, width, height), CONFIG);
-    if (!this.#drawn) element.on('plotly_relayout', (change) => this.#relayout(change));
+    await plotly.react(this.element, [...figure.data], this.#layout(figure, width, height), CONFIG);
     this.#drawn = true;
     this.element.classList.add('dd-fitted');
   }
@@ -133,57 +128,8 @@ export class Plot {
     // The page's own ground, whatever the theme; plotly mixes the line under the pointer from it.
     const ground = this.#ground();
     const colours = ground ? { paper_bgcolor: ground, plot_bgcolor: ground } : {};
-    const layout: Record<string, unknown> = { ...figure.layout, ...colours, width, height, autosize: false };
-    layout['xaxis'] = spaced(layout, width);
-    for (const axis of this.#zoomed) layout[axis] = freed(layout[axis]);
-    return layout;
+    return { ...figure.layout, ...colours, width, height, autosize: false };
   }
-
-  #relayout(change: Record<string, unknown>): void {
-    const before = this.#zoomed.size;
-    for (const axis of ['xaxis', 'yaxis'] as const) {
-      if (`${axis}.range[0]` in change) this.#zoomed.add(axis);
-      if (`${axis}.autorange` in change || `${axis}.range` in change) this.#zoomed.delete(axis);
-    }
-    if (this.#zoomed.size !== before) this.#draw();
-  }
-}
-
-interface StepAxis {
-  type?: string;
-  range?: readonly number[];
-  tickvals?: readonly number[];
-  ticktext?: readonly string[];
-}
-
-/** Pixels of a letter of the axes' labels, and between two labels. */
-const [LETTER, BETWEEN] = [6.6, 8];
-
-/**
- * Return the x axis without the labels that would touch another one, or the word "step" at its right end.
- *
- * The server does not know how wide the figure is drawn.
- */
-export function spaced(layout: Record<string, unknown>, width: number): unknown {
-  const axis = layout['xaxis'] as StepAxis | undefined;
-  const { l: left, r: right } = layout['margin'] as { l: number; r: number };
-  const { range: [low = 0, high = 0] = [], tickvals, ticktext, type } = axis ?? {};
-  if (!tickvals || !ticktext || type === 'log' || high <= low) return axis;
-  const wide = width - left - right;
-  const named = ((layout['annotations'] ?? []) as { text: string }[]).some(({ text }) => text === 'step');
-  const end = named ? wide - LETTER * 'step'.length - BETWEEN : Infinity;
-  const half = (LETTER / 2) * Math.max(...ticktext.map(({ length }) => length));
-  const middle = (value: number): number => ((value - low) / (high - low)) * wide;
-  // Every label, or every second, third ... one.
-  const distance = Math.abs(middle(tickvals[1] ?? high) - middle(tickvals[0] ?? low)) || wide;
-  const every = Math.ceil((2 * half + BETWEEN) / distance);
-  const labels = ticktext.map((text, at) => (at % every === 0 && middle(tickvals[at] ?? low) + half <= end ? text : ''));
-  return { ...axis, ticktext: labels };
-}
-
-/** An axis whose ticks follow what is seen of it. */
-function freed(axis: unknown): Record<string, unknown> {
-  return { ...(axis as Record<string, unknown>), tickvals: null, ticktext: null, tickmode: 'auto', nticks: 6 };
 }
 
 function fits([width, height]: [number, number]): boolean {

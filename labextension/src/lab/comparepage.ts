@@ -41,7 +41,6 @@ export class ComparePage extends Widget {
   #timer: ReturnType<typeof setTimeout> | undefined;
   /** Number of the newest request, so that a late answer to an older one is dropped. */
   #asked = 0;
-  #drawnFor = 0;
   readonly #problem = h('div', { class: 'dd-unreached dd-row', role: 'alert', hidden: true });
   readonly #metrics = h('div', { class: 'dd-pagetabs dd-comparetabs', role: 'tablist', 'aria-label': __('Metric') });
   readonly #area = h('div', { class: 'dd-plot', role: 'img' });
@@ -50,7 +49,6 @@ export class ComparePage extends Widget {
   readonly #plot = new Plot(this.#area);
   readonly #table = h('div', { class: 'dd-tablebox' });
   readonly #options = h('section', { class: 'dd-box', hidden: true }, h('div', { class: 'dd-part dd-low' }, h('h3', { class: 'dd-h3' }, __('Differences'))), this.#table);
-  readonly #observer = new ResizeObserver(() => this.#resized());
 
   constructor(private readonly app: JupyterFrontEnd, private readonly distdl: DistDL, state: CompareState) {
     super();
@@ -65,7 +63,6 @@ export class ComparePage extends Widget {
     const head = h('div', { class: 'dd-row dd-comparehead' }, h('h1', { class: 'dd-pagetitle dd-ell' }, this.title.label));
     this.node.append(head, h('div', { class: 'dd-pagebody' }, this.#problem, this.#curve, this.#options));
     arrowKeys(this.#metrics, () => [...this.#metrics.children] as HTMLElement[], (item) => item.click());
-    this.#observer.observe(this.#area);
     this.#watch = distdl.live.watchJobs(({ rows }) => {
       const own = JSON.stringify(rows.filter((row) => state.ids.includes(row.id)));
       if (own !== this.#rows) this.#soon();
@@ -85,7 +82,6 @@ export class ComparePage extends Widget {
     if (this.isDisposed) return;
     clearTimeout(this.#timer);
     this.#watch.dispose();
-    this.#observer.disconnect();
     this.#plot.dispose();
     Signal.clearData(this);
     super.dispose();
@@ -114,18 +110,11 @@ export class ComparePage extends Widget {
     }, wait);
   }
 
-  #resized(): void {
-    if (Math.abs(this.#area.clientWidth - this.#drawnFor) > 60) this.#load();
-  }
-
   /** Ask for the newest state and show it; what was shown stays until it is there. */
   #load(): void {
     const asked = (this.#asked += 1);
     const { ids, metric } = this.#state;
-    const [width, height] = [this.#area.clientWidth, this.#area.clientHeight];
-    if (width < 50 || height < 50) return;
-    this.#drawnFor = width;
-    this.distdl.api.compare({ ids, metric, width, height }).then(
+    this.distdl.api.compare({ ids, metric }).then(
       (comparison) => {
         if (asked === this.#asked && !this.isDisposed) this.#show(comparison);
       },
