@@ -48,8 +48,12 @@ class DistDLError(Exception):
     errors quote their input.
     """
 
-    #: The class has the code of all errors that were raised without one.
+    #: The code of errors that were raised without one: the name of their class.
     code: str = "error"
+
+    def __init_subclass__(cls) -> None:
+        if cls.__base__ is DistDLError and "code" not in vars(cls):
+            cls.code = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
 
     def __init__(self, message: str, *, code: str = "", hint: str = "") -> None:
         super().__init__(mask(message))
@@ -84,8 +88,6 @@ def _place(filename: str) -> str:
 class InvalidSpec(DistDLError):
     """A value of the request is invalid; ``field`` names it."""
 
-    code = "invalid-spec"
-
     def __init__(self, message: str, *, field: str = "", code: str = "", hint: str = "") -> None:
         super().__init__(message, code=code, hint=hint)
         self.field = mask(field)
@@ -94,55 +96,37 @@ class InvalidSpec(DistDLError):
 class JobNotFound(DistDLError):
     """There is no job with this id."""
 
-    code = "job-not-found"
-
 
 class JobNotRunning(DistDLError):
     """The job has ended, so the request cannot be carried out."""
-
-    code = "job-not-running"
 
 
 class JobStillRunning(DistDLError):
     """The job has not ended, so the request cannot be carried out yet."""
 
-    code = "job-still-running"
-
 
 class ResultUnavailable(DistDLError):
     """A value of a completed job is not available: it could not be pickled, or was deleted."""
-
-    code = "result-unavailable"
 
 
 class ClusterNotFound(DistDLError):
     """No cluster has this name."""
 
-    code = "cluster-not-found"
-
 
 class ClusterRefused(DistDLError):
     """A cluster cannot be changed or removed now; the message says why."""
-
-    code = "cluster-refused"
 
 
 class PluginUnavailable(DistDLError):
     """A backend or cluster is not available here; the hint says how to install or configure it."""
 
-    code = "plugin-unavailable"
-
 
 class NotSignedIn(DistDLError):
     """No credential for Azure could be used; the hint says how to sign in."""
 
-    code = "not-signed-in"
-
 
 class AzureRefused(DistDLError):
     """Azure answered a request with an error. ``status`` is the HTTP status, ``azure_code`` Azure's own code."""
-
-    code = "azure-refused"
 
     def __init__(self, message: str, *, code: str = "", hint: str = "", status: int = 0, azure_code: str = "") -> None:
         super().__init__(message, code=code, hint=hint)
@@ -153,25 +137,17 @@ class AzureRefused(DistDLError):
 class DataUnavailable(DistDLError):
     """A data source cannot be read, or the outputs cannot be written where they should go."""
 
-    code = "data-unavailable"
-
 
 class MessageNotSent(DistDLError):
     """A service did not accept a message; the error has only the name of the service, not its address."""
-
-    code = "message-not-sent"
 
 
 class DiskRefused(DistDLError):
     """A required file cannot be written: the disk is full or read-only, or the folder belongs to another user."""
 
-    code = "disk-refused"
-
 
 class LaunchFailed(DistDLError):
     """The ranks could not be started; ``output`` is the end of the launcher's output."""
-
-    code = "launch-failed"
 
     def __init__(self, message: str, *, code: str = "", hint: str = "", output: str = "") -> None:
         super().__init__(message, code=code, hint=hint)
@@ -188,8 +164,6 @@ class JobFailed(DistDLError):
     such as ``"KILL"``) say how its process ended, ``error`` is the exception as data (``type``, ``message``,
     ``frames``, ``values``), ``others`` has one line for each rank that ended because of it.
     """
-
-    code = "job-failed"
 
     def __init__(
         self,

@@ -112,7 +112,7 @@ class ResourceMark:
 # lines ----------------------------------------------------------------------------------------
 
 
-class _Line(msgspec.Struct, omit_defaults=True):
+class _Line(msgspec.Struct):
     """One sample of the agent of a node; ``about`` the node is in the first one (see ``node.resources``).
 
     ``torch`` has the allocated and reserved memory that ranks reported, which applies to the samples after it too.
@@ -143,10 +143,12 @@ def sample_line(node: int, sample: Mapping[str, Any], torch: Mapping[int, Sequen
         "machine": _whole(sample["node"].get(name) for name in NodeUse.__struct_fields__),
         "ranks": {rank: _whole(values) for rank, values in sample["ranks"].items()},
         "gpus": {number: _whole(values) for number, values in sample["gpus"].items()},
-        "torch": torch or {},
+        "torch": torch,
         "about": sample.get("about"),
     }
-    return msgspec.json.encode(msgspec.convert(data, _Line, str_keys=True)) + b"\n"
+    data = {name: value for name, value in data.items() if value or name not in ("gpus", "torch", "about")}
+    msgspec.convert(data, _Line, str_keys=True)  # which would write each number as a float
+    return msgspec.json.encode(data) + b"\n"
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

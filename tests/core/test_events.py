@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core import events, logfile
+from distdl_jupyter.core import events, logfile, parts
 from distdl_jupyter.core.events import EventWriter, JobLock, encode, read, read_all
 
 
@@ -269,7 +269,7 @@ def test_the_end_of_a_long_log_is_read_from_a_line_s_begin(log):
 @pytest.mark.parametrize("together", [False, True])
 def test_what_no_reader_can_do_without_is_on_the_disk_before_the_writer_goes_on(tmp_path, monkeypatch, together):
     writer, synced = EventWriter(tmp_path / "events.jsonl"), []
-    monkeypatch.setattr(events, "_sync", lambda fd: synced.append(os.fstat(fd).st_size))
+    monkeypatch.setattr(parts, "_sync", lambda fd: synced.append(os.fstat(fd).st_size))
     for type_, fields in (
         ("state", {"state": "running", "reason": ""}),
         ("log", {"rank": 0, "stream": "out", "text": "state"}),

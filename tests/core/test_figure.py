@@ -175,10 +175,10 @@ def holds(ends, values):
     assert all(low - slack <= value <= high + slack for value in values)
 
 
-@given(st.lists(FINITE, max_size=5), st.booleans())
-@example([5e-324], log=False)
-@example([1.7e308, -1.7e308], log=False)
-@example([1e16, 1e16 + 2], log=False)
+@given(values=st.lists(FINITE, max_size=5), log=st.booleans())
+@example(values=[5e-324], log=False)
+@example(values=[1.7e308, -1.7e308], log=False)
+@example(values=[1e16, 1e16 + 2], log=False)
 def test_every_value_is_within_its_axis(values, log):
     shown = [min(1e300, max(-1e300, value)) for value in values if not log or value > 1e-300]
     holds(value_range(values, log=log), shown)

@@ -48,12 +48,12 @@ def fold(tmp_path):
 
 
 def test_what_is_written_is_read(fold):
-    book, marks = fold([sample(10.0, {0: [84.0, 3 * GB], 1: [None, None]}, {1: [57, 3.1 * GB, 250.5]})])
+    book, marks = fold([sample(10.0, {0: [84.0, 3 * GB], 1: [None, None]}, {1: [57, 3.1 * GB, 250.4]})])
     (one,) = book.nodes.values()
     assert one.ranks[0].cpu == 84
     assert one.ranks[0].memory == pytest.approx(3 * GB)
     assert one.ranks[0].gpu is None
-    assert (one.ranks[1].cpu, one.ranks[1].memory, one.ranks[1].gpu, one.ranks[1].power) == (None, None, 57, 250.5)
+    assert (one.ranks[1].cpu, one.ranks[1].memory, one.ranks[1].gpu, one.ranks[1].power) == (None, None, 57, 250)
     assert one.ranks[1].gpu_memory == pytest.approx(3.1 * GB)
     assert one.ranks[1].gpu_limit == 24 * GB
     assert one.machine.left == pytest.approx(12 * GB)
