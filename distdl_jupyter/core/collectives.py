@@ -52,7 +52,7 @@ _NAMED = 4
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """An operation as a rank reports it (``worker.hooks.flight_recorder``); ``last`` is the newest of its group."""
+    """An operation as a rank reports it (``worker.hooks.distributed``); ``last`` is the newest of its group."""
 
     operation: str
     group: str
