@@ -19,8 +19,9 @@ from distdl_jupyter.capture.references import travels_by_value
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.findings import LARGE
 from distdl_jupyter.core.source import CodeText
-from distdl_jupyter.core.spec import Captured, looks_secret
+from distdl_jupyter.core.spec import Captured
 from distdl_jupyter.worker.hooks import tensors
+from distdl_jupyter.worker.secret_patterns import looks_secret
 
 #: Items of a container whose sizes stand for all of them.
 _SAMPLE = 200

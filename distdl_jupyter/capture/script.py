@@ -17,8 +17,9 @@ from distdl_jupyter.capture.listing import module_texts
 from distdl_jupyter.capture.modules import LocalModule, local_modules
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import CodeText, imported, parse
-from distdl_jupyter.core.spec import Captured, Source, looks_secret
+from distdl_jupyter.core.spec import Captured, Source
 from distdl_jupyter.worker.recursion import deep_recursion
+from distdl_jupyter.worker.secret_patterns import looks_secret
 
 Parameters = Mapping[str, Any] | Sequence[Any] | None
 

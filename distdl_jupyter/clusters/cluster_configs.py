@@ -20,7 +20,7 @@ from distdl_jupyter.core import atomic_write, redact, registry
 from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.core.spec import looks_secret
+from distdl_jupyter.worker.secret_patterns import looks_secret
 
 FILE = "distdl_jupyter.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")

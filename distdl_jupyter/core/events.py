@@ -101,11 +101,6 @@ _TOUCH_EVERY = 1.0
 _PARTS = 2
 
 
-def number_from_json(value: float | str) -> float:
-    """Return the number of a metric, which is a string where it is not finite."""
-    return float(value)
-
-
 def log_path(path: Path) -> Path:
     """Return the path of a job's log from the path of its events."""
     return path.with_name("log.jsonl")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.spec import JobSpec, looks_secret
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.worker import secret_patterns
-from distdl_jupyter.worker.secret_patterns import MASK
+from distdl_jupyter.worker.secret_patterns import MASK, looks_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

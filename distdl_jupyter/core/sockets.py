@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.worker.serving.connection import peer_uid as peer_uid  # noqa: PLC0414  the other end's, for all above
 
 #: The longest path that a Unix socket takes everywhere (104 bytes with the closing one on macOS).
 _LONGEST = 103

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import msgspec
 
 from distdl_jupyter.core.options import JobOptions
-from distdl_jupyter.worker.secret_patterns import looks_secret as looks_secret  # noqa: PLC0414 - for all above
 
 Kind = Literal["cell", "function", "script", "ranks"]
 

@@ -212,7 +212,7 @@ def metrics_frame(folder: JobFolder) -> pd.DataFrame:
         for event in batch:
             attempt += event["type"] == "restart"
             if event["type"] == "metric":
-                numbers = {name: events.number_from_json(v) for name, v in event["values"].items()}
+                numbers = {name: float(v) for name, v in event["values"].items()}
                 own = {"rank": event["rank"], "step": event["step"], "time": event["t"], "attempt": attempt}
                 if event.get("again"):
                     rows = _without_metrics(rows, event["values"], rank=event["rank"], step=event["step"])

@@ -18,7 +18,8 @@ from distdl_jupyter.capture.references import instructions
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.findings import LARGE, Check, Finding
 from distdl_jupyter.core.source import module_name, parsed
-from distdl_jupyter.core.spec import JobSpec, looks_secret
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.worker.secret_patterns import looks_secret
 
 #: Methods that change a list, a dict or a set.
 _CHANGES = ("append", "extend", "insert", "sort", "add", "update", "setdefault", "pop", "popitem", "remove", "clear")

@@ -10,11 +10,10 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import sockets
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.ranks.answer import RanksBusy
-from distdl_jupyter.worker.serving.connection import NOTES, Connection, ConnectionLost, note_of
+from distdl_jupyter.worker.serving.connection import NOTES, Connection, ConnectionLost, note_of, peer_uid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +68,7 @@ def connect(folder: JobFolder, rank: int) -> RankConnection:
     try:
         unix.settimeout(_TIMEOUT)
         unix.connect(path)
-        if sockets.peer_uid(unix) != os.getuid():
+        if peer_uid(unix) != os.getuid():
             raise DistDLError(  # noqa: TRY301 - closed like all others
                 f"Another process is listening at {path}.",
                 code="ranks-socket-taken",

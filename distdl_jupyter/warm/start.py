@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.environment import for_ranks_here
-from distdl_jupyter.core import atomic_write, locks, sockets
+from distdl_jupyter.core import atomic_write, locks
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import EventWriter
 from distdl_jupyter.core.redact import is_secret
@@ -23,6 +23,7 @@ from distdl_jupyter.node import processes
 from distdl_jupyter.supervisor import control
 from distdl_jupyter.warm import process_state, template_files
 from distdl_jupyter.worker import import_recorder, owned
+from distdl_jupyter.worker.serving.connection import peer_uid
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.events import JobLock
@@ -136,7 +137,7 @@ def _connect(files: TemplateFiles) -> socket.socket:
     try:
         connection.settimeout(_TIMEOUT)
         connection.connect(str(files.socket))
-        is_own = sockets.peer_uid(connection) == os.getuid()
+        is_own = peer_uid(connection) == os.getuid()
     except BaseException:
         connection.close()
         raise

@@ -33,6 +33,7 @@ from distdl_jupyter.warm.preload import Unforkable
 from distdl_jupyter.warm.template_files import TemplateFiles
 from distdl_jupyter.worker import import_recorder, installed
 from distdl_jupyter.worker.hooks import distributed, frameworks
+from distdl_jupyter.worker.serving.connection import peer_uid
 
 #: Seconds between two checks of what ends a template.
 _TICK = 2.0
@@ -184,7 +185,7 @@ class Template:
         descriptors: list[int] = []
         with connection:
             connection.settimeout(_TIMEOUT)
-            if sockets.peer_uid(connection) != os.getuid():
+            if peer_uid(connection) != os.getuid():
                 return
             try:
                 message, descriptors = template_files.receive(connection)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.log import LogBook
-from distdl_jupyter.core.spec import looks_secret
 from distdl_jupyter.core.state import PHASES, State
 from distdl_jupyter.views.job_page import log_row as _row
+from distdl_jupyter.worker.secret_patterns import looks_secret
 from tests.front_end import Program, bundle
 
 

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.sockets import peer_uid
 from distdl_jupyter.node import run_dir
-from distdl_jupyter.worker.serving.connection import NOTES, listening, note_of, write_note
+from distdl_jupyter.worker.serving.connection import NOTES, listening, note_of, peer_uid, write_note
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 from distdl_jupyter.clusters.agents.tcp_link import Port
 from distdl_jupyter.clusters.spark.options import Order, SparkOptions, addresses
-from distdl_jupyter.core import sockets
 from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.worker.serving.connection import peer_uid
 
 #: The variable that the process with an own session and all of its children have: the job's id.
 MARK = "DISTDL_SPARK_DRIVER"
@@ -151,7 +151,7 @@ def _connect_to_kernel(path: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(path)
-        if sockets.peer_uid(connection) != os.getuid():
+        if peer_uid(connection) != os.getuid():
             raise ConnectionRefusedError(path)
     except OSError:
         connection.close()
