@@ -2,7 +2,7 @@
 
 Each line is a ``_Line`` as JSON; one writer appends them, and a reader ignores a torn tail and unknown fields. CPU is
 in percent of one core, busy in percent, memory in bytes, power in watts, rates in bytes a second. None is a number that
-the system did not give. A day of 8 ranks with a GPU each is about 33 MB.
+the system did not give. A day of 8 ranks with a GPU each is about 39 MB.
 """
 
 from __future__ import annotations
