@@ -294,7 +294,7 @@ def layout(
 ) -> Figure:
     """Return plotly's layout for the ends of both axes; ``right`` are the pixels beside the plot."""
     text = {"family": theme.FONT, "size": 11, "color": theme.INK_2}
-    axis = {"zeroline": False, "gridcolor": theme.GRID, "nticks": 7, "automargin": True}
+    axis = {"zeroline": False, "gridcolor": theme.GRID, "automargin": True}
     corner = {
         "showarrow": False,
         "xref": "paper",
