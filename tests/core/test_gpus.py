@@ -8,7 +8,7 @@ import pytest
 from distdl_jupyter import submit
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core import gpus, registry
-from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id
@@ -121,14 +121,6 @@ def placed(cluster, spec):
     return [place.gpu for place in cluster.place(spec, 0, None, Context(JobStore().prepare(new_id()))).ranks]
 
 
-def test_two_jobs_get_gpus_of_their_own(two):
-    (first, spec, now), (second, other, too) = wants(1), wants(1)
-    assert now is too is None
-    assert (placed(first, spec), placed(second, other)) == ([0], [1])
-    first.give_back()
-    second.give_back()
-
-
 def test_more_ranks_than_gpus_share_them_as_before(two):
     cluster, spec, now = wants(3)
     assert now is None
@@ -143,21 +135,6 @@ def test_a_gpu_for_each_rank_is_given_where_there_are_as_many_and_refused_where_
     with pytest.raises(InvalidSpec, match="3 processes with 1 GPU each need 3 GPUs, but this machine has 2 GPUs"):
         placed(cluster, dataclasses.replace(spec, use_gpu=True, process_count_per_node=3))
     cluster.give_back()
-
-
-def test_a_job_waits_for_gpus_and_says_for_whom(two):
-    first, spec, _ = wants(2, "digits")
-    second, other, why = wants(1)
-    assert why.why == f"waiting for 1 GPU, held by digits ({spec.id[-5:]})"
-    with pytest.raises(LaunchFailed) as refused:
-        wants(1, wait=False)
-    assert str(refused.value) == (
-        f"wait=False is set, but the job is waiting for 1 GPU, held by digits ({spec.id[-5:]}). Remove wait=False to "
-        "wait, or request fewer resources, for example with use_gpu=False."
-    )
-    first.give_back()
-    wait_for(lambda: second.turn(other, None) is None, 5, "the second job's turn")
-    second.give_back()
 
 
 def test_a_job_without_gpus_waits_for_nobody(two):

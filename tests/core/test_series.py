@@ -184,12 +184,6 @@ def test_names_keep_their_order_and_are_bounded():
     assert len(book.names) == MAX_METRICS
 
 
-def test_an_unknown_metric_reads_as_empty():
-    book = SeriesBook()
-    assert (book.band("loss").rows, book.band("loss").last, book.lines("loss"), book.count("loss")) == ([], None, [], 0)
-    assert book.series("loss", 0) is None
-
-
 @given(POINTS, st.integers(0, 60))
 def test_reading_in_between_changes_nothing(points, cut):
     whole, parts = book_of(points), SeriesBook()
