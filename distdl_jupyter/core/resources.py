@@ -36,7 +36,8 @@ _SOON, _GROWTH = 300.0, 0.02
 _OWN, _TIGHT = 0.5, 0.75
 
 
-class NodeUse(msgspec.Struct, frozen=True, array_like=True):
+@dataclass(frozen=True, slots=True)
+class NodeUse:
     """What a whole machine uses. ``cpu`` is in percent of one core; ``limit`` the memory that can be used at most."""
 
     cpu: float | None = None
@@ -112,6 +113,9 @@ class ResourceMark:
 # lines ----------------------------------------------------------------------------------------
 
 
+_N = float | None
+
+
 class _Line(msgspec.Struct):
     """One sample of the agent of a node; ``about`` the node is in the first one (see ``node.resources``).
 
@@ -120,10 +124,10 @@ class _Line(msgspec.Struct):
 
     t: float
     node: int
-    machine: NodeUse
-    #: CPU and memory of each rank; busy, memory and power of each GPU.
-    ranks: dict[int, tuple[float | None, float | None]]
-    gpus: dict[int, tuple[float | None, float | None, float | None]] = {}
+    #: The fields of ``NodeUse``; CPU and memory of each rank; busy, memory and power of each GPU.
+    machine: tuple[_N, _N, _N, _N, _N, _N, _N]
+    ranks: dict[int, tuple[_N, _N]]
+    gpus: dict[int, tuple[_N, _N, _N]] = {}
     torch: dict[int, tuple[float, float]] = {}
     about: About | None = None
 
@@ -140,7 +144,7 @@ def sample_line(node: int, sample: Mapping[str, Any], torch: Mapping[int, Sequen
     data = {
         "t": round(sample["t"], 3),
         "node": node,
-        "machine": _whole(sample["node"].get(name) for name in NodeUse.__struct_fields__),
+        "machine": _whole(sample["node"].get(name) for name in NodeUse.__dataclass_fields__),
         "ranks": {rank: _whole(values) for rank, values in sample["ranks"].items()},
         "gpus": {number: _whole(values) for number, values in sample["gpus"].items()},
         "torch": torch,
@@ -195,11 +199,11 @@ class ResourceReader:
             rank: RankUse(cpu, memory, *gpus.get(rank, [None] * 4), *self._torch.get(rank, ()))
             for rank, (cpu, memory) in line.ranks.items()
         }
-        return ResourceSample(line.t, line.node, line.machine, ranks)
+        return ResourceSample(line.t, line.node, NodeUse(*line.machine), ranks)
 
     def _gpus_of_ranks(self, line: _Line) -> dict[int, list[float | None]]:
         """Return busy (mean), memory used and in all, and power of the GPUs of each rank."""
-        used: dict[int, list[tuple[Gpu, tuple[float | None, float | None, float | None]]]] = {}
+        used: dict[int, list[tuple[Gpu, tuple[_N, _N, _N]]]] = {}
         for gpu in self.about.get(line.node, About()).gpus:
             for rank in gpu.ranks if gpu.number in line.gpus else ():
                 used.setdefault(rank, []).append((gpu, line.gpus[gpu.number]))

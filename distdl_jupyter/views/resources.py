@@ -142,7 +142,7 @@ class ResourceTable(table.Display, Sequence[ResourceSample]):
         """
         import pandas as pd
 
-        own, machine = list(RankUse.__dataclass_fields__), list(NodeUse.__struct_fields__)
+        own, machine = list(RankUse.__dataclass_fields__), list(NodeUse.__dataclass_fields__)
         rows = [
             (one.t, rank, self.book.about.get(one.node, About()).host, *(getattr(use, name) for name in own),
              *(getattr(one.machine, name) for name in machine))
