@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import re
-import struct
 import subprocess
 import threading
 import time

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from distdl_jupyter.core import logfile
 from distdl_jupyter.core.alerts import CODE, AlertWatch
-from distdl_jupyter.core.events import LOG_TYPES, Event, number_to_json
+from distdl_jupyter.core.events import LOG_TYPES, Event
 from distdl_jupyter.core.humanize import size as size_in_words
 from distdl_jupyter.core.redact import Redactor, hidden
 from distdl_jupyter.core.state import State
