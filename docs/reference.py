@@ -81,10 +81,8 @@ SUBJECTS = {
     "compat": "Code for other launchers",
     "studies/sweeps": "Sweeps",
     "core/sweep": "Sweeps",
-    "magic/sweep": "Sweeps",
     "studies/sweep_driver": "Sweeps",
     "studies/sweep_study": "Sweeps",
-    "cli/sweep": "Sweeps",
     "server": "The HTTP API",
 }
 
@@ -205,7 +203,7 @@ def _docstring(found: Any) -> str:
 
 def command_line() -> str:
     """Return the page of ``distdl``."""
-    parser = cli._parser()
+    parser = cli.command_line()
     parts = ["# Command line", "Exit codes: 0 done, 1 the job or check failed, 2 the request was rejected."]
     parts += _commands(parser, "distdl", 2)
     return "\n\n".join(parts) + "\n"
@@ -261,7 +259,11 @@ def magics() -> str:
     shell = InteractiveShell()
     known = {kind: set(named) for kind, named in shell.magics_manager.magics.items()}
     load(shell)
-    parts = ["# Magics", "`%load_ext distdl_jupyter` loads them. `%%distributed?` shows the same in a notebook."]
+    parts = [
+        "# Magics",
+        "`%load_ext distdl_jupyter` loads them. `%%distributed?` shows the same in a notebook. "
+        "`%distdl COMMAND` runs a command of the [command line](command-line.md) and returns its object.",
+    ]
     for kind, signs in (("cell", "%%"), ("line", "%")):
         for name, function in sorted(shell.magics_manager.magics[kind].items()):
             if name not in known[kind] and name != "distdl" and function.__doc__:  # an alias

@@ -11,8 +11,8 @@ from distdl_jupyter.api.call import get, post
 from distdl_jupyter.azure import catalogue, catalogue_date, find
 from distdl_jupyter.core import gpus, registry
 from distdl_jupyter.form import choices
-from distdl_jupyter.form.history import past_jobs
 from distdl_jupyter.form.schema import VmSizeChoice
+from distdl_jupyter.form.state import past_jobs
 from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.preflight import Advice, Request, advise
 from distdl_jupyter.views.plugins import Plugin, plugin_view

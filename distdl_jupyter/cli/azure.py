@@ -1,17 +1,25 @@
-"""``distdl azure``: sign in to Azure and out, say who is signed in, list and choose subscriptions. Prints no token."""
+"""Commands about Azure: sign in and out, choose a subscription, list GPU sizes with their prices. No token is printed.
+
+``distdl vm-sizes`` sends no request without ``--prices`` (the Retail Prices API); its prices are cached and shown with
+their date.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
+import dataclasses
 import sys
 import time
 from typing import TYPE_CHECKING, Any, get_args
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from distdl_jupyter.cli.command import Reply, add_command, add_group
+from distdl_jupyter.core import table
+from distdl_jupyter.core.humanize import money, plural
 
+if TYPE_CHECKING:
+    from distdl_jupyter.azure import VmSize
     from distdl_jupyter.azure.identity import Status
+    from distdl_jupyter.azure.prices import Price
 
 #: Seconds between two requests for the status of a sign-in that waits.
 _POLL = 1.0
@@ -19,48 +27,52 @@ _FLAGS = ("tenant_id", "client_id", "cloud", "token_cache")
 
 
 def add_to(commands: Any) -> None:
-    """Add the command with its own commands to the parser of ``distdl``."""
+    """Add the commands to the parser of ``distdl``."""
     from distdl_jupyter.azure.settings import CredentialKind
 
     text = "sign in to Azure, sign out, choose a subscription"
-    parser = commands.add_parser(
-        "azure", help=text, description="Show the Azure sign-in, sign in or out, or choose a subscription."
-    )
-    parser.set_defaults(run=_status, json=False)
-    verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
-
-    one = _verb(verbs, "sign-in", _sign_in, "sign in, for all notebooks, Jupyter servers and jobs of your user")
-    one.add_argument(
+    more = "Without a command, show who is signed in."
+    verbs = add_group(commands, "azure", _status, text, more=more, reads=True)
+    text = "sign in, for all notebooks, Jupyter servers and jobs of your user"
+    command = add_command(verbs, "sign-in", _sign_in, text)
+    command.add_argument(
         "--credential", choices=get_args(CredentialKind), help="sign-in method (default: the last one, or device_code)"
     )
-    one.add_argument("--tenant-id", help="tenant (directory) to sign in to")
-    one.add_argument("--client-id", help="client id of an app registration or a managed identity")
-    one.add_argument("--cloud", help="AzureCloud, AzureUSGovernment, AzureChinaCloud, or a file with endpoints")
-    one.add_argument("--token-cache", help="keyring: do not fall back to a file if there is no keyring")
+    command.add_argument("--tenant-id", help="tenant (directory) to sign in to")
+    command.add_argument("--client-id", help="client id of an app registration or a managed identity")
+    command.add_argument("--cloud", help="AzureCloud, AzureUSGovernment, AzureChinaCloud, or a file with endpoints")
+    command.add_argument("--token-cache", help="keyring: do not fall back to a file if there is no keyring")
+    add_command(verbs, "sign-out", _sign_out, "sign out")
+    add_command(verbs, "status", _status, "show the signed-in account and the method", reads=True)
+    command = add_command(verbs, "subscriptions", _subscriptions, "list the subscriptions of the account", reads=True)
+    command.add_argument("--use", metavar="ID", help="select this subscription, by its id or name")
 
-    _verb(verbs, "sign-out", _sign_out, "sign out")
-    one = _verb(verbs, "status", _status, "show the signed-in account and the method")
-    one.add_argument("--json", action="store_true", help="print as JSON")
-    one = _verb(verbs, "subscriptions", _subscriptions, "list the subscriptions of the account")
-    one.add_argument("--use", metavar="ID", help="select this subscription, by its id or name")
+    command = add_command(commands, "vm-sizes", _vm_sizes, "list Azure GPU sizes with prices", reads=True)
+    command.add_argument("gpu", nargs="?", help="GPU model: A100, T4, H100")
+    command.add_argument("--min-gpu-memory", type=float, metavar="GIB", help="minimum memory per GPU")
+    command.add_argument("--min-gpus", type=float, metavar="N", help="minimum number of GPUs")
+    command.add_argument(
+        "--infiniband",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="only sizes with, or without, InfiniBand",
+    )
+    command.add_argument("--retired", action="store_true", help="include sizes that can no longer be rented")
+    region = "region such as westeurope (default: the region of %%dist_config azure)"
+    command.add_argument("--region", default="", help=region)
+    command.add_argument("--prices", action="store_true", help="fetch the region's prices from the Retail Prices API")
+    currency = "currency of prices (default: USD, or the configured one)"
+    command.add_argument("--currency", default="", metavar="CODE", help=currency)
 
 
-def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-    one: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    one.set_defaults(run=run)
-    return one
-
-
-def _status(chosen: argparse.Namespace) -> int:
+def _status(_: argparse.Namespace) -> Reply:
     from distdl_jupyter.views import azure
-    from distdl_jupyter.views.wire import to_json
 
     view = azure.sign_in_view()
-    print(json.dumps(to_json(view), indent=1) if chosen.json else "\n".join(azure.sign_in_lines(view)))
-    return 0 if view.state == "signed_in" else 1
+    return Reply(view, "\n".join(azure.sign_in_lines(view)), code=0 if view.state == "signed_in" else 1)
 
 
-def _sign_in(chosen: argparse.Namespace) -> int:
+def _sign_in(chosen: argparse.Namespace) -> Reply:
     from distdl_jupyter.azure import identity, settings
 
     kind = chosen.credential or settings.read().credential or "device_code"
@@ -73,7 +85,7 @@ def _sign_in(chosen: argparse.Namespace) -> int:
         raise
     if now.problem:
         raise now.problem
-    return _status(argparse.Namespace(json=False))
+    return _status(chosen)
 
 
 def _waited(now: Status) -> Status:
@@ -89,35 +101,84 @@ def _waited(now: Status) -> Status:
     return now
 
 
-def _sign_out(_: argparse.Namespace) -> int:
+def _sign_out(_: argparse.Namespace) -> None:
     from distdl_jupyter.azure import identity
 
     identity.sign_out()
     print(f"Signed out of Azure. {identity.REMAINS}")
-    return 0
 
 
-def _subscriptions(chosen: argparse.Namespace) -> int:
+def _subscriptions(chosen: argparse.Namespace) -> Reply:
     from distdl_jupyter.azure import identity, settings
-    from distdl_jupyter.core import table
     from distdl_jupyter.core.errors import InvalidSpec
 
-    found = identity.subscriptions()
+    subscriptions = identity.subscriptions()
     if chosen.use:
-        one = next((one for one in found if chosen.use in (one.id, one.name)), None)
-        if one is None:
+        match = next((each for each in subscriptions if chosen.use in (each.id, each.name)), None)
+        if match is None:
             raise InvalidSpec(
                 f"The account has no access to a subscription {chosen.use!r}.",
                 code="subscription-unknown",
                 field="subscription_id",
                 hint="List the subscriptions with: distdl azure subscriptions",
             )
-        settings.change(subscription_id=one.id)
+        settings.change(subscription_id=match.id)
     own = settings.read().subscription_id
-    rows = [("*" if one.id == own else "", one.name, one.id, one.state) for one in found]
-    print(
-        table.text(table.WholeRows([("", "NAME", "ID", "STATE"), *rows]))
-        if rows
-        else "The account has no access to any subscription."
+    rows = [("*" if each.id == own else "", each.name, each.id, each.state) for each in subscriptions]
+    none = "The account has no access to any subscription."
+    return Reply(subscriptions, table.text(table.WholeRows([("", "NAME", "ID", "STATE"), *rows])) if rows else none)
+
+
+# sizes and prices -------------------------------------------------------------------------------------
+
+
+def _vm_sizes(chosen: argparse.Namespace) -> Reply:
+    from distdl_jupyter.azure import catalogue, catalogue_date, prices
+    from distdl_jupyter.azure.vm_sizes import select
+
+    if chosen.prices:
+        prices.fetch(region=chosen.region, currency=chosen.currency)
+    sizes = select(
+        catalogue(),
+        gpu=chosen.gpu,
+        min_gpu_memory_gib=chosen.min_gpu_memory,
+        min_gpus=chosen.min_gpus,
+        infiniband=chosen.infiniband,
+        retired=chosen.retired,
     )
-    return 0
+    priced = [(size, prices.cached(size.name, chosen.region, chosen.currency)) for size in sizes]
+    lines = [table.text([_HEAD, *(_row(size, price) for size, price in priced)])] if priced else []
+    lines.append(f"{plural(len(priced), 'size')}. Catalog: Microsoft documentation, {catalogue_date()}.")
+    lines += [f"Prices: {source}." for source in dict.fromkeys(price.source for _, price in priced if price)]
+    return Reply([_data(size, price) for size, price in priced], "\n".join(lines))
+
+
+_HEAD = ("SIZE", "GPUS", "MEMORY PER GPU", "VCPUS", "INTERCONNECT", "PRICE PER HOUR", "REMARK")
+
+
+def _row(size: VmSize, price: Price | None) -> tuple[str, ...]:
+    between = {
+        True: f"InfiniBand {size.fabric_text}".strip(),
+        False: f"Ethernet {size.ethernet_text}".strip(),
+        None: "",
+    }
+    return (
+        size.name,
+        size.gpus_text,
+        size.memory_text,
+        "" if size.vcpus is None else str(size.vcpus),
+        between[size.infiniband],
+        money(price.per_hour, price.currency) if price else "",
+        f"retired {size.retirement_date}" if size.retired else "",
+    )
+
+
+def _data(size: VmSize, price: Price | None) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(size),
+        "gpu_count": float(size.gpu_count),
+        "status_date": str(size.status_date or ""),
+        "retirement_date": str(size.retirement_date or ""),
+        "sources": list(size.sources),
+        "price": dataclasses.asdict(price) if price else None,
+    }

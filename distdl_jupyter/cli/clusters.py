@@ -1,103 +1,108 @@
-"""``distdl clusters``: the clusters that there are, and those of the user's own made, looked at, checked and removed.
+"""``distdl clusters``: list, add, show, check and remove clusters, and create and delete their machines.
 
-The flags of ``add`` and ``change`` come from the options of the kind. A silent cluster costs the others nothing: after
-``TIMEOUT`` seconds it is shown as such.
+The options of ``add`` and ``change`` come from the cluster's type, those of ``compute create`` from ``Cluster.Wanted``.
+A cluster that does not respond is listed as such after ``TIMEOUT`` seconds. What costs money is named, and confirmed,
+before it is done.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import dataclasses
+import sys
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.cli import computes
-from distdl_jupyter.core import registry
+from distdl_jupyter.cli.command import Reply, add_command, add_group
+from distdl_jupyter.clusters import cluster_configs, handle, tables
+from distdl_jupyter.clusters.status import look_at_all
+from distdl_jupyter.core import registry, table
 from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.form.arguments import Parser, add_option
+from distdl_jupyter.form.arguments import Parser, add_option, asks_help
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
 TIMEOUT = 5.0
 
 
 def add_to(commands: Any) -> None:
     """Add the command with its own commands to the parser of ``distdl``."""
-    text = "list, add, show, check and remove clusters"
-    parser = commands.add_parser("clusters", help=text, description="List, add, show, check or remove clusters.")
-    parser.add_argument("--json", action="store_true", help="print the list as JSON")
-    parser.set_defaults(run=_list)
-    verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
+    verbs = add_group(commands, "clusters", _list, "list, add, show, check and remove clusters", reads=True)
 
-    one = _verb(verbs, "add", _add, "add a cluster: a name for a cluster type with its options")
-    one.add_argument("name", help="new name, for --compute-target")
-    one.add_argument("kind", help=f"one of {', '.join(registry.names('clusters'))}")
-    one.add_argument("flags", nargs=argparse.REMAINDER, metavar="--option value",
-                     help="options of the cluster type; list them with: distdl clusters add NAME KIND "
-                     "--help")  # fmt: skip
+    command = _with_name(verbs, "add", _add, "add a cluster: a name for a cluster type with its options")
+    command.add_argument("kind", help=f"one of {', '.join(registry.names('clusters'))}")
+    _add_options(command, "options of the cluster type; list them with: distdl clusters add NAME KIND --help")
+    command = _with_name(verbs, "change", _change, "change options of a cluster")
+    _add_options(command, 'options of its type; an empty value "" restores the default')
+    _with_name(verbs, "show", _show, "show the details of one cluster", reads=True)
+    text = "check every node for problems that would keep a job from running"
+    command = _with_name(verbs, "check", _check, text, reads=True)
+    backend = "also check what this backend needs"
+    command.add_argument("-b", "--backend", "--distributed-backend", metavar="NAME", help=backend)
+    _with_name(verbs, "remove", _remove, "remove a cluster from the list; its machines are not changed")
 
-    one = _verb(verbs, "change", _change, "change options of a cluster")
-    one.add_argument("name", help="name of the cluster")
-    one.add_argument("flags", nargs=argparse.REMAINDER, metavar="--option value",
-                     help='options of its type; an empty value "" restores the default')  # fmt: skip
-
-    one = _verb(verbs, "show", _show, "show the details of one cluster")
-    one.add_argument("name", help="name of the cluster")
-
-    one = _verb(verbs, "check", _check, "check every node for problems that would keep a job from running")
-    one.add_argument("name", help="name of the cluster")
-    one.add_argument("-b", "--distributed-backend", metavar="NAME", help="also check what this backend needs")
-
-    one = _verb(verbs, "remove", _remove, "remove a cluster from the list; its machines are not changed")
-    one.add_argument("name", help="name of the cluster")
-
-    computes.add_to(verbs)
+    text = "list, create and delete the machines of a cluster"
+    machines = add_group(verbs, "compute", _machines, text, reads=True)
+    command = add_command(machines, "list", _machines, "list clusters with their machines and costs", reads=True)
+    command.add_argument("name", nargs="?", help="name of a cluster, to list its other resources too")
+    _with_name(machines, "sizes", _sizes, "list the sizes available for new machines of a cluster", reads=True)
+    command = _with_name(machines, "create", _create, "create the machines of a cluster")
+    _add_options(command, "options of the machines; list them with: distdl clusters compute create NAME --help")
+    _add_yes(_with_name(machines, "delete", _delete, "delete the machines of a cluster; its name is kept"))
 
 
-def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-    one: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    one.set_defaults(run=run)
-    return one
+def _with_name(commands: Any, name: str, run: Any, text: str, *, reads: bool = False) -> argparse.ArgumentParser:
+    command = add_command(commands, name, run, text, reads=reads)
+    command.add_argument("name", help="name of the cluster")
+    return command
 
 
-def _list(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter.clusters.handle import clusters
-    from distdl_jupyter.clusters.tables import cluster_rows
-    from distdl_jupyter.core import table
-    from distdl_jupyter.views.wire import to_json
+def _add_options(command: argparse.ArgumentParser, text: str) -> None:
+    command.add_argument("flags", nargs=argparse.REMAINDER, metavar="--option value", help=text)
 
-    statuses = clusters().look(TIMEOUT)
+
+def _add_yes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+
+
+def _read(parser: Parser, fields: Iterable[Any], words: list[str]) -> dict[str, Any]:
+    """Return the values of the declared ``fields`` that the words of a command line give. Raises InvalidSpec."""
+    parser.argument_default = argparse.SUPPRESS
+    for field in fields:
+        add_option(parser, field)
+    if asks_help(words):
+        parser.print_help()
+        raise SystemExit(0)
+    return parser.read(words)
+
+
+# clusters ---------------------------------------------------------------------------------------------
+
+
+def _list(chosen: argparse.Namespace) -> Reply:
+    clusters = handle.clusters()
     if chosen.json:
-        print(json.dumps(to_json(statuses), indent=1))
-        return 0
-    print(table.text(cluster_rows(statuses)))
-    if not any(status.named for status in statuses):
-        print("Add a cluster, for example: distdl clusters add lab ssh --hosts gpu1,gpu2")
-    return 0
+        return Reply(clusters.look(TIMEOUT))
+    hint = "Add a cluster, for example: distdl clusters add lab ssh --hosts gpu1,gpu2"
+    return Reply(clusters, notes=() if any(target.named for target in cluster_configs.every()) else (hint,))
 
 
-def _add(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter.clusters.handle import add_cluster
-
-    options = _read(f"distdl clusters add {chosen.name} {chosen.kind}", chosen.kind, chosen.flags)
-    add_cluster(chosen.name, chosen.kind, **options)
+def _add(chosen: argparse.Namespace) -> None:
+    options = _options(f"distdl clusters add {chosen.name} {chosen.kind}", chosen.kind, chosen.flags)
+    handle.add_cluster(chosen.name, chosen.kind, **options)
     print(f"Added cluster {chosen.name}. Check it with: distdl clusters check {chosen.name}")
-    return 0
 
 
-def _change(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter.clusters.handle import ClusterHandle
-
-    place = ClusterHandle(chosen.name)
-    options = _read(f"distdl clusters change {chosen.name}", place.kind, chosen.flags)
-    place.change(**{name: None if value == "" else value for name, value in options.items()})
+def _change(chosen: argparse.Namespace) -> None:
+    cluster = handle.ClusterHandle(chosen.name)
+    options = _options(f"distdl clusters change {chosen.name}", cluster.kind, chosen.flags)
+    cluster.change(**{name: None if value == "" else value for name, value in options.items()})
     print(f"{chosen.name} changed.")
-    return 0
 
 
-def _read(call: str, kind: str, words: list[str]) -> dict[str, Any]:
-    """Return the options of a kind that the words of a command line give. Raises InvalidSpec."""
+def _options(call: str, kind: str, words: list[str]) -> dict[str, Any]:
+    """Return the options of a cluster type that the words of a command line give. Raises InvalidSpec."""
     kinds = registry.names("clusters")
     if kind not in kinds:
         raise InvalidSpec(unknown(kind, kinds, "cluster type"), code="cluster-kind-unknown", field="kind")
@@ -106,43 +111,89 @@ def _read(call: str, kind: str, words: list[str]) -> dict[str, Any]:
         raise InvalidSpec(
             f"The cluster type {kind} has no options.", code="cluster-kind-without-options", field="options"
         )
-    parser = Parser(call, f"Options of the cluster type {kind}.")
-    parser.argument_default = argparse.SUPPRESS
-    for field in fields:
-        add_option(parser, field)
-    if {"-h", "--help"} & set(words):
-        parser.print_help()
-        raise SystemExit(0)
-    return parser.read(words)
+    return _read(Parser(call, f"Options of the cluster type {kind}."), fields, words)
 
 
-def _show(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter.clusters.handle import ClusterHandle
-    from distdl_jupyter.clusters.status import look_at_all
-    from distdl_jupyter.clusters.tables import cluster_line, node_rows
-    from distdl_jupyter.core import table
-
-    place = ClusterHandle(chosen.name)
-    (found,) = look_at_all([place.target], 2 * TIMEOUT)
-    print(cluster_line(found))
-    for name, value in place.options.items():
-        print(f"{name}: {value}")
-    if found.nodes:
-        print(table.text(node_rows(found.nodes)))
-    return 0
+def _show(chosen: argparse.Namespace) -> Reply:
+    cluster = handle.ClusterHandle(chosen.name)
+    (status,) = look_at_all([cluster.target], 2 * TIMEOUT)
+    if chosen.json:
+        return Reply(status)
+    lines = [tables.cluster_line(status), *(f"{name}: {value}" for name, value in cluster.options.items())]
+    nodes = [table.text(tables.node_rows(status.nodes))] if status.nodes else []
+    return Reply(cluster, "\n".join([*lines, *nodes]))
 
 
-def _check(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter.clusters.handle import ClusterHandle
-
-    found = ClusterHandle(chosen.name).check(chosen.distributed_backend)
-    print(repr(found))
-    return 0 if found.ok else 1
+def _check(chosen: argparse.Namespace) -> Reply:
+    checks = handle.ClusterHandle(chosen.name).check(chosen.backend)
+    return Reply(checks, code=0 if checks.ok else 1)
 
 
-def _remove(chosen: argparse.Namespace) -> int:
-    from distdl_jupyter.clusters.handle import ClusterHandle
-
-    ClusterHandle(chosen.name).remove()
+def _remove(chosen: argparse.Namespace) -> None:
+    handle.ClusterHandle(chosen.name).remove()
     print(f"{chosen.name} removed.")
-    return 0
+
+
+# their machines ---------------------------------------------------------------------------------------
+
+
+def _machines(chosen: argparse.Namespace) -> Reply:
+    if getattr(chosen, "name", None) is not None:
+        return Reply(_cluster(chosen.name).choices("compute"))
+    makers = [target for target in cluster_configs.every() if registry.get("clusters", target.kind).can_create]
+    statuses = look_at_all(makers, 2 * TIMEOUT) if makers else []
+    none = (
+        "No cluster has machines that distdl can create. Add one, for example: distdl clusters add gpu azureml --help"
+    )
+    return Reply(statuses, table.text(tables.cluster_rows(statuses)) if statuses else none)
+
+
+def _sizes(chosen: argparse.Namespace) -> Any:
+    return _cluster(chosen.name).choices("vm_size")
+
+
+def _create(chosen: argparse.Namespace) -> Reply | None:
+    cluster = _cluster(chosen.name)
+    parser = Parser(f"distdl clusters compute create {cluster.name}", "Which machines to create.")
+    _add_yes(parser)
+    parser.add_argument("--wait", action="store_true", help="wait until the machines are ready")
+    fields = dataclasses.fields(registry.get("clusters", cluster.kind).Wanted)
+    machines = _read(parser, fields, chosen.flags)
+    yes, wait = machines.pop("yes", False), machines.pop("wait", False)
+    options = ", ".join(f"{name}={value}" for name, value in machines.items())
+    warning = tables.idle_cost_warning(int(machines.get("min_nodes") or 0))
+    print(f"Machines of {cluster.name}: {options}. {warning}".strip())
+    if not (yes or _confirm("Create them?")):
+        return Reply(code=1)
+    cluster.create(wait=wait, **machines)
+    state = "is ready" if wait else "is being created"
+    print(f"{cluster.name} {state}. Show it with: distdl clusters show {cluster.name}")
+    return None
+
+
+def _delete(chosen: argparse.Namespace) -> Reply | None:
+    cluster = _cluster(chosen.name)
+    if not (chosen.yes or _confirm(f"Delete the machines of {cluster.name}?")):
+        return Reply(code=1)
+    cluster.delete()
+    print(f"The machines of {cluster.name} are being deleted.")
+    return None
+
+
+def _cluster(name: str) -> handle.ClusterHandle:
+    """Return a cluster whose type can create machines. Raises ClusterNotFound, InvalidSpec."""
+    cluster = handle.ClusterHandle(name)
+    if not registry.get("clusters", cluster.kind).can_create:
+        raise InvalidSpec(
+            f"distdl cannot create or delete the machines of {name}.", code="machines-not-managed", field="name"
+        )
+    return cluster
+
+
+def _confirm(question: str) -> bool:
+    """Ask at the terminal; without one, --yes is required."""
+    if not sys.stdin.isatty():
+        raise InvalidSpec(
+            "This command needs confirmation.", code="confirmation-missing", field="yes", hint="Add --yes."
+        )
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

@@ -87,8 +87,8 @@ def _troubles(view: JobView) -> Iterator[str]:
     failed = requeued = 0
     for one in view.restarts:
         failed, requeued = failed + (not one.requeued), requeued + one.requeued
-        yield f"requeue {requeued}: {one.reason}" if one.requeued else (
-            f"restart {failed} of {view.max_restarts}: {one.reason}")  # fmt: skip
+        kind = f"requeue {requeued}" if one.requeued else f"restart {failed} of {view.max_restarts}"
+        yield f"{kind}: {one.reason}"
     if view.stall is not None and not view.state.ended:
         silence = duration(max(0.0, time.time() - view.stall.since))
         yield f"{view.stall.text} The last progress was {silence} ago."

@@ -21,8 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.errors import InvalidSpec
-
 if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
 
@@ -85,16 +83,6 @@ class Profile:
     def seconds(self) -> float:
         """The mean step over all ranks."""
         return statistics.fmean(one.seconds for one in self.ranks) if self.ranks else 0.0
-
-
-def rank_numbers(text: str) -> list[int] | None:
-    """Return the ranks that a flag names, as "0,1", None without any. Raises InvalidSpec."""
-    try:
-        return [int(one) for one in text.split(",")] if text else None
-    except ValueError:
-        raise InvalidSpec(
-            f"--ranks must be a list of numbers such as 0,1, not {text!r}.", code="ranks-unreadable", field="ranks"
-        ) from None
 
 
 def folder_of(folder: JobFolder, number: int) -> Path:

@@ -14,7 +14,7 @@ import inspect
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from distdl_jupyter.core import registry
@@ -28,12 +28,22 @@ _MASK = "•••"
 _ID = "id of the job, or the last part of it"
 #: Stands in the help for the names of all backends, which are known late.
 _BACKENDS = "the backends"
+_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 #: An option as it is given to a call.
 _OPTION = re.compile(r"\b([a-z]+(?:_[a-z]+)*)=([\w.-]*\w)")
 #: Flags that say what the magic does rather than what the job is.
 OWN = ("out", "wait", "panel", "on_ranks", "check", "scale")
-#: What a sweep takes beside its parameters and the options of its trials.
-SWEEP = ("trials", "metric", "maximize", "parallel", "sampler", "pruner", "prune_after", "seed")
+#: What a sweep takes beside its parameters and the options of its trials: type, metavar and help of each.
+SWEEP: dict[str, tuple[type, str, str]] = {
+    "trials": (int, "N", "Number of trials (default 20; the grid sampler runs all combinations)."),
+    "metric": (str, "NAME", "Metric to compare trials by (default loss)."),
+    "maximize": (bool, "", "Whether a higher value is better (default: from its name)."),
+    "parallel": (int, "N", "Trials that run at the same time (default 1)."),
+    "sampler": (str, "NAME", "tpe (default), random, grid, qmc or gp."),
+    "pruner": (str, "NAME", "How bad trials are stopped early: median (default), halving, hyperband or none."),
+    "prune_after": (int, "STEP", "First step at which a trial may be stopped (default 1)."),
+    "seed": (int, "N", "Make the sampled values reproducible."),
+}
 
 _DESCRIPTION = (
     "\nRun this cell on every rank of a distributed job.\n\nThe cell returns at once and shows the job live: state, "
@@ -112,18 +122,13 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, line: str) -> argparse.Namespace:
         """Return what the words of a magic line mean. Raises InvalidSpec."""
-        try:
-            words = shlex.split(line)
-        except ValueError as error:
-            raise InvalidSpec(
-                f"Cannot parse the magic line: {error}.", code="magic-line-unreadable", hint="Close every quote."
-            ) from None
+        words = split_words(line)
         self.answer_help(words)
         return self._parsed(words)
 
     def answer_help(self, words: list[str]) -> None:
         """Raise HelpRequested when the words of a line ask for the help."""
-        if {"-h", "--help"} & set(words):
+        if asks_help(words):
             raise HelpRequested(self.call, self.format_help())
 
     def read(self, words: list[str]) -> dict[str, Any]:
@@ -165,6 +170,21 @@ class Parser(argparse.ArgumentParser):
                 return f"Unexpected argument {word!r}: every value must follow an option."
             return f"Unexpected argument {word!r} on the magic line: every value must follow an option, such as -p 2."
         return unknown_flag(self, word)
+
+
+def split_words(line: str) -> list[str]:
+    """Return the words of a magic line. Raises InvalidSpec."""
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise InvalidSpec(
+            f"Cannot parse the magic line: {error}.", code="magic-line-unreadable", hint="Close every quote."
+        ) from None
+
+
+def asks_help(words: Iterable[str]) -> bool:
+    """Return whether the words of a line ask for the help."""
+    return not {"-h", "--help"}.isdisjoint(words)
 
 
 def unknown_flag(parser: argparse.ArgumentParser, word: str) -> str:
@@ -279,40 +299,11 @@ def _add_own_flags(parser: Parser) -> None:
     add("--on-ranks", action="store_true", help="Run the cell on the ranks started with %%dist_ranks, and wait.")
 
 
-def add_sweep_flags(one: argparse.ArgumentParser) -> None:
+def add_sweep_flags(parser: argparse.ArgumentParser) -> None:
     """Add what a sweep takes beside its parameters."""
-    add = one.add_argument
-    none: Any = argparse.SUPPRESS
-    add(
-        "--trials",
-        type=int,
-        default=none,
-        metavar="N",
-        help="Number of trials (default 20; the grid sampler runs all combinations).",
-    )
-    add("--metric", default=none, metavar="NAME", help="Metric to compare trials by (default loss).")
-    add(
-        "--maximize",
-        action=argparse.BooleanOptionalAction,
-        default=none,
-        help="Whether a higher value is better (default: from its name).",
-    )
-    add("--parallel", type=int, default=none, metavar="N", help="Trials that run at the same time (default 1).")
-    add("--sampler", default=none, metavar="NAME", help="tpe (default), random, grid, qmc or gp.")
-    add(
-        "--pruner",
-        default=none,
-        metavar="NAME",
-        help="How bad trials are stopped early: median (default), halving, hyperband or none.",
-    )
-    add(
-        "--prune-after",
-        type=int,
-        default=none,
-        metavar="STEP",
-        help="First step at which a trial may be stopped (default 1).",
-    )
-    add("--seed", type=int, default=none, metavar="N", help="Make the sampled values reproducible.")
+    for name, (kind, metavar, text) in SWEEP.items():
+        takes = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind, "metavar": metavar}
+        parser.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, help=text, **takes)
 
 
 def _add_plugin_flags(parser: Parser, known: set[str]) -> None:
@@ -406,6 +397,16 @@ def job_options(
     return jobspec.resolved(merged)
 
 
+def pairs(words: Sequence[str]) -> dict[str, str]:
+    """Return NAME=VALUE words as a dict. Raises InvalidSpec."""
+    for word in words:
+        if "=" not in word:
+            raise InvalidSpec(
+                f"{word!r} is not an assignment. Write NAME=VALUE.", code="setting-without-value", field=word
+            )
+    return dict(word.split("=", 1) for word in words)
+
+
 def pairs_of(words: list[str], value: Callable[[str], str | None] = os.environ.get) -> dict[str, str]:
     """Return NAME=VALUE words as a dict; ``value`` answers for a NAME alone. Raises InvalidSpec."""
     found = {}
@@ -421,6 +422,26 @@ def pairs_of(words: list[str], value: Callable[[str], str | None] = os.environ.g
             )
         found[name] = known
     return found
+
+
+def ranks_of(text: str, size: int) -> list[int]:
+    """Return the ranks that ``0,2`` or ``1-3`` names, ascending. Raises InvalidSpec."""
+    ranks: set[int] = set()
+    for part in text.split(","):
+        span = _SPAN.fullmatch(part.strip())
+        if span is None:
+            raise InvalidSpec(
+                f"{text!r} is not a valid list of ranks. Write ranks as 0,2 or 1-3.",
+                code="ranks-selection-invalid",
+                field="on",
+            )
+        low, high = int(span[1]), int(span[2] or span[1])
+        if low > high or high >= size:
+            raise InvalidSpec(
+                f"Unknown rank {part.strip()}. The ranks are 0 to {size - 1}.", code="rank-unknown", field="on"
+            )
+        ranks.update(range(low, high + 1))
+    return sorted(ranks)
 
 
 def without_secrets(line: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distdl_jupyter import azure
@@ -21,30 +21,8 @@ from distdl_jupyter.form import arguments, datarows, magic
 from distdl_jupyter.form.choices import split_label
 from distdl_jupyter.form.magic import MAGICS, SWEEP, CellText, split
 from distdl_jupyter.form.schema import Chosen, FormRequest, FormState
-from distdl_jupyter.form.state import CLUSTER_TIMEOUT, Form, state
+from distdl_jupyter.form.state import CLUSTER_TIMEOUT, Form, Line, state
 from distdl_jupyter.form.target import Look, Target
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """Initial values of a form: the fields of ``Chosen`` that were given, and environment variables."""
-
-    chosen: Mapping[str, Any] = field(default_factory=dict)
-    environment_variables: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """What the magic line of a cell says: options with a field, words without one, and what cannot be read.
-
-    ``own`` are words without a field that only this magic takes.
-    """
-
-    given: Defaults
-    kept: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()
-    variable: str = "job"
-    problem: DistDLError | None = None
 
 
 @dataclass(slots=True)
@@ -67,15 +45,11 @@ def cell_state(
     """Return the form of a text. ``directory`` is the folder that local paths begin in, "" for this process's own."""
     text = split(request.code)
     line = read_line(text, kernel.defaults if kernel else {})
-    varied = request.chosen.sweep if request.chosen else line.given.chosen.get("sweep", "")
+    varied = request.chosen.sweep if request.chosen else line.chosen.get("sweep", "")
     form = Form(
         target=_target(request, text, kernel, varied),
-        given=line.given,
+        line=line,
         magic=_word(text, kernel),
-        variable=line.variable,
-        kept=line.kept,
-        own={text.magic == SWEEP: line.own},
-        problem=line.problem,
         code=text.body,
         directory=directory,
         timeout=timeout,
@@ -112,15 +86,15 @@ def read_line(text: CellText, defaults: Mapping[str, Any]) -> Line:
     """
     try:
         if not text.ours:
-            return Line(read_defaults(arguments.job_options(argparse.Namespace(), defaults)))
+            return read_defaults(arguments.job_options(argparse.Namespace(), defaults))
         if text.magic == SWEEP:
             return _read_sweep(text.line, defaults)
         chosen = arguments.cell_parser(text.magic.lstrip("%")).parse(text.line)
         given, rest = _parted(arguments.job_options(chosen, defaults, value=_unknown))
         kept, own = _words(rest, chosen, "wait"), _words({}, chosen, "panel")
-        return Line(read_defaults(given), kept, own, getattr(chosen, "out", ""))
+        return replace(read_defaults(given), kept=kept, own=own, variable=getattr(chosen, "out", ""))
     except DistDLError as error:
-        return Line(Defaults(), problem=error)
+        return Line(problem=error, is_sweep=text.magic == SWEEP)
 
 
 def _read_sweep(line: str, defaults: Mapping[str, Any]) -> Line:
@@ -130,8 +104,14 @@ def _read_sweep(line: str, defaults: Mapping[str, Any]) -> Line:
     shown = {name: getattr(chosen, name) for name in ("trials", "metric", "parallel") if hasattr(chosen, name)}
     own = _words({}, chosen, *(name for name in arguments.SWEEP if name not in shown))
     read = read_defaults(given)
-    varied = Defaults({**read.chosen, "sweep": line.removesuffix(rest).strip(), **shown}, read.environment_variables)
-    return Line(varied, _words(others, chosen, "wait"), own, getattr(chosen, "out", ""))
+    return replace(
+        read,
+        chosen={**read.chosen, "sweep": line.removesuffix(rest).strip(), **shown},
+        kept=_words(others, chosen, "wait"),
+        own=own,
+        variable=getattr(chosen, "out", ""),
+        is_sweep=True,
+    )
 
 
 def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -155,8 +135,8 @@ def _words(rest: Mapping[str, Any], chosen: argparse.Namespace, *names: str) -> 
 _GPU_WORDS: dict[bool | None, str] = {None: "", True: "yes", False: "no"}
 
 
-def read_defaults(given: Mapping[str, Any]) -> Defaults:
-    """Return the checked defaults. Raises InvalidSpec that names the option and what it takes."""
+def read_defaults(given: Mapping[str, Any]) -> Line:
+    """Return what a form begins with for these options. Raises InvalidSpec for an option that is wrong."""
     options = _backend_options()
     found = {name: value for name, value in resolve(given, names_in_form()).items() if value is not None}
     common = checked(found)
@@ -175,7 +155,7 @@ def read_defaults(given: Mapping[str, Any]) -> Defaults:
         chosen["vm_size"] = azure.find(common["vm_size"]).name
     if "price_per_hour" in common:
         chosen["price_per_hour"] = str(common["price_per_hour"])
-    return Defaults(chosen, common.get("environment_variables", {}))
+    return Line(chosen, common.get("environment_variables", {}))
 
 
 def names_in_form() -> set[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +12,13 @@ from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry, space
 from distdl_jupyter.core.data import DataSource, blob_place, sources
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.core.findings import Check, Finding
+from distdl_jupyter.core.findings import Check
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.options import check_name
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.form import datarows
 from distdl_jupyter.form.schema import FormCheck, FormChecks
 from distdl_jupyter.jobs import jobspec
-from distdl_jupyter.preflight import Report
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -28,13 +27,6 @@ if TYPE_CHECKING:
 
 #: A dry run builds one place per rank; beyond this it would only cost time.
 _MOST_RANKS = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class _FieldCheck(Check):
-    """A check of what one field of the form holds; ``field`` is the option's name, "" for none."""
-
-    field: str = ""
 
 
 def gpus() -> int:
@@ -48,102 +40,93 @@ def run(
     draft: CapturedCode | None,
     capture_error: DistDLError | None,
     options: Mapping[str, Any],
-    more: Sequence[Check] = (),
+    more: Sequence[FormCheck] = (),
 ) -> FormChecks:
     """Return the results of all checks of these options.
 
-    ``more`` are checks that were done elsewhere.
+    ``more`` are results of checks that were done elsewhere.
     """
-    checks = [*_captured(capture_error), *_named(options), _place(options), *more]
+    items = [] if capture_error is None else [_refusal("Capture", capture_error)]
+    items += [item for item in _check("Name", lambda: check_name(options["name"])) if item.level != "ok"]
+    items += [*_check("Backend and cluster", lambda: _plan(options)), *more]
+    checks = len(items)
     if draft is not None:
-        checks += _code(draft, options)
-    report = Report(tuple(checks))
-    items = [item for check in checks for item in _items(check)]
-    levels = {item.level for item in items}
+        for check in _code(draft, options):
+            checks += 1
+            items += _items(check)
+    levels = [item.level for item in items]
     return FormChecks(
         level="error" if "error" in levels else "warning" if "warning" in levels else "ok",
-        count=len(checks),
-        errors=sum(one.level == "error" for one in report.findings),
-        warnings=sum(one.level == "warning" for one in report.findings),
+        count=checks,
+        errors=levels.count("error"),
+        warnings=levels.count("warning"),
         items=tuple(items),
     )
 
 
 def _items(check: Check) -> list[FormCheck]:
     """Return what the page shows of a check: its result, or each of its findings."""
-    field = check.field if isinstance(check, _FieldCheck) else ""
     if not check.findings:
-        return [FormCheck(check.name, "ok", check.result, "", field, check.code)]
-    return [FormCheck(check.name, one.level, one.text, one.remedy, field, one.code) for one in check.findings]
+        return [FormCheck(check.name, "ok", check.result, "", "", check.code)]
+    return [FormCheck(check.name, one.level, one.text, one.remedy, "", one.code) for one in check.findings]
 
 
-def _refused(name: str, error: DistDLError) -> Check:
-    finding = Finding("error", error.code, error.message, error.hint)
-    return _FieldCheck(name, "", (finding,), field=getattr(error, "field", ""))
-
-
-def _captured(error: DistDLError | None) -> list[Check]:
-    return [] if error is None else [_refused("Capture", error)]
-
-
-def _named(options: Mapping[str, Any]) -> list[Check]:
+def _check(name: str, run: Callable[[], str]) -> list[FormCheck]:
+    """Return the result of a check, which is text, or the error that it raises."""
     try:
-        check_name(options["name"])
+        return _items(Check(name, run()))
     except DistDLError as error:
-        return [_refused("Name", error)]
-    return []
+        return [_refusal(name, error)]
 
 
-def data(rows: Sequence[DataRow], outputs: str, directory: Path, cluster: Cluster | None) -> list[Check]:
+def _refusal(name: str, error: DistDLError) -> FormCheck:
+    return FormCheck(name, "error", error.message, error.hint, getattr(error, "field", ""), error.code)
+
+
+def data(rows: Sequence[DataRow], outputs: str, directory: Path, cluster: Cluster | None) -> list[FormCheck]:
     """Check the addresses of data and outputs as text; their content is checked when the job starts."""
     filled = [row for row in rows if not datarows.is_blank(row)]
-    checks: list[Check] = []
-    try:
+
+    def sources_text() -> str:
         given = [datarows.source(row) for row in filled]
         if cluster is not None:
             jobspec.data_sources(given, directory, cluster)
-    except InvalidSpec as error:
-        checks.append(_refused("Data", error))
-    try:
-        if outputs.strip():
-            blob_place(outputs.strip(), "outputs")
-    except InvalidSpec as error:
-        checks.append(_refused("Outputs", error))
-    return checks or ([Check("Data", plural(len(filled), "source"))] if filled else [])
+        return plural(len(filled), "source")
+
+    outputs_check = _check("Outputs", lambda: str(blob_place(outputs.strip(), "outputs"))) if outputs.strip() else []
+    refused = [item for item in outputs_check if item.level == "error"]
+    return [*(_check("Data", sources_text) if filled else []), *refused]
 
 
-def sweep(varied: str) -> list[Check]:
+def sweep(varied: str) -> list[FormCheck]:
     """Check what a sweep varies, as it was typed; "" for no sweep."""
-    if not varied.strip():
-        return []
-    try:
+
+    def parameters_text() -> str:
         parameters, rest = space.of_line(varied)
-    except InvalidSpec as error:
-        return [_FieldCheck("Sweep", "", (Finding("error", error.code, error.message, error.hint),), field="sweep")]
-    if rest.strip():
-        text, remedy = f"Cannot parse {rest.split()[0]}.", "Write NAME=VALUES, such as width=64,128."
-        return [_FieldCheck("Sweep", "", (Finding("error", "sweep-unreadable", text, remedy),), field="sweep")]
-    return [Check("Sweep", f"{listing([*parameters])} can be varied")]
+        if rest.strip():
+            raise InvalidSpec(
+                f"Cannot parse {rest.split()[0]}.",
+                code="sweep-unreadable",
+                hint="Write NAME=VALUES, such as width=64,128.",
+            )
+        return f"{listing([*parameters])} can be varied"
+
+    items = _check("Sweep", parameters_text) if varied.strip() else []
+    return [replace(item, field="sweep" if item.level == "error" else "") for item in items]
 
 
-def _place(options: Mapping[str, Any]) -> Check:
-    """Check that backend and cluster can be used here and fit each other, by a dry run of the plan."""
-    name = "Backend and cluster"
-    try:
-        spec, backend, backend_options, cluster, cluster_options = _spec(options)
-        for field, plugin, given in (
-            ("distributed_backend", backend, backend_options),
-            ("compute_target", cluster, cluster_options),
-        ):
-            elsewhere = cluster.far and plugin is backend  # its packages are those of the other machines
-            if not elsewhere and (reason := plugin.unavailable(given)):
-                return _FieldCheck(name, "", (Finding("error", "plugin-unavailable", reason),), field=field)
-        if spec.process_count <= _MOST_RANKS:
-            jobspec.dry_run(spec, cluster, cluster_options, backend, backend_options)
-    except DistDLError as error:
-        return _refused(name, error)
-    ranks = plural(spec.process_count, "process")
-    return Check(name, f"{spec.distributed_backend} can run {ranks} on {spec.compute_target}")
+def _plan(options: Mapping[str, Any]) -> str:
+    """Return what backend and cluster can run, after a dry run of the plan. Raises DistDLError."""
+    spec, backend, backend_options, cluster, cluster_options = _spec(options)
+    problems = {"compute_target": cluster.unavailable(cluster_options)}
+    if not cluster.far:  # else the backend's packages are those of the other machines
+        problems = {"distributed_backend": backend.unavailable(backend_options), **problems}
+    for field, reason in problems.items():
+        if reason:
+            raise InvalidSpec(reason, code="plugin-unavailable", field=field)
+    if spec.process_count <= _MOST_RANKS:
+        jobspec.dry_run(spec, cluster, cluster_options, backend, backend_options)
+    return f"{spec.distributed_backend} can run {plural(spec.process_count, 'process')} on {spec.compute_target}"
 
 
 def _spec(options: Mapping[str, Any]) -> tuple[JobSpec, Any, Any, Any, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,13 @@ import msgspec
 from distdl_jupyter import azure
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry, space
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound
 from distdl_jupyter.core.humanize import size
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.core.spec import Captured
-from distdl_jupyter.form import checks, datarows, history
+from distdl_jupyter.core.spec import Captured, JobSpec
+from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.form import checks, datarows
 from distdl_jupyter.form import choices as offered
 from distdl_jupyter.form import cluster as clusters
 from distdl_jupyter.form import magic as magics
@@ -39,14 +40,15 @@ from distdl_jupyter.form.schema import (
     FormTitle,
     Variable,
 )
-from distdl_jupyter.form.target import Look, Target
+from distdl_jupyter.form.target import Look, Target, wanted_backend
+from distdl_jupyter.jobs import job_list
 from distdl_jupyter.node.headroom import cores
-from distdl_jupyter.preflight import Advice, Request, advise
+from distdl_jupyter.preflight import Advice, PastJob, advise
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Cluster
     from distdl_jupyter.clusters.status_cache import CachedStatus
-    from distdl_jupyter.form.cell import Defaults
+    from distdl_jupyter.views.job_table import JobRow
 
 #: The variable of a job, and of a sweep, where the cell names none.
 _JOB, _FOUND = "job", "found"
@@ -57,24 +59,34 @@ _USE_GPU = {"": None, "yes": True, "no": False}
 CLUSTER_TIMEOUT = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What the magic line of a cell says: ``chosen`` fields and environment variables.
+
+    ``kept`` are its words that have no field, and ``own`` those that only this magic takes: ``%%sweep`` where
+    ``is_sweep``. ``problem`` is why the line cannot be read.
+    """
+
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    environment_variables: Mapping[str, str] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+    variable: str = _JOB
+    is_sweep: bool = False
+    problem: DistDLError | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
     """What a form is about, and what it begins with.
 
-    ``code`` is the text of a cell without its magic line, ``directory`` the folder that local paths begin in, "" for
-    the one that the job will work in.
+    ``magic`` is the cell magic that is written, ``code`` the text of a cell without its magic line, ``directory`` the
+    folder of local paths, "" for the one that the job will work in.
     """
 
     target: Target
-    given: Defaults
-    #: The magic that is written, the variable that it gives the job to, and words of the line that it keeps.
+    line: Line
     magic: str = MAGICS[0]
-    variable: str = _JOB
-    kept: tuple[str, ...] = ()
-    #: The same that only a sweep takes (True), or only one job (False).
-    own: Mapping[bool, tuple[str, ...]] = field(default_factory=dict)
-    #: Why the cell's line cannot be read.
-    problem: DistDLError | None = None
     code: str = ""
     directory: str = ""
     timeout: float = CLUSTER_TIMEOUT
@@ -99,8 +111,8 @@ def state(form: Form, request: FormRequest) -> FormState:
     data_checks = checks.data(chosen.data, chosen.outputs, directory, cluster)
     checked = checks.run(look.draft, look.error, options, (*data_checks, *checks.sweep(chosen.sweep)))
     problems = _problems(checked.items)
-    if form.problem:
-        problems["line"] = f"{form.problem} Submitting replaces the line."
+    if form.line.problem:
+        problems["line"] = f"{form.line.problem} Submitting replaces the line."
     magic, cell = _code(form, chosen, options)
     advice = _advice(chosen, look, costs)
     return FormState(
@@ -133,14 +145,14 @@ def _with(chosen: Chosen, **changes: Any) -> Chosen:
 
 def _begun(form: Form, look: Look, choices: FormChoices) -> Chosen:
     """Return what is chosen to begin with: what was given, and what suits the code and this machine."""
-    given = dict(form.given.chosen)
+    given = dict(form.line.chosen)
     asked, backend = given.pop("process_count_per_node", None), given.pop("distributed_backend", "")
     chosen = Chosen(**{"name": look.name, **given})
     gpus = 0 if isinstance(asked, int) else gpus_per_node(chosen, _cluster(form, chosen))
     automatic = asked == "auto" or (asked is None and gpus > 0)
     count = asked if isinstance(asked, int) else max(1, gpus) if automatic else min(2, cores())
     chosen = _with(chosen, automatic=automatic, process_count_per_node=count)
-    likely = offered.likely_backend(choices.backends, look.training.wanted_backend(), chosen.process_count)
+    likely = offered.likely_backend(choices.backends, wanted_backend(look.training.code), chosen.process_count)
     return _with(chosen, distributed_backend=backend or likely)
 
 
@@ -150,7 +162,7 @@ def _unsigned(chosen: Chosen) -> Chosen:
 
 def variables_of(form: Form, request: FormRequest) -> dict[str, str]:
     """Return the environment variables with their values; a value of None is the one that was given at first."""
-    given = form.given.environment_variables
+    given = form.line.environment_variables
     if request.environment is None:
         return dict(given)
     named = [one for one in request.environment if one.name]
@@ -232,17 +244,17 @@ def _code(form: Form, chosen: Chosen, options: Mapping[str, Any]) -> tuple[str, 
     readable = {"data": datarows.readable(chosen.data), "outputs": datarows.readable_target(chosen.outputs)}
     said = {**options, **readable, "plugin_options": _backend_options(chosen)}
     varied = " ".join(chosen.sweep.split())
-    kept = [*form.kept, *form.own.get(bool(varied), ())]
+    kept = [*form.line.kept, *(form.line.own if form.line.is_sweep == bool(varied) else ())]
+    variable = form.line.variable
     if not varied:
-        line = magics.line(said, {_FOUND: _JOB}.get(form.variable, form.variable), form.magic, kept)
+        line = magics.line(said, {_FOUND: _JOB}.get(variable, variable), form.magic, kept)
         return line, form.target.cell(line)
     plan = plan_of(chosen)
     with contextlib.suppress(InvalidSpec):
         if found := form.target.sweep(space.of_line(varied)[0], plan, said):
             return found
     words = [word for name, value in plan.items() for word in magics.flag_words(name, value)]
-    variable = {_JOB: _FOUND}.get(form.variable, form.variable)
-    line = magics.line(said, variable, f"{SWEEP} {varied}", [*words, *kept])
+    line = magics.line(said, {_JOB: _FOUND}.get(variable, variable), f"{SWEEP} {varied}", [*words, *kept])
     return line, form.target.cell(line)
 
 
@@ -253,8 +265,9 @@ def plan_of(chosen: Chosen) -> dict[str, Any]:
 
 
 def _advice(chosen: Chosen, look: Look, costs: CostNow | None) -> Sequence[Advice]:
-    training, nodes = look.training, clusters.rented(chosen.compute_target, chosen.vm_size)
-    request = Request(
+    nodes = clusters.rented(chosen.compute_target, chosen.vm_size)
+    request = replace(
+        look.training,
         node_count=chosen.node_count,
         process_count_per_node=chosen.process_count_per_node,
         distributed_backend=chosen.distributed_backend,
@@ -262,12 +275,6 @@ def _advice(chosen: Chosen, look: Look, costs: CostNow | None) -> Sequence[Advic
         vm_size=azure.find(chosen.vm_size) if chosen.vm_size else None,
         use_gpu=_USE_GPU[chosen.use_gpu],
         name=chosen.name,
-        code=training.code,
-        batch_size=training.batch_size,
-        learning_rate=training.learning_rate,
-        learning_rate_name=training.rate_name,
-        learning_rate_is_argument=training.rate_is_argument,
-        scales_learning_rate=training.scales_rate,
         cores=cores(),
         gpus=checks.gpus(),
         bills=nodes.bills,
@@ -275,7 +282,40 @@ def _advice(chosen: Chosen, look: Look, costs: CostNow | None) -> Sequence[Advic
         interruptible=nodes.interruptible,
         max_run_duration_seconds=chosen.max_run_duration_seconds or None,
     )
-    return advise(request, azure.catalogue(), history.past_jobs())
+    return advise(request, azure.catalogue(), past_jobs())
+
+
+# earlier jobs -----------------------------------------------------------------------------------------
+
+#: Earlier jobs that the advice compares with. Their values are read from their folders.
+_NEWEST = 100
+
+
+def past_jobs() -> list[PastJob]:
+    """Return the newest jobs of this user, newest first."""
+    store = JobStore()
+    newest = [listed.row for listed in job_list.here().known()[:_NEWEST]]
+    return [job for row in newest for job in _past(row, store)]
+
+
+def _past(row: JobRow, store: JobStore) -> Iterator[PastJob]:
+    with contextlib.suppress(JobNotFound):
+        spec = store.folder(row.id).spec()
+        yield PastJob(
+            id=row.id,
+            name=row.name,
+            process_count=spec.process_count,
+            code=spec.source.code,
+            arguments=_values(spec),
+            completed=row.state == "completed",
+            seconds=None if row.ended is None else row.ended - row.created,
+        )
+
+
+def _values(spec: JobSpec) -> tuple[str, ...]:
+    """Return what differs between two runs of the same code: captured values and command-line arguments."""
+    values = sorted(f"{item.name}: {item.detail}" for item in spec.captured if item.kind not in ("function", "class"))
+    return (*values, *spec.script_arguments)
 
 
 # how a page shows it ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import textwrap
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.source import parsed
 from distdl_jupyter.form import magic
 from distdl_jupyter.form.magic import CellText, joined
+from distdl_jupyter.preflight import Request
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -37,7 +38,7 @@ class Look:
     execution count of the cell that it comes from, ``file`` the name of its file.
     """
 
-    training: Training
+    training: Request
     function: str = ""
     cell: int | None = None
     file: str = ""
@@ -198,25 +199,13 @@ _SCALES = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
-    """What is known of one function with the arguments it will be called with, or of one cell."""
+def wanted_backend(code: str) -> str:
+    """Return the backend that some source names ("horovod", "torch", "tensorflow"), "" when it names none.
 
-    name: str
-    code: str
-    batch_size: float | None = None
-    learning_rate: float | None = None
-    rate_name: str = "lr"
-    rate_is_argument: bool = False
-    scales_rate: bool = False
-
-    def wanted_backend(self) -> str:
-        """Return the backend that the source speaks of ("horovod", "torch", "tensorflow"), "" when it names none.
-
-        Where it speaks of several the default one comes last: much is built on it.
-        """
-        found = [one.name for one in registry.backends() if one.usage.words and re.search(one.usage.words, self.code)]
-        return min(found, key=lambda name: name == registry.DEFAULT, default="")
+    Where it names several, the default one comes last: many libraries are built on it.
+    """
+    names = [one.name for one in registry.backends() if one.usage.words and re.search(one.usage.words, code)]
+    return min(names, key=lambda name: name == registry.DEFAULT, default="")
 
 
 def inspect_training(
@@ -226,38 +215,28 @@ def inspect_training(
     *,
     code: str = "",
     numbers: Mapping[str, float] | None = None,
-) -> Training:
+) -> Request:
     """Return what is known; ``code`` and ``numbers`` (captured with it, by name) when the caller has them already."""
-    code = code or source_of(function)
     arguments = _arguments(function, args, kwargs)
-    known = {**(numbers or {}), **arguments}
+    return _training(_name_of(function), code or source_of(function), {**(numbers or {}), **arguments}, arguments)
+
+
+def inspect_cell(code: str, *, name: str, more: str = "", numbers: Mapping[str, float] | None = None) -> Request:
+    """Return what is known of a cell's code; ``more`` is the source of what it calls, ``numbers`` travel with it."""
+    return _training(name, f"{code}\n{more}", {**(numbers or {}), **_assigned_numbers(code)})
+
+
+def _training(name: str, code: str, known: Mapping[str, Any], arguments: Collection[str] = ()) -> Request:
     _, batch = _first_number(known, BATCH_NAMES)
     rate_name, rate = _first_number(known, RATE_NAMES)
-    return Training(
-        name=getattr(function, "__name__", type(function).__name__),
+    return Request(
+        name=name,
         code=code,
         batch_size=batch,
         learning_rate=rate,
-        rate_name=rate_name or "lr",
-        rate_is_argument=rate_name in arguments,
-        scales_rate=_SCALES.search(code) is not None,
-    )
-
-
-def inspect_cell(code: str, *, name: str, more: str = "", numbers: Mapping[str, float] | None = None) -> Training:
-    """Return what is known of a cell's code; ``more`` is the source of what it calls, ``numbers`` travel with it."""
-    own = _assigned_numbers(code)
-    known = {**(numbers or {}), **own}
-    _, batch = _first_number(known, BATCH_NAMES)
-    rate_name, rate = _first_number(known, RATE_NAMES)
-    every = f"{code}\n{more}"
-    return Training(
-        name=name,
-        code=every,
-        batch_size=batch,
-        learning_rate=rate,
-        rate_name=rate_name or "lr",
-        scales_rate=_SCALES.search(every) is not None,
+        learning_rate_name=rate_name or "lr",
+        learning_rate_is_argument=rate_name in arguments,
+        scales_learning_rate=_SCALES.search(code) is not None,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,36 +20,32 @@ from distdl_jupyter.core.humanize import findings, processes, short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.form.arguments import SWEEP, cell_parser, job_options, sweep_parser, without_secrets
 from distdl_jupyter.magic.ranks_magic import RanksMagic
-from distdl_jupyter.magic.session import Session, identifier, say, short_errors
+from distdl_jupyter.magic.session import Session, as_magic, identifier, say
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.jobs.client import Job
-    from distdl_jupyter.studies.scaling import ScalingStudy
-    from distdl_jupyter.views.correctness import ComparisonShown
 
 #: Seconds after which a cell says what it does before its job starts.
 _LONG = 2.0
 
 
-class CellMagic:
-    """Run this cell on every rank of a distributed job."""
+class CellMagics:
+    """``%%distributed`` and ``%%sweep`` of one kernel."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def named(self, name: str) -> Callable[[str, str], Any]:
-        """Return the function to register under this name; IPython finds its help text by ``getdoc``."""
-
-        def distributed(line: str, cell: str) -> Any:
-            with short_errors():
-                return self.run(name, line, cell)
-
-        distributed.__name__ = name
-        distributed.__doc__ = self.__doc__
+    def distributed(self, name: str) -> Callable[..., Any]:
+        """Return the function to register under this name."""
         # The help lists the flags of every plug-in. Loading them all would take longer than the rest of the extension.
-        distributed.getdoc = lambda: cell_parser(name).format_help()  # type: ignore[attr-defined]
-        return distributed
+        text = "Run this cell on every rank of a distributed job."
+        return as_magic(name, functools.partial(self.run, name), text, lambda: cell_parser(name).format_help())
+
+    def sweep(self) -> Callable[..., Any]:
+        """Return the function to register as ``sweep``."""
+        text = "Run this cell many times with other values, and find the best."
+        return as_magic("sweep", self._sweep, text, lambda: sweep_parser().format_help())
 
     def run(self, name: str, line: str, cell: str) -> Any:
         """Run one cell; returns rank 0's value when it waits, else None."""
@@ -60,10 +57,10 @@ class CellMagic:
         draft = captured(cell, self._session.ip.user_ns, without_secrets(f"%%{name} {line}").strip())
         if getattr(chosen, "on_ranks", False):
             return self._on_ranks(draft, chosen, out)
-        if getattr(chosen, "scale", ""):
-            return self._scale(draft, chosen, options, out)
-        if getattr(chosen, "check", False):
-            return self._check(draft, options, out)
+        if (study := _study(draft, chosen, options)) is not None:
+            if out:
+                self._session.keep(out, study)
+            return study
         with_panel = getattr(chosen, "panel", True)
         if not with_panel:
             say(f"Captured {draft.summary()}")
@@ -77,26 +74,6 @@ class CellMagic:
             value = _wait(job)
             return value if wait else None
         return None
-
-    def _scale(
-        self, draft: CapturedCode, chosen: argparse.Namespace, options: dict[str, Any], out: str | None
-    ) -> ScalingStudy:
-        """Measure the cell on several numbers of processes."""
-        from distdl_jupyter.studies import scaling
-
-        found = scaling.of_options(draft, scaling.numbers(chosen.scale), options)
-        if out:
-            self._session.keep(out, found)
-        return found
-
-    def _check(self, draft: CapturedCode, options: dict[str, Any], out: str | None) -> ComparisonShown:
-        """Check whether the cell is right on several ranks."""
-        from distdl_jupyter.studies import correctness
-
-        found = correctness.of_draft(draft, **options)
-        if out:
-            self._session.keep(out, found)
-        return found
 
     def _on_ranks(self, draft: CapturedCode, chosen: argparse.Namespace, out: str | None) -> Any:
         """Run the captured cell on the ranks that are alive, and wait; its values are kept or returned."""
@@ -115,25 +92,7 @@ class CellMagic:
             return None
         return values
 
-
-class SweepMagic:
-    """Run this cell many times with other values, and find the best."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def function(self) -> Callable[[str, str], Any]:
-        """Return the function to register; IPython finds its help text by ``getdoc``."""
-
-        def sweep(line: str, cell: str) -> None:
-            with short_errors():
-                self.run(line, cell)
-
-        sweep.__doc__ = self.__doc__
-        sweep.getdoc = lambda: sweep_parser().format_help()  # type: ignore[attr-defined]
-        return sweep
-
-    def run(self, line: str, cell: str) -> None:
+    def _sweep(self, line: str, cell: str) -> None:
         """Start the sweep of a cell and show it."""
         from IPython.display import display
 
@@ -148,13 +107,22 @@ class SweepMagic:
         namespace = {**self._session.ip.user_ns, **space.sample(parameters)}
         draft = captured(cell, namespace, without_secrets(f"%%sweep {rest}").strip())
         plan = {name: getattr(chosen, name) for name in SWEEP if hasattr(chosen, name)}
-        found = sweeps.of_draft(draft, parameters, **plan, **options)
+        study = sweeps.of_draft(draft, parameters, **plan, **options)
         if out:
-            self._session.keep(out, found)
+            self._session.keep(out, study)
         wait = getattr(chosen, "wait", None)
-        display(found)  # type: ignore[no-untyped-call]
+        display(study)  # type: ignore[no-untyped-call]
         if wait or (wait is None and not self._session.is_interactive()):
-            found.wait()
+            study.wait()
+
+
+def _study(draft: CapturedCode, chosen: argparse.Namespace, options: dict[str, Any]) -> Any:
+    """Return the study of a cell that ``--scale`` or ``--check`` asks for, None without."""
+    from distdl_jupyter.studies import correctness, scaling
+
+    if getattr(chosen, "scale", ""):
+        return scaling.of_options(draft, scaling.numbers(chosen.scale), options)
+    return correctness.of_draft(draft, **options) if getattr(chosen, "check", False) else None
 
 
 def captured(cell: str, namespace: Mapping[str, Any], command: str) -> CapturedCode:

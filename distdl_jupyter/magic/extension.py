@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from distdl_jupyter.magic.cell import CellMagic, SweepMagic
-from distdl_jupyter.magic.lines import LineMagics
-from distdl_jupyter.magic.ranks_lines import RankLines, actions
+from distdl_jupyter.magic.cell import CellMagics
+from distdl_jupyter.magic.commands import LineMagics
+from distdl_jupyter.magic.ranks_lines import RankLines
 from distdl_jupyter.magic.ranks_magic import RanksMagic
 from distdl_jupyter.magic.session import Session
 
@@ -23,25 +23,24 @@ def session_of(ip: Any) -> Session:
 
 
 def load(ip: Any) -> None:
-    """Register ``%%distributed``, its alias ``%%distdl``, ``%%sweep``, ``%%ranks`` and the ``%dist_...`` line magics.
+    """Register ``%%distributed``, its alias ``%%distdl``, ``%%sweep``, ``%%ranks``, ``%distdl`` and ``%dist_...``.
 
     Doing it again is harmless.
 
     When another extension owns ``%%distributed`` it keeps it, and one line says so.
     """
     session = session_of(ip)
-    cell, on_ranks, lines = CellMagic(session), RanksMagic(session), LineMagics(session)
+    cells = CellMagics(session)
     foreign = owner(ip)
     for name in _NAMES if foreign is None else _NAMES[1:]:
-        ip.register_magic_function(cell.named(name), "cell", name)
+        ip.register_magic_function(cells.distributed(name), "cell", name)
     if foreign is not None:
         print(f"%%distributed is already defined by {foreign}. Use %%distdl instead; it does the same.")  # noqa: T201
-    ip.register_magic_function(on_ranks.function(), "cell", "ranks")
-    ip.register_magic_function(SweepMagic(session).function(), "cell", "sweep")
-    ip.register_magic_function(RankLines(session).function(), "line", "dist_ranks")
-    for name, function in lines.all().items():
+    ip.register_magic_function(RanksMagic(session).function(), "cell", "ranks")
+    ip.register_magic_function(cells.sweep(), "cell", "sweep")
+    lines = {**LineMagics(session).all(), "dist_ranks": RankLines(session).function()}
+    for name, function in lines.items():
         ip.register_magic_function(function, "line", name)
-    ip.set_hook("complete_command", actions, str_key="%dist_ranks")
     _show_help_without_body(ip, (*(_NAMES if foreign is None else _NAMES[1:]), "ranks", "sweep"))
 
 
@@ -49,7 +48,8 @@ class HelpWithoutBody:
     """Give a cell that only asks a cell magic for its help the body without which IPython refuses the cell."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._request = re.compile(rf"%%?({'|'.join(names)})([ \t].*)?[ \t](-h|--help)([ \t].*)?")
+        # %distdl with one sign is the line magic, which answers itself.
+        self._request = re.compile(rf"%(?:%|(?!distdl\b))({'|'.join(names)})([ \t].*)?[ \t](-h|--help)([ \t].*)?")
 
     def __call__(self, lines: list[str]) -> list[str]:
         """Return the lines of a cell, ``%%sweep --help`` with a body (an input transformer of IPython's)."""

@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from IPython.display import JSON
 
 from distdl_jupyter import capture
 from distdl_jupyter.core.errors import DistDLError
@@ -32,20 +33,7 @@ if TYPE_CHECKING:
 _LOOKS: dict[Hashable, Look] = {}
 
 
-class Answer:
-    """JSON for a page: what its expression comes to."""
-
-    def __init__(self, data: dict[str, Any]) -> None:
-        self._data = data
-
-    def _repr_json_(self) -> dict[str, Any]:
-        return self._data
-
-    def __repr__(self) -> str:
-        return "the answer to a page"
-
-
-def form(request: str) -> Answer:
+def form(request: str) -> JSON:
     """Return the FormState for a FormRequest; loads the magics first, as ``%load_ext`` would."""
     ip, session = _ready()
     free = MAGICS[0] if owner(ip) is None else MAGICS[1]
@@ -53,17 +41,21 @@ def form(request: str) -> Answer:
     try:
         asked = requests.from_json(FormRequest, request.encode())
         asked = msgspec.structs.replace(asked, notebook=capture.here().path or asked.notebook)
-        return Answer(to_json(cell_state(asked, kernel)))
+        return _answer(to_json(cell_state(asked, kernel)))
     except DistDLError as error:
-        return Answer({"error": error.to_json()})
+        return _answer({"error": error.to_json()})
 
 
-def keep(variables: str) -> Answer:
+def keep(variables: str) -> JSON:
     """Put secrets into this kernel's environment, where ``--env NAME`` finds them; their values go nowhere else."""
     _ready()
     given = json.loads(variables)
     os.environ.update({str(name): str(value) for name, value in given.items()})
-    return Answer({"kept": sorted(given)})
+    return _answer({"kept": sorted(given)})
+
+
+def _answer(data: dict[str, Any]) -> JSON:
+    return JSON(data)  # type: ignore[no-untyped-call]
 
 
 def _ready() -> tuple[Any, Session]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,10 @@ from distdl_jupyter.core import humanize, table
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.humanize import plural, seconds_taken, short_id
 from distdl_jupyter.core.resources import ResourceReader
-from distdl_jupyter.form.arguments import Parser, job_options, job_parser
-from distdl_jupyter.magic.ranks_magic import ranks_of
-from distdl_jupyter.magic.session import Session, say, short_errors
+from distdl_jupyter.form.arguments import Parser, job_options, job_parser, ranks_of
+from distdl_jupyter.magic.session import Session, as_magic, say
 
 if TYPE_CHECKING:
-    import argparse
-
     from distdl_jupyter.ranks import Ranks
 
 _DESCRIPTION = (
@@ -44,45 +42,37 @@ class RankLines:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._actions: dict[str, Callable[[str], Any]] = {
-            "": self._status,
-            "start": self._start,
-            "stop": self._stop,
-            "restart": self._restart,
-            "interrupt": self._interrupt,
-            "attach": self._attach,
-            "push": self._push,
-            "pull": self._pull,
-        }
 
-    def function(self) -> Callable[[str], Any]:
+    def function(self) -> Callable[..., Any]:
         """Return the function to register; its docstring is the help text."""
-
-        def dist_ranks(line: str) -> Any:
-            with short_errors():
-                return self.run(line)
-
-        dist_ranks.__doc__ = _parser().format_help()
-        return dist_ranks
+        return as_magic("dist_ranks", self.run, parser().format_help())
 
     def run(self, line: str) -> Any:
         """Do what the line says. Raises DistDLError."""
         action, _, rest = line.strip().partition(" ")
-        if action != "start":  # its help lists the flags of a job
-            _parser().answer_help(line.split())
-        if action not in self._actions:
+        if action == "start":  # its help lists the flags of a job
+            self._start(rest)
+            return None
+        chosen = parser().parse(line)
+        if chosen.action not in (None, *ACTIONS):
             raise InvalidSpec(
-                f"Unknown action {action!r} of %dist_ranks. Use one of: {', '.join(ACTIONS)}, or no action to show "
-                "the ranks.",
+                f"Unknown action {chosen.action!r} of %dist_ranks. Use one of: {', '.join(ACTIONS)}, or no action to "
+                "show the ranks.",
                 code="ranks-action-unknown",
                 field="action",
             )
-        return self._actions[action](rest.strip())
+        if chosen.names and action not in ("attach", "push", "pull"):
+            raise InvalidSpec(
+                f"%dist_ranks {action} has no arguments. Remove {rest.strip()!r}.",
+                code="ranks-action-arguments",
+                field="action",
+            )
+        return getattr(self, f"_{chosen.action or 'status'}")(chosen)
 
-    def _status(self, _rest: str) -> RanksTable:
+    def _status(self, _: argparse.Namespace) -> RanksTable:
         current = self._session.ranks
-        found = current.find()
-        return RanksTable(found, known=found is current.own(), ended=current.ended())
+        ranks = current.find()
+        return RanksTable(ranks, known=ranks is current.own(), ended=current.ended())
 
     def _start(self, rest: str) -> None:
         from distdl_jupyter import ranks
@@ -113,36 +103,35 @@ class RankLines:
             f"cell with %%ranks to run it on them.{meet}"
         )
 
-    def _stop(self, rest: str) -> None:
-        _alone(rest, "stop")
+    def _stop(self, _: argparse.Namespace) -> None:
         ranks = self._session.ranks.get()
         ranks.stop()
         say(f"{plural(ranks.size, 'rank')} stopped ({short_id(ranks.id)}).")
 
-    def _restart(self, rest: str) -> None:
-        _alone(rest, "restart")
+    def _restart(self, _: argparse.Namespace) -> None:
         begun = time.monotonic()
         ranks = self._session.ranks.get()
         self._ready(ranks.restart(_say_wait), begun)
 
-    def _interrupt(self, rest: str) -> None:
-        _alone(rest, "interrupt")
+    def _interrupt(self, _: argparse.Namespace) -> None:
         self._session.ranks.get().interrupt()
 
-    def _attach(self, rest: str) -> None:
+    def _attach(self, chosen: argparse.Namespace) -> None:
         from distdl_jupyter import ranks
 
-        found = ranks.current(only=rest)
-        if found is None:
-            of = f" of job {rest}" if rest else ""
+        id_ = " ".join(chosen.names)
+        match = ranks.current(only=id_)
+        if match is None:
+            of = f" of job {id_}" if id_ else ""
             raise JobNotFound(
                 f"No ranks{of} are running.", code="no-ranks", hint="Start two with: %dist_ranks start -p 2"
             )
-        self._session.ranks.choose(found)
-        say(f"Using {plural(found.size, 'rank')} of job {short_id(found.id)}.")
+        self._session.ranks.choose(match)
+        say(f"Using {plural(match.size, 'rank')} of job {short_id(match.id)}.")
 
-    def _push(self, rest: str) -> None:
-        chosen = _names_parser().parse(rest)
+    def _push(self, chosen: argparse.Namespace) -> None:
+        if not chosen.names:
+            raise InvalidSpec("%dist_ranks push needs the names of variables.", code="push-no-name", field="names")
         space = self._session.ip.user_ns
         unknown = [name for name in chosen.names if name not in space]
         if unknown:
@@ -150,8 +139,7 @@ class RankLines:
         ranks = self._session.ranks.get()
         ranks.push(_on(chosen, ranks), **{name: space[name] for name in chosen.names})
 
-    def _pull(self, rest: str) -> Any:
-        chosen = _names_parser().parse(rest)
+    def _pull(self, chosen: argparse.Namespace) -> Any:
         if len(chosen.names) != 1:
             raise InvalidSpec("%dist_ranks pull needs exactly one variable name.", code="pull-one-name", field="names")
         ranks = self._session.ranks.get()
@@ -160,36 +148,17 @@ class RankLines:
         return values if on is not None else [values[rank] for rank in sorted(values)]
 
 
-def actions(_ip: Any, event: Any) -> list[str]:
-    """Complete the action, and the variables that can be pushed (a hook of IPython's)."""
-    words = str(event.line).split()
-    if len(words) - (0 if event.line.endswith(" ") else 1) <= 1:
-        return list(ACTIONS)
-    return [name for name in _ip.user_ns if not name.startswith("_")] if words[1] == "push" else []
-
-
-def _parser() -> Parser:
-    return Parser("%dist_ranks", _DESCRIPTION, epilog=_EPILOG, places=" [ACTION]")
-
-
-def _names_parser() -> Parser:
-    parser = Parser("%dist_ranks", _DESCRIPTION)
-    parser.add_argument("names", nargs="+", metavar="NAME")
-    parser.add_argument("--ranks", dest="on", metavar="RANKS")
-    return parser
+def parser() -> Parser:
+    """Return the parser of the line magic."""
+    made = Parser("%dist_ranks", _DESCRIPTION, epilog=_EPILOG, places=" [ACTION] [NAME ...]")
+    made.add_argument("action", nargs="?", help=argparse.SUPPRESS)
+    made.add_argument("names", nargs="*", help=argparse.SUPPRESS)
+    made.add_argument("--ranks", dest="on", metavar="RANKS", help=argparse.SUPPRESS)
+    return made
 
 
 def _on(chosen: argparse.Namespace, ranks: Ranks) -> list[int] | None:
     return None if chosen.on is None else ranks_of(chosen.on, ranks.size)
-
-
-def _alone(rest: str, action: str) -> None:
-    if rest:
-        raise InvalidSpec(
-            f"%dist_ranks {action} has no arguments. Remove {rest!r}.",
-            code="ranks-action-arguments",
-            field="action",
-        )
 
 
 def _say_wait(detail: str) -> None:
@@ -251,28 +220,13 @@ def _limits(ranks: Ranks) -> str:
 
 
 def _rows(ranks: Ranks) -> list[tuple[str, ...]]:
-    """Return the rows of the table, its head first."""
-    found = ranks.job.view().ranks
-    if ranks.job.spec.cluster == "local":
-        rows = [(str(one.rank), str(one.pid or ""), _memory(one.pid) if one.pid else "") for one in found]
-        return [("Rank", "Process", "Memory"), *rows]
-    used = _measured(ranks)
-    there = [(str(one.rank), one.host, str(one.pid or ""), used.get(one.rank, "")) for one in found]
-    return [("Rank", "Host", "Process", "Memory"), *there]
-
-
-def _measured(ranks: Ranks) -> dict[int, str]:
-    """Return the memory of ranks on other machines, as far as their agents have measured it."""
+    """Return the rows of the table, its head first; the memory is as the job has measured it last."""
     samples = ResourceReader(ranks.job.folder.resources).all()
-    newest = {rank: use.memory for sample in samples for rank, use in sample.ranks.items()}
-    return {rank: humanize.size(memory) for rank, memory in newest.items() if memory is not None}
-
-
-def _memory(pid: int) -> str:
-    """Return the private memory of a process, "" when it is gone."""
-    import psutil
-
-    try:
-        return humanize.size(psutil.Process(pid).memory_full_info().uss)
-    except psutil.Error:
-        return ""
+    used = {rank: use.memory for sample in samples for rank, use in sample.ranks.items()}
+    is_local = ranks.job.spec.cluster == "local"
+    rows = [("Rank", "Host", "Process", "Memory")]
+    for view in ranks.job.view().ranks:
+        memory = used.get(view.rank)
+        size = "" if memory is None else humanize.size(memory)
+        rows.append((str(view.rank), view.host, str(view.pid or ""), size))
+    return [(rank, *more) for rank, _, *more in rows] if is_local else [*rows]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
-from distdl_jupyter.core.errors import InvalidSpec, show_as
+from distdl_jupyter.core.errors import show_as
 from distdl_jupyter.core.humanize import short_id
-from distdl_jupyter.form.arguments import Parser
-from distdl_jupyter.magic.session import Session, identifier, short_errors
+from distdl_jupyter.form.arguments import Parser, ranks_of
+from distdl_jupyter.magic.session import Session, as_magic, identifier
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
@@ -32,7 +32,6 @@ _EPILOG = (
 )
 
 _UNKNOWN = re.compile(r"name '(\w+)' is not defined")
-_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 def parser() -> Parser:
@@ -51,15 +50,9 @@ class RanksMagic:
         self._session = session
         self._parser = parser()
 
-    def function(self) -> Callable[[str, str], Any]:
+    def function(self) -> Callable[..., Any]:
         """Return the function to register; its docstring is the help text."""
-
-        def ranks(line: str, cell: str) -> Any:
-            with short_errors():
-                return self.run(line, cell)
-
-        ranks.__doc__ = self._parser.format_help()
-        return ranks
+        return as_magic("ranks", self.run, self._parser.format_help())
 
     def run(self, line: str, cell: str) -> Any:
         """Run one cell and return its values, None when there are none. Raises CellFailed."""
@@ -144,23 +137,3 @@ class EventHandler:
             self._output.done(event.rank, None if event.error is None else self._hinted(event.error))
         else:
             self._output.say(event.text)
-
-
-def ranks_of(text: str, size: int) -> list[int]:
-    """Return the ranks that ``0,2`` or ``1-3`` names, ascending. Raises InvalidSpec."""
-    found: set[int] = set()
-    for part in text.split(","):
-        span = _SPAN.fullmatch(part.strip())
-        if span is None:
-            raise InvalidSpec(
-                f"{text!r} is not a valid list of ranks. Write ranks as 0,2 or 1-3.",
-                code="ranks-selection-invalid",
-                field="on",
-            )
-        low, high = int(span[1]), int(span[2] or span[1])
-        if low > high or high >= size:
-            raise InvalidSpec(
-                f"Unknown rank {part.strip()}. The ranks are 0 to {size - 1}.", code="rank-unknown", field="on"
-            )
-        found.update(range(low, high + 1))
-    return sorted(found)

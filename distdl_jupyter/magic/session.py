@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, show_as
@@ -77,11 +77,11 @@ class Session:
         self.ip = ip
         self.defaults: dict[str, Any] = {}
         self.ranks = CurrentRanks()
-        self._newest = ""
+        self.newest = ""
 
     def started(self, job: Job) -> None:
         """Remember the newest job."""
-        self._newest = job.id
+        self.newest = job.id
 
     def job(self, job_id: str | None = None) -> Job:
         """Return the job with this id (or its last part); without one the newest, first of this kernel, then of all.
@@ -90,7 +90,7 @@ class Session:
         """
         from distdl_jupyter.jobs import client
 
-        return client.attach(job_id or self._newest or None)
+        return client.attach(job_id or self.newest or None)
 
     def is_interactive(self) -> bool:
         """Return whether a person runs this cell on a page or in a terminal and sees later output.
@@ -104,6 +104,21 @@ class Session:
     def keep(self, name: str, value: object) -> None:
         """Put a value into the notebook's namespace."""
         self.ip.push({name: value})
+
+
+def as_magic(
+    name: str, run: Callable[..., Any], text: str, help_: Callable[[], str] | None = None
+) -> Callable[..., Any]:
+    """Return the function to register with IPython, with ``text``, or what ``help_`` returns, as its help."""
+
+    def magic(*line_and_cell: str) -> Any:
+        with short_errors():
+            return run(*line_and_cell)
+
+    magic.__name__, magic.__doc__ = name, text
+    if help_ is not None:
+        magic.getdoc = help_  # type: ignore[attr-defined]
+    return magic
 
 
 @contextlib.contextmanager

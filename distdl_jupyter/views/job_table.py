@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView, MetricView
 
 HEAD = ("Id", "State", "Name", "Processes", "Backend", "Elapsed", "Last", "Created")
-_EMPTY = "No jobs yet. Start a cell that trains with %%distributed -p 2."
+_EMPTY = "No jobs yet. Start a cell with %%distributed -p 2, or run: distdl submit -p 2 train.py"
 #: Points of the sparkline.
 _POINTS = 40
 
@@ -223,7 +223,7 @@ class JobTable(table.Display):
     def _parts(self) -> list[str | table.Rows]:
         if not self._rows:
             return [_EMPTY]
-        older = f"{humanize.plural(self._older, 'older job')} not shown: %dist_jobs --all"
+        older = f"{humanize.plural(self._older, 'older job')} not shown: distdl ls --all, or %dist_jobs --all"
         return [table.WholeRows([HEAD, *self._rows]), *self._reasons, *([older] if self._older else [])]
 
 
@@ -232,12 +232,12 @@ def lost_reasons(jobs: Sequence[JobRow]) -> list[str]:
     return [f"{humanize.short_id(job.id)}: {job.says}" for job in jobs if job.state == "lost" and job.says]
 
 
-def cells(jobs: Sequence[JobRow], now: float, *, signs: bool = True) -> list[tuple[str, ...]]:
-    """Return the rows below ``HEAD`` at the moment ``now`` (epoch seconds); ``signs`` puts a shape at each state."""
+def cells(jobs: Sequence[JobRow], now: float) -> list[tuple[str, ...]]:
+    """Return the rows below ``HEAD`` at the moment ``now`` (epoch seconds)."""
     return [
         (
             job.id,
-            _state(job, signs=signs),
+            _state(job),
             job.name,
             humanize.processes(job.node_count, job.process_count_per_node),
             job.backend,
@@ -249,9 +249,9 @@ def cells(jobs: Sequence[JobRow], now: float, *, signs: bool = True) -> list[tup
     ]
 
 
-def _state(job: JobRow, *, signs: bool) -> str:
+def _state(job: JobRow) -> str:
     state = humanize.shown_state(job.state, stalled=job.stalled)
-    text = f"{humanize.SHAPE_SIGNS[humanize.SHOWN_SHAPES[state]]} {humanize.SHOWN_WORDS[state]}" if signs else state
+    text = f"{humanize.SHAPE_SIGNS[humanize.SHOWN_SHAPES[state]]} {humanize.SHOWN_WORDS[state]}"
     if job.state == "running" and job.total and job.done is not None:
         text += f" {humanize.percent(job.done, job.total)}"
     return text

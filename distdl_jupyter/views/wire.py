@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,9 +33,11 @@ def to_json(value: object) -> Any:
 
 
 def _uncommon(value: object) -> Any:
-    """Return what msgspec does not know: a mapping, an iterable, a string or a number of a derived class."""
+    """Return what msgspec does not know: a mapping, an iterable, a path, a string or a number of a derived class."""
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     for kind in (str, int, float):
         if isinstance(value, kind):
             return kind(value)

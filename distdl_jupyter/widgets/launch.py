@@ -50,7 +50,7 @@ class LaunchForm(PageWidget):
     ) -> None:
         self._on_submitted = on_submitted
         self._target = Target(function=function, args=tuple(args), kwargs=dict(kwargs or {}))
-        self._form = Form(target=self._target, given=read_defaults(given))
+        self._form = Form(target=self._target, line=read_defaults(given))
         #: What was chosen last, for a page that opens later. Values of secrets stay here.
         self._request = FormRequest()
         super().__init__("launch")

@@ -3,7 +3,6 @@
 import pytest
 
 from distdl_jupyter.capture import here
-from distdl_jupyter.capture.notebook import cell_label
 
 
 def test_nothing_is_known_without_a_shell():
@@ -38,8 +37,3 @@ def test_the_running_cell_is_the_newest_input(notebook):
     notebook.run("from distdl_jupyter.capture import here\nplace = here()")
     assert notebook["place"].execution_count == 2
     assert notebook["place"].raw.startswith("from distdl_jupyter")
-
-
-def test_labels():
-    assert cell_label(7, "quickstart.ipynb") == "Cell [7] in quickstart.ipynb"
-    assert cell_label(None, "") == "Cell"

@@ -46,7 +46,7 @@ def test_a_script_is_submitted_followed_listed_read_and_removed(script):
     (job,) = jobs()
     listing = distdl("ls").stdout
     assert job.id in listing
-    assert "completed" in listing
+    assert "Completed" in listing
     assert "1 × 2 = 2 processes" in listing
     (view,) = json.loads(distdl("ls", "--json").stdout)
     assert view["state"] == "completed"
@@ -231,9 +231,17 @@ def test_without_an_id_the_newest_job_is_read_and_none_is_stopped(script):
     newest = distdl("submit", script).stdout.strip()
     assert newest in distdl("show").stdout
     assert distdl("logs", "-f").stdout == distdl("logs", "-f", newest).stdout
-    assert "the following arguments are required: id" in distdl("stop", code=2).stderr
+    assert "The following arguments are required: id." in distdl("stop", code=2).stderr
     for command in ("logs", "stop"):
         assert "Unknown job ''." in distdl(command, "", code=2).stderr
+
+
+def test_every_command_that_reads_prints_json(script):
+    distdl("submit", "-f", script)
+    of_job = ("show", "time", "resources", "environment", "checkpoints")
+    for words in (*of_job, "queue", "prune --keep 5 --dry-run", "clusters", "clusters check local", "vm-sizes T4"):
+        assert json.loads(distdl(*words.split(), "--json").stdout) is not None, words
+    assert distdl("time", "--csv").stdout.startswith("rank,attempt,step,")
 
 
 def test_a_closed_pipe_is_no_error(script):

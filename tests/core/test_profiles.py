@@ -6,7 +6,6 @@ import json
 import pytest
 
 from distdl_jupyter.core import profiles
-from distdl_jupyter.core.errors import InvalidSpec
 
 
 def summary(rank, *operators):
@@ -31,10 +30,3 @@ def test_secrets_in_the_names_of_a_trace_are_masked(tmp_path):
     found = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     assert found == [{**one, "name": "the token ***"} for one in events]
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
-
-
-def test_ranks_of_a_flag():
-    assert profiles.rank_numbers("0,1") == [0, 1]
-    assert profiles.rank_numbers("") is None
-    with pytest.raises(InvalidSpec, match="numbers such as 0,1"):
-        profiles.rank_numbers("first")

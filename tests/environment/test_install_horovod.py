@@ -139,9 +139,7 @@ def test_the_command_says_why_it_failed(
 
 
 def test_an_unknown_framework_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["install", "horovod", "--framework", "mxnet"])
-    assert exit_.value.code == 2
+    assert cli.main(["install", "horovod", "--framework", "mxnet"]) == 2
     assert "torch,tensorflow" in capsys.readouterr().err
 
 

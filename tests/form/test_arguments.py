@@ -1,7 +1,6 @@
 """The flags of %%distributed, without a kernel."""
 
 import re
-import shlex
 
 import pytest
 
@@ -9,9 +8,8 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.aliases import ALIASES
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.options import ABOUT
-from distdl_jupyter.form import magic as magics
 from distdl_jupyter.form.arguments import allowed, cell_parser, job_options, value_of, without_secrets
-from distdl_jupyter.magic.lines import configured
+from distdl_jupyter.magic.commands import configured
 
 
 def options(line, defaults=None):
@@ -51,11 +49,6 @@ def test_at_most_five_flags_answer_an_unknown_one(line):
     assert 1 <= len(re.findall(r" --[a-z]", caught.value.message)) <= 5
 
 
-def test_the_nearest_flag_comes_first():
-    with pytest.raises(InvalidSpec, match=r"Did you mean --env, "):
-        options("-e A=1")
-
-
 def test_every_common_option_and_every_alias_is_a_flag():
     assert set(ABOUT) <= allowed()
     parser = cell_parser()
@@ -70,6 +63,7 @@ def test_every_common_option_and_every_alias_is_a_flag():
     [
         ("--proces-count-per-node 2", "Did you mean --process-count-per-node\\? "),
         ("--foo", "Unknown option '--foo'"),
+        ("-e A=1", "Did you mean --env, "),
         ("--xyzzy", "Unknown option '--xyzzy'. List all options with %%distributed\\?"),
         ("--proceses 2", "Did you mean --process-count-per-node\\? "),
         ("--bakend torch", "Did you mean --distributed-backend\\? "),
@@ -113,20 +107,6 @@ def test_flags_go_before_defaults():
 def test_secrets_are_masked_in_the_command_that_is_kept(line, shown):
     assert without_secrets(line) == shown
     assert "abc" not in without_secrets(line)
-
-
-def test_the_forms_magic_line_means_what_the_form_says():
-    chosen = {
-        "node_count": 2, "process_count_per_node": 4, "distributed_backend": "horovod-mpi", "name": "digits 2",
-        "use_gpu": False, "max_run_duration_seconds": 3600.0, "environment_variables": {"A": "x y"},
-        "plugin_options": {"cycle_time_ms": 5},
-    }  # fmt: skip
-    line = magics.line(chosen)
-    assert shlex.split(line)[0] == "%%distributed"
-    parsed = cell_parser().parse(line.removeprefix("%%distributed"))
-    assert parsed.out == "job"
-    expected = {name: value for name, value in chosen.items() if name != "plugin_options"} | chosen["plugin_options"]
-    assert job_options(parsed, {}) == expected
 
 
 def test_help_names_every_flag_with_its_meaning():

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from distdl_jupyter.form.target import Training, inspect_training, source_of
+from distdl_jupyter.form.target import inspect_training, source_of, wanted_backend
 
 
 def plain(epochs: int = 3, batch_size: int = 32, lr: float = 0.01) -> None:
@@ -15,7 +15,7 @@ def plain(epochs: int = 3, batch_size: int = 32, lr: float = 0.01) -> None:
 
 def test_defaults_and_arguments_are_known() -> None:
     known = inspect_training(plain, (), {})
-    assert (known.batch_size, known.learning_rate, known.rate_is_argument) == (32, 0.01, True)
+    assert (known.batch_size, known.learning_rate, known.learning_rate_is_argument) == (32, 0.01, True)
     known = inspect_training(plain, (5,), {"lr": 0.5})
     assert known.learning_rate == 0.5
 
@@ -25,8 +25,8 @@ def test_captured_numbers_are_known_but_are_no_arguments() -> None:
 
     known = inspect_training(train, (), {}, numbers={"learning_rate": 0.1, "batch_size": 64.0})
     assert (known.batch_size, known.learning_rate) == (64, 0.1)
-    assert known.rate_name == "learning_rate"
-    assert not known.rate_is_argument
+    assert known.learning_rate_name == "learning_rate"
+    assert not known.learning_rate_is_argument
 
 
 def test_an_argument_comes_before_a_variable_of_the_notebook() -> None:
@@ -60,12 +60,12 @@ def test_things_that_are_no_plain_functions() -> None:
     ],
 )
 def test_code_that_scales_its_learning_rate(code: str) -> None:
-    assert inspect_training(plain, (), {}, code=code).scales_rate
+    assert inspect_training(plain, (), {}, code=code).scales_learning_rate
 
 
 @pytest.mark.parametrize("code", ["lr = 0.1", "SGD(net, lr=lr)", "steps = len(data) // hvd.size()", "lr * 0.5"])
 def test_code_that_does_not(code: str) -> None:
-    assert not inspect_training(plain, (), {}, code=code).scales_rate
+    assert not inspect_training(plain, (), {}, code=code).scales_learning_rate
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_code_that_does_not(code: str) -> None:
     ],
 )
 def test_the_backend_that_the_code_speaks_of(code: str, wanted: str) -> None:
-    assert Training("train", code).wanted_backend() == wanted
+    assert wanted_backend(code) == wanted

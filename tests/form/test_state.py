@@ -146,13 +146,6 @@ def test_a_machine_with_gpus_begins_with_one_process_for_each(monkeypatch: pytes
     assert form.process_count_per_node == 4
 
 
-def test_another_backend_forgets_the_options_of_the_old_one() -> None:
-    form = Page(alone, distributed_backend="torch-gloo")
-    form.distributed_backend = "horovod-gloo"
-    assert form.backend_options == {}
-    assert "transport" not in form.options()
-
-
 def test_what_does_not_fit_is_a_failed_check_with_its_remedy() -> None:
     form = Page(alone, process_count_per_node=2, distributed_backend="plain")
     assert form.checks["level"] == "error"
@@ -285,6 +278,10 @@ def test_the_job_that_ran_becomes_history() -> None:
     form.process_count_per_node = 2
     form.refresh()
     assert "small-job" in codes(form)
+    (past,) = state.past_jobs()
+    assert (past.id, past.completed, past.process_count) == (job.id, True, 1)
+    assert past.code.startswith("def horovod_train(")
+    assert 0 < (past.seconds or 0) < 120
 
 
 def test_a_sweep_of_a_function_is_the_call_that_does_it() -> None:

@@ -45,24 +45,9 @@ def test_the_kernels_own_defaults_count_where_the_line_says_nothing(kernel):
     assert asked(kernel, "form", code="1 + 1")["chosen"]["process_count_per_node"] == 3
 
 
-def test_names_are_looked_at_again_after_a_cell_has_run(kernel):
-    kernel.ok("x = 1")
-    assert [one["name"] for one in asked(kernel, "form", code="x + y")["captured"]["items"]] == ["x"]
-    kernel.ok("y = 2")
-    assert [one["name"] for one in asked(kernel, "form", code="x + y")["captured"]["items"]] == ["x", "y"]
-
-
 def test_a_secret_is_kept_in_the_kernel_and_reaches_the_ranks(kernel):
     assert asked(kernel, "keep", MY_TOKEN="s3cret") == {"kept": ["MY_TOKEN"]}
     kernel.ok("%%distributed -p 1 -b plain -o job --env MY_TOKEN\nimport os\nlen(os.environ['MY_TOKEN'])")
     assert kernel.ok("job.result()").value["text/plain"] == "6"
     assert "s3cret" not in kernel.ok("repr(job.spec)").value["text/plain"]
     assert "s3cret" not in kernel.ok("str(In)").value["text/plain"]
-
-
-def test_somebody_elses_magic_keeps_its_name(plain_kernel):
-    plain_kernel.ok(
-        "from IPython.core.magic import register_cell_magic\n"
-        "@register_cell_magic\ndef distributed(line, cell): ...\ndistributed.__module__ = 'nbdistributed.magic'"
-    )
-    assert asked(plain_kernel, "form", code="1")["magic"].startswith("%%distdl ")

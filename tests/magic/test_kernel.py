@@ -237,8 +237,8 @@ def test_line_magics(kernel):
 
     short = first.rsplit("-", 1)[1]
     lines = kernel.ok(f"%dist_logs {first}").text.splitlines()
-    assert sorted(line for line in lines if line.startswith("[")) == ["[0] hello 0", "[1] hello 1"]
-    assert kernel.ok(f"%dist_logs {short} --rank 1").text.strip() == "[1] hello 1"
+    assert sorted(line for line in lines if not line.startswith("[job]")) == ["[0] hello 0", "[1] hello 1"]
+    assert kernel.ok(f"%dist_logs {short} --rank 1").text.strip() == "hello 1"
     lines = kernel.ok("%dist_logs --tail 5 --rank 0").text.splitlines()
     assert lines == ["295 earlier lines not shown; use --tail 0 to print all lines", "295", "296", "297", "298", "299"]
     assert len(kernel.ok("%dist_logs --tail 0 --rank 0").text.splitlines()) == 300
@@ -249,7 +249,10 @@ def test_line_magics(kernel):
     assert shown[0][JOB_MIME]["id"] == second
     kernel.ok(f"%dist_attach {short} -o other")
     assert kernel.ok("other == job").value == {"text/plain": "True"}
-    assert kernel.run("%dist_cancel").error.startswith(f"JobNotRunning: Job {second} has ended")
+    assert f"Job {second} has ended" in kernel.ok("%dist_cancel").text
+    assert "ipykernel==" in kernel.ok(f"%distdl environment {short}").text
+    kernel.ok(f"same = %distdl show {short}")
+    assert kernel.ok("same == job").value == {"text/plain": "True"}
     assert kernel.run("%dist_attach zzzz").error.startswith("JobNotFound: Unknown job 'zzzz'.")
 
 

@@ -203,15 +203,3 @@ def test_a_flood_leaves_its_end_and_says_where_the_rest_is(shared):
     assert told[-1] == "[0-2] line 19999"
     assert told[0].startswith("57,000 earlier lines not shown; print the whole log with %dist_logs ")
     assert len(told) == 1001
-
-
-def test_the_tab_key_knows_actions_and_what_can_be_pushed(shared_kernel):
-    shared_kernel.ok("digits_to_push = 1")
-
-    def matches(code):
-        request = shared_kernel.client.complete(code, len(code))
-        replies = iter(lambda: shared_kernel.client.get_shell_msg(timeout=60), None)
-        return next(reply for reply in replies if reply["parent_header"].get("msg_id") == request)["content"]["matches"]
-
-    assert matches("%dist_ranks st") == ["start", "stop"]
-    assert matches("%dist_ranks push digits_to") == ["digits_to_push"]

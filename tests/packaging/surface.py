@@ -18,11 +18,11 @@ from typing import Any
 
 import distdl_jupyter
 from distdl_jupyter import api, cli, testing
+from distdl_jupyter.cli import scripts
 from distdl_jupyter.core import registry
 from distdl_jupyter.form.arguments import Parser, add_job_flags, cell_parser, job_parser, sweep_parser
+from distdl_jupyter.magic import commands as line_magics
 from distdl_jupyter.magic import ranks_lines, ranks_magic, topics
-from distdl_jupyter.magic.lines import LineMagics
-from distdl_jupyter.magic.session import Session
 
 FILE = Path(__file__).with_name("surface.txt")
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -61,8 +61,9 @@ def text() -> str:
         "What calls return": results(),
         "Backends, clusters and their options": plugins(),
         "Flags of many commands and magics": [f"{group} {flag}" for group in groups() for flag in groups()[group]],
-        "Commands": commands(cli._parser(), "distdl"),
+        "Commands": commands(cli.command_line(), "distdl"),
         "Magics": [line for name, parser in magics().items() for line in with_flags(name, parser)],
+        "Magics that run a command": [f"%{name}: {words}" for name, words in line_magics.COMMANDS.items() if words],
         "HTTP": [f"{api.BASE}{call.path} {call.verb.upper()}" for call in api.calls()],
         "Entry points": entry_points(),
         "Requirements": requirements(),
@@ -147,7 +148,7 @@ def groups() -> dict[str, list[str]]:
     """Return the flags that many commands and magics have, by the name of the group."""
     job, other = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
     add_job_flags(job)
-    cli._add_other_flags(other)
+    scripts.add_other_flags(other)
     plugin = [flag for flag in flags(job_parser(Parser("%", ""))) if flag not in flags(job)]
     return {"[job]": flags(job), "[other launchers]": flags(other), "[plug-ins]": plugin}
 
@@ -171,13 +172,12 @@ def commands(parser: argparse.ArgumentParser, name: str) -> Iterator[str]:
 
 
 def magics() -> dict[str, Parser]:
-    """Return the parser of each magic, and of each action of a magic."""
-    lines = LineMagics(Session(None)).all()
-    parsers = {f"%{name}": inspect.getclosurevars(function).nonlocals["parser"] for name, function in lines.items()}
+    """Return the parser of each magic, and of each action of a magic; one that runs a command has an empty parser."""
+    parsers = {f"%{name}": Parser(f"%{name}", "") for name in line_magics.COMMANDS}
+    parsers["%dist_config"] = line_magics.config_parser()
     parsers |= {f"%dist_config {topic}": Parser("%dist_config", "") for topic in topics.TOPICS}
-    parsers |= {f"%dist_ranks {action}".rstrip(): ranks_lines._parser() for action in ("", *ranks_lines.ACTIONS)}
-    parsers |= {f"%dist_ranks {action}": ranks_lines._names_parser() for action in ("push", "pull")}
-    parsers["%dist_ranks start"] = job_parser(Parser("%dist_ranks", ""))
+    parsers |= {f"%dist_ranks {action}": Parser("%dist_ranks", "") for action in ranks_lines.ACTIONS}
+    parsers |= {"%dist_ranks": ranks_lines.parser(), "%dist_ranks start": job_parser(Parser("%dist_ranks", ""))}
     parsers |= {f"%%{name}": cell_parser(name) for name in ("distributed", "distdl")}
     return parsers | {"%%ranks": ranks_magic.parser(), "%%sweep": sweep_parser()}
 

@@ -1,4 +1,4 @@
-"""Advice about machines: each rule speaks when it must and is silent when it must."""
+"""Advice about machines, also rented ones: each rule speaks when it must and is silent when it must."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from distdl_jupyter.azure import catalogue, find
 from distdl_jupyter.preflight import Advice, Request, advise
+
+A100 = "NC24ads_A100_v4"
 
 
 def said(request: Request) -> dict[str, Advice]:
@@ -161,3 +163,25 @@ def test_a_local_disk_that_is_not_encrypted() -> None:
     assert ".md@" in advice.source
     assert advice.change == {}
     assert "open-local-disk" not in said(rent("NC96ads_A100_v4", 1, 4))
+
+
+def test_nodes_that_may_be_taken_away_need_checkpoints() -> None:
+    advice = said(rent(A100, interruptible=True, code="loss.backward()"))["no-checkpoints"]
+    assert "torch.save" in advice.snippet
+    for code in (
+        "torch.save(model, p)",
+        "trainer.save_checkpoint(p)",
+        "model.save('m.keras')",
+        "# Checkpoint each epoch",
+    ):
+        assert "no-checkpoints" not in said(rent(A100, interruptible=True, code=code)), code
+    assert "no-checkpoints" not in said(rent(A100, code="loss.backward()"))
+
+
+def test_nodes_that_cost_money_want_a_limit() -> None:
+    advice = said(rent(A100, bills=True, rate="about 7.35 USD/h for 2 nodes"))["no-time-limit"]
+    assert advice.reason.endswith("its nodes cost money for every hour, about 7.35 USD/h for 2 nodes.")
+    assert advice.change == {"max_run_duration_seconds": 86_400.0}
+    assert said(rent(A100, bills=True))["no-time-limit"].reason.endswith("for every hour.")
+    assert "no-time-limit" not in said(rent(A100, bills=True, max_run_duration_seconds=600))
+    assert "no-time-limit" not in said(rent(A100))

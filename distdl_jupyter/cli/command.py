@@ -1,0 +1,133 @@
+"""How a command is declared, and what it returns: to a terminal as text, to a notebook as an object."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from distdl_jupyter.core.aliases import unknown
+from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
+from distdl_jupyter.form import arguments
+from distdl_jupyter.views.wire import to_json
+
+if TYPE_CHECKING:
+    from distdl_jupyter.jobs.client import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a command returns.
+
+    ``value`` is the object that a notebook shows. A terminal prints ``text``, or ``value`` without one, and then the
+    ``notes``. ``code`` is the exit code.
+    """
+
+    value: Any = None
+    text: str | None = None
+    notes: tuple[str, ...] = ()
+    code: int = 0
+
+
+#: A command returns a Reply, or only its value.
+Command = Callable[[argparse.Namespace], Any]
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Raises InvalidSpec for mistakes; an unknown option or command is answered with the nearest ones."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse words; an option that this very command does not have is refused here."""
+        chosen, rest = super().parse_known_args(args, namespace)
+        flag = next((word for word in rest if word.startswith("-")), "")
+        if flag:
+            self._refuse(arguments.unknown_flag(self, flag), "options")
+        return chosen, rest
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action.choices, dict) and value not in action.choices:
+            self._refuse(unknown(value, action.choices, "command"), "commands")
+        super()._check_value(action, value)
+
+    def _refuse(self, text: str, what: str) -> NoReturn:
+        raise InvalidSpec(text, code="flag-stray", field="flag", hint=f"List all {what} with: {self.prog} --help")
+
+    def error(self, message: str) -> NoReturn:
+        """Raise InvalidSpec."""
+        text = f"{message[:1].upper()}{message[1:]}."
+        raise InvalidSpec(text, code="flag-invalid", field="flag", hint=f"See: {self.prog} --help")
+
+
+def add_command(
+    commands: Any,
+    name: str,
+    run: Command,
+    text: str,
+    *,
+    more: str = "",
+    aliases: tuple[str, ...] = (),
+    reads: bool = False,
+) -> argparse.ArgumentParser:
+    """Add a command and return its parser; ``more`` follows ``text`` in its help. One that ``reads`` has ``--json``."""
+    description = f"{text[0].upper()}{text[1:]}. {more}".strip()
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description, aliases=aliases)
+    parser.set_defaults(run=run, command=name)
+    if reads:
+        parser.add_argument("--json", action="store_true", help="print as JSON")
+    return parser
+
+
+def add_group(commands: Any, name: str, run: Command, text: str, *, more: str = "", reads: bool = False) -> Any:
+    """Add a command that has commands of its own, and return what these are added to."""
+    parser = add_command(commands, name, run, text, more=more, reads=reads)
+    return parser.add_subparsers(title="commands", metavar="COMMAND")
+
+
+def reply_of(chosen: argparse.Namespace) -> Reply:
+    """Run the command that was chosen."""
+    value = chosen.run(chosen)
+    return value if isinstance(value, Reply) else Reply(value)
+
+
+def print_reply(reply: Reply, chosen: argparse.Namespace) -> None:
+    """Print a reply as a terminal shows it, or as the JSON or CSV that was asked for."""
+    value = reply.value
+    if getattr(chosen, "json", False):
+        print(json.dumps(_data(value), indent=1))
+    elif getattr(chosen, "csv", False):
+        frame = value.table if hasattr(value, "table") else value.to_pandas()
+        frame.to_csv(sys.stdout, index=False)
+    elif getattr(chosen, "figure", False):
+        value.show()
+    elif reply.text is not None or value is not None:
+        print((str(value) if reply.text is None else reply.text).removesuffix("\n"))
+    if not getattr(chosen, "json", False) and (not getattr(chosen, "csv", False) or getattr(chosen, "save", False)):
+        for note in reply.notes:
+            print(note)
+
+
+def _data(value: Any) -> Any:
+    """Return a value as strict JSON data; numbers that are not finite become their names, or null."""
+    from distdl_jupyter.jobs.client import Job
+
+    if isinstance(value, Job):
+        return json.loads(json.dumps(value.view().to_json()), parse_constant=str)
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if hasattr(value, "table"):
+        return json.loads(value.table.to_json(orient="records"))
+    return [_data(item) for item in value] if isinstance(value, list) else to_json(value)
+
+
+def find(id_: str | None) -> Job:
+    """Return a job by its id, or the newest one. Raises JobNotFound."""
+    from distdl_jupyter.jobs import client
+
+    try:
+        return client.attach(id_)
+    except JobNotFound as error:
+        hint = "List the jobs with 'distdl ls'." if id_ is not None else "Start one with: distdl submit -p 2 train.py"
+        raise JobNotFound(error.message, code=error.code, hint=hint) from None

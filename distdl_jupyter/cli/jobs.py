@@ -1,0 +1,341 @@
+"""Commands that list jobs, show one of them, read what it recorded, stop and delete it."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.cli import show, terminal
+from distdl_jupyter.cli.command import Reply, add_command, find
+from distdl_jupyter.core.errors import JobNotFound, JobNotRunning
+from distdl_jupyter.core.humanize import clock, plural, short_id
+from distdl_jupyter.core.options import ABOUT
+from distdl_jupyter.form import arguments
+from distdl_jupyter.form.arguments import add_id, add_needed_id
+from distdl_jupyter.node.resources import SECONDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from distdl_jupyter.core.logfile import LogLine
+
+#: Jobs that a list shows when not all are asked for.
+_NEWEST = 20
+_SWITCH: dict[str, Any] = {"action": "store_true"}
+_KEPT: dict[str, Any] = {"nargs": "?", "type": int, "const": 0, "metavar": "N"}
+_PRUNE = (
+    "With both --older and --keep, a job is deleted only if it is older and not among the newest N. Jobs that have not "
+    "ended, here or on another host, and jobs of other users are kept. The exit code is 1 if a job could not be "
+    "deleted."
+)
+
+
+def add_to(commands: Any) -> None:
+    """Add the commands to the parser of ``distdl``."""
+    command = add_command(commands, "ls", _ls, "list the jobs, newest first", reads=True)
+    command.add_argument("-a", "--all", **_SWITCH, help=f"show all jobs (default: the newest {_NEWEST})")
+
+    add_id(add_command(commands, "show", _show, "show the details of one job", reads=True))
+
+    command = add_command(commands, "logs", _logs, "print a job's log")
+    add_id(command)
+    command.add_argument("-f", "--follow", **_SWITCH, help="follow the log until the job has ended")
+    command.add_argument("--rank", type=int, help="only lines of one rank")
+    command.add_argument(
+        "--tail", type=int, metavar="N", help="only the last N lines (0: all); with -f, also the lines that follow"
+    )
+    command.add_argument("--time", **_SWITCH, help="prefix each line with its time")
+    command.add_argument(
+        "--raw",
+        **_SWITCH,
+        help="print output unchanged, including terminal control characters (default: text and colors only)",
+    )
+
+    text = "stop a job: send INT, then TERM, then KILL, with a grace period between them"
+    command = add_command(commands, "stop", _stop, text, aliases=("cancel",))
+    add_needed_id(command)
+    command.add_argument("--now", **_SWITCH, help="send KILL at once")
+    command.add_argument("--no-wait", **_SWITCH, help="do not wait for the job to stop")
+
+    text = "mark a job as lost when the host of its supervisor is gone for good"
+    add_needed_id(add_command(commands, "lost", _lost, text))
+
+    text = "print the packages that a job ran with, as a requirements.txt"
+    command = add_command(commands, "environment", _environment, text, reads=True)
+    add_id(command)
+    command.add_argument("--diff", **_SWITCH, help="print the uncommitted git changes at the start of the job")
+
+    command = add_command(commands, "time", _time, "show step times rank by rank", reads=True)
+    add_id(command)
+    command.add_argument("--csv", **_SWITCH, help="print one line per rank and step, times in seconds")
+    command.add_argument("--figure", **_SWITCH, help="show a bar for each rank instead of the table")
+
+    text = "show the stack traces of all ranks of a job side by side"
+    command = add_command(commands, "stacks", _stacks, text, reads=True)
+    add_id(command)
+    kept = "show the newest captured stack traces, or those with this number, without capturing new ones"
+    command.add_argument("--kept", **_KEPT, help=kept)
+    command.add_argument("--whole", **_SWITCH, help="print every thread of every rank in Python's format")
+    command.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds to wait (default 10)")
+
+    text = "profile some steps of a running job: its slowest operators, and a trace of each rank"
+    command = add_command(commands, "profile", _profile, text, reads=True)
+    add_id(command)
+    command.add_argument("--steps", type=int, default=5, metavar="N", help="number of steps (default 5, at most 50)")
+    command.add_argument(
+        "--ranks", default="", metavar="0,1", help="ranks to profile, such as 0,2 or 1-3 (default: all)"
+    )
+    kept = "show the newest profile, or the one with this number, without recording"
+    command.add_argument("--kept", **_KEPT, help=kept)
+    command.add_argument(
+        "--save", default="", metavar="FOLDER", help="copy the traces to this folder, to open in ui.perfetto.dev"
+    )
+    command.add_argument("--csv", **_SWITCH, help="print one line per operator and rank, times in seconds")
+    command.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds to wait (default 120)")
+
+    text = "show the resource use of each rank: CPU, memory, GPU, and the disk and network of its machine"
+    command = add_command(commands, "resources", _resources, text, reads=True)
+    add_id(command)
+    command.add_argument("--csv", **_SWITCH, help="print all samples, one line per rank and second")
+    command.add_argument("--figure", **_SWITCH, help="show curves over time instead of the newest values")
+    command.add_argument("-f", "--follow", **_SWITCH, help="refresh every second until the job has ended")
+
+    command = add_command(
+        commands, "checkpoints", _checkpoints, "list the checkpoints of a job, newest first", reads=True
+    )
+    add_id(command)
+    command.add_argument("--code", **_SWITCH, help="print the Python code that loads the newest checkpoint")
+
+    text = "send the data of a running or ended job to experiment trackers"
+    command = add_command(commands, "track", _track, text)
+    add_needed_id(command)
+    trackers = "mlflow, tensorboard, wandb, or several separated by commas (default: the job's own trackers)"
+    command.add_argument("--with", dest="trackers", default="", metavar="NAME", help=trackers)
+    command.add_argument(
+        "--timeout", type=float, default=600.0, metavar="S", help="how long to wait for the trackers (default: 600)"
+    )
+
+    command = add_command(commands, "rm", _rm, "delete ended jobs with their logs and results")
+    command.add_argument("id", nargs="+", help="ids of the jobs, or the last parts of ids")
+
+    command = add_command(commands, "prune", _prune, "delete old ended jobs", more=_PRUNE, reads=True)
+    command.add_argument(
+        "--older", metavar="AGE", help="only jobs that ended longer ago than this: 30d, 12h, 4w or 90min"
+    )
+    command.add_argument("--keep", type=int, metavar="N", help="keep the newest N of all jobs")
+    command.add_argument("--dry-run", **_SWITCH, help="list the jobs that would be deleted, and delete nothing")
+
+    text = "list queued jobs with their position and what they wait for, or change their order"
+    command = add_command(commands, "queue", _queue, text, reads=True)
+    command.add_argument("--first", metavar="ID", help="start this job before your other queued jobs")
+    command.add_argument("--priority", nargs=2, metavar=("N", "ID"), help="change the priority of this job")
+    command.add_argument("--move", nargs=2, metavar=("CLUSTER", "ID"), help="start this job on another cluster")
+
+    text = "show or change where messages about jobs are sent through Apprise"
+    command = add_command(commands, "notify", _notify, text)
+    where = command.add_mutually_exclusive_group()
+    address = (
+        "read the address from the terminal without echo, or from standard input; it is a secret, so it cannot be an "
+        "argument"
+    )
+    where.add_argument("--set", **_SWITCH, help=address)
+    where.add_argument("--off", **_SWITCH, help="delete the address")
+    kinds = "events to send: end, failure, stall, nan, rule, separated by commas"
+    command.add_argument("--for", dest="kinds", metavar="KINDS", help=kinds)
+    command.add_argument("--test", **_SWITCH, help="send a test message now")
+
+
+# commands that read -----------------------------------------------------------------------------------
+
+
+def _ls(chosen: argparse.Namespace) -> Any:
+    from distdl_jupyter.jobs import client, study_rows
+    from distdl_jupyter.views.job_table import JobTable
+
+    if chosen.json:
+        return list(client.jobs())
+    rows = study_rows.folded(client.rows())
+    shown = rows if chosen.all else rows[:_NEWEST]
+    return JobTable(shown, older=len(rows) - len(shown))
+
+
+def _show(chosen: argparse.Namespace) -> Reply:
+    job = find(chosen.id)
+    return Reply(job, "" if chosen.json else "\n".join(show.lines(job.view())))
+
+
+def _logs(chosen: argparse.Namespace) -> None:
+    if chosen.raw:
+        terminal.as_it_is()
+    job = find(chosen.id)
+    many = job.spec.process_count > 1 and chosen.rank is None
+    if chosen.tail and (left_out := _line_count(job.view(), chosen.rank) - chosen.tail) > 0 and not chosen.follow:
+        print(
+            f"{plural(left_out, 'earlier line')} not shown; use --tail 0 to print all lines",
+            file=sys.stderr,
+            flush=True,
+        )
+    for line in job.logs(chosen.rank, follow=chosen.follow, tail=chosen.tail or None):
+        print(prefix(line, many=many, timed=chosen.time) + line.text, flush=chosen.follow)
+
+
+def _line_count(view: Any, rank: int | None) -> int:
+    """Return how many lines there are now, of one rank when given."""
+    of_rank = view if rank is None else view.rank(rank)
+    return int(of_rank.lines) if of_rank else 0
+
+
+def prefix(line: LogLine, *, many: bool, timed: bool = False) -> str:
+    """Return what is printed before a line: its time, and its rank where ``many`` have lines."""
+    text = f"{clock(line.time)} " if timed else ""
+    if many or line.rank is None:
+        text += f"[{'job' if line.rank is None else line.rank}] "
+    return text
+
+
+def _environment(chosen: argparse.Namespace) -> Reply:
+    environment = find(chosen.id).environment()
+    if not chosen.diff:
+        return Reply(environment, str(environment))
+    if environment.git is None:
+        raise JobNotFound(
+            "No git information was recorded for this job.",
+            code="git-unknown",
+            hint="It ran outside a git repository.",
+        )
+    return Reply(text=environment.git.diff)
+
+
+def _time(chosen: argparse.Namespace) -> Any:
+    times = find(chosen.id).time()
+    return times.figure() if chosen.figure and times.rows else times
+
+
+def _resources(chosen: argparse.Namespace) -> Any:
+    job = find(chosen.id)
+    while chosen.follow and not job.state.ended:
+        print(f"{job.resources()}\n", flush=True)
+        time.sleep(SECONDS)
+    used = job.resources()
+    return used.figure() if chosen.figure and used else used
+
+
+def _stacks(chosen: argparse.Namespace) -> Reply:
+    job = find(chosen.id)
+    if chosen.kept is None:
+        try:
+            stacks = job.stacks(chosen.timeout)
+        except TimeoutError as error:
+            raise JobNotRunning(str(error), code="stacks-timeout", hint="Increase it with --timeout.") from error
+    else:
+        stacks = job.stacks(kept=True, number=chosen.kept or None)
+    ranks = stacks.ranks.values() if chosen.whole else ()
+    whole = [f"\nrank {one.rank}, pid {one.pid} on {one.host or 'this machine'}\n{one.text.rstrip()}" for one in ranks]
+    return Reply(stacks, notes=tuple(whole))
+
+
+def _profile(chosen: argparse.Namespace) -> Reply:
+    job = find(chosen.id)
+    if chosen.kept is None:
+        ranks = arguments.ranks_of(chosen.ranks, job.spec.process_count) if chosen.ranks else None
+        try:
+            profile = job.profile(chosen.steps, ranks, timeout=chosen.timeout)
+        except TimeoutError as error:
+            raise JobNotRunning(str(error), code="profile-timeout", hint="Increase it with --timeout.") from error
+    else:
+        profile = job.profile(kept=True, number=chosen.kept or None)
+    traces = profile.save(chosen.save) if chosen.save else list(profile.traces.values())
+    return Reply(profile, notes=_location(traces) if traces else ())
+
+
+def _location(traces: list[Path]) -> tuple[str]:
+    count = "one trace" if len(traces) == 1 else f"{len(traces)} traces"
+    return (f"{traces[0].parent} has {count}: open them at https://ui.perfetto.dev",)
+
+
+def _checkpoints(chosen: argparse.Namespace) -> Reply:
+    known = find(chosen.id).checkpoints()
+    return Reply(text=known[0].load_code) if chosen.code and known else Reply(known)
+
+
+# commands that change something -----------------------------------------------------------------------
+
+
+def _stop(chosen: argparse.Namespace) -> None:
+    job = find(chosen.id)
+    try:
+        job.cancel(now=chosen.now)
+    except JobNotRunning as error:
+        print(error)
+        return
+    if chosen.no_wait:
+        print(f"{'Killing' if chosen.now else 'Canceling'} job {job.name} ({short_id(job.id)}).")
+        return
+    if (supervisor := job.folder.supervisor()).is_elsewhere:
+        print(supervisor.says(), file=sys.stderr)
+    print(f"{job.name} {short_id(job.id)} {job.wait().state.value}")
+
+
+def _lost(chosen: argparse.Namespace) -> None:
+    job = find(chosen.id)
+    job.declare_lost()
+    print(f"{job.name} {short_id(job.id)} {job.state.value}")
+
+
+def _rm(chosen: argparse.Namespace) -> None:
+    for id_ in chosen.id:
+        job = find(id_)
+        job.remove()
+        print(f"{job.id} removed")
+
+
+def _prune(chosen: argparse.Namespace) -> Reply:
+    from distdl_jupyter.jobs import retention
+
+    done = retention.prune(chosen.older, chosen.keep, dry_run=chosen.dry_run)
+    return Reply(done, code=1 if done.failed else 0)
+
+
+def _track(chosen: argparse.Namespace) -> Reply:
+    records = find(chosen.id).track(chosen.trackers, timeout=chosen.timeout)
+    none = "The job has no tracker. Choose one with --with mlflow, tensorboard or wandb."
+    done = bool(records) and all(record.done for record in records)
+    return Reply(records, "\n".join(map(str, records)) or none, code=0 if done else 1)
+
+
+def _queue(chosen: argparse.Namespace) -> Any:
+    from distdl_jupyter.jobs import job_queue
+
+    if chosen.first or chosen.priority:
+        number, id_ = chosen.priority or (None, chosen.first)
+        job = find(id_)
+        priority = None if number is None else ABOUT["priority"].check(arguments.value_of(number), "priority")
+        print(f"{job.name} {short_id(job.id)} has priority {job_queue.prioritize(job.id, priority)}")
+        return None
+    if chosen.move:
+        target, id_ = chosen.move
+        job = find(id_).move(target)
+        print(f"{job.name} {short_id(job.id)} will start on {target}")
+        return None
+    return job_queue.queue()
+
+
+def _notify(chosen: argparse.Namespace) -> None:
+    from distdl_jupyter.tracking.messages import notifications
+
+    address = "" if chosen.off else _ask_address() if chosen.set else None
+    known = notifications(address, chosen.kinds, test=chosen.test)
+    print(f"Messages are sent to {known}.")
+    if chosen.test:
+        print("Test message sent.")
+
+
+def _ask_address() -> str:
+    return (
+        getpass.getpass("Address, for example slack://... or jsons://HOST/PATH: ")
+        if sys.stdin.isatty()
+        else sys.stdin.readline()
+    ).strip()

@@ -1,0 +1,359 @@
+"""Commands that start jobs: a script, once or many times, or another run of an earlier job."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.cli import show
+from distdl_jupyter.cli.command import Reply, add_command, find
+from distdl_jupyter.cli.jobs import prefix
+from distdl_jupyter.core.aliases import OTHER_FLAGS
+from distdl_jupyter.core.errors import InvalidSpec, explain
+from distdl_jupyter.core.humanize import finding, findings, listing, number, short_id
+from distdl_jupyter.core.options import ABOUT, flags
+from distdl_jupyter.core.state import State
+from distdl_jupyter.form import arguments
+
+if TYPE_CHECKING:
+    from distdl_jupyter.capture import CapturedCode
+    from distdl_jupyter.jobs.client import Job
+    from distdl_jupyter.studies.scaling import ScalingStudy
+    from distdl_jupyter.studies.sweeps import Sweep
+
+#: Seconds between two requests for the state of a sweep.
+_POLL = 0.5
+_SWEEP = "Example: distdl sweep --param 'lr=loguniform(1e-4,1e-1)' --param width=64,128 --metric loss train.py"
+
+
+def add_to(commands: Any) -> None:
+    """Add the commands to the parser of ``distdl``."""
+    _add_script_flags(add_command(commands, "submit", _submit, "run a script as a distributed job"))
+    text = "run a script, print its log and wait for its end, like torchrun"
+    _add_script_flags(add_command(commands, "run", _submit, text)).set_defaults(follow=True)
+
+    text = "run a script with many values of its options and find the best"
+    command = add_command(commands, "sweep", _sweep, text, reads=True)
+    arguments.add_sweep_flags(command)
+    values = "values of a script option: 'lr=loguniform(1e-4,1e-1)' or width=64,128. Can be repeated"
+    command.add_argument("--param", action="append", default=[], metavar="NAME=VALUES", help=values)
+    command.add_argument("--show", metavar="ID", help="show a sweep by its id, the last part of it, or: newest")
+    command.add_argument("--stop", metavar="ID", help="cancel the running trials of a sweep, and start no more")
+    resume = "continue a stopped or interrupted sweep; with --trials, up to that many trials"
+    command.add_argument("--resume", metavar="ID", help=resume)
+    command.add_argument("--best", metavar="ID", help="rerun the best trial of a sweep, with the options given")
+    _add_script_flags(command)
+
+    command = add_command(commands, "scale", _scale, "measure how a script scales, with short runs", reads=True)
+    command.add_argument(
+        "--processes", default="1,2,4", metavar="1,2,4", help="numbers of processes to measure (default: 1,2,4)"
+    )
+    command.add_argument(
+        "--seconds", type=float, default=10.0, metavar="S", help="length of each run in seconds (default: 10)"
+    )
+    command.add_argument("--csv", action="store_true", help="print one line per number of processes, times in seconds")
+    command.add_argument("--show", metavar="ID", help="show an existing study (its id or the last part of it)")
+    resume = "continue an interrupted study; finished measurements are kept"
+    command.add_argument("--resume", metavar="ID", help=resume)
+    _add_script_flags(command)
+
+    text = "check a script or the code of a job with short runs"
+    command = add_command(commands, "check", _check, text, reads=True)
+    command.add_argument("--steps", type=int, default=3, metavar="N", help="training steps per run (default: 3)")
+    _add_script_flags(command)
+
+    text = "start a new job that resumes from one checkpoint of a job"
+    command = add_command(commands, "fork", _again, text)
+    command.add_argument("--step", type=float, metavar="N", help="checkpoint of this step (default: the newest)")
+    path = "checkpoint with this path, as listed by distdl checkpoints"
+    command.add_argument("--checkpoint", metavar="PATH", help=path)
+    command.set_defaults(start=lambda job, chosen: job.fork(chosen.step, chosen.checkpoint, **_given(chosen)))
+    _add_job_flags(command)
+    text = "start a new job that resumes from the checkpoints of an ended job"
+    command = add_command(commands, "resume", _again, text)
+    command.set_defaults(start=lambda job, chosen: job.resume(**_given(chosen)))
+    _add_job_flags(command)
+    command = add_command(commands, "rerun", _again, "start a new job that repeats a job from its start")
+    command.set_defaults(start=lambda job, chosen: job.rerun(**_given(chosen)))
+    _add_job_flags(command)
+
+
+def _add_job_flags(command: argparse.ArgumentParser) -> None:
+    """Add what another run of a job takes."""
+    arguments.add_needed_id(command)
+    arguments.add_job_flags(command, by_default="as in the old job")
+    arguments.name_backends(command)
+    command.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
+
+
+def _add_script_flags(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    arguments.add_job_flags(command)
+    arguments.name_backends(command)
+    option = "an option of the backend or the cluster, such as cycle_time_ms=0.5"
+    command.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help=option)
+    command.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
+    add_other_flags(command)
+    command.add_argument("script", nargs="?", help="Python script to run on every rank")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
+    return command
+
+
+#: Flags of horovodrun, mpirun and torchrun that are written otherwise than all others.
+_ODD_FLAGS = {"-np": "np", "--nproc": "np", "--nproc_per_node": "nproc_per_node"}
+
+
+def add_other_flags(command: argparse.ArgumentParser) -> None:
+    """Add what other launchers call our options, without listing it."""
+    for flag, name in (OTHER_FLAGS | _ODD_FLAGS).items():
+        command.add_argument(flag, dest=name, type=_value, help=argparse.SUPPRESS)
+    command.add_argument("-m", "--module", dest="module", help=argparse.SUPPRESS)
+
+
+# one job ----------------------------------------------------------------------------------------------
+
+
+def _submit(chosen: argparse.Namespace) -> Reply:
+    from distdl_jupyter.jobs import client
+
+    draft, options = _script(chosen)
+    _warn_of_arguments(chosen)
+    return _started(client.launch(draft, **options), chosen)
+
+
+def _again(chosen: argparse.Namespace) -> Reply:
+    return _started(chosen.start(find(chosen.id), chosen), chosen)
+
+
+def _script(chosen: argparse.Namespace) -> tuple[CapturedCode, dict[str, Any]]:
+    """Return the captured script and the options. Raises InvalidSpec where the line names no script."""
+    from distdl_jupyter import capture
+
+    _understand_launchers(chosen)
+    if chosen.script is None:
+        command = chosen.command
+        raise InvalidSpec(
+            f"distdl {command} needs a script.",
+            code="submit-script-missing",
+            field="script",
+            hint=f"Example: distdl {command} -p 2 train.py",
+        )
+    options = _options(chosen)
+    return capture.capture_script(chosen.script, None, chosen.arguments), options
+
+
+def _started(job: Job, chosen: argparse.Namespace) -> Reply:
+    for line in findings(job.spec.findings):
+        print(line, file=sys.stderr)
+    if not chosen.follow:
+        return _followable(job, f"distdl logs -f {short_id(job.id)}")
+    return _follow(job)
+
+
+def _followable(started: Any, command: str) -> Reply:
+    print(started.id)
+    print(f"Follow it with: {command}", file=sys.stderr)
+    return Reply(started, "")
+
+
+def _follow(job: Job) -> Reply:
+    from distdl_jupyter.jobs import client
+
+    try:
+        for line in job.logs(follow=True):
+            print(prefix(line, many=job.spec.process_count > 1) + line.text, flush=True)
+    except KeyboardInterrupt as interrupt:
+        explain(interrupt, client.interrupted(job, "distdl stop"))
+        raise
+    view = job.view()
+    print("\n".join(show.ending(view, [finding(item) for item in job.spec.findings])), file=sys.stderr)
+    return Reply(job, "", code=0 if view.state is State.COMPLETED else 1)
+
+
+def _understand_launchers(chosen: argparse.Namespace) -> None:
+    """Take a leading ``python`` away; answer another launcher, or a module, with what to write. Raises InvalidSpec."""
+    program = Path(chosen.script or "").name
+    if re.fullmatch(r"python[\d.]*", program) and chosen.arguments and not Path(chosen.script).is_file():
+        chosen.script, *chosen.arguments = chosen.arguments
+    if chosen.module or chosen.script == "-m":
+        module = chosen.module or next(iter(chosen.arguments), "train")
+        raise InvalidSpec(
+            "distdl submit needs the file of a script, not a module.",
+            code="submit-module",
+            field="script",
+            hint=f"Run: distdl submit -p 2 {module.replace('.', '/')}.py",
+        )
+    replaced = {} if program.endswith(".py") else _replaced_programs()
+    if backend := replaced.get(program):
+        script = next((word for word in chosen.arguments if word.endswith(".py")), "train.py")
+        raise InvalidSpec(
+            f"distdl submit starts the processes itself. Do not use {program} with it.",
+            code="submit-launcher",
+            field="script",
+            hint=f"Run: distdl submit -p 2 -b {backend} {script}",
+        )
+
+
+def _replaced_programs() -> dict[str, str]:
+    """Return the programs that start processes as distdl submit does, with the backend that stands for each."""
+    from distdl_jupyter.core import registry
+
+    return {program: label for backend in registry.backends() for program, label in backend.replaces.items()}
+
+
+#: Flags that many a script takes itself.
+_OF_SCRIPTS = ("-b", "--name", "--data", "--env", "--outputs", "--use-gpu", "--vm-size", "--price-per-hour")
+
+
+def _warn_of_arguments(chosen: argparse.Namespace) -> None:
+    """Say that words behind the script are its own, where they look like what was meant for this command."""
+    ours = {flag for name in ABOUT for flag in flags(name)}.difference(_OF_SCRIPTS)
+    meant = [word for word in chosen.arguments if word.partition("=")[0] in ours]
+    if meant:
+        verb = "is" if len(meant) == 1 else "are"
+        text = f"{listing(meant)} after {chosen.script} {verb} passed to the script."
+        print(f"{text} Put options of distdl submit before the script.", file=sys.stderr)
+
+
+def _options(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that were given, those of backends and clusters too."""
+    own = {name: _value(text) for name, text in arguments.pairs(chosen.option).items()}
+    others = {name: getattr(chosen, name, None) for name in OTHER_FLAGS.values()}
+    return {**own, **_given(chosen), **{name: value for name, value in others.items() if value is not None}}
+
+
+def _given(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of every job that were given."""
+    given = {name: getattr(chosen, name) for name in ABOUT if hasattr(chosen, name)}
+    if "environment_variables" in given:
+        given["environment_variables"] = arguments.pairs_of(given["environment_variables"])
+    return given
+
+
+def _value(text: str) -> Any:
+    """Return what JSON reads in the text (true, 3, 0.5, "3"), else the text itself."""
+    with contextlib.suppress(ValueError):
+        return json.loads(text)
+    return text
+
+
+# several jobs -----------------------------------------------------------------------------------------
+
+
+def _scale(chosen: argparse.Namespace) -> Any:
+    from distdl_jupyter.studies import scaling
+
+    study: ScalingStudy
+    if chosen.show:
+        study = scaling.scaling(chosen.show)
+    elif chosen.resume:
+        study = scaling.resume(chosen.resume)
+    else:
+        draft, options = _script(chosen)
+        study = scaling.of_options(draft, scaling.numbers(chosen.processes), options, seconds=chosen.seconds)
+    return study
+
+
+def _check(chosen: argparse.Namespace) -> Reply:
+    from distdl_jupyter import capture
+    from distdl_jupyter.studies import correctness
+
+    _understand_launchers(chosen)
+    if chosen.script is None:
+        raise InvalidSpec(
+            "distdl check needs a script or a job id.",
+            code="check-script-missing",
+            hint="Example: distdl check -p 2 train.py",
+        )
+    options = _options(chosen)
+    if Path(chosen.script).suffix or Path(chosen.script).exists():
+        draft = capture.capture_script(chosen.script, None, chosen.arguments)
+        comparison = correctness.of_draft(draft, steps=chosen.steps, **options)
+    else:
+        comparison = correctness.of_job(find(chosen.script), steps=chosen.steps, **options)
+    return Reply(comparison, code=0 if comparison.is_right else 1)
+
+
+def _sweep(chosen: argparse.Namespace) -> Any:
+    from distdl_jupyter.studies import sweep_study
+    from distdl_jupyter.studies.sweeps import Sweep
+
+    _understand_launchers(chosen)
+    options = _options(chosen)
+    id_ = chosen.show or chosen.stop or chosen.resume or chosen.best
+    if id_ is None:
+        sweep = _start_sweep(chosen, options)
+        if not chosen.follow:
+            return _followable(sweep, f"distdl sweep -f --show {short_id(sweep.id)}")
+        print(sweep.id)
+        return _follow_sweep(sweep)
+    sweep = Sweep(sweep_study.find("" if id_ == "newest" else id_))
+    if chosen.best:
+        job = sweep.best.run(**options)
+        return _followable(job, f"distdl logs -f {short_id(job.id)}")
+    if chosen.stop:
+        sweep.stop()
+        while sweep.state is State.RUNNING:
+            time.sleep(_POLL)
+    if chosen.resume:
+        sweep.resume(getattr(chosen, "trials", None))
+    if chosen.follow:
+        return _follow_sweep(sweep)
+    return sweep.panel if chosen.json else sweep
+
+
+def _start_sweep(chosen: argparse.Namespace, options: Mapping[str, Any]) -> Sweep:
+    from distdl_jupyter import capture
+    from distdl_jupyter.core import space
+    from distdl_jupyter.studies import sweeps
+
+    if chosen.script is None or not chosen.param:
+        raise InvalidSpec(
+            "distdl sweep needs a script and the values of its options.", code="sweep-script-missing", hint=_SWEEP
+        )
+    parameters: dict[str, Any] = {}
+    for text in chosen.param:
+        name, equals, values = text.partition("=")
+        if not equals or not name:
+            raise InvalidSpec(
+                f"--param {text} has no values.",
+                code="sweep-parameter-without-values",
+                field="parameters",
+                hint=_SWEEP,
+            )
+        parameters[name.strip()] = space.parsed(name.strip(), values)
+    draft = capture.capture_script(chosen.script, None, chosen.arguments)
+    plan = {name: getattr(chosen, name) for name in arguments.SWEEP if hasattr(chosen, name)}
+    return sweeps.of_draft(draft, space.checked(parameters), **plan, **options)
+
+
+def _follow_sweep(sweep: Sweep) -> Reply:
+    """Print a line for each trial that ends until the sweep has ended."""
+    from distdl_jupyter.studies import sweeps
+    from distdl_jupyter.views.sweep import word
+
+    known: set[int] = set()
+    try:
+        while True:
+            study = sweep.study
+            for trial in study.trials:
+                if trial.has_ended and trial.number not in known:
+                    known.add(trial.number)
+                    value = "no value" if trial.value is None else f"{study.plan.metric} {number(trial.value)}"
+                    values = ", ".join(f"{name} {word(text)}" for name, text in trial.params.items())
+                    best = " (best)" if study.best is not None and study.best.number == trial.number else ""
+                    line = f"trial {trial.number} {trial.state}: {value}{best} with {values}"
+                    print(line, file=sys.stderr, flush=True)
+            if study.state is not State.RUNNING:
+                break
+            time.sleep(_POLL)
+    except KeyboardInterrupt as interrupt:
+        explain(interrupt, sweeps.interrupted(sweep, "distdl sweep --stop"))
+        raise
+    return Reply(sweep, code=0 if study.state is State.COMPLETED else 1)
