@@ -45,7 +45,7 @@ FORGE = """
     from dataclasses import dataclass, field
     from distdl_jupyter.clusters.base import Cluster, NodeInfo
     from distdl_jupyter.clusters.local import LocalCluster
-    from distdl_jupyter.clusters.machines import Choice, Machines
+    from distdl_jupyter.clusters.base import Choice, Machines
     from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
 
     @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter.api.call import Context, delete, get, post
 from distdl_jupyter.clusters import cluster_configs, handle, status
-from distdl_jupyter.clusters.base import Check, NodeInfo
-from distdl_jupyter.clusters.machines import Choice
+from distdl_jupyter.clusters.base import Check, Choice, NodeInfo
 from distdl_jupyter.clusters.status import ClusterStatus
 from distdl_jupyter.clusters.tables import has_errors, merge_hosts
 from distdl_jupyter.core import humanize

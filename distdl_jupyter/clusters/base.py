@@ -1,8 +1,8 @@
 """The contract of a cluster.
 
-A cluster is asked to ``place`` a job, to ``start`` a plan, and gives back a ``Run``: streams to read, exits to hear of,
-signals to send. ``handle()`` of a run is plain data from which, after the supervisor died, ``attach`` finds the job
-again or ``sweep`` ends what is left of it. Nothing here knows events, views or backends' names.
+A cluster places a job and starts a plan, which returns a ``Run``: streams to read, exits to poll, signals to send.
+``handle()`` of a run is plain data with which, after the death of the supervisor, ``attach`` finds the job again or
+``sweep`` ends what is left of it. Nothing here knows events, views or names of backends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
-from distdl_jupyter.clusters.machines import Choice, Machines
 from distdl_jupyter.core.errors import ClusterRefused, LaunchFailed
 from distdl_jupyter.core.plan import NoOptions, Placement, Plan
 
@@ -23,25 +22,27 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.queue import QueuedJob, QueueView
     from distdl_jupyter.core.spec import Group, JobSpec
     from distdl_jupyter.core.store import JobFolder
+    from distdl_jupyter.node.channels import Inbox
     from distdl_jupyter.node.stacks import Answer
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A file descriptor to read: ``rank`` None is the launcher's or a service's own output.
+    """Output to read, from a descriptor or from what this process has received.
 
-    ``start`` counts the bytes that came before, where the output is kept and can be read again from any place (None:
-    it cannot). What is written of such a stream carries its position, so that ``attach`` repeats and loses nothing.
+    ``rank`` None is the output of the launcher or of a service. ``start`` counts the bytes before it, where the output
+    is kept and can be read again from any position (None: it cannot). Text of such a stream is written with its
+    position, so that ``attach`` repeats and loses nothing.
     """
 
-    fd: int
+    source: int | Inbox
     rank: int | None
     name: str  # "out" or "err"
     start: int | None = None
 
 
 class Unkillable(NamedTuple):
-    """A process that lives on although KILL was sent; ``host`` is "" where all ranks are on one machine."""
+    """A process that is alive although KILL was sent; ``host`` is "" where all ranks are on one machine."""
 
     host: str
     pid: int
@@ -51,14 +52,14 @@ class Unkillable(NamedTuple):
 class Exit:
     """The end of one rank's process: an exit code or a signal's name such as ``"KILL"``.
 
-    With neither the rank is lost: nobody can say any more how it ended, and ``evidence`` says why ("node gpu2 has not
-    answered for 10 s"). A lost rank has failed.
+    With neither the rank is lost: its end is not known, and ``evidence`` says why ("No response from gpu2 for 10 s").
+    A lost rank has failed.
     """
 
     rank: int
     code: int | None
     signal: str | None
-    #: What is known of the cause beyond code and signal, one sentence.
+    #: The cause beyond code and signal, one sentence.
     evidence: str = ""
 
 
@@ -71,11 +72,11 @@ class Start:
 
 
 def _ignore(_phase: str, _detail: str) -> None:
-    """Nobody listens."""
+    """Drop a report."""
 
 
 def _unnoted(_data: object) -> None:
-    """Nobody takes it."""
+    """Drop a value."""
 
 
 @dataclass(slots=True)
@@ -83,35 +84,34 @@ class Context:
     """What placing and starting a job need besides spec and plan."""
 
     folder: JobFolder
-    #: What the job itself wants in every rank's environment: its marks, the user's variables, their secret values.
+    #: The job's own part of every rank's environment: its marks, the user's variables, their secret values.
     own: dict[str, str] = field(default_factory=dict)
-    #: The environment of whoever submitted it. Ranks on this machine get all of it, others what makes sense there.
+    #: The environment of the submitter. Ranks on this machine get all of it, others what makes sense there.
     inherited: dict[str, str] = field(default_factory=dict)
     #: Python modules and programs that the backend needs on every node.
     modules: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     #: How many ports the backend needs for each rank on the rank's node, beside those of node 0.
     rank_ports: int = 0
-    #: Called with a phase (``queue`` while the job waits for its turn, ``stage`` or ``start``) and what is being done
-    #: now, for people to see.
+    #: Called with a phase (``queue``, ``stage`` or ``start``) and the current step, which users see.
     report: Report = _ignore
-    #: Called with what the user should read.
+    #: Called with a notice for the user.
     note: Callable[[Notice], object] = _unnoted
-    #: Called with a job's place while it waits in ``place``; what its priority is now, and its number by time when it
-    #: has waited before.
+    #: Called with a job's position in the queue while it waits in ``place``; its current priority, and its number by
+    #: time when it has waited before.
     note_place: Callable[[QueueView], object] = _unnoted
     priority: Callable[[], int] = int
     queue_number: int | None = None
-    #: Called with plain data for ``Cluster.sweep`` when something was begun that outlives the supervisor; another one
-    #: that places the job gets it as ``handle``.
+    #: Called with plain data for ``Cluster.sweep`` when something was started that outlives the supervisor; another
+    #: supervisor that places the job gets it as ``handle``.
     record_handle: Callable[[dict[str, Any]], object] = _unnoted
     handle: Mapping[str, Any] | None = None
-    #: What has to be brought to every node before its ranks start; None when the job has no data sources.
+    #: What is copied to every node before its ranks start; None when the job has no data sources.
     staging: Staging | None = None
     #: How often the job's ranks were started before, and the nodes that were lost when they last ran.
     restart: int = 0
     gone: frozenset[int] = frozenset()
-    #: With how few nodes the job may begin when others cannot be had; None: with all of them only.
+    #: The minimum number of nodes with which the job may start; None: all of them.
     least_node_count: int | None = None
 
     @property
@@ -121,34 +121,34 @@ class Context:
 
 
 class Report(Protocol):
-    """Is called with what is being done."""
+    """A callback that reports progress."""
 
     def __call__(self, phase: str, detail: str, /) -> None:
-        """Take a phase and its detail."""
+        """Report a phase and its detail."""
 
 
 class Staging(Protocol):
     """A job's data sources and packages on their way to its nodes: orders for ``data.stager``, one a node.
 
-    A cluster that ``stages`` runs that program on every node before any rank starts, gives it the node's order, passes
-    on what it says and gives it the answers. The paths that it tells at the end go into the environment of the node's
+    A cluster that ``stages`` runs that program on every node before any rank starts, sends it the node's order, passes
+    on its messages, and returns the answers to it. The paths in its last message go into the environment of the node's
     ranks.
     """
 
     @property
     def what(self) -> str:
-        """What is brought, in words: data, packages, or both."""
+        """What is copied, as text: data, packages, or both."""
 
     def order(self, node: int, *, base: str = "") -> dict[str, Any]:
-        """Return what the stager of a node is to do, as JSON data without any secret.
+        """Return the tasks of a node's stager, as JSON data without any secret.
 
         ``base`` is a folder on that node under which the cache lies, "" for this user's usual one.
         """
 
     def on_message(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
-        """Take one message of a node's stager; return the answer that it waits for (it may hold a secret), or None.
+        """Handle a message of a node's stager; return the answer that it waits for (it may hold a secret), or None.
 
-        Raises DataUnavailable when the message tells of a failure.
+        Raises DataUnavailable when the message reports a failure.
         """
 
 
@@ -158,10 +158,10 @@ CheckLevel = Literal["ok", "info", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at on one node (``node`` "" for the cluster as a whole).
+    """The result of one check of one node (``node`` "" for the cluster as a whole).
 
-    ``what`` names it ("Reachable", "torch"), ``says`` what was seen, and ``remedy`` what to do unless all is well.
-    ``code`` is the stable name of the problem for programs and help links, "" when all is well.
+    ``what`` is the name of the check ("Reachable", "torch"), ``says`` its result, and ``remedy`` the fix of a problem.
+    ``code`` is the stable name of the problem for programs and help links, "" without one.
     """
 
     node: str
@@ -174,7 +174,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """One machine of a cluster as it is now; ``detail`` says what else is known, above all why it is down.
+    """The current state of one machine of a cluster; ``detail`` says why it is down, or what else is known.
 
     ``load`` is the 1-minute load average, ``ranks`` how many ranks of this user's jobs run there; None is unknown.
     """
@@ -188,15 +188,49 @@ class NodeInfo:
     python: str = ""
     load: float | None = None
     ranks: int | None = None
-    #: Whether it costs money now, and how much in an hour where that is known, in ``currency`` ("USD").
+    #: Whether it costs money now, and the price per hour in ``currency`` ("USD"), None when it is not known.
     billed: bool = False
     cost_per_hour: float | None = None
     currency: str = ""
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """One value that an option may have; ``label`` ("": the value itself) and ``detail`` are for people.
+
+    ``sets`` holds other options that come with it, as the resource group of a workspace.
+    """
+
+    value: str
+    label: str = ""
+    detail: str = ""
+    sets: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """A cluster's machines as a whole. ``state`` is a word while something goes on ("creating"), "" when nothing does.
+
+    Between ``min_nodes`` and ``max_nodes`` are up, as jobs need them; the first stay up, and cost money, without a job.
+    ``problem`` says why the last change failed. ``cost_per_hour`` is the price of one node, None when it is not known.
+    """
+
+    exists: bool
+    state: str = ""
+    problem: str = ""
+    size: str = ""
+    detail: str = ""
+    min_nodes: int = 0
+    max_nodes: int = 0
+    cost_per_hour: float | None = None
+    currency: str = ""
+    #: Where the price comes from, in words.
+    price_source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
-    """Something about a run that the user should read; ``code`` is for programs."""
+    """A notice about a run for the user; ``code`` is for programs."""
 
     level: Literal["info", "warning", "error"]
     text: str
@@ -241,7 +275,7 @@ class OutageNotifier:
 
 
 class NodeSample(NamedTuple):
-    """What the ranks on one machine and the machine use at one moment (see ``node.resources``)."""
+    """Resource usage of one machine and its ranks at one moment (see ``node.resources``)."""
 
     node: int
     data: Mapping[str, Any]
@@ -253,14 +287,14 @@ class Run(ABC):
     @property
     @abstractmethod
     def streams(self) -> tuple[Stream, ...]:
-        """The descriptors to read, until each ends."""
+        """The output to read, until each stream ends."""
 
     @abstractmethod
     def started(self) -> list[Start]:
-        """Return the processes that were started directly (a launcher's ranks report themselves)."""
+        """Return the processes that were started directly; ranks of a launcher report themselves."""
 
     def keep_slots(self) -> None:
-        """Keep what the job holds of the machines' queues. Called about once a second."""
+        """Keep the job's entries in the queues of the machines. Called about once a second."""
         return
 
     def waiting(self) -> str:
@@ -268,16 +302,16 @@ class Run(ABC):
         return ""
 
     def notices(self) -> list[Notice]:
-        """Return what the user should read since the last call."""
+        """Return the notices for the user since the last call."""
         return []
 
     def samples(self) -> Sequence[NodeSample]:
-        """Return what ranks and machines have used since the last call; nothing where no agent of ours runs."""
+        """Return the resource samples since the last call; none where no agent of this package runs."""
         return ()
 
     @abstractmethod
     def poll(self) -> list[Exit]:
-        """Return the exits since the last call. Every rank exits exactly once, also when its launcher dies."""
+        """Return the exits since the last call, whose output can all be read. Every rank exits exactly once."""
 
     def interrupted(self) -> str:
         """Return why a queue took the machines from ranks that had not failed, one sentence; "" when it did not.
@@ -290,7 +324,7 @@ class Run(ABC):
     def alive(self) -> Sequence[object]:
         """Return all processes of the job that live, descendants included; empty when all are gone.
 
-        A machine that does not answer counts as none: it ends its processes by itself.
+        A machine that does not respond counts as none: it ends its processes itself.
         """
 
     @abstractmethod
@@ -302,18 +336,18 @@ class Run(ABC):
         return ()
 
     def ask_stacks(self) -> None:
-        """Ask every rank for the stacks of its threads, without waiting; a rank that cannot answer is left alone."""
+        """Request the stacks of all threads of every rank, without waiting."""
         return
 
     def stacks(self) -> Mapping[int, Answer]:
-        """Return what ranks have answered since the last call, each once: its stacks, or why it gives none."""
+        """Return the answers since the last call, one for each rank: its stacks, or why there are none."""
         return {}
 
-    #: Seconds in which the answers of all ranks that can answer are there.
+    #: Seconds in which all ranks that can answer have answered.
     stacks_seconds: ClassVar[float] = 6.0
 
     def no_stacks(self) -> str:
-        """Return why ranks of this kind of cluster cannot be asked, one sentence; "" when they can."""
+        """Return why this type of cluster does not support stack traces, one sentence; "" when it does."""
         return "This type of cluster does not support stack traces of running ranks."
 
     def ask_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
@@ -321,77 +355,77 @@ class Run(ABC):
         return
 
     def serve(self, rank: int) -> None:
-        """Write into the job's folder where a rank that stays is met (``worker.serving``), without waiting."""
+        """Write the address of a persistent rank into the job's folder (``worker.serving``), without waiting."""
         return
 
     def fetch(self, rank: int, path: str, most: int) -> None:
-        """Bring a file below the job's folder, which a rank has written, here; nothing is done where it lies here.
+        """Copy a file that a rank has written below the job's folder to this machine, unless it is here already.
 
-        It waits, in a thread of the caller. Raises LaunchFailed, also for a file of more than ``most`` bytes, OSError.
+        It blocks. Raises LaunchFailed, also for a file of more than ``most`` bytes, OSError.
         """
         return
 
     def on_launcher_output(self, text: str) -> None:
-        """Hear what the launcher or a service printed (streams with rank None)."""
+        """Handle output of the launcher or of a service (streams with rank None)."""
         return
 
     @abstractmethod
     def handle(self) -> dict[str, Any]:
-        """Return plain data for ``Cluster.attach`` and ``Cluster.sweep``; written down once, after the start."""
+        """Return plain data for ``Cluster.attach`` and ``Cluster.sweep``; recorded once, after the start."""
 
     def collect(self) -> None:
-        """Bring values and files that ranks have written into the job's folder, where it was not theirs.
+        """Copy values and files that ranks wrote elsewhere into the job's folder.
 
-        Called once, after every rank has ended. Raises LaunchFailed naming what could not be brought.
+        Called once, after every rank has ended. Raises LaunchFailed, which names what could not be copied.
         """
         return
 
     @abstractmethod
     def close(self) -> None:
-        """Free what the run holds (descriptors, ports, services). Called once, after everything ended."""
+        """Release the descriptors, ports and services of the run. Called once, after everything ended."""
 
 
 _FIXED = "Clusters of type {} do not support creating or deleting machines."
 
 
 class Cluster(ABC):
-    """One kind of place where ranks run."""
+    """A type of cluster, on which ranks run."""
 
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
-    #: The kind in words, as lists show it.
+    #: The name of the type in lists.
     title: ClassVar[str] = ""
-    #: Whether it is a place already without options; others are shown when a user has named one.
+    #: Whether it can be used without options; other types are listed when a user has added a cluster.
     complete: ClassVar[bool] = True
-    #: Whether its nodes are other machines: asking takes seconds, and they need the backend's packages themselves.
+    #: Whether its nodes are other machines: queries take seconds, and they need the backend's packages themselves.
     far: ClassVar[bool] = False
-    #: Whether a job can wait there for its turn, with no process started yet.
+    #: Whether a job can wait there in a queue, before any process starts.
     queues: ClassVar[bool] = False
-    #: Whether jobs hold GPUs, cores and memory there (``turn``), and wait for what others hold.
+    #: Whether jobs hold GPUs, cores and memory there (``turn``), and wait for those that other jobs hold.
     slots: ClassVar[bool] = False
-    #: Whether it brings data sources to its nodes before ranks start (``Context.staging``).
+    #: Whether it copies data sources to its nodes before ranks start (``Context.staging``).
     stages: ClassVar[bool] = False
     #: Whether it installs a job's packages on its nodes before ranks start.
     installs: ClassVar[bool] = False
-    #: Whether it takes sources with ``mode=mount``, which are read over the network while the ranks train.
+    #: Whether it supports sources with ``mode=mount``, which are read over the network during the training.
     mounts: ClassVar[bool] = False
     #: Whether each of its nodes costs money for every hour that it is up.
     bills: ClassVar[bool] = False
-    #: Whether its machines can be made and unmade from here: ``create``, ``delete``, ``machines``.
+    #: Whether its machines can be created and deleted from here: ``create``, ``delete``, ``machines``.
     can_create: ClassVar[bool] = False
-    #: What is said of machines that are to be made; declared as ``Options`` are, for forms, flags and Python.
+    #: The options of machines to create; declared as ``Options`` are, for forms, flags and Python.
     Wanted: ClassVar[type] = NoOptions
-    #: Options, and fields of ``Wanted``, whose possible values ``choices`` knows when it is asked.
+    #: Options, and fields of ``Wanted``, whose possible values ``choices`` returns.
     asks: ClassVar[tuple[str, ...]] = ()
-    #: Whether ranks can be started anew there, by a restart or a resume, and find their checkpoints.
+    #: Whether ranks can be restarted or resumed there, and find their checkpoints.
     can_restart: ClassVar[bool] = True
-    #: Whether ranks that stay can be asked there (``Run.serve``).
+    #: Whether it supports persistent ranks (``Run.serve``).
     serves: ClassVar[bool] = False
-    #: Whether a job goes on without its supervisor, and another one can ``attach`` to it.
+    #: Whether a job continues without its supervisor, and another one can ``attach`` to it.
     can_attach: ClassVar[bool] = False
 
     def by_itself(self) -> dict[str, Any] | None:
-        """Return the options of the place of this kind that is there without a name, None where there is none."""
+        """Return the options of the cluster of this type that needs no name, None without one."""
         return {} if self.complete else None
 
     @abstractmethod
@@ -403,56 +437,56 @@ class Cluster(ABC):
         """Return what "auto" means: the GPUs of one node, else 1."""
 
     def validate(self, options: Any) -> None:
-        """Raise InvalidSpec for options that cannot be those of a cluster, as too few. Asked when one gets a name."""
+        """Raise InvalidSpec for options that do not describe a cluster. Called when a cluster is added."""
         return
 
     def requeues(self, options: Any) -> int:
-        """Return how often a job goes into the queue again that was interrupted (``Run.interrupted``)."""
+        """Return how often an interrupted job is requeued (``Run.interrupted``)."""
         return 0
 
     def suggestions(self) -> Mapping[str, Sequence[str]]:
-        """Return, by the name of an option, values that are worth offering here. It takes no time."""
+        """Return values to offer for options, by the name of the option. It takes no time."""
         return {}
 
     def choices(self, field: str, options: Mapping[str, Any]) -> list[Choice]:
-        """Return the values that the option ``field`` may have, as far as can be seen from here; it may take seconds.
+        """Return the known values of the option ``field``; it may take seconds.
 
-        ``options`` are those that somebody has filled in so far. Raises DistDLError that says what is missing for it.
+        ``options`` are those that are filled in so far. Raises DistDLError, which says what is missing.
         """
         return []
 
     def detail(self, options: Any) -> str:
-        """Return what kind of machines these are in a few words: "2 cores, no GPU"; "" when it is not known."""
+        """Return a short description of the machines: "2 cores, no GPU"; "" when it is not known."""
         return ""
 
     def nodes(self, options: Any) -> list[NodeInfo]:
-        """Return the machines that can be named now; it may take seconds. A machine that is silent is told as such."""
+        """Return the machines that are known now, silent ones included; it may take seconds."""
         return []
 
     def checks(self, options: Any, *, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[Check]:
-        """Look at every node for what would keep a job from running there, within 30 s whatever happens.
+        """Check every node for problems that would keep a job from running there, within 30 s.
 
         ``modules`` and ``programs`` are those that a backend needs.
         """
         return []
 
     def holds(self, node: NodeInfo, host: str) -> bool:
-        """Say whether a rank that was placed on ``host`` runs on this machine."""
+        """Return whether a rank that was placed on ``host`` runs on this machine."""
         return node.name == host
 
     def machines(self, options: Any) -> Machines | None:
-        """Return its machines as a whole; it may take seconds. None where they are not made from here."""
+        """Return a summary of its machines; it may take seconds. None where they are not created from here."""
         return None
 
     def create(self, options: Any, wanted: Any) -> None:
-        """Ask for machines like ``wanted`` and return when the request was accepted; ``machines`` tells how it goes on.
+        """Request machines like ``wanted`` and return when the request was accepted; ``machines`` shows the progress.
 
         Raises ClusterRefused, InvalidSpec, DistDLError.
         """
         raise ClusterRefused(_FIXED.format(self.title or self.name), code="cluster-machines-fixed")
 
     def delete(self, options: Any) -> None:
-        """Ask for the end of its machines; return when that was accepted. Raises ClusterRefused, DistDLError."""
+        """Request the deletion of its machines. Raises ClusterRefused, DistDLError."""
         raise ClusterRefused(_FIXED.format(self.title or self.name), code="cluster-machines-fixed")
 
     @abstractmethod
@@ -462,41 +496,39 @@ class Cluster(ABC):
     def turn(
         self, spec: JobSpec, options: Any, *, blocked: bool = False, number: int | None = None
     ) -> QueueView | None:
-        """Take what the job must have alone there, and return None; or return for what and whom it has to wait.
+        """Acquire the resources of the job and return None; or return its position in the queue.
 
-        It is asked from time to time until it returns None, then the job is placed; what was taken is held until the
-        run is closed or ``give_back``. A job that is ``blocked`` cannot start yet and only keeps its place; ``number``
-        is the place by time that it had before. Raises LaunchFailed for a job that does not want to wait.
+        It is called repeatedly until it returns None, then the job is placed; the resources are held until the run is
+        closed, or until ``give_back``. A job that is ``blocked`` cannot start yet and only keeps its position;
+        ``number`` is the position by time that it had before. Raises LaunchFailed for a job that must not wait.
         """
         return None
 
     def give_back(self) -> None:
-        """Give back what was taken for a job that has not been started."""
+        """Release the resources of a job that was not started."""
         return
 
     def everybody(self, options: Any) -> list[QueuedJob] | None:
-        """Return the jobs of all users in the cluster's own queue, those that run first; None where it has none.
+        """Return the jobs of all users in the cluster's own queue, running ones first; None where it has none.
 
-        It may take seconds. Raises DistDLError when the queue does not answer.
+        It may take seconds. Raises DistDLError when the queue does not respond.
         """
         return None
 
     @abstractmethod
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
-        """Return the preview with ``ports`` free ports that stay reserved; nodes are reached and checked here.
+        """Connect to the nodes, check them, and return the placement with ``ports`` free ports that stay reserved.
 
-        Where nodes cannot be had, it may be a placement on fewer, at least the context's ``least_node_count``.
-
-        Every rank's place has as many of its own as the context's ``rank_ports`` says, on an address of its node.
-
-        Where jobs wait for their turn before the machines are known, the wait is here (phase ``queue``).
+        It may have fewer nodes than the job, at least the context's ``least_node_count``. Every rank has the number of
+        own ports in the context's ``rank_ports``, on an address of its node. Where jobs wait in a queue before the
+        machines are known, the wait is here (phase ``queue``).
 
         Raises LaunchFailed, InvalidSpec.
         """
 
     @abstractmethod
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
-        """Start the plan. Raises LaunchFailed when it cannot; nothing is left running then."""
+        """Start the plan. Raises LaunchFailed; nothing is left running then."""
 
     def interrupted(self) -> str:
         """Return why a queue took the machines from a start that has failed, one sentence; "" when it did not."""
@@ -505,10 +537,10 @@ class Cluster(ABC):
     def attach(
         self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
     ) -> Run:
-        """Find a job again whose supervisor died and return it as a run. Raises LaunchFailed when it is gone.
+        """Find a job whose supervisor died and return it as a run. Raises LaunchFailed when it is gone.
 
-        ``read`` holds how many bytes of each (rank, stream) were written down before; reading goes on behind them.
-        The stream that is no rank's own is (-1, "sys").
+        ``read`` has the number of bytes of each (rank, stream) that were recorded before; reading continues there. The
+        stream of the launcher is (-1, "sys").
         """
         raise LaunchFailed(
             f"A job on {self.title or self.name} cannot continue without its supervisor.", code="supervisor-lost"
@@ -516,13 +548,10 @@ class Cluster(ABC):
 
     @abstractmethod
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
-        """Kill what is left of a job without a supervisor; return the processes that were found.
-
-        Raises DistDLError when it cannot be looked for.
-        """
+        """Kill what is left of a job without a supervisor; return the processes that were found. Raises DistDLError."""
 
     def close_group(self, group: Group, options: Any) -> None:
-        """Give back what is reserved for jobs of a group, as a sweep, that are to come; those that have begun go on.
+        """Release what is reserved for later jobs of a group, such as a sweep; jobs that have started continue.
 
         Raises DistDLError, OSError.
         """

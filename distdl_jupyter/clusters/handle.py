@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from distdl_jupyter.clusters import cluster_configs, status, tables
-from distdl_jupyter.clusters.base import Check, Cluster, NodeInfo
+from distdl_jupyter.clusters.base import Check, Choice, Cluster, Machines, NodeInfo
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
-from distdl_jupyter.clusters.machines import Choice, Machines
 from distdl_jupyter.clusters.status import ClusterStatus
 from distdl_jupyter.core import registry, table
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec, explain_interrupt

@@ -9,7 +9,6 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,56 +32,31 @@ if TYPE_CHECKING:
 _READ = 64 * 1024
 
 
-@dataclass(slots=True)
-class LocalPipe:
-    """A pipe between a process and whoever reads ``reader``; ``writer`` is -1 when the process has it."""
-
-    reader: int
-    writer: int
-    pending: int = 0
-
-
 class LocalChannels:
-    """The channels of an agent in this process (see ``node.children.Channels``)."""
+    """The channels of an agent in this process (see ``node.children.Channels``): pipes."""
 
     def __init__(self) -> None:
-        self._pipes: dict[int, LocalPipe] = {}
-        self._sinks: dict[int, Callable[[bytes], None]] = {}
+        #: The two ends of each; the writing end is -1 when a process has it.
+        self._pipes: dict[int, list[int]] = {}
 
-    def pipe(self) -> tuple[int, LocalPipe]:
-        """Make a channel and the pipe behind it."""
-        reader, writer = os.pipe()
+    def pipe(self) -> tuple[int, int]:
+        """Make a channel; return its number and the reading end."""
         number = len(self._pipes) + 1
-        self._pipes[number] = LocalPipe(reader, writer)
-        return number, self._pipes[number]
-
-    def sink(self, take: Callable[[bytes], None]) -> int:
-        """Make a channel whose bytes ``read_sinks`` gives to ``take``."""
-        number, pipe = self.pipe()
-        os.set_blocking(pipe.reader, False)
-        self._sinks[number] = take
-        return number
-
-    def read_sinks(self) -> None:
-        """Pass on what was written by now."""
-        for number, take in self._sinks.items():
-            with contextlib.suppress(BlockingIOError):
-                while content := os.read(self._pipes[number].reader, _READ):
-                    take(content)
+        self._pipes[number] = list(os.pipe())
+        return number, self._pipes[number][0]
 
     def open(self, channel: int) -> tuple[int, Source | None]:
         """Return the writing end."""
-        pipe = self._pipes[channel]
-        writer, pipe.writer = pipe.writer, -1
+        writer, self._pipes[channel][1] = self._pipes[channel][1], -1
         return writer, None
 
     def add(self, fd: int, channel: int) -> Source | None:
         """Let the channel's bytes come from ``fd``, such as a named pipe."""
-        pipe = self._pipes[channel]
-        os.dup2(fd, pipe.reader, inheritable=False)
+        reader, writer = self._pipes[channel]
+        os.dup2(fd, reader, inheritable=False)
         os.close(fd)
-        os.close(pipe.writer)
-        pipe.writer = -1
+        os.close(writer)
+        self._pipes[channel][1] = -1
         return None
 
     def drain_all(self) -> None:
@@ -93,19 +67,17 @@ class LocalChannels:
 
     def discard_all(self) -> None:
         """Throw away what was written by now: no process may wait at a full pipe."""
-        for pipe in self._pipes.values():
+        for reader, _writer in self._pipes.values():
             with contextlib.suppress(OSError):
-                os.set_blocking(pipe.reader, False)
-                while os.read(pipe.reader, _READ):
+                os.set_blocking(reader, False)
+                while os.read(reader, _READ):
                     pass
 
     def close(self) -> None:
-        """Close what no reader closes: writing ends that no process got, and the sinks."""
-        for number, pipe in self._pipes.items():
-            if pipe.writer >= 0:
-                os.close(pipe.writer)
-            if number in self._sinks:
-                os.close(pipe.reader)
+        """Close the writing ends that no process got; a reader closes the others."""
+        for _reader, writer in self._pipes.values():
+            if writer >= 0:
+                os.close(writer)
         self._pipes.clear()
 
 
@@ -160,19 +132,13 @@ class LocalAgent(AgentConnection):
         """Do ``work`` at once: every request is answered so here."""
         return work()
 
-    def pipe(self) -> tuple[int, LocalPipe]:
-        """Open a channel and return its number and its pipe."""
+    def open_stream(self) -> tuple[int, int]:
+        """Open a channel and return its number and the pipe to read its bytes from."""
         return self._channels.pipe()
 
-    def channel(self, sink: Callable[[bytes], None]) -> int:
-        """Open a channel whose bytes are given to ``sink`` by ``poll``."""
-        return self._channels.sink(sink)
-
     def poll(self) -> None:
-        """Pass on what was written to sinks, then the ends of those that wrote it."""
-        ends = self.job.ended(full=False)
-        self._channels.read_sinks()
-        for end in ends:
+        """Pass on the ends of processes, and a sample of what they use."""
+        for end in self.job.ended(full=False):
             self.on_event({"type": "exit", **end})
         if (sample := self.job.sample()) is not None:
             self.on_event({"type": "resources", "samples": [sample]})

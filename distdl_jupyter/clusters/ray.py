@@ -27,7 +27,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import package
-from distdl_jupyter.clusters.agents import bootstrap, placing
 from distdl_jupyter.clusters.agents.agent import (
     DIRECTORY_HELP,
     NETWORK_HELP,
@@ -36,7 +35,7 @@ from distdl_jupyter.clusters.agents.agent import (
     Host,
     Unreachable,
 )
-from distdl_jupyter.clusters.agents.cluster import AgentCluster
+from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, TIMEOUT, Connection, end_all, start_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes, BorrowedNodes
 from distdl_jupyter.clusters.agents.tcp_link import distinct
@@ -143,7 +142,7 @@ class RayCluster(AgentCluster):
     def preview(self, spec: JobSpec, options: RayOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Ray names the nodes when the job gets them."""
         options.bundle(spec.process_count_per_node)
-        return placing.before_contact(spec, options.gpus_per_node)
+        return before_contact(spec, options.gpus_per_node)
 
     # start ------------------------------------------------------------------------------------
 
@@ -252,7 +251,7 @@ def _actor(ray: Any, strategy: Any, bundle: dict[str, float]) -> Any:
 def _agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connection]:
     """Start an agent in each actor and return the connections. Raises LaunchFailed, Unreachable."""
     # The agent's input ends with the actor, and Ray ends that with the supervisor.
-    first = bootstrap.first_input("{python}", options.directory or DIRECTORY, package.built(), [TIMEOUT])
+    first = package.first_input("{python}", options.directory or DIRECTORY, [TIMEOUT])
     try:
         places = ray.get([actor.begin.remote(first, _HIDDEN) for actor in actors], timeout=_ACTOR_SECONDS)
     except ray.exceptions.RayError as error:

@@ -8,17 +8,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import subprocess
+import threading
 from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.node.channels import Inbox
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from distdl_jupyter.clusters.base import Report, Staging
 
@@ -38,17 +39,15 @@ class Staged(NamedTuple):
 
 
 class Stager(ABC):
-    """One node's stager: ``out`` is read for what it says, ``err`` for its last words; both become owned by it."""
+    """One node's stager, whose messages come from ``out``."""
 
-    def __init__(self, node: int, host: str, out: int, err: int) -> None:
+    def __init__(self, node: int, host: str, out: Inbox) -> None:
         self.node = node
         self.host = host
-        self.out, self.err = out, err
+        self.out = out
         self.staged: Staged | None = None
         self._unread = b""
-        self._said = b""
-        for fd in (out, err):
-            os.set_blocking(fd, False)
+        self._errors = b""
 
     def fitted(self, order: dict[str, Any]) -> dict[str, Any]:
         """Return the order as this node takes it."""
@@ -69,22 +68,20 @@ class Stager(ABC):
 
     def lines(self) -> list[bytes] | None:
         """Return the whole lines that came, None at the end."""
-        try:
-            content = os.read(self.out, _READ)
-        except BlockingIOError:
-            return []
+        content = self.out.take(Inbox.MOST)
         if not content:
-            return None
+            return None if content is not None else []
         *lines, self._unread = (self._unread + content).split(b"\n")
         return lines
+
+    def keep_errors(self, content: bytes) -> None:
+        """Keep the end of what it prints as errors. Any thread may call this."""
+        self._errors = (self._errors + content)[-_LAST_WORDS:]
 
     @property
     def last_words(self) -> str:
         """The end of what it printed as errors."""
-        with contextlib.suppress(OSError):
-            while content := os.read(self.err, _READ):
-                self._said = (self._said + content)[-_LAST_WORDS:]
-        return self._said.decode(errors="replace").strip()
+        return self._errors.decode(errors="replace").strip()
 
 
 class LocalStager(Stager):
@@ -97,7 +94,16 @@ class LocalStager(Stager):
         )  # fmt: skip
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        super().__init__(node, host, self._process.stdout.fileno(), self._process.stderr.fileno())
+        super().__init__(node, host, Inbox())
+        self._errors_reader = threading.Thread(target=_pump, args=(self._process.stderr, self.keep_errors), daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._errors_reader.start()
+        self._reader.start()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        _pump(stream, self.out.feed)
+        self._errors_reader.join(1.0)  # an error without its text would explain nothing
+        self.out.feed(b"")
 
     def write(self, line: bytes) -> None:
         """Give it a line."""
@@ -108,15 +114,21 @@ class LocalStager(Stager):
 
     def end(self) -> None:
         """End its input, then the process."""
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            with contextlib.suppress(OSError):
-                if stream is not None:
-                    stream.close()
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
         try:
             self._process.wait(0.0 if self.staged is None else 5.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._reader.join(2.0)
+
+
+def _pump(stream: IO[bytes], feed: Callable[[bytes], object]) -> None:
+    with stream:
+        while content := os.read(stream.fileno(), _READ):
+            feed(content)
 
 
 def run(stagers: Sequence[Stager], staging: Staging, report: Report, *, base: str = "") -> dict[int, Staged]:
@@ -126,22 +138,24 @@ def run(stagers: Sequence[Stager], staging: Staging, report: Report, *, base: st
     """
     pool = ThreadPoolExecutor(max(1, min(2 * len(stagers), 16)), thread_name_prefix="staging")
     renewals: list[Future[None]] = []
-    selector = selectors.DefaultSelector()
+    fed = threading.Event()
+    working = list(stagers)
     try:
         for stager in stagers:
-            selector.register(stager.out, selectors.EVENT_READ, stager)
+            stager.out.listen(fed.set)
             pool.submit(stager.write, _line(stager.fitted(staging.order(stager.node, base=base))))
-        while selector.get_map():
+        while working:
             report("stage", f"copying {staging.what} to {plural(len(stagers), 'node')}")
-            for key, _ in selector.select(_HEED):
-                if (lines := key.data.lines()) is None:
-                    selector.unregister(key.fileobj)
-                    _require_staged(key.data, staging.what)
-                renewals += _read(key.data, lines or [], staging, pool)
+            fed.wait(_HEED)
+            fed.clear()
+            for stager in list(working):
+                if (lines := stager.lines()) is None:
+                    working.remove(stager)
+                    _require_staged(stager, staging.what)
+                renewals += _read(stager, lines or [], staging, pool)
             for renewal in filter(Future.done, renewals):
                 renewal.result()
     finally:
-        selector.close()
         for stager in stagers:
             stager.end()
         pool.shutdown(wait=False, cancel_futures=True)

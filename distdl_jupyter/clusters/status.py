@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distdl_jupyter.clusters.base import Check, Cluster, NodeInfo
+from distdl_jupyter.clusters.base import Check, Cluster, Machines, NodeInfo
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
-from distdl_jupyter.clusters.machines import Machines
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 

@@ -6,8 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from distdl_jupyter.clusters.base import Check, CheckLevel, NodeInfo
-from distdl_jupyter.clusters.machines import Choice
+from distdl_jupyter.clusters.base import Check, CheckLevel, Choice, NodeInfo
 from distdl_jupyter.clusters.status import ClusterStatus
 from distdl_jupyter.core.humanize import TIMES, plural
 

@@ -310,7 +310,7 @@ class Agent:
     def _take(self, frame: frames.Data) -> None:
         incoming = self._incoming.get(frame.channel)
         if incoming is not None:
-            incoming.give(frame.bytes)
+            incoming.feed(frame.bytes)
             if not frame.bytes:
                 del self._incoming[frame.channel]
 

@@ -1,7 +1,7 @@
-"""Between the processes of a job and the supervisor: pipes that are read, frames that wait, sockets that are joined.
+"""Bytes between the processes of a job and the supervisor: pipes, queued frames, received bytes, joined sockets.
 
-While the supervisor reads slowly nothing is read here, so that processes wait, as at any full pipe. Reading each line
-at once would take the processor that a training loop needs. Nothing here knows which channel belongs to which rank.
+While the supervisor reads slowly, nothing is read here, so processes wait as they do at any full pipe. Reading each
+line at once would take processor time from the training loop. Nothing here knows which channel belongs to which rank.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import selectors
 import socket
 import struct
 import termios
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -28,14 +29,14 @@ _PAUSE, BURST = 0.03, 20
 
 
 class Pace:
-    """How often pipes are read: at once after a while of silence, ``1 / _PAUSE`` times a second in the long run."""
+    """Limits how often pipes are read: at once after a silence, ``1 / _PAUSE`` times a second in the long run."""
 
     def __init__(self) -> None:
         self._left = float(BURST)
         self._at = time.monotonic()
 
     def round(self, *, hurried: bool) -> None:
-        """Count a round that read something; where a pipe was half full there is no time for a pause."""
+        """Count a round that read something; ``hurried``: a pipe was half full, so there is no pause."""
         now = time.monotonic()
         self._left = min(BURST, self._left + (now - self._at) / _PAUSE) - (not hurried)
         self._at = now
@@ -46,12 +47,12 @@ class Pace:
 
 
 def widen(fd: int, pipes: int) -> int:
-    """Let a pipe, one of so many, hold as much as it may; return how many bytes it holds at least."""
+    """Set the capacity of one of so many pipes to its share; return its capacity in bytes."""
     if not hasattr(fcntl, "F_SETPIPE_SZ"):
         return 16 * 1024  # macOS: a pipe begins with that
-    wanted = max(LEAST, min(_MOST_OF_ONE, _ALL // max(1, pipes)))
-    with contextlib.suppress(OSError):  # no pipe, or the user's pipes hold as much as they may
-        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << (wanted.bit_length() - 1))
+    share = max(LEAST, min(_MOST_OF_ONE, _ALL // max(1, pipes)))
+    with contextlib.suppress(OSError):  # not a pipe, or the user's limit for pipes is reached
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << (share.bit_length() - 1))
     try:
         return fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
     except OSError:
@@ -106,7 +107,7 @@ class Outbox:
         return not (self._begun or self._urgent or self._frames)
 
     def flush(self) -> None:
-        """Write as much as the other side takes now. Raises BrokenPipeError and the like when it is gone."""
+        """Write as much as fits now. Raises OSError when the other side is gone."""
         while self._begun or self._next():
             try:
                 written = os.write(self.fd, self._begun)
@@ -121,6 +122,94 @@ class Outbox:
             self._begun = self._frames.popleft()
             self._size -= len(self._begun)
         return bool(self._begun)
+
+
+# from the other side -------------------------------------------------------------------------------
+
+
+#: Pieces of fewer bytes are joined: each one takes memory of its own.
+_SMALL = 4096
+
+
+class Inbox:
+    """Bytes of one channel that were received. Any thread feeds it, and one thread reads it.
+
+    ``has_room`` is called when a reader that was ``behind`` has taken half of what waited.
+    """
+
+    #: Bytes of an inbox whose reader is behind.
+    MOST = 16 * 1024 * 1024
+
+    def __init__(self, skip: int = 0, has_room: Callable[[], object] = bool) -> None:
+        """Leave out the first ``skip`` bytes."""
+        self._skip = skip
+        self._has_room = has_room
+        self._fed = threading.Condition()
+        self._pieces: deque[bytes] = deque()
+        self._on_fed: Callable[[], object] = bool
+        self._closed = False
+        #: Bytes that wait for the reader, and whether nothing will follow them.
+        self.pending = 0
+        self.ended = False
+
+    @property
+    def behind(self) -> bool:
+        """Whether so much waits that nothing more should be received."""
+        return self.pending > self.MOST
+
+    def feed(self, content: bytes) -> None:
+        """Add bytes; b"" is the end."""
+        with self._fed:
+            self.ended = self.ended or not content
+            skipped = min(self._skip, len(content))
+            self._skip -= skipped
+            if (new := content[skipped:]) and not self._closed:
+                self.pending += len(new)
+                if self._pieces and len(self._pieces[-1]) < _SMALL:
+                    new = self._pieces.pop() + new
+                self._pieces.append(new)
+            self._fed.notify()
+            self._on_fed()
+
+    def listen(self, on_fed: Callable[[], object]) -> None:
+        """Call ``on_fed`` on the feeding thread, and now; it must not wait."""
+        with self._fed:
+            self._on_fed = on_fed
+            on_fed()
+
+    def take(self, most: int, timeout: float | None = 0.0) -> bytes | None:
+        """Return at most so many bytes, b"" at the end, None without any in ``timeout`` seconds (None: wait)."""
+        with self._fed:
+            if not self._fed.wait_for(lambda: self._pieces or self.ended or self._closed, timeout):
+                return None
+            was_behind = self.pending > self.MOST // 2
+            taken, count = list[bytes](), 0
+            while self._pieces and count < most:
+                piece = self._pieces.popleft()
+                if rest := piece[most - count :]:
+                    self._pieces.appendleft(rest)
+                taken.append(piece[: most - count])
+                count += len(taken[-1])
+            self.pending -= count
+        if was_behind and self.pending <= self.MOST // 2:
+            self._has_room()
+        return b"".join(taken)
+
+    def read(self, size: int, /) -> bytes:
+        """Wait for ``size`` bytes and return them, fewer only at the end."""
+        content = list[bytes]()
+        while size > 0 and (piece := self.take(size, None)):
+            content.append(piece)
+            size -= len(piece)
+        return b"".join(content)
+
+    def close(self) -> None:
+        """Drop all bytes, and those to come."""
+        with self._fed:
+            self._closed, self._on_fed, self.pending = True, bool, 0
+            self._pieces.clear()
+            self._fed.notify()
+        self._has_room()
 
 
 # from processes and sockets ------------------------------------------------------------------------
@@ -236,13 +325,13 @@ class Channels:
             self.drain(source)
 
     def end(self, source: Source) -> None:
-        """Tell that nothing more comes, and close the descriptor."""
+        """Send the end of the channel, and close the descriptor."""
         if source.open:
             self.drop(source)
             self._outbox.put(frames.data(source.channel, b""))
 
     def drop(self, source: Source) -> None:
-        """Close the descriptor and tell nothing."""
+        """Close the descriptor without sending the end."""
         if source.open:
             source.open = False
             self._sources.remove(source)
@@ -263,9 +352,9 @@ class Channels:
 
 
 class Outgoing:
-    """What the supervisor sends on a channel, on its way into a socket here.
+    """Writes what the supervisor sends on a channel into a socket of this host.
 
-    What the socket does not take waits in memory: an agent that stopped reading would not hear of the job's end either.
+    Bytes that do not fit wait in memory, because an agent that stops reading would miss the end of the job.
     ``hold`` is called with ``held``: whether so much waits that nothing more should be sent on this channel.
     """
 
@@ -280,8 +369,8 @@ class Outgoing:
         self._size = 0
         self._over = self._held = self._closed = False
 
-    def give(self, piece: bytes) -> None:
-        """Take the next piece; b"" is the end."""
+    def feed(self, piece: bytes) -> None:
+        """Add the next piece; b"" is the end."""
         if self._closed:
             return
         self._over = not piece
@@ -317,7 +406,7 @@ class Outgoing:
             return 0
 
     def _close(self) -> None:
-        """Tell the other end that nothing more comes; what it still sends is read elsewhere."""
+        """End this direction; the other one is read elsewhere."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)

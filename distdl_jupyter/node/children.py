@@ -1,8 +1,7 @@
-"""The processes that the agent has started itself: their streams, and their ends, exactly and once.
+"""The processes that the agent has started itself: their streams, and each end exactly once.
 
-Each leads a session of its own, so that a signal can reach it with its children. A supervisor that was forked from a
-warm template may fork what it starts: its creator sets ``fork``. Nothing here knows when that is safe, or which
-processes are ranks.
+Each process leads a session of its own, so that a signal reaches it with its children. A supervisor that was forked
+from a warm template may fork what it starts: its creator sets ``fork``. Nothing here knows when that is safe.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +65,7 @@ WARM = "Warm start: imports are already loaded."
 
 
 def start(program: Program) -> Process:
-    """Start a program in the quickest way that is safe. Raises OSError."""
+    """Fork a program where that is safe, else start a new interpreter. Raises OSError."""
     if fork is not None and (forked := fork(program)) is not None:
         return forked
     return subprocess.Popen(
@@ -84,8 +84,12 @@ def start(program: Program) -> Process:
 
 #: The job's interpreter in a command line.
 PYTHON = "{python}"
-#: Seconds after the exit in which a process's last words are awaited while a child of it still holds the stream.
+#: Seconds after the exit in which the last output is awaited while a child of the process holds the stream open.
 _LINGER = 1.0
+
+
+#: Kinds of processes. A process is named by its kind and a number; that of a rank is the rank.
+RANK, SERVICE, LAUNCHER, SHELL, DATA = "rank", "service", "launcher", "shell", "data"
 
 
 class ProcessSpec(NamedTuple):
@@ -95,6 +99,7 @@ class ProcessSpec(NamedTuple):
     interpreter for ``{python}``, "" for the job's.
     """
 
+    kind: str
     process: int
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -113,6 +118,7 @@ def parse_spec(fields: Mapping[str, Any]) -> ProcessSpec:
     environment = {str(name): str(value) for name, value in fields.get("environment", {}).items()}
     out = int(fields["out"])
     return ProcessSpec(
+        str(fields.get("kind") or RANK),
         int(fields["process"]),
         argv,
         environment,
@@ -147,6 +153,7 @@ class Channels(Protocol):
 class Child:
     """A started process; ``reported`` when the supervisor knows of its end."""
 
+    kind: str
     number: int
     popen: Process
     sources: tuple[Source, ...]
@@ -171,7 +178,7 @@ class Children:
         self._memory = headroom.counters()
 
     def start(self, programs: Sequence[ProcessSpec]) -> dict[int, int]:
-        """Start all or none: {process: pid}. Raises NotStarted, and none is left running."""
+        """Start all processes or none: {process: pid}. Raises NotStarted."""
         begun: list[Child] = []
         try:
             for program in programs:
@@ -204,25 +211,16 @@ class Children:
         finally:
             for fd, _ in opened:
                 os.close(fd)
-        return Child(
-            program.process, popen, sources, program.open_input, program.environment.get("CUDA_VISIBLE_DEVICES", "")
-        )
+        gpus = program.environment.get("CUDA_VISIBLE_DEVICES", "")
+        return Child(program.kind, program.process, popen, sources, program.open_input, gpus)
 
-    def feed(self, process: int, content: bytes) -> None:
-        """Write to the standard input of one with an open input; it may wait. One that has ended takes nothing."""
+    def feed(self, kind: str, text: str) -> None:
+        """Write to the standard input of the process of a kind; it may wait. An ended one reads nothing."""
         for child in self._children:
-            if child.number == process and child.open_input and child.popen.stdin is not None:
+            if child.kind == kind and child.open_input and child.popen.stdin is not None:
                 with contextlib.suppress(BrokenPipeError, ValueError):
-                    child.popen.stdin.write(content)
+                    child.popen.stdin.write(text.encode())
                     child.popen.stdin.flush()
-
-    def signal(self, numbers: Sequence[int], signal: int) -> int:
-        """Signal the sessions of the processes that were started last under these numbers; return how many."""
-        last = {child.number: child.popen.pid for child in self._children if child.number in numbers}
-        for pid in last.values():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal)
-        return len(last)
 
     def _undo(self, begun: Sequence[Child]) -> None:
         for child in begun:
@@ -232,12 +230,12 @@ class Children:
             for source in child.sources:
                 self._channels.drop(source)
 
-    def ended(self, now: float, *, full: bool) -> list[dict[str, Any]]:
+    def ended(self, *, full: bool) -> list[dict[str, Any]]:
         """Return the ends since the last call, as fields of messages; all data of these processes was passed on.
 
         While the outbox is ``full``, a process with unread output has not ended yet.
         """
-        found = []
+        found, now = [], time.monotonic()
         for child in self._children:
             if child.reported or child.popen.poll() is None:
                 continue
@@ -251,11 +249,9 @@ class Children:
 
     def _end(self, child: Child) -> dict[str, Any]:
         returncode = child.popen.wait()
-        if returncode >= 0:
-            return {"process": child.number, "code": returncode, "signal": None, "evidence": ""}
-        name = processes.signal_name(-returncode)
+        code, name = (returncode, None) if returncode >= 0 else (None, processes.signal_name(-returncode))
         evidence = self.evidence_of_kill() if name == "KILL" else ""
-        return {"process": child.number, "code": None, "signal": name, "evidence": evidence}
+        return {"kind": child.kind, "process": child.number, "code": code, "signal": name, "evidence": evidence}
 
     def evidence_of_kill(self) -> str:
         """Return one sentence when the kernel has killed for lack of memory since the start, else ""."""
@@ -263,7 +259,7 @@ class Children:
 
     @property
     def draining(self) -> bool:
-        """Whether one has ended and its last words are still awaited."""
+        """Whether a process has ended and its last output is still awaited."""
         return any(child.ended_at is not None and not child.reported for child in self._children)
 
     @property
@@ -272,8 +268,8 @@ class Children:
         return any(not child.reported and not child.open_input for child in self._children)
 
     @property
-    def any(self) -> bool:
-        """Whether one was ever started."""
+    def any_started(self) -> bool:
+        """Whether a process was ever started here."""
         return bool(self._children)
 
     def running(self) -> list[Child]:

@@ -12,7 +12,6 @@ import contextlib
 import io
 import itertools
 import os
-import queue
 import re
 import shutil
 import stat
@@ -22,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple, Protocol, cast
 
 from distdl_jupyter.node import frames, permissions
+from distdl_jupyter.node.channels import Inbox
 
 #: Bytes that are written or read at once; a multiple of tar's 512.
 _PIECE = 64 * 1024
@@ -204,61 +204,24 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, above: 
 # streams between the wire and a folder, each in a thread of its own --------------------------------
 
 
-#: Pieces of an incoming stream that may wait for the disk.
-_WAITING = 256
-
-
-class Incoming:
-    """A tar that arrives in pieces. ``give`` and ``behind`` are for the loop, ``unpack`` for the thread."""
+class Incoming(Inbox):
+    """A tar that arrives in pieces: the loop feeds it, a thread unpacks it."""
 
     def __init__(self, folder: Path, wake: Callable[[], object]) -> None:
+        super().__init__(has_room=wake)
         self._folder = folder
-        self._wake = wake
-        self._pieces: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._rest = b""
-        self._over = False
-        self._failed = False
-
-    def give(self, piece: bytes) -> None:
-        """Take the next piece; b"" is the end."""
-        if not self._failed:
-            self._pieces.put(piece)
-
-    @property
-    def behind(self) -> bool:
-        """Whether so much waits for the disk that no more should be read."""
-        return not self._failed and self._pieces.qsize() > _WAITING
 
     def unpack(self) -> dict[str, Any]:
         """Write the files as they come and return how many. Raises OSError, and Refused for a bad archive."""
         try:
             moved = unpack(self._folder, self)
-            while not self._over:  # a tar may be padded behind its end
-                self._next()
+            while self.read(_PIECE):  # a tar may be padded behind its end
+                pass
         except tarfile.TarError as error:
             raise Refused(f"The received data is not a valid tar archive: {error}.") from None
         finally:
-            self._failed = True
-            self._wake()
+            self.close()
         return {"files": moved.files, "bytes": moved.bytes}
-
-    def read(self, size: int, /) -> bytes:
-        """Return the next ``size`` bytes, fewer only at the end."""
-        found = [self._rest]
-        length = len(self._rest)
-        while length < size and not self._over:
-            found.append(self._next())
-            length += len(found[-1])
-        content = b"".join(found)
-        self._rest = content[size:]
-        return content[:size]
-
-    def _next(self) -> bytes:
-        piece = self._pieces.get()
-        self._over = not piece
-        if self._pieces.qsize() == _WAITING // 2:
-            self._wake()
-        return piece
 
 
 def send_files(folder: Path, paths: Iterable[str], channel: int, post: Callable[[bytes], object]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from typing import Any, ClassVar
 
 from distdl_jupyter.node import frames, job
 from distdl_jupyter.node.agent import Agent, serve
+from distdl_jupyter.node.children import RANK
 from distdl_jupyter.node.processes import signal_number
 
 #: Seconds without a word from the supervisor after which the node is given back: before ranks were started, and after
@@ -231,7 +232,7 @@ class FolderAgent(Agent):
         """Write down the code of a rank that has failed first, with which the batch system ends the job."""
         assert self.job is not None, "a process has ended"
         code = 128 + signal_number(end["signal"]) if end["signal"] else int(end["code"])
-        if code and end["process"] < job.FIRST_OTHER and not self.job.signaled:
+        if code and end["kind"] == RANK and not self.job.signaled:
             with contextlib.suppress(OSError):
                 if self._failed.stat().st_size == 0:
                     self._failed.write_text(str(code), encoding="utf-8")

@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.node import data_cache, devices, files, processes, run_dir
-from distdl_jupyter.node.children import Channels, Child, Children, ProcessSpec
+from distdl_jupyter.node.children import RANK, Channels, Child, Children, ProcessSpec
 from distdl_jupyter.node.files import Workdir
 from distdl_jupyter.node.run_dir import Pipes
 
 if TYPE_CHECKING:
     from distdl_jupyter.node.resources import Sampler
 
-#: Processes with smaller numbers are ranks; their number is the rank.
-FIRST_OTHER = 1_000_000
 _SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
 #: Seconds between TERM and KILL when the job has lost its supervisor.
 _GRACE = 2.0
@@ -33,18 +31,17 @@ _GRACE = 2.0
 _SHARE = 0.02
 
 
-class Job:
-    """What was started for one job. ``spared`` are processes of the agent that are none of the job's."""
+class Job(Children):
+    """All that runs for one job here. ``spared`` are processes of the agent that are not the job's."""
 
     def __init__(
         self, name: str, place: Workdir, channels: Channels, spared: Sequence[int], base: str = "", python: str = ""
     ) -> None:
+        super().__init__(channels, python)
         self.name = name
         self.place = place
         self.base = base
         self.pipes = Pipes(name)
-        self._channels = channels
-        self._children = Children(channels, python)
         self._spared = {*spared, os.getpid()}
         #: Whether a signal to its processes was requested.
         self.signaled = False
@@ -70,13 +67,9 @@ class Job:
     def start(self, programs: Sequence[ProcessSpec]) -> dict[int, int]:
         """Start processes, all or none: {process: pid}. Raises NotStarted."""
         self._count_until = 0.0
-        return self._children.start(
+        return super().start(
             [program._replace(environment=self._environment(program.environment)) for program in programs]
         )
-
-    def feed(self, process: int, text: str) -> None:
-        """Give a process with an open input a text; it may wait."""
-        self._children.feed(process, text.encode())
 
     def _environment(self, own: Mapping[str, str]) -> dict[str, str]:
         """Return the whole environment of a process that wants ``own``."""
@@ -107,29 +100,6 @@ class Job:
 
     # watch ------------------------------------------------------------------------------------
 
-    @property
-    def unreported(self) -> bool:
-        """Whether the end of a rank or of a launcher has still to be reported."""
-        return self._children.unreported
-
-    @property
-    def any_started(self) -> bool:
-        """Whether a process was ever started here."""
-        return self._children.any
-
-    def ended(self, *, full: bool) -> list[dict[str, Any]]:
-        """Return the ends of processes since the last call; see ``Children.ended``."""
-        return self._children.ended(time.monotonic(), full=full)
-
-    @property
-    def draining(self) -> bool:
-        """Whether a process has ended whose last words are still awaited."""
-        return self._children.draining
-
-    def reap_adopted(self) -> None:
-        """Reap zombies of adopted processes."""
-        self._children.reap_adopted()
-
     def alive(self) -> set[int]:
         """Return every living process of the job but its services, which end with it."""
         running = processes.table()
@@ -138,7 +108,7 @@ class Job:
 
     def stuck(self) -> list[int]:
         """Return those that no signal reaches, also when only some threads of what was started here are left."""
-        return processes.stuck({*self.alive(), *(child.popen.pid for child in self._children.running())})
+        return processes.stuck({*self.alive(), *(child.popen.pid for child in self.running())})
 
     def everything(self) -> set[int]:
         """Return every living process of the job."""
@@ -147,7 +117,7 @@ class Job:
     def drain(self) -> str:
         """Pass on what was written, and return a sentence when the kernel has killed for lack of memory, else ""."""
         self._channels.drain_all()
-        return self._children.evidence_of_kill()
+        return self.evidence_of_kill()
 
     def _all(self, running: dict[int, processes.Process]) -> set[int]:
         return processes.of_job(self._marks_to_find, running, self._spared, orphans=True)
@@ -155,14 +125,14 @@ class Job:
     def count(self) -> int:
         """Return how many of them there were lately."""
         now = time.monotonic()
-        if self._children.any and now >= self._count_until:
+        if self.any_started and now >= self._count_until:
             self._count = len(self.alive())
             self._count_until = now + (time.monotonic() - now) / _SHARE
         return self._count
 
     def sample_due(self, now: float) -> float:
         """Return in how many seconds the next sample of what its ranks use is due; inf before any was started."""
-        if not self._children.any:
+        if not self.any_started:
             return math.inf
         if self._sampler is None:
             from distdl_jupyter.node.resources import Sampler  # ranks were started: now it delays none
@@ -174,27 +144,24 @@ class Job:
         """Return what its ranks and this host use (see ``node.resources``) once a second, else None."""
         if self.sample_due(time.monotonic()) > 0 or self._sampler is None:
             return None
-        running = self._children.running()
-        ranks = {child.number: child for child in running if child.number < FIRST_OTHER}
-        launchers = [child.popen.pid for child in running if child.number >= FIRST_OTHER and not child.open_input]
+        running = self.running()
+        ranks = {child.number: child for child in running if child.kind == RANK}
+        launchers = [child.popen.pid for child in running if child.kind != RANK and not child.open_input]
         gpus = {**self._given_gpus, **{rank: child.gpus for rank, child in ranks.items()}}
         return self._sampler.sample({rank: child.popen.pid for rank, child in ranks.items()}, launchers, gpus)
 
     def _services(self) -> list[Child]:
-        return [child for child in self._children.running() if child.open_input]
+        return [child for child in self.running() if child.open_input]
 
     # signal and end ---------------------------------------------------------------------------
 
-    def signal(self, name: str, to: str | Sequence[int]) -> int:
+    def signal(self, name: str, to: str) -> int:
         """Signal the ``"ranks"`` with their children, or ``"all"`` but the services; return how many were meant.
 
-        Numbers of processes mean each of these with what it has started in its session, also when it has ended itself.
         Raises KeyError for an unknown signal, ValueError for an unknown addressee.
         """
         number = _SIGNALS[name]
         self.signaled = True
-        if not isinstance(to, str):
-            return self._children.signal(to, number)
         if to == "ranks":
             return self._signal_ranks(number)
         if to != "all":
@@ -204,7 +171,7 @@ class Job:
         return len(pids)
 
     def _signal_ranks(self, number: int) -> int:
-        own = [child.popen.pid for child in self._children.running() if child.number < FIRST_OTHER]
+        own = [child.popen.pid for child in self.running() if child.kind == RANK]
         for pid in own:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, number)
@@ -218,7 +185,7 @@ class Job:
 
     def warn(self) -> int:
         """Send USR1 to each rank that handles it and has not got it; return how many these are."""
-        own = [child.popen.pid for child in self._children.running() if child.number < FIRST_OTHER]
+        own = [child.popen.pid for child in self.running() if child.kind == RANK]
         ranks = own or processes.workers(self._all(processes.table()))
         pids = [pid for pid in ranks if pid not in self._warned and processes.catches(pid, signal.SIGUSR1)]
         self._warned.update(pids)
@@ -251,11 +218,11 @@ class Job:
     def _drain(self) -> None:
         """Empty full pipes, and reap zombies."""
         self._channels.discard_all()
-        self._children.running()
+        self.running()
 
     def clear(self, remove: Callable[[Path], None] | None) -> None:
         """Remove the private folder and, with ``remove``, the copied one."""
-        self._children.close()
+        self.close()
         self.pipes.close()
         self._forget_data()
         if self.place.copied and remove is not None:

@@ -84,7 +84,7 @@ class Shells:
         if number not in self._relays:
             return
         reply = {name: fields[name] for name in ("out", "err", "code") if fields.get(name) is not None}
-        self._answers[number].give(json.dumps(reply).encode() + b"\n")
+        self._answers[number].feed(json.dumps(reply).encode() + b"\n")
         if "code" in reply:
             self._close(number)
 
@@ -93,7 +93,7 @@ class Shells:
         if relay is not None:
             self._selector.unregister(relay)
             relay.close()
-            self._answers.pop(number).give(b"")
+            self._answers.pop(number).feed(b"")
 
 
 # the program ---------------------------------------------------------------------------------------

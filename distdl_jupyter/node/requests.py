@@ -18,12 +18,11 @@ look     path                                           fingerprint, null where 
 copied   digest, base                                   path of a folder with this content, "" without one
 copy     channel, digest, base; then a tar as data,     path, files, bytes (when all is there)
          b"" ends it
-start    processes: [{process, argv, environment,       pids: {process: pid}; data of ``out`` and ``err`` and
-         directory, out, err, open_input, python}]      a message ``exit`` {process, code, signal, evidence}
-feed     process, text                                  (nothing) when its standard input has taken it
+start    processes: [{kind, process, argv, environment, pids: {process: pid}; data of ``out`` and ``err`` and a
+         directory, out, err, open_input, python}]      message ``exit`` {kind, process, code, signal, evidence}
+feed     kind, text                                     (nothing) when its standard input has taken it
 pipes    ranks: [{rank, out, err}], variables           (nothing) data of ``out`` and ``err``
-signal   name: INT, TERM, KILL; to: ranks, all, or      sent
-         numbers of processes
+signal   name: INT, TERM, KILL; to: ranks, all          sent
 alive                                                   alive, and how many of them are workers
 stuck                                                   pids that no signal reaches
 stacks   ranks                                          answers: {rank: ``stacks.Answer`` as data}
@@ -283,7 +282,7 @@ def _feed(agent: JobHost, fields: Fields) -> Answer | None:
     its = _job(agent)
 
     def feed() -> Answer:
-        its.feed(int(fields["process"]), str(fields["text"]))
+        its.feed(str(fields["kind"]), str(fields["text"]))
         return {}
 
     return agent.later(fields, feed)
@@ -295,8 +294,7 @@ def _pipes(agent: JobHost, fields: Fields) -> Answer:
 
 
 def _signal(agent: JobHost, fields: Fields) -> Answer:
-    to = fields["to"]
-    return {"sent": _job(agent).signal(str(fields["name"]), to if isinstance(to, str) else [int(pid) for pid in to])}
+    return {"sent": _job(agent).signal(str(fields["name"]), str(fields["to"]))}
 
 
 def _alive(agent: JobHost, _fields: Fields) -> Answer:

@@ -1,8 +1,8 @@
 """Reads every stream of a run and cuts it into items: log texts and reports, in the order in which they were written.
 
-* ``LogReader`` reads the descriptors and keeps no state of the job; its ``sink`` decides what a report means. Each
-  round reads every stream that has something once, so that none waits for another's flood; what a process wrote stays
-  in its pipe until then, and a pipe that holds much lets it write on.
+* ``LogReader`` reads descriptors, and bytes that other threads have received, and keeps no state of the job; its
+  ``sink`` decides what a report means. Each round reads every stream that has something once, so that none waits for
+  another's flood; what a process wrote stays in its pipe until then, and a pipe that holds much lets it write on.
 * ``LineSplitter`` is pure, bytes in, items out: lines, redrawn lines, reports between them. Lines without a report and
   without a carriage return are never looked at one by one, so that a flood of them costs a search and a copy.
 * ``ItemCollector`` makes few large texts of many small ones.
@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import selectors
@@ -100,20 +101,35 @@ class LogReader:
         self._selector = selectors.DefaultSelector()
         self._wakes = selectors.DefaultSelector()
         self._sink = sink
-        self._splitters: dict[int, LineSplitter] = {}
-        self._half: dict[int, int] = {}
-        #: The streams of this round that were not read yet.
-        self._ready: deque[selectors.SelectorKey] = deque()
+        #: The streams that have not ended, those whose inbox was fed, and those of this round that were not read yet.
+        self._open: dict[_Source, None] = {}
+        self._fed: deque[_Source] = deque()
+        self._ready: deque[_Source] = deque()
         self._looked = time.monotonic()
         self._pace = channels.Pace()
+        self._wake_read, self._wake_write = os.pipe()
+        for fd in (self._wake_read, self._wake_write):
+            os.set_blocking(fd, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, None)
         streams = tuple(streams)
         self._most = max(channels.LEAST, min(_READ, _ROUND // max(1, len(streams))))
         for stream in streams:
-            self._selector.register(stream.fd, selectors.EVENT_READ, stream)
-            self._splitters[stream.fd] = LineSplitter(
+            splitter = LineSplitter(
                 nonce if stream.rank is not None else "", in_order=stream.start is not None, safe_end=safe_end
             )
-            self._half[stream.fd] = channels.widen(stream.fd, len(streams)) // 2
+            if isinstance(stream.source, channels.Inbox):
+                source = _Source(stream, splitter, self._most)
+                stream.source.listen(functools.partial(self._on_fed, source))
+            else:
+                source = _Source(stream, splitter, channels.widen(stream.source, len(streams)) // 2)
+                self._selector.register(stream.source, selectors.EVENT_READ, source)
+            self._open[source] = None
+
+    def _on_fed(self, source: _Source) -> None:
+        """Note that an inbox was fed, on whatever thread."""
+        self._fed.append(source)
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"\0")
 
     def watch(self, fd: int) -> None:
         """Let ``run`` return early when ``fd`` becomes readable (a wake-up pipe)."""
@@ -132,22 +148,30 @@ class LogReader:
             self._wakes.select(pause)
         came, much = 0, False
         if not self._ready:
-            self._ready.extend(key for key, _ in self._selector.select(seconds))
+            self._find_ready(0.0 if self._fed else seconds)
         if self._ready:
             until = time.monotonic() + _TOGETHER
             with self._sink.together():
                 while self._ready and time.monotonic() < until:
-                    key = self._ready.popleft()
-                    if key.data is None:
-                        _empty(key.fd)
-                    elif key.fd in self._selector.get_map():
-                        count = self._read(key.data, self._most)
-                        came, much = came + count, much or count >= self._half[key.fd]
+                    source = self._ready.popleft()
+                    count = self._read(source, self._most)
+                    came, much = came + count, much or count >= source.half
+                    if source.waits and source in self._open:
+                        self._fed.append(source)
         if came:
             self._pace.round(hurried=much)
         if time.monotonic() - self._looked > _PENDING_AFTER:
             self._show_pending()
         return came > 0
+
+    def _find_ready(self, seconds: float) -> None:
+        for key, _ in self._selector.select(seconds):
+            if key.data is None:
+                _empty(key.fd)
+            else:
+                self._ready.append(key.data)
+        fed = {self._fed.popleft(): None for _ in range(len(self._fed))}
+        self._ready.extend(fed)
 
     def drain(self, ranks: Container[int] | None = None) -> bool:
         """Read what was written by now, however much is written meanwhile. True when something was.
@@ -156,10 +180,11 @@ class LogReader:
         """
         came = 0
         with self._sink.together():
-            for key in list(self._selector.get_map().values()):
-                if key.data is not None and (ranks is None or key.data.rank is None or key.data.rank in ranks):
-                    left = channels.waiting(key.fd)
-                    while left > 0 and (count := self._read(key.data, min(left, self._most))):
+            for source in list(self._open):
+                rank = source.stream.rank
+                if ranks is None or rank is None or rank in ranks:
+                    left = source.waiting()
+                    while left > 0 and (count := self._read(source, min(left, self._most))):
                         left, came = left - count, came + count
         return came > 0
 
@@ -169,37 +194,67 @@ class LogReader:
         while self.drain() and time.monotonic() < until:
             pass
         with self._sink.together():
-            for key in list(self._selector.get_map().values()):
-                if key.data is not None:
-                    self._end(key.data)
+            for source in list(self._open):
+                self._end(source)
         self._selector.close()
         self._wakes.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
 
-    def _read(self, stream: Stream, most: int) -> int:
-        try:
-            data = os.read(stream.fd, most)
-        except BlockingIOError:
-            return 0
-        if not data:
-            self._end(stream)
-            return 0
-        self._give(stream, self._splitters[stream.fd].feed(data))
-        return len(data)
+    def _read(self, source: _Source, most: int) -> int:
+        data = source.read(most) if source in self._open else None
+        if data:
+            self._give(source, source.splitter.feed(data))
+        elif data is not None:
+            self._end(source)
+        return len(data or b"")
 
-    def _end(self, stream: Stream) -> None:
-        self._give(stream, self._splitters[stream.fd].finish())
-        self._selector.unregister(stream.fd)
+    def _end(self, source: _Source) -> None:
+        self._give(source, source.splitter.finish())
+        del self._open[source]
+        if isinstance(source.stream.source, channels.Inbox):
+            source.stream.source.listen(bool)
+        else:
+            self._selector.unregister(source.stream.source)
 
     def _show_pending(self) -> None:
         self._looked = time.monotonic()
         with self._sink.together():
-            for key in list(self._selector.get_map().values()):
-                if key.data is not None:
-                    self._give(key.data, self._splitters[key.fd].pending())
+            for source in self._open:
+                self._give(source, source.splitter.pending())
 
-    def _give(self, stream: Stream, items: list[Item]) -> None:
+    def _give(self, source: _Source, items: list[Item]) -> None:
         if items:
-            self._sink.take(stream, items)
+            self._sink.take(source.stream, items)
+
+
+class _Source:
+    """One stream as it is read; ``half`` is half of what it can hold while its writer goes on."""
+
+    def __init__(self, stream: Stream, splitter: LineSplitter, half: int) -> None:
+        self.stream = stream
+        self.splitter = splitter
+        self.half = half
+
+    @property
+    def waits(self) -> bool:
+        """Whether an inbox has bytes, or an end, that it will not report again."""
+        source = self.stream.source
+        return isinstance(source, channels.Inbox) and (source.pending > 0 or source.ended)
+
+    def waiting(self) -> int:
+        """Return how many bytes can be read at once."""
+        source = self.stream.source
+        return source.pending if isinstance(source, channels.Inbox) else channels.waiting(source)
+
+    def read(self, most: int) -> bytes | None:
+        """Return at most so many bytes, b"" at the end, None where nothing has come."""
+        if isinstance(self.stream.source, channels.Inbox):
+            return self.stream.source.take(most)
+        try:
+            return os.read(self.stream.source, most)
+        except BlockingIOError:
+            return None
 
 
 def _empty(fd: int) -> None:

@@ -2,45 +2,30 @@
 
 import os
 import sys
-from contextlib import suppress
-
-import pytest
 
 from distdl_jupyter.clusters.stagers import LocalStager, Stager
+from distdl_jupyter.node.channels import Inbox
 
 
-class Piped(Stager):
-    """A stager that is only its two pipes."""
-
-    def __init__(self):
-        out, self.says = os.pipe()
-        err, self.complains = os.pipe()
-        super().__init__(0, "here", out, err)
+class Fed(Stager):
+    """A stager whose output the test writes."""
 
     def write(self, line):
-        os.write(self.says, line)
+        self.out.feed(line)
 
     def end(self):
-        for fd in (self.out, self.err, self.says, self.complains):
-            with suppress(OSError):
-                os.close(fd)
+        self.out.close()
 
 
-@pytest.fixture
-def piped():
-    stager = Piped()
-    yield stager
-    stager.end()
-
-
-def test_lines_are_heard_whole_and_the_end_is_told_from_silence(piped):
-    assert piped.lines() == []
-    piped.write(b'{"a": 1}\n{"b"')
-    assert piped.lines() == [b'{"a": 1}']
-    piped.write(b": 2}\n")
-    assert piped.lines() == [b'{"b": 2}']
-    os.close(piped.says)
-    assert piped.lines() is None
+def test_lines_are_heard_whole_and_the_end_is_told_from_silence():
+    stager = Fed(0, "here", Inbox())
+    assert stager.lines() == []
+    stager.write(b'{"a": 1}\n{"b"')
+    assert stager.lines() == [b'{"a": 1}']
+    stager.write(b": 2}\n")
+    assert stager.lines() == [b'{"b": 2}']
+    stager.write(b"")
+    assert stager.lines() is None
 
 
 def test_one_on_this_machine_is_a_session_of_its_own_and_is_gone_when_it_has_ended():

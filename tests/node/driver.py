@@ -40,9 +40,9 @@ threading.Thread(target=lambda: os.posix_spawn("/bin/true", ["true"], {}, file_a
 class Driven:
     """One agent. ``listen`` False leaves its output unread until ``listen`` is called."""
 
-    def __init__(self, *, timeout=20, listen=True, environment=None):
+    def __init__(self, *, timeout=20, listen=True, environment=None, shell=()):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "distdl_jupyter.node", str(timeout)],
+            [*shell, sys.executable, "-m", "distdl_jupyter.node", str(timeout)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -83,11 +83,11 @@ class Driven:
     def of(self, type_):
         return [message for message in list(self.messages) if message["type"] == type_]
 
-    def exits(self):
-        return {message["process"]: message for message in self.of("exit")}
+    def exits(self, kind="rank"):
+        return {message["process"]: message for message in self.of("exit") if message["kind"] == kind}
 
-    def exit(self, process, seconds=TIMEOUT):
-        return until(lambda: self.exits().get(process), f"process {process} did not end", seconds)
+    def exit(self, process, seconds=TIMEOUT, kind="rank"):
+        return until(lambda: self.exits(kind).get(process), f"process {process} did not end", seconds)
 
     def text(self, channel):
         return self.data.get(channel, b"").decode()

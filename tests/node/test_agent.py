@@ -54,7 +54,7 @@ def test_output_and_exit_of_each_process_come_apart(ready):
     two = ready.python(code, process=1, out=3, err=4, environment={"X": "b"}, arguments=["7"])
     pids = ready.start(one, two)["pids"]
     assert set(pids) == {"0", "1"}
-    assert ready.exit(0) == {"type": "exit", "process": 0, "code": 0, "signal": None, "evidence": ""}
+    assert ready.exit(0) == {"type": "exit", "kind": "rank", "process": 0, "code": 0, "signal": None, "evidence": ""}
     assert ready.exit(1)["code"] == 7
     assert [ready.text(channel) for channel in (1, 2, 3, 4)] == ["out a\n", "err\n", "out b\n", "err\n"]
     assert ready.closed == {1, 2, 3, 4}
@@ -136,13 +136,13 @@ def test_a_rank_is_given_a_part_of_a_divided_gpu_by_the_name_that_cuda_knows(age
 
 def test_a_service_has_an_open_input_others_an_empty_one(ready):
     code = "import sys; print('up', flush=True); print(repr(sys.stdin.read()), flush=True)"
-    ready.start(ready.python(code, process=0), ready.python(code, process=1_000_000, out=3, err=4, open_input=True))
+    ready.start(ready.python(code, process=0), ready.python(code, kind="service", out=3, err=4, open_input=True))
     assert ready.exit(0)["code"] == 0
     assert ready.text(1) == "up\n''\n"
     up(ready, 3)
     assert ready.ask("alive")["alive"] == 0, "a service ends with the job and is nobody's left-over"
     ready.ask("signal", name="TERM", to="all")
-    assert 1_000_000 not in ready.exits()
+    assert not ready.exits("service")
     assert ready.ask("end", keep=False)["ended"] == 1
 
 
@@ -245,14 +245,14 @@ except KeyboardInterrupt:
     process.wait()
     print("rank interrupted", flush=True)
 '''
-    other = ready.python(WAIT, process=1_000_001, out=3, err=4)
+    other = ready.python(WAIT, kind="launcher", out=3, err=4)
     ready.start(ready.python(code), other)
     up(ready), up(ready, 3)
     time.sleep(1)  # the child needs its handler
     assert ready.ask("signal", name="INT", to="ranks")["sent"] == 1
     assert ready.exit(0)["code"] == 0
     assert ready.text(1) == "up\nchild interrupted\nrank interrupted\n"
-    assert 1_000_001 not in ready.exits()
+    assert not ready.exits("launcher")
 
 
 def test_an_interrupt_passes_over_a_launcher_to_the_ranks_that_it_started(ready, tmp_path):
@@ -269,12 +269,12 @@ def test_an_interrupt_passes_over_a_launcher_to_the_ranks_that_it_started(ready,
     assert ready.ask("pipes", ranks=[{"rank": 0, "out": 7, "err": 8}], variables=[{"MINE": "1"}]).keys() == {
         "type", "request"
     }  # fmt: skip
-    launcher = {"process": 1_000_000, "argv": ["{python}", str(tmp_path / "launcher.py")], "directory": None,
+    launcher = {"kind": "launcher", "process": 0, "argv": ["{python}", str(tmp_path / "launcher.py")],
                 "environment": {"DISTDL_JOB_DIR": str(folder), "DISTDL_RANK": "0"}, "out": 1, "err": 1}  # fmt: skip
     ready.start(launcher)
     up(ready, 7)
     ready.ask("signal", name="INT", to="ranks")
-    assert ready.exit(1_000_000)["code"] == 5
+    assert ready.exit(0, kind="launcher")["code"] == 5
     assert "Interrupted" in ready.text(8)
     assert ready.text(1) == ""
 

@@ -205,14 +205,15 @@ def test_much_is_put_without_being_held_in_memory(ready):
     sender.join(30)
 
 
-def test_while_the_disk_is_behind_no_more_is_read(folder):
+def test_while_the_disk_is_behind_no_more_is_read(folder, monkeypatch):
+    monkeypatch.setattr(Incoming, "MOST", 50_000)
     woken = []
     incoming = Incoming(folder, lambda: woken.append(1))
     content = tar(("x", tarfile.REGTYPE, "", b"x" * 100_000))
     assert not incoming.behind
     for at in range(0, len(content), 100):
-        incoming.give(content[at : at + 100])
-    incoming.give(b"")
+        incoming.feed(content[at : at + 100])
+    incoming.feed(b"")
     assert incoming.behind
     assert incoming.unpack() == {"files": 1, "bytes": 100_000}
     assert not incoming.behind

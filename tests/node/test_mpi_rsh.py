@@ -1,11 +1,15 @@
 """Open MPI's daemons on other hosts are started through the agents, with no second ssh."""
 
+import json
 import os
+import selectors
+import socket
 import subprocess
 import sys
 
 import pytest
 
+from distdl_jupyter.node.mpi_shell import Shells
 from tests.node.driver import until
 
 RELAY = (sys.executable, "-m", "distdl_jupyter.node.mpi_shell")
@@ -18,13 +22,20 @@ def ready(agent, tmp_path):
     return one
 
 
+def start(agent, *command):
+    argv = [*RELAY, "node-b", *command]
+    return agent.start({"kind": "launcher", "process": 0, "argv": argv, "out": 1, "err": 2})
+
+
 def asked(agent, count=1):
     return until(lambda: len(agent.of("shell")) >= count and agent.of("shell")[-1])
 
 
 def test_the_relay_behaves_as_ssh_would(ready):
     argv = [*RELAY, "node-b", "prted --x 1;", "echo done"]
-    ready.start({"process": 1_000_000, "argv": argv, "environment": {}, "directory": None, "out": 1, "err": 2})
+    ready.start(
+        {"kind": "launcher", "process": 0, "argv": argv, "environment": {}, "directory": None, "out": 1, "err": 2}
+    )
     request = asked(ready)
     assert (request["host"], request["command"]) == ("node-b", "prted --x 1; echo done")
     ready.ask("answer", shell=request["shell"], out="said\n")
@@ -32,16 +43,18 @@ def test_the_relay_behaves_as_ssh_would(ready):
     until(lambda: ready.text(1) and ready.text(2))
     assert ready.exits() == {}
     ready.ask("answer", shell=request["shell"], code=3)
-    assert ready.exit(1_000_000)["code"] == 3
+    assert ready.exit(0, kind="launcher")["code"] == 3
     assert (ready.text(1), ready.text(2)) == ("said\n", "ünlucky\n")
     assert "error" not in ready.ask("answer", shell=request["shell"], code=3), "who has gone hears nothing"
 
 
 def test_a_relay_that_is_ended_is_told(ready):
     argv = [*RELAY, "node-b", "x"]
-    pids = ready.start({"process": 1_000_000, "argv": argv, "environment": {}, "directory": None, "out": 1, "err": 2})
+    pids = ready.start(
+        {"kind": "launcher", "process": 0, "argv": argv, "environment": {}, "directory": None, "out": 1, "err": 2}
+    )
     request = asked(ready)
-    os.kill(pids["pids"]["1000000"], 9)
+    os.kill(pids["pids"]["0"], 9)
     assert until(lambda: ready.of("shell-closed"))[0]["shell"] == request["shell"]
 
 
@@ -51,3 +64,37 @@ def test_without_an_agent_the_relay_ends_as_ssh_without_a_connection(tmp_path):
     assert ended.returncode == 255
     assert ended.stderr.count("\n") == 1
     assert "node-b" in ended.stderr
+
+
+def test_a_slow_mpirun_gets_all_output_and_the_end(tmp_path):
+    selector, said = selectors.DefaultSelector(), []
+    shells = Shells(selector, lambda type_, **fields: said.append((type_, fields)))
+    shells.listen(tmp_path / "relay")
+
+    def go_on():
+        while ready := selector.select(0):
+            for key, _ in ready:
+                key.data()
+
+    with socket.socket(socket.AF_UNIX) as mpirun:
+        mpirun.connect(str(tmp_path / "relay"))
+        mpirun.sendall(b'{"host": "b", "command": "orted"}\n')
+        go_on()
+        assert said == [("shell", {"shell": 0, "host": "b", "command": "orted"})]
+        output = [f"{number} " * 100_000 for number in range(20)]
+        for text in output:
+            shells.answer(0, {"out": text})
+        shells.answer(0, {"code": 3})
+        mpirun.settimeout(0.01)
+        content = b""
+        while not content.endswith(b'{"code": 3}\n'):
+            go_on()
+            piece = mpirun.recv(65_536)
+            assert piece, "the end came before all was told"
+            content += piece
+        go_on()
+        assert mpirun.recv(1) == b""
+    assert [json.loads(line) for line in content.splitlines()] == [*({"out": text} for text in output), {"code": 3}]
+    for key in list(selector.get_map().values()):
+        key.fileobj.close()
+    selector.close()

@@ -1,7 +1,6 @@
 """The queue of a machine: nothing is held twice, whoever dies and whatever is deleted, and strangers cannot disturb."""
 
 import itertools
-import json
 import os
 import shutil
 import signal
@@ -18,6 +17,7 @@ from distdl_jupyter.node.slots import Need, Slot
 from tests.conftest import wait_for
 from tests.faults.disks import fill, free, mount, unmount
 
+USER = 4711
 GPUS = ("GPU-a", "GPU-b", "MIG-GPU-c/1/0")
 
 
@@ -254,100 +254,7 @@ def test_a_clock_that_jumps_changes_no_order(slot, monkeypatch):
     assert early.ask(gpus(3)).place.place == 1
 
 
-# other users ------------------------------------------------------------------------------------
-
-
-def test_what_is_not_what_it_says_it_is_is_left_out(slot, folder, tmp_path):
-    mine = slot("mine")
-    mine.ask(gpus(1))
-    own = folder / f"distdl-queue-{os.getuid()}"
-    for name, content in (("junk", b"junk"), ("none", b""), ("nan", slots._pack({"boot": slots._boot()}, 1))):
-        (own / name).write_bytes(content)
-    (own / "link").symlink_to(own_files(folder)[0])
-    os.mkfifo(own / "pipe")
-    (own / "folder").mkdir()
-    (folder / "distdl-queue-4711").mkdir()  # not 4711's
-    shutil.copy(own_files(folder)[0], folder / "distdl-queue-4711" / "x")
-    (folder / "distdl-queue-0.link").symlink_to(own)
-    (folder / "distdl-queue-").write_text("")
-    assert [one.name for one in slots.entries()] == ["mine"]
-
-
-USER = 4711
-as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
-
-
-@pytest.fixture
-def stranger(folder, tmp_path, monkeypatch):
-    """Return ``stranger(function)``, which runs in a process of another user and returns what that returns."""
-    folder.mkdir(exist_ok=True)
-    folder.chmod(0o1777)
-    for path in (tmp_path, *list(tmp_path.parents)[:3]):
-        path.chmod(path.stat().st_mode | 0o011)
-
-    def run(function):
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                os.close(read)
-                os.setgroups([])
-                os.setgid(USER)
-                os.setuid(USER)
-                os.write(write, json.dumps(function()).encode())
-                code = 0
-            finally:
-                os._exit(code)
-        os.close(write)
-        with os.fdopen(read) as said:
-            text = said.read()
-        assert os.waitpid(child, 0)[1] == 0
-        return json.loads(text)
-
-    return run
-
-
-@as_root
-@pytest.mark.fault("queue", "two users of one machine never hold the same GPU, and see each other wait")
-def test_two_users_never_get_the_same_gpu(slot, stranger):
-    mine = slot("mine")
-    assert mine.ask(gpus(2)) is None
-
-    def theirs():
-        other = Slot("theirs", "theirs")
-        first = other.ask(gpus(1)) is None
-        waits = Slot("waits", "waits").ask(gpus(1))
-        return [first, list(other.gpus), waits.place.lacks, [(one.name, one.user, one.own) for one in waits.entries]]
-
-    first, got, lacks, seen = stranger(theirs)
-    assert (first, got, lacks) == (True, ["MIG-GPU-c/1/0"], ["gpus"])
-    assert ["mine", "root", False] in seen
-    assert ["theirs", f"user {USER}", True] in seen
-
-
-@as_root
-def test_another_user_can_neither_delete_nor_change_nor_hide_what_is_held(slot, stranger, folder):
-    mine = slot("mine")
-    mine.ask(gpus(3))
-    [file], own = own_files(folder), folder / f"distdl-queue-{os.getuid()}"
-    assert stat.S_IMODE(own.stat().st_mode) == 0o755
-
-    def attack():
-        refused = 0
-        for deed in (
-            file.unlink,
-            lambda: file.write_text("x"),
-            lambda: own.rename(folder / "away"),
-            lambda: (own / "new").write_text("x"),
-        ):
-            try:
-                deed()
-            except PermissionError:
-                refused += 1
-        return [refused, Slot("theirs", "theirs").ask(gpus(1)) is None]
-
-    assert stranger(attack) == [4, False]
+# claims ---------------------------------------------------------------------------------------
 
 
 MEMORY = Need(amounts={"memory": 40.0})

@@ -132,6 +132,49 @@ def names():
     return [entry.name for entry in slots.entries()]
 
 
+# what is held -----------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("queue", "two users of one machine never hold the same GPU, and see each other wait")
+def test_two_users_never_get_the_same_gpu(attacker, slot):  # noqa: F811
+    mine = slot("mine")
+    assert mine.ask(gpus(2)) is None
+
+    def theirs():
+        other = Slot("theirs", "theirs")
+        first = other.ask(gpus(1)) is None
+        waits = Slot("waits", "waits").ask(gpus(1))
+        return [first, list(other.gpus), waits.place.lacks, [(one.name, one.user, one.own) for one in waits.entries]]
+
+    first, got, lacks, seen = attacker(theirs)
+    assert (first, got, lacks) == (True, ["MIG-GPU-c/1/0"], ["gpus"])
+    assert ["mine", "root", False] in seen
+    assert ["theirs", f"user {USER}", True] in seen
+
+
+def test_another_user_can_neither_delete_nor_change_nor_hide_what_is_held(attacker, slot, folder):  # noqa: F811
+    mine = slot("mine")
+    mine.ask(gpus(3))
+    [file], own = own_files(folder), folder / f"distdl-queue-{os.getuid()}"
+    assert stat.S_IMODE(own.stat().st_mode) == 0o755
+
+    def attack():
+        refused = 0
+        for deed in (
+            file.unlink,
+            lambda: file.write_text("x"),
+            lambda: own.rename(folder / "away"),
+            lambda: (own / "new").write_text("x"),
+        ):
+            try:
+                deed()
+            except PermissionError:
+                refused += 1
+        return [refused, Slot("theirs", "theirs").ask(gpus(1)) is None]
+
+    assert attacker(attack) == [4, False]
+
+
 # names ------------------------------------------------------------------------------------------
 
 

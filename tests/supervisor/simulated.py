@@ -23,8 +23,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from distdl_jupyter.clusters.agents import placing
-from distdl_jupyter.clusters.agents.cluster import AgentCluster
+from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
 from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.agents.tcp_link import Port
 from distdl_jupyter.core.errors import LaunchFailed
@@ -73,7 +72,7 @@ class SimulatedCluster(AgentCluster):
         return 8
 
     def preview(self, spec, options):
-        return placing.before_contact(spec, 0)
+        return before_contact(spec, 0)
 
     def _connect(self, spec, options, context):
         context.report("stage", f"waiting for {spec.node_count} nodes")
@@ -366,7 +365,7 @@ class PlayedNode:
         return {"pids": {one.rank: one.pid for one in begun}}
 
     def _rank_ended(self, rank, code, signal):
-        self._send("exit", process=rank, code=code, signal=signal, evidence="")
+        self._send("exit", kind="rank", process=rank, code=code, signal=signal, evidence="")
 
     def _signal(self, asked):
         meant = [one for one in self._ranks.values() if not one.over]

@@ -130,3 +130,17 @@ def test_lines_that_come_one_by_one_are_read_many_at_a_time_in_the_long_run(stre
     thread.join()
     assert rounds < 1500
     reader.finish()
+
+
+def test_bytes_that_this_process_has_received_are_read_as_those_of_a_pipe():
+    sink, inbox = Sink(), channels.Inbox(skip=4)
+    inbox.feed(b"readone\n")
+    reader = LogReader([Stream(inbox, 3, "out")], NONCE, sink)
+    wait_for(lambda: reader.run(0.2) and sink.bytes, what="what came before the reader")
+    threading.Timer(0.2, lambda: (inbox.feed(METRIC + b"two\n" * 1_000_000), inbox.feed(b""))).start()
+    wait_for(lambda: reader.run(5.0) and sink.lines == {3: 1_000_001}, what="the rest")
+    assert [rank for rank, _ in sink.reports] == [3]
+    assert not reader.run(0.01)
+    reader.finish()
+    inbox.feed(b"late\n")
+    assert sink.lines == {3: 1_000_001}

@@ -21,6 +21,7 @@ from distdl_jupyter.core.errors import LaunchFailed
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Exit, Stream
     from distdl_jupyter.core.plan import RankSlot
+    from distdl_jupyter.node.channels import Inbox
     from distdl_jupyter.node.stacks import Answer
 
 #: Seconds for an answer that is ready at once.
@@ -66,18 +67,6 @@ class Host:
     name: str
     target: str
     slots: int = 0
-
-
-class PipeReader(Protocol):
-    """The local end of a channel."""
-
-    @property
-    def reader(self) -> int:
-        """The descriptor to read from."""
-
-    @property
-    def pending(self) -> int:
-        """Received bytes that are not in the pipe yet."""
 
 
 def _ignore(_event: dict[str, Any]) -> None:
@@ -136,12 +125,8 @@ class AgentConnection(ABC):
         return contextlib.nullcontext()
 
     @abstractmethod
-    def pipe(self) -> tuple[int, PipeReader]:
-        """Open a channel and return its number and the pipe with its bytes."""
-
-    @abstractmethod
-    def channel(self, sink: Callable[[bytes], None]) -> int:
-        """Open a channel that passes its bytes to ``sink``; b"" is its end."""
+    def open_stream(self) -> tuple[int, int | Inbox]:
+        """Open a channel and return its number and what to read its bytes from (see ``base.Stream``)."""
 
     def poll(self) -> None:
         """Deliver events that no agent sends. Called about ten times a second."""

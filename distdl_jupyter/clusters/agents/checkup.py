@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from distdl_jupyter.clusters.agents import network
 from distdl_jupyter.clusters.agents.agent import HostTrouble
@@ -24,7 +24,8 @@ from distdl_jupyter.node import facts as node_facts
 from distdl_jupyter.worker.hooks.frameworks import COMPARED
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.agent import AgentOptions, Host, Unreachable
+    from distdl_jupyter.clusters.agents.agent import AgentOptions, Unreachable
+    from distdl_jupyter.clusters.agents.connection import Connection
     from distdl_jupyter.clusters.agents.network import Common, Endpoint
     from distdl_jupyter.clusters.base import Check
 
@@ -35,25 +36,6 @@ _FACTS_SECONDS, _LISTEN_SECONDS, _REACH_SECONDS = 12.0, 4.0, 3.0
 _AT_ONCE = 64
 
 _Answer = TypeVar("_Answer")
-
-
-class HostConnection(Protocol):
-    """A host that answers requests, such as ``connection.Connection``."""
-
-    @property
-    def host(self) -> str:
-        """The host's name."""
-
-    @property
-    def shell(self) -> str:
-        """How a user would run a command there."""
-
-    @property
-    def target(self) -> Host:
-        """The host as it is named in the options."""
-
-    def ask(self, type_: str, /, timeout: float = 15.0, **fields: Any) -> dict[str, Any]:
-        """Return the answer to a request. Raises HostFailed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +53,7 @@ class Checkup:
 
 
 def look(
-    connections: Sequence[HostConnection],
+    connections: Sequence[Connection],
     unreachable: Sequence[Unreachable],
     options: AgentOptions,
     modules: Sequence[str] = (),
@@ -138,7 +120,7 @@ def _with_twins(meeting: Meeting, names: Mapping[str, str]) -> Meeting:
 class _Requests:
     """One round of requests to hosts that are connected."""
 
-    def __init__(self, connections: Sequence[HostConnection], options: AgentOptions, until: float) -> None:
+    def __init__(self, connections: Sequence[Connection], options: AgentOptions, until: float) -> None:
         self._connections = connections
         self._options = options
         self._until = until
@@ -158,7 +140,7 @@ class _Requests:
         return answered, list(self._silent.values()), meeting
 
     def _each(
-        self, request: Callable[[HostConnection], _Answer], connections: Sequence[HostConnection] | None = None
+        self, request: Callable[[Connection], _Answer], connections: Sequence[Connection] | None = None
     ) -> dict[str, _Answer]:
         """Send a request to all hosts at once; hosts that fail are recorded and left out."""
         connections = self._connections if connections is None else connections
@@ -175,7 +157,7 @@ class _Requests:
     def _timeout(self, most: float) -> float:
         return max(0.5, min(most, self._until - time.monotonic()))
 
-    def _facts(self, one: HostConnection, modules: Sequence[str], programs: Sequence[str], proof: str) -> HostReport:
+    def _facts(self, one: Connection, modules: Sequence[str], programs: Sequence[str], proof: str) -> HostReport:
         # Time for connecting to each other must remain.
         timeout = self._timeout(min(_FACTS_SECONDS, self._until - time.monotonic() - _LISTEN_SECONDS))
         paths = [*programs, proof] if proof else list(programs)
@@ -202,7 +184,7 @@ class _Requests:
         offered = {host: endpoints for host, endpoints in offered.items() if host not in self._silent}
         return Meeting(offered, reached, network.choose(offered, reached) if len(offered) > 1 else None)
 
-    def _listen(self, one: HostConnection, endpoints: Sequence[Endpoint]) -> dict[str, int]:
+    def _listen(self, one: Connection, endpoints: Sequence[Endpoint]) -> dict[str, int]:
         """Return the port on which a host listens at each of its addresses."""
         ports = {}
         for endpoint in endpoints:
@@ -210,7 +192,7 @@ class _Requests:
             ports[endpoint.address] = int(answer["port"])
         return ports
 
-    def _reach(self, one: HostConnection, listening: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], str]:
+    def _reach(self, one: Connection, listening: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], str]:
         targets = [
             [address, port] for host, ports in listening.items() if host != one.host for address, port in ports.items()
         ]

@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distdl_jupyter.clusters import queueing
-from distdl_jupyter.clusters.agents import data, launch, placing, staging
+from distdl_jupyter.clusters.agents import data, launch, staging
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes, Job
 from distdl_jupyter.clusters.base import Cluster, Context, Notice, Run
 from distdl_jupyter.core import limits
-from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.core.humanize import listing, plural, size
+from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.humanize import listing, plural, size, total_need
 from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.checkup import Checkup
     from distdl_jupyter.clusters.agents.network import Common
     from distdl_jupyter.clusters.agents.staging import AgentNode
+    from distdl_jupyter.clusters.base import Check
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.node.slots import Need
 
@@ -79,7 +80,7 @@ class AgentCluster(Cluster):
             if self.slots:
                 found = _hold(self._connections, spec, found, context)
             placement = self._placed(spec, ports, found, context)
-            placement = with_ports(placement, context.rank_ports, self._ports_of_ranks(placing.agreed(found)))
+            placement = with_ports(placement, context.rank_ports, self._ports_of_ranks(_agreed(found)))
             self._stage(job, context)
             if context.staging is not None:
                 data.bring(spec, self._nodes, job.options.directory or DIRECTORY, context)
@@ -99,23 +100,23 @@ class AgentCluster(Cluster):
             processes=spec.process_count_per_node, several_per_host=self.several_per_host,
         )  # fmt: skip
         if found.errors:
-            raise LaunchFailed(placing.refusal(found.errors), code=found.errors[0].code)
+            raise LaunchFailed(_refusal(found.errors), code=found.errors[0].code)
         if spec.use_gpu:
-            placing.check_gpus(spec, found)
+            _check_gpus(spec, found)
         for check in found.checks:
             if check.level == "warning" and check.what != checks.READS_DATA:  # the stager reports it where data is read
-                context.note(Notice("warning", placing.sentence(check), check.code or "host-check"))
+                context.note(Notice("warning", _sentence(check), check.code or "host-check"))
         return found
 
     def _placed(self, spec: JobSpec, ports: int, found: Checkup, context: Context) -> Placement:
-        common = placing.agreed(found)
+        common = _agreed(found)
         first = self._connections[0]
         endpoint = common.endpoint(first.host)
         reply = first.ask("ports", count=ports, address=endpoint.address)
         names = [one.host for one in self._connections]
-        context.note(Notice("info", placing.met(spec, names, common), "network"))
+        context.note(Notice("info", _met(spec, names, common), "network"))
         return Placement(
-            ranks=placing.places(spec, names, found, common),
+            ranks=places(spec, names, found, common),
             address=endpoint.address,
             ports=tuple(int(port) for port in reply["ports"]),
             interface=common.interface or endpoint.interface,
@@ -158,7 +159,7 @@ class AgentCluster(Cluster):
             context.note(Notice("info", text, "checkpoints"))
         lacking = [node.host for node in apart if node.work_is_empty]
         if lacking:
-            text = placing.empty_work(lacking, job.spec.working_directory)
+            text = _empty_work(lacking, job.spec.working_directory)
             context.note(Notice("info", text, "working-directory"))
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
@@ -231,3 +232,100 @@ def _held(one: Connection, need: Need, spec: JobSpec, facts: Mapping[str, Any], 
         view = queueing.view(turn, need, labels, context.priority(), one.host, limits=answer["limits"])
         context.note_place(view)
         time.sleep(_POLL_SECONDS)
+
+
+# where ranks run -------------------------------------------------------------------------------
+
+
+def places(
+    spec: JobSpec, names: Sequence[str], found: Checkup | None = None, common: Common | None = None
+) -> tuple[RankSlot, ...]:
+    """Return a place for each rank, with GPU, interface and cores as far as the hosts were asked."""
+    per_node, each = spec.process_count_per_node, spec.gpus or 1
+    found_places = []
+    for rank in range(spec.process_count):
+        node, local_rank = divmod(rank, per_node)
+        facts = found.facts[names[node]] if found is not None else {}
+        cores = max(1, int(facts.get("cores") or 1) // spec.most_processes_per_node) if facts else 0
+        gpus = [int(gpu["number"]) for gpu in facts.get("gpus") or ()] if spec.use_gpu is not False else []
+        found_places.append(
+            RankSlot(
+                rank, node, names[node], local_rank,
+                gpu=gpus[local_rank * each % len(gpus)] if gpus else None,
+                gpus=tuple(gpus[local_rank * each : (local_rank + 1) * each]) if each > 1 else (),
+                interface=common.endpoint(names[node]).interface if common is not None else "",
+                cores=spec.cores or cores,
+            )
+        )  # fmt: skip
+    return tuple(found_places)
+
+
+def before_contact(spec: JobSpec, gpus: int, said: object = None) -> Placement:
+    """Return where ranks run on nodes whose names are not known yet. Raises InvalidSpec where they lack GPUs.
+
+    ``gpus`` is how many GPUs a job gets of each node, ``said`` the option gpus_per_node where that is another value.
+    """
+    if spec.use_gpu and gpus < spec.process_count_per_node:
+        raise InvalidSpec(
+            f"use_gpu needs {plural(spec.process_count_per_node, 'GPU')} on each node, but the cluster option "
+            f"gpus_per_node is {gpus if said is None else said}.",
+            code="gpus-per-node-too-few",
+            field="use_gpu",
+            hint=f"Set the cluster option gpus_per_node to {spec.process_count_per_node}.",
+        )
+    names = [f"node-{node}" for node in range(spec.node_count)]
+    return Placement(places(spec, names), address="", ports=(), interface="")
+
+
+def _check_gpus(spec: JobSpec, found: Checkup) -> None:
+    """Raise LaunchFailed when a host has no GPU for each of its processes."""
+    each = spec.gpus or 1
+    wanted = spec.process_count_per_node * each
+    lacking = [f"{host} has {len(facts.get('gpus') or ())}" for host, facts in found.facts.items()
+               if len(facts.get("gpus") or ()) < wanted]  # fmt: skip
+    if lacking:
+        need = total_need(spec.process_count_per_node, plural(each, "GPU"), plural(wanted, "GPU"))
+        raise LaunchFailed(
+            f"{need} on each host, but {listing(lacking)}.",
+            code="hosts-too-few-gpus",
+            hint="Use fewer processes on each host, or remove use_gpu.",
+        )
+
+
+def _agreed(found: Checkup) -> Common:
+    """Return the network that the hosts share. Raises LaunchFailed."""
+    if found.network is None:
+        raise LaunchFailed(
+            "The hosts share no network.",
+            code="no-common-network",
+            hint="Set the cluster option network to the network that ranks use.",
+        )
+    return found.network
+
+
+def _met(spec: JobSpec, names: Sequence[str], common: Common) -> str:
+    """Return who was reached and where ranks meet: ``lab: node-a, node-b reached; ranks meet on 10.0.0.0/24``."""
+    if len(names) == 1:
+        return f"{spec.compute_target}: connected to {names[0]}."
+    where = f"{common.network} ({common.interface})" if common.interface else common.network
+    return f"{spec.compute_target}: connected to {', '.join(names)}. Ranks communicate over {where}."
+
+
+def _empty_work(hosts: Sequence[str], folder: str) -> str:
+    """Return that ranks on these hosts do not find the working directory."""
+    return (
+        f"{listing(hosts)} {'has' if len(hosts) == 1 else 'have'} no folder {folder}, so ranks there run in an empty "
+        "folder. Put the files that ranks read where every host sees them."
+    )
+
+
+def _refusal(errors: Sequence[Check]) -> str:
+    """Return the red rows as sentences, each with its remedy."""
+    return "\n".join(map(_sentence, errors))
+
+
+def _sentence(check: Check) -> str:
+    """Return a row as a line: ``node-c: torch 2.5.1, the other hosts have 2.13.0. Run pip install ...``."""
+    remedy = f"Run {check.remedy}" if check.remedy[:1].islower() else check.remedy
+    where = f"{check.node}: " if check.node else ""
+    return f"{where}{check.says.rstrip('.')}. {remedy}".rstrip()

@@ -12,19 +12,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from distdl_jupyter.clusters import package
-from distdl_jupyter.clusters.agents import bootstrap
 from distdl_jupyter.clusters.agents.agent import AgentConnection, Host, HostFailed, Unreachable
-from distdl_jupyter.clusters.agents.wire import PipeEnd, Wire
+from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.node import frames
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.wire import Link
+    from distdl_jupyter.node.channels import Inbox
     from distdl_jupyter.node.stacks import Answer
 
 #: Seconds to an agent's greeting: 10 for ssh, then Python's start on a slow disk.
@@ -85,21 +85,19 @@ class Connection(AgentConnection):
 
     # channels ---------------------------------------------------------------------------------
 
-    def pipe(self) -> tuple[int, PipeEnd]:
-        """Open a channel and return its number and the pipe with its bytes."""
-        end = PipeEnd()
-        self._wire.add(end)
-        return self.channel(end.feed), end
+    def open_stream(self) -> tuple[int, Inbox]:
+        """Open a channel and return its number and the inbox with its bytes."""
+        inbox = self._wire.inbox()
+        return self.channel(inbox.feed), inbox
 
-    def reopen(self, channel: int, skip: int) -> PipeEnd:
-        """Return a pipe for a channel of an earlier supervisor, without its first ``skip`` bytes.
+    def reopen(self, channel: int, skip: int) -> Inbox:
+        """Return the inbox of a channel of an earlier supervisor, without its first ``skip`` bytes.
 
         Called before ``start``.
         """
-        end = PipeEnd(skip)
-        self._wire.add(end)
-        self._sinks[channel] = end.feed
-        return end
+        inbox = self._wire.inbox(skip)
+        self._sinks[channel] = inbox.feed
+        return inbox
 
     def channel(self, sink: Callable[[bytes], None], hold: Callable[[bool], object] = bool) -> int:
         """Open a channel that passes its bytes to ``sink`` on the wire's thread; b"" is its end.
@@ -197,7 +195,7 @@ class Connection(AgentConnection):
         ``explain`` returns the error for the output outside of frames and the exit code (None: still running).
         """
         until = time.monotonic() + REACH_SECONDS
-        request: bytes | None = bootstrap.wanted(package.built())
+        request: bytes | None = package.wanted()
         while not self._wire.greeted.wait(0.05):
             if request and request in self._wire.before:
                 self._wire.send(package.built().content)
@@ -268,6 +266,7 @@ _NumberText = Annotated[str, Meta(pattern=r"^[0-9]{1,9}\Z")]
 class ExitEvent(msgspec.Struct, tag_field="type", tag="exit"):
     """A process has ended, with a code or by a signal."""
 
+    kind: Literal["rank", "service", "launcher", "shell", "data"]
     process: Number
     code: Annotated[int, Meta(ge=-(2**31), le=2**32 - 1)] | None
     signal: Annotated[str, Meta(pattern=r"^[A-Z0-9+]{1,20}\Z")] | None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from distdl_jupyter.clusters.agents.agent import HostFailed
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import listing
 from distdl_jupyter.node import files
+from distdl_jupyter.node.children import DATA
 from distdl_jupyter.node.data_cache import fingerprint
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Context, Staging
     from distdl_jupyter.core.spec import JobSpec
 
-#: The stager's number among the processes of an agent (see ``ssh.run``).
-STAGER = 1_150_000
 #: Characters of a line that go in one message.
 _PIECE = 1 << 20
 #: Seconds for an agent that starts a process or takes a line.
@@ -85,10 +83,16 @@ class AgentStager(stagers.Stager):
     def __init__(self, number: int, node: AgentNode, moved: dict[str, str]) -> None:
         self._connection = node.connection
         self._moved = moved
-        (out, out_end), (err, err_end) = self._connection.pipe(), self._connection.pipe()
-        super().__init__(number, node.host, out_end.reader, err_end.reader)
-        process = {"process": STAGER, "argv": ["{python}", *stagers.PROGRAM], "environment": {}, "directory": None,
-                   "out": out, "err": err, "open_input": True}  # fmt: skip
+        channel, out = self._connection.open_stream()
+        super().__init__(number, node.host, out)
+        process = {
+            "kind": DATA,
+            "process": 0,
+            "argv": ["{python}", *stagers.PROGRAM],
+            "out": channel,
+            "err": self._connection.channel(self.keep_errors),
+            "open_input": True,
+        }
         self._connection.ask("start", _SECONDS, processes=[process])
 
     def fitted(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +108,7 @@ class AgentStager(stagers.Stager):
         text = line.decode()
         with contextlib.suppress(HostFailed):
             for at in range(0, len(text), _PIECE):
-                self._connection.ask("feed", _SECONDS, process=STAGER, text=text[at : at + _PIECE])
+                self._connection.ask("feed", _SECONDS, kind=DATA, text=text[at : at + _PIECE])
 
     @property
     def gone(self) -> str:
@@ -112,11 +116,8 @@ class AgentStager(stagers.Stager):
         return self._connection.lost
 
     def end(self) -> None:
-        """Close both ends; a program that still works is ended with its agent. Idempotent."""
-        for fd in (self.out, self.err):
-            with contextlib.suppress(OSError):
-                os.close(fd)
-        self.out = self.err = -1
+        """Read nothing more; a program that still works is ended with its agent."""
+        self.out.close()
 
 
 # folders of this machine ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The bytes of an agent that is reached through files (``node.folder``), and any other file that grows, as a pipe."""
+"""The bytes of an agent that is reached through files (``node.folder``), and any other file that grows, as a stream."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import folder, frames
+from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.folder import Follower
 
 #: Seconds after the end of a job in which the last that was written on a node may still become visible here.
@@ -49,19 +50,18 @@ class Tail:
         """Return what is there and then the end."""
         self._stopping = True
 
-    def pipe(self) -> int:
-        """Return a descriptor, which does not block, from which this can be read."""
-        reader, writer = os.pipe()
-        for fd in (reader, writer):
-            os.set_blocking(fd, False)
-        asyncio.run_coroutine_threadsafe(self._pump(writer), wire.loop())
-        return reader
+    def open_stream(self) -> Inbox:
+        """Return an inbox that gets what comes."""
+        inbox = Inbox()
+        asyncio.run_coroutine_threadsafe(self._feed(inbox), wire.loop())
+        return inbox
 
-    async def _pump(self, writer: int) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the reader wants no more
-            while content := await self.read():
-                await wire.write(writer, content)
-        os.close(writer)
+    async def _feed(self, inbox: Inbox) -> None:
+        while content := await self.read():
+            inbox.feed(content)
+            while inbox.behind:  # noqa: ASYNC110  a thread reads it
+                await asyncio.sleep(_PAUSE)
+        inbox.feed(b"")
 
 
 class FolderLink(wire.Link):

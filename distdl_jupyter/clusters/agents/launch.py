@@ -17,14 +17,17 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.agents.run import LAUNCHER, SHELLS, START_SECONDS, WORKER, AgentRun, DirectRun
-from distdl_jupyter.clusters.base import Exit
+from distdl_jupyter.clusters.agents.run import START_SECONDS, WORKER, AgentRun, DirectRun
+from distdl_jupyter.clusters.base import Exit, Stream
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import Launcher, Plan
+from distdl_jupyter.node.channels import Inbox
+from distdl_jupyter.node.children import LAUNCHER, SHELL
 from distdl_jupyter.node.processes import signal_name, signal_number
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.agent import AgentConnection, Node, Nodes
+    from distdl_jupyter.clusters.agents.agent import Node, Nodes
+    from distdl_jupyter.clusters.agents.connection import Connection
     from distdl_jupyter.clusters.base import Context, Run
     from distdl_jupyter.core.plan import Placement, RankSlot
 
@@ -110,10 +113,12 @@ class LauncherRun(AgentRun):
             ranks = [{"rank": place.rank, **self.channels(node, place.rank)} for place in self.places(node)]
             node.connection.ask("pipes", while_waiting=while_waiting, ranks=ranks, variables=variables)
         shared = {node.host: self._environment_of_all(node) for node in self._nodes.nodes}
-        self._relay = Relay({node.host: node.connection for node in self._nodes.nodes}, shared, SHELLS)
+        if self._nodes.nodes[0].host:
+            self._relay = Relay({node.host: node.connection for node in self._nodes.nodes}, shared)
         first = self._nodes.nodes[0]
         process = {
-            "process": LAUNCHER,
+            "kind": LAUNCHER,
+            "process": 0,
             "argv": [*self._launch_with.argv, *WORKER],
             "python": first.python,
             "environment": shared[first.host],
@@ -145,8 +150,8 @@ class LauncherRun(AgentRun):
         """Pass events of remote shells to the relay at once; all others wait for ``poll``."""
         relay = self._relay
         if relay is not None and data["type"] == "shell":
-            relay.on_request(node.connection, data)
-        elif relay is not None and data["type"] == "exit" and data["process"] >= SHELLS:
+            relay.on_request(node.host, data)
+        elif relay is not None and data["type"] == "exit" and data["kind"] == SHELL:
             relay.ended(int(data["process"]), _code(data), node.host)
         else:
             if relay is not None and data["type"] == "lost":
@@ -159,7 +164,7 @@ class LauncherRun(AgentRun):
         self._output = (self._output + text)[-_MAX_OUTPUT:]
 
     def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:
-        if end["process"] == LAUNCHER:
+        if end["kind"] == LAUNCHER:
             self._end = end
             self._drains = [node.connection.begin("drain") for node in self._nodes.connected]
 
@@ -169,8 +174,8 @@ class LauncherRun(AgentRun):
             self._end_idle_launcher()
         elif self._drained:
             self._end_ranks(_code(self._end))
-        elif all(drain.done() for drain in self._drains) and self.is_drained(None):
-            # The pipe may still hold the end of the launcher's output, which is read before the next call.
+        elif all(drain.done() for drain in self._drains) and not any(map(_waits, self._streams)):
+            # A pipe may still hold the end of the launcher's output, which is read before the next call.
             self._drained = True
             replies = [drain.result() for drain in self._drains if drain.exception() is None]
             self._evidence = next((reply["evidence"] for reply in replies if reply.get("evidence")), "")
@@ -219,6 +224,11 @@ class LauncherRun(AgentRun):
         return self._no_ranks_since is not None and now - self._no_ranks_since > _IDLE_SECONDS
 
 
+def _waits(stream: Stream) -> bool:
+    """Return whether output of the launcher was received and not read yet."""
+    return stream.rank is None and isinstance(stream.source, Inbox) and stream.source.pending > 0
+
+
 def exit_of(rank: int, first: First | None, code: int, reason: str, evidence: str = "") -> Exit:
     """Return a rank's end after its launcher failed; ``first`` is the rank that ended first.
 
@@ -255,19 +265,18 @@ class Relay:
 
     def __init__(
         self,
-        connections: Mapping[str, AgentConnection],
+        connections: Mapping[str, Connection],
         environments: Mapping[str, Mapping[str, str]],
-        first_number: int,
     ) -> None:
         self._connections = connections
         self._environments = environments
-        self._numbers = itertools.count(first_number)
+        self._numbers = itertools.count()
         self._running: dict[int, tuple[str, Callable[[int], None]]] = {}
         self._lock = threading.Lock()
 
-    def on_request(self, source: AgentConnection, request: Mapping[str, Any]) -> None:
-        """Run a command for ``source`` on another host: ``request`` has shell, host, command."""
-        answer = functools.partial(source.begin, "answer", shell=int(request["shell"]))
+    def on_request(self, source: str, request: Mapping[str, Any]) -> None:
+        """Run a command for the host ``source`` on another host: ``request`` has shell, host, command."""
+        answer = functools.partial(self._connections[source].begin, "answer", shell=int(request["shell"]))
         target = self._connections.get(str(request["host"]))
         if target is None:
             answer(err=f"Unknown host {request['host']}: the job does not use it.\n", code=_NO_CONNECTION)
@@ -276,6 +285,7 @@ class Relay:
         with self._lock:
             self._running[number] = (target.host, lambda code: _ignore(answer(code=code)))
         started = target.begin("start", processes=[{
+            "kind": SHELL,
             "process": number,
             "argv": ["/bin/sh", "-c", _LOGIN_SHELL, str(request["command"])],
             "environment": dict(self._environments[target.host]),

@@ -23,19 +23,19 @@ from distdl_jupyter.clusters.base import Exit, NodeSample, Notice, Run, Start, S
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.node.channels import Inbox
+from distdl_jupyter.node.children import LAUNCHER, RANK, SERVICE
 from distdl_jupyter.node.frames import BrokenWire
 from distdl_jupyter.worker.serving.connection import NOTES, note_of, write_note
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.agent import Node, Nodes, PipeReader
+    from distdl_jupyter.clusters.agents.agent import Node, Nodes
     from distdl_jupyter.clusters.agents.connection import Connection
     from distdl_jupyter.clusters.agents.rank_relay import RankRelay
     from distdl_jupyter.clusters.base import Context
     from distdl_jupyter.core.plan import Placement, Plan, RankSlot, Service
     from distdl_jupyter.node.stacks import Answer
 
-#: First numbers of an agent's processes that are not ranks.
-SERVICES, LAUNCHER, SHELLS = 1_000_000, 1_100_000, 1_200_000
 WORKER = ("{python}", "-P", "-m", "distdl_jupyter.worker")
 _SERVICE_SECONDS = 60.0
 #: Seconds for a machine to start the processes of one request.
@@ -44,8 +44,8 @@ START_SECONDS = 60.0
 _AT_ONCE = 8
 _WARNED = ("The job will be stopped soon by its time limit or for another job. Ranks were asked to save a checkpoint "
            "(should_checkpoint(), SIGUSR1).")  # fmt: skip
-#: Seconds between two calls while a service starts.
-_POLL_SECONDS = 0.5
+#: Seconds between two calls while a service starts, and bytes that are read of its output at once.
+_POLL_SECONDS, _PIECE = 0.5, 65_536
 #: The greatest number of living processes of a machine that counts.
 _MAX_COUNTED = 10_000
 
@@ -68,7 +68,6 @@ class AgentRun(Run):
         self._streams: list[Stream] = []
         #: The channels for another supervisor to reopen: node, channel, rank (None: the launcher), stream.
         self._channels: list[tuple[int, int, int | None, str]] = []
-        self._readers: dict[int | None, list[PipeReader]] = {}
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._exits: list[Exit] = []
         self._ended: set[int] = set()
@@ -113,18 +112,16 @@ class AgentRun(Run):
 
     def _check_owner(self, node: Node, data: Mapping[str, Any]) -> None:
         """Raise BrokenWire if an agent reports a process of another node."""
-        if data["type"] == "exit":
-            numbers = [int(data["process"])]
-        elif data["type"] == "resources":
-            numbers = [int(rank) for sample in data["samples"] for rank in sample["ranks"]]
-        else:
-            return
-        for number in numbers:
-            if number < SERVICES and not self._is_on(node, number):
-                raise BrokenWire(f"The agent reported rank {number}, which does not run on this host.")
-            # Services and the launcher run on the first node; the data program (above them) runs on every node.
-            if SERVICES <= number <= LAUNCHER and node is not self._nodes.nodes[0]:
-                raise BrokenWire(f"The agent reported process {number}, which does not run on this host.")
+        ranks: list[int] = []
+        if data["type"] == "resources":
+            ranks = [int(rank) for sample in data["samples"] for rank in sample["ranks"]]
+        elif data["type"] == "exit" and data["kind"] == RANK:
+            ranks = [int(data["process"])]
+        elif data["type"] == "exit" and data["kind"] in (SERVICE, LAUNCHER) and node is not self._nodes.nodes[0]:
+            raise BrokenWire(f"The agent reported a {data['kind']}, which does not run on this host.")
+        for rank in ranks:
+            if not self._is_on(node, rank):
+                raise BrokenWire(f"The agent reported rank {rank}, which does not run on this host.")
 
     def _is_on(self, node: Node, rank: int) -> bool:
         ranks = self._placement.ranks
@@ -132,10 +129,11 @@ class AgentRun(Run):
 
     def _start_service(self, number: int, service: Service) -> None:
         node = self._nodes.nodes[0]
-        channel, pipe = node.connection.pipe()
-        self._listen(None, "out", pipe)
+        channel, source = node.connection.open_stream()
+        self._listen(None, "out", source)
         process = {
-            "process": SERVICES + number,
+            "kind": SERVICE,
+            "process": number,
             "argv": ["{python}", *service.arguments],
             "python": node.python,
             "environment": self._nodes.environment(node) | self._nodes.of_service(number),
@@ -144,7 +142,7 @@ class AgentRun(Run):
             "open_input": True,
         }
         node.connection.ask("start", START_SECONDS, self.progress(f"starting {service.name}"), processes=[process])
-        output = _await_line(pipe.reader, service.ready, _SERVICE_SECONDS, self.progress(f"waiting for {service.name}"))
+        output = _await_line(source, service.ready, _SERVICE_SECONDS, self.progress(f"waiting for {service.name}"))
         if service.ready not in output:
             where = f" on {node.host}" if node.host else ""
             raise LaunchFailed(
@@ -155,16 +153,16 @@ class AgentRun(Run):
         """Return a function that reports progress, and raises when the start must stop."""
         return lambda: self._context.report("start", detail)
 
-    def _listen(self, rank: int | None, name: str, pipe: PipeReader, start: int | None = None) -> None:
+    def _listen(self, rank: int | None, name: str, source: int | Inbox, start: int | None = None) -> None:
         """Add a stream to read."""
-        os.set_blocking(pipe.reader, False)
-        self._streams.append(Stream(pipe.reader, rank, name, start))
-        self._readers.setdefault(rank, []).append(pipe)
+        if isinstance(source, int):
+            os.set_blocking(source, False)
+        self._streams.append(Stream(source, rank, name, start))
 
     def channel(self, node: Node, rank: int | None, name: str) -> int:
         """Open a stream of a rank, or of the launcher, and return its channel."""
-        channel, pipe = node.connection.pipe()
-        self._listen(rank, name, pipe, 0 if self._nodes.outlive_supervisor else None)
+        channel, source = node.connection.open_stream()
+        self._listen(rank, name, source, 0 if self._nodes.outlive_supervisor else None)
         self._channels.append((self._nodes.nodes.index(node), channel, rank, name))
         return channel
 
@@ -224,7 +222,7 @@ class AgentRun(Run):
         return notices
 
     def poll(self) -> list[Exit]:
-        """Return the exits since the last call, each when all output of its rank can be read.
+        """Return the exits since the last call.
 
         Raises LaunchFailed if a persistent rank cannot be exposed.
         """
@@ -235,8 +233,9 @@ class AgentRun(Run):
             while True:
                 self._take(self._events.get_nowait())
         self._check()
-        complete = [exit_ for exit_ in self._exits if self.is_drained(exit_.rank)]
-        exits = {exit_.rank: explained for exit_ in complete if (explained := self._nodes.explained(exit_)) is not None}
+        exits = {
+            exit_.rank: explained for exit_ in self._exits if (explained := self._nodes.explained(exit_)) is not None
+        }
         self._exits = [exit_ for exit_ in self._exits if exit_.rank not in exits]
         return list(exits.values())
 
@@ -275,10 +274,6 @@ class AgentRun(Run):
         if exit_.rank not in self._ended:
             self._ended.add(exit_.rank)
             self._exits.append(exit_)
-
-    def is_drained(self, rank: int | None) -> bool:
-        """Return whether all output of a rank is in its pipes."""
-        return all(pipe.pending == 0 for pipe in self._readers.get(rank, ()))
 
     def alive(self) -> list[str]:
         """Return the machine of every living process; a lost machine has none."""
@@ -394,8 +389,7 @@ class AgentRun(Run):
                 note_of(self._context.folder.path / NOTES, rank).unlink()
         self._nodes.close()
         for stream in self._streams:
-            with contextlib.suppress(OSError):
-                os.close(stream.fd)
+            _close(stream.source)
 
 
 class DirectRun(AgentRun):
@@ -422,7 +416,7 @@ class DirectRun(AgentRun):
         self._context.report("start", f"{len(self._started)} of {plural(len(self._placement.ranks), 'process')}")
 
     def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:
-        if end["process"] < SERVICES:
+        if end["kind"] == RANK:
             self.ended(Exit(int(end["process"]), end["code"], end["signal"], str(end.get("evidence") or "")))
 
 
@@ -430,17 +424,31 @@ def _unserved(rank: int, error: OSError) -> LaunchFailed:
     return limits.launch_failed(f"Cannot write the address of rank {rank}", error)
 
 
-def _await_line(fd: int, text: str, timeout: float, while_waiting: Callable[[], object]) -> str:
+def _close(source: int | Inbox) -> None:
+    if isinstance(source, Inbox):
+        source.close()
+        return
+    with contextlib.suppress(OSError):
+        os.close(source)
+
+
+def _await_line(source: int | Inbox, text: str, timeout: float, while_waiting: Callable[[], object]) -> str:
     """Read until ``text`` was printed, the stream ended or ``timeout`` seconds are over; return all output.
 
     ``while_waiting`` is called meanwhile, and ends the wait by raising.
     """
     output, until = "", time.monotonic() + timeout
     while text not in output and (left := until - time.monotonic()) > 0:
-        if select.select([fd], [], [], min(left, _POLL_SECONDS))[0]:
-            content = os.read(fd, 65_536)
-            if not content:
-                break
-            output += content.decode(errors="replace")
+        content = _read(source, min(left, _POLL_SECONDS))
+        if content == b"":
+            break
+        output += (content or b"").decode(errors="replace")
         while_waiting()
     return output
+
+
+def _read(source: int | Inbox, seconds: float) -> bytes | None:
+    """Return new bytes, b"" at the end, None without any in ``seconds``."""
+    if isinstance(source, Inbox):
+        return source.take(_PIECE, seconds)
+    return os.read(source, _PIECE) if select.select([source], [], [], seconds)[0] else None

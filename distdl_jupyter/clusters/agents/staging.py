@@ -11,7 +11,6 @@ import contextlib
 import filecmp
 import io
 import json
-import os
 import secrets
 import shutil
 import tarfile
@@ -223,23 +222,30 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
             node.keeps = True
         return not why
 
-    channel, end = node.connection.pipe()
-    answer = node.connection.begin("get", channel=channel, paths=list(_RETURNED))
-    with os.fdopen(end.reader, "rb") as stream:
-        try:
-            files.unpack(target, stream, wanted)
-            while stream.read(1 << 16):  # what stands behind the end of a tar
-                pass
-        except (tarfile.TarError, files.Refused) as error:
-            node.connection.result(answer, "get", _PREPARE_SECONDS)  # a host that is lost says so itself
-            raise HostFailed(
-                node.host, f"The host sent an invalid archive: {error}.", code="host-archive-invalid"
-            ) from error
-    result = node.connection.result(answer, "get", _PREPARE_SECONDS)
+    _moved, result = _unpack(node, _RETURNED, target, wanted)
     if skipped := [str(name) for name in result.get("skipped") or ()]:
         shown = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
         text = f"{node.host}: {shown} not copied back, because only regular files inside the job's folder are copied."
         node.notices.append(Notice("warning", text, "files-left-on-host"))
+
+
+def _unpack(
+    node: AgentNode, paths: Sequence[str], target: Path, wanted: Callable[[str, int], bool]
+) -> tuple[files.Moved, dict[str, Any]]:
+    """Copy the ``wanted`` files below ``paths`` here; return what was written, and the agent's answer."""
+    channel, stream = node.connection.open_stream()
+    answer = node.connection.begin("get", channel=channel, paths=list(paths))
+    try:
+        with contextlib.closing(stream):
+            moved = files.unpack(target, stream, wanted)
+            while stream.read(1 << 16):  # a tar may be padded behind its end
+                pass
+    except (tarfile.TarError, files.Refused) as error:
+        node.connection.result(answer, "get", _PREPARE_SECONDS)  # a host that is lost says so itself
+        raise HostFailed(
+            node.host, f"The host sent an invalid archive: {error}.", code="host-archive-invalid"
+        ) from error
+    return moved, node.connection.result(answer, "get", _PREPARE_SECONDS)
 
 
 def fetch(folder: JobFolder, node: AgentNode, path: str, most: int) -> None:
@@ -247,18 +253,7 @@ def fetch(folder: JobFolder, node: AgentNode, path: str, most: int) -> None:
 
     Raises HostFailed, OSError.
     """
-    channel, end = node.connection.pipe()
-    answer = node.connection.begin("get", channel=channel, paths=[path])
-    with os.fdopen(end.reader, "rb") as stream:
-        try:
-            found = files.unpack(folder.path, stream, lambda name, bytes_: name == path and bytes_ <= most)
-            while stream.read(1 << 16):
-                pass
-        except (tarfile.TarError, files.Refused) as error:
-            raise HostFailed(
-                node.host, f"The host sent an invalid archive: {error}.", code="host-archive-invalid"
-            ) from error
-    node.connection.result(answer, "get", _PREPARE_SECONDS)
+    found, _result = _unpack(node, [path], folder.path, lambda name, bytes_: name == path and bytes_ <= most)
     if not found.files:
         raise HostFailed(node.host, f"The host has no file {path} of at most {most} bytes.", code="host-file-missing")
 

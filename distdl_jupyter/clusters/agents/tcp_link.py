@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distdl_jupyter.clusters import package
-from distdl_jupyter.clusters.agents import bootstrap, wire
+from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.clusters.agents.connection import TIMEOUT, Connection, start_all
 from distdl_jupyter.clusters.agents.wire import Link
@@ -151,7 +151,7 @@ class Port:
 
     def connect(self, directory: str) -> list[Connection]:
         """Start an agent at each place; return the connections in the order of the hosts' names. Raises Unreachable."""
-        program = bootstrap.first_input("", directory, package.built(), [TIMEOUT]).partition(b"\n")[2]
+        program = package.first_input("", directory, [TIMEOUT]).partition(b"\n")[2]
         callers = sorted(self.callers.values(), key=lambda one: (one.hostname, one.number))
         for name, caller in zip(distinct([one.hostname for one in callers]), callers, strict=True):
             caller.link.name = name

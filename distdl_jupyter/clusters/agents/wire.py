@@ -1,8 +1,8 @@
-"""What keeps the streams of agents moving: frames in and out, beats, silence.
+"""Moves the streams of agents: frames in both directions, heartbeats, and the timeout of a silent host.
 
-One asyncio loop, in a thread of its own, serves the links to all hosts: they must move on while the supervisor's own
-thread waits for Slurm or Azure. Nothing in it waits for a host, nor for who reads what ranks print. It does not know
-what messages mean; ``connection`` does.
+One asyncio loop in a thread of its own serves the links to all hosts, so they continue while the supervisor's thread
+waits for Slurm or Azure. It waits neither for a host nor for the readers of ranks' output. The meaning of messages is
+in ``connection``.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from distdl_jupyter.node import frames
+from distdl_jupyter.node.channels import Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
 _READ = 256 * 1024
-#: Bytes that may wait for slow readers before nothing more is read from the host.
-_MOST_WAITING = 16 * 1024 * 1024
 #: Bytes that may wait to be sent before a sender must wait.
 _MOST_UNSENT = 4 * 1024 * 1024
 #: Seconds between two looks whether slow readers have taken something.
@@ -49,9 +48,9 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 def _in_child() -> None:
-    """A child that was forked has no such thread: it begins a loop of its own when it needs one.
+    """Let a forked child, which has no such thread, start a loop of its own when it needs one.
 
-    It keeps its parent's, whose end would take away what the parent waits for: epoll's list is one for both.
+    The parent's loop is kept: closing it would change the list of its epoll, which both processes share.
     """
     global _loop, _starting
     _inherited.append(_loop)
@@ -81,7 +80,7 @@ async def write(fd: int, content: bytes) -> None:
 
 
 async def _ready(fd: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
-    """Wait for a descriptor, which must not be closed meanwhile: its number would soon be another one's."""
+    """Wait for a descriptor. It must not be closed meanwhile, because its number would be used again."""
     ready = asyncio.Event()
     add(fd, ready.set)
     try:
@@ -90,87 +89,23 @@ async def _ready(fd: int, add: Callable[..., Any], remove: Callable[[int], Any])
         remove(fd)
 
 
-# pipes ----------------------------------------------------------------------------------------
-
-
-class PipeEnd:
-    """The writing end of a pipe for one reader, used by one thread; ``reader`` is the other end.
-
-    It never blocks: bytes that do not fit are kept in memory, and the wire stops reading while many are kept.
-    """
-
-    def __init__(self, skip: int = 0) -> None:
-        """Leave out the first ``skip`` bytes."""
-        self._skip = skip
-        self.reader, self.fd = os.pipe()
-        os.set_blocking(self.fd, False)
-        self._waiting: deque[bytes] = deque()
-        self._ending = False
-        self._broken = False
-        #: Bytes that are kept for the reader.
-        self.pending = 0
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing more will be written, so that it can be closed."""
-        return self._broken or (self._ending and not self._waiting)
-
-    def feed(self, content: bytes) -> None:
-        """Write the next bytes as soon as they fit; b"" ends the pipe after them."""
-        if not content:
-            self._ending = True
-            return
-        if self._skip:
-            skipped = min(self._skip, len(content))
-            self._skip, content = self._skip - skipped, content[skipped:]
-        if content and not self._broken:
-            self._waiting.append(content)
-            self.pending += len(content)
-            self.write()
-
-    def write(self) -> None:
-        """Write what fits now."""
-        try:
-            while self._waiting:
-                self._took(os.write(self.fd, self._waiting[0]))
-        except BlockingIOError:
-            return
-        except OSError:  # the reader is closed
-            self._broken = True
-            self._waiting.clear()
-            self.pending = 0
-
-    def _took(self, count: int) -> None:
-        self.pending -= count
-        first = self._waiting.popleft()
-        if count < len(first):
-            self._waiting.appendleft(first[count:])
-
-    def close(self) -> None:
-        """Close the writing end and drop bytes that are kept."""
-        self._broken, self.pending = True, 0
-        self._waiting.clear()
-        with contextlib.suppress(OSError):
-            os.close(self.fd)
-
-
 # links ----------------------------------------------------------------------------------------
 
 
 class Listener(Protocol):
-    """Hears what comes; called on the loop, so it must not wait."""
+    """Receives frames; called on the loop, so it must not wait."""
 
     def on_frame(self, frame: frames.Message | frames.Data) -> None:
-        """Take a frame."""
+        """Handle a frame."""
 
     def ended(self, why: str) -> None:
-        """The host is gone; called once."""
+        """Handle the loss of the host; called once."""
 
 
 class Link(ABC):
-    """What leads to an agent: a process with pipes, or what looks like one. Coroutines run on ``loop``."""
+    """The byte streams of an agent, such as those of a process with pipes. Coroutines run on ``loop``."""
 
-    #: Seconds between two beats, and of silence after which the host is lost.
+    #: Seconds between two heartbeats, and without a byte after which the host is lost.
     beat_seconds: ClassVar[float] = 1.0
     silence_seconds: ClassVar[float] = 10.0
 
@@ -180,11 +115,11 @@ class Link(ABC):
 
     @property
     def code(self) -> int | None:
-        """The agent's exit code, None while it runs, or where that is somebody else's affair."""
+        """The agent's exit code, None while it runs or where a batch system handles it."""
         return None
 
     async def open(self) -> None:
-        """Begin; called once, before all else."""
+        """Open the link; called once, before all other methods."""
         return
 
     @abstractmethod
@@ -193,7 +128,7 @@ class Link(ABC):
 
     @abstractmethod
     async def write(self, content: bytes) -> None:
-        """Send all of it. Raises OSError where nobody takes it."""
+        """Send all of it. Raises OSError when the other side is gone."""
 
     @abstractmethod
     def close_input(self) -> None:
@@ -205,14 +140,14 @@ class Link(ABC):
 
     @abstractmethod
     async def why_ended(self, silent: float) -> str:
-        """Return what the end of its output means, when nothing was heard for ``silent`` seconds."""
+        """Return why its output ended, when no byte came for ``silent`` seconds."""
 
     async def close(self) -> None:
         """Close what is open."""
         self.close_input()
 
     def keep(self, errors: bytes) -> None:
-        """Take more of what was printed as errors."""
+        """Add text that was printed as errors."""
         self.last_words = (self.last_words + errors)[-_LAST_WORDS:]
 
     async def keep_errors(self, next_: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
@@ -229,7 +164,7 @@ class Link(ABC):
 
 
 class Wire:
-    """One link. ``start`` it, ``send`` frames; what comes goes to the listener. Any thread may call it."""
+    """Moves the frames of one link: ``send`` queues them, the listener receives them. Any thread may call it."""
 
     def __init__(self, name: str, link: Link, first: bytes, listener: Listener) -> None:
         self._name = name
@@ -239,33 +174,33 @@ class Wire:
         self._unsent: deque[bytes] = deque([first] if first else [])
         self._unsent_bytes = len(first)
         self._lock = threading.Condition()
-        self._pipes: list[PipeEnd] = []
+        self._inboxes: list[Inbox] = []
         self._received_at = time.monotonic()
         self._hurried = 0
         self._closing = False
         self._done = False
         self._begun = False
-        #: Set when there is something to do: to send, to end, or because a pipe is done.
+        #: Set when there is something to send, or to end.
         self._more = asyncio.Event()
         self._cut = asyncio.Event()
         self._ended = threading.Event()
         self.greeted = threading.Event()
 
     def start(self) -> None:
-        """Begin to move frames."""
+        """Start to move frames."""
         self._begun = True
         asyncio.run_coroutine_threadsafe(self._run(), loop())
 
-    # for everybody ----------------------------------------------------------------------------
+    # for all threads --------------------------------------------------------------------------
 
     @property
     def said(self) -> str:
-        """The end of what ssh and the host said outside of frames."""
+        """The end of what ssh and the host printed outside of frames."""
         return (self._reader.before[-_LAST_WORDS:] + b"\n" + self._link.last_words).decode(errors="replace").strip()
 
     @property
     def before(self) -> bytes:
-        """What came in place of the agent's greeting so far."""
+        """The bytes before the agent's greeting so far."""
         return self._reader.before
 
     @property
@@ -285,17 +220,16 @@ class Wire:
         loop().call_soon_threadsafe(self._more.set)
         return True
 
-    def add(self, pipe: PipeEnd) -> None:
-        """Let a pipe be written whenever it takes something; without a host it ends at once."""
+    def inbox(self, skip: int = 0) -> Inbox:
+        """Return a new inbox; while much waits in all of them, nothing more is read from the host."""
+        inbox = Inbox(skip)
         with self._lock:
-            if self._done:
-                pipe.close()
-            else:
-                self._pipes.append(pipe)
+            self._inboxes = [*(old for old in self._inboxes if old.pending or not old.ended), inbox]
+        return inbox
 
     @contextlib.contextmanager
     def hurried(self) -> Iterator[None]:
-        """Read on whatever waits for readers: who holds this waits for an answer that stands behind it."""
+        """Bypass backpressure: the caller waits for an answer behind bytes that are not read."""
         with self._lock:
             self._hurried += 1
         try:
@@ -322,7 +256,7 @@ class Wire:
             why = await self._moving()
         except frames.BrokenWire as error:
             why = f"{self._name} sent an invalid message: {error}"
-        except Exception as error:  # noqa: BLE001  whatever it is, who waits for this host must hear of it
+        except Exception as error:  # noqa: BLE001  callers that wait for this host must get an answer
             why = f"The connection to {self._name} failed: {type(error).__name__}: {error}."
         try:
             await self._finish(why)
@@ -330,7 +264,7 @@ class Wire:
             self._ended.set()
 
     async def _moving(self) -> str:
-        """Move what can be moved, and return why the host is gone."""
+        """Move frames until the host is gone, and return why."""
         await self._link.open()
         sending = asyncio.create_task(self._send())
         ends = [asyncio.create_task(end) for end in (self._receive(), self._watch(), self._wait_for_cut())]
@@ -343,11 +277,11 @@ class Wire:
             await asyncio.gather(sending, *ends, return_exceptions=True)
 
     async def _receive(self) -> str:
-        """Hand on what comes; return why nothing more does."""
+        """Pass on received frames; return why the output ended."""
         while True:
-            while sum(pipe.pending for pipe in self._pipes) > _MOST_WAITING and not self._hurried:
+            while sum(inbox.pending for inbox in self._inboxes) > Inbox.MOST and not self._hurried:
                 await asyncio.sleep(_PAUSE)
-                self._received_at = time.monotonic()  # the silence is ours
+                self._received_at = time.monotonic()  # it is this side that does not read
             content = await self._link.read()
             if not content:
                 return await self._link.why_ended(time.monotonic() - self._received_at)
@@ -356,10 +290,9 @@ class Wire:
                 self._listener.on_frame(frame)
             if self._reader.greeted:
                 self.greeted.set()
-            self._write_pipes()
 
     async def _send(self) -> None:
-        with contextlib.suppress(OSError):  # the agent has ended; its output tells
+        with contextlib.suppress(OSError):  # the agent has ended, and its output shows why
             while self._unsent or not self._closing:
                 if not self._unsent:
                     self._more.clear()
@@ -380,12 +313,12 @@ class Wire:
         self._link.close_input()
 
     async def _watch(self) -> str:
-        """Send beats; return when nothing was heard for too long."""
+        """Send heartbeats; return when no byte came for too long."""
         while True:
             await asyncio.sleep(self._link.beat_seconds)
             if self._closing or not self.greeted.is_set():
                 continue
-            if not self._unsent:  # what waits to be sent is a sign of life itself
+            if not self._unsent:  # any queued frame is a heartbeat as well
                 self.send(frames.message("beat"))
             if time.monotonic() - self._received_at > self._link.silence_seconds:
                 return f"No response from {self._name} for {self._link.silence_seconds:.0f} s."
@@ -394,28 +327,6 @@ class Wire:
         await self._cut.wait()
         return f"The connection to {self._name} was closed."
 
-    def _write_pipes(self) -> None:
-        """Let pipes that are full be written when they take something; close those that are done."""
-        for pipe in list(self._pipes):
-            if pipe.done:
-                self._close_pipe(pipe)
-            elif pipe.pending:
-                loop().add_writer(pipe.fd, self._write_pipe, pipe)
-
-    def _write_pipe(self, pipe: PipeEnd) -> None:
-        pipe.write()
-        if pipe.done:
-            self._close_pipe(pipe)
-        elif not pipe.pending:
-            loop().remove_writer(pipe.fd)
-
-    def _close_pipe(self, pipe: PipeEnd) -> None:
-        loop().remove_writer(pipe.fd)
-        with self._lock:
-            self._pipes.remove(pipe)
-        pipe.close()
-        self._more.set()
-
     async def _finish(self, why: str) -> None:
         self._send_no_more()
         await self._link.end()
@@ -423,12 +334,4 @@ class Wire:
             self._done = True
             self._lock.notify_all()
         self._listener.ended(why)
-        for pipe in self._pipes:
-            pipe.feed(b"")
-        self._write_pipes()
-        while self._pipes and not self._closing:  # slow readers are given what has come
-            self._more.clear()
-            await self._more.wait()
-        for pipe in list(self._pipes):
-            self._close_pipe(pipe)
         await self._link.close()

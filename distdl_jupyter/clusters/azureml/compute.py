@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.azure import VmSize, catalogue, identity, prices
 from distdl_jupyter.clusters.azureml import errors
 from distdl_jupyter.clusters.azureml.client import Address, compute_operations, subscription_of
-from distdl_jupyter.clusters.base import Cluster, NodeInfo, NodeState
-from distdl_jupyter.clusters.machines import Choice, Machines
+from distdl_jupyter.clusters.base import Choice, Cluster, Machines, NodeInfo, NodeState
 from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, InvalidSpec
 from distdl_jupyter.core.humanize import plural
 

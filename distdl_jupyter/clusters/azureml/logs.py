@@ -11,7 +11,6 @@ line into one stream. A second supervisor passes on only what is new since it st
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters.azureml import bootstrap
 from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.core.errors import AzureRefused
+from distdl_jupyter.node.channels import Inbox
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.azureml.client import Workspace
@@ -31,28 +31,6 @@ _OF_PROCESSES = "user_logs/"
 _IGNORED = re.compile(r"system_logs/.*(metrics_capability|snapshot_capability)")
 #: Status of a request for a range behind the end of the file.
 _RANGE_NOT_SATISFIABLE = 416
-
-
-class Pipe:
-    """One stream that is written here and read by the supervisor, from ``position`` on."""
-
-    def __init__(self, rank: int | None, name: str, position: int | None) -> None:
-        read, self._write = os.pipe()
-        os.set_blocking(read, False)
-        self.stream = Stream(read, rank, name, position)
-        self._skip = position or 0
-
-    def write(self, content: bytes) -> None:
-        """Write what was not recorded before; wait for the reader when the pipe is full. Raises BrokenPipeError."""
-        skipped = min(self._skip, len(content))
-        self._skip -= skipped
-        content = content[skipped:]
-        while content:
-            content = content[os.write(self._write, content) :]
-
-    def close(self) -> None:
-        """Close the writing end."""
-        os.close(self._write)
 
 
 class LogFile:
@@ -124,12 +102,16 @@ class Logs:
         self._nonce = nonce
         #: Whether an earlier supervisor has read the files that exist now.
         self._is_continued, read = read is not None, read or {}
-        self._own = Pipe(None, "out", None)
-        self._pipes = {
-            (rank, name): Pipe(rank, name, read.get((rank, name), 0))
-            for rank in range(ranks)
-            for name in ("out", "err")
+        self._own = Inbox()
+        #: What was not recorded before of each rank's stream.
+        self._inboxes = {
+            (rank, name): Inbox(read.get((rank, name), 0)) for rank in range(ranks) for name in ("out", "err")
         }
+        #: The text outside of ranks' output, then each rank's two streams.
+        self.streams = (
+            Stream(self._own, None, "out"),
+            *(Stream(inbox, *name, read.get(name, 0)) for name, inbox in self._inboxes.items()),
+        )
         self._files: dict[str, LogFile] = {}
         self._pool = ThreadPoolExecutor(_CONCURRENCY, "distdl-azureml-log")
         #: The file whose text outside of a rank's output was passed on last.
@@ -142,30 +124,30 @@ class Logs:
         self.stale = False
 
     @property
-    def streams(self) -> tuple[Stream, ...]:
-        """The text outside of ranks' output, then each rank's two streams."""
-        return tuple(pipe.stream for pipe in (self._own, *self._pipes.values()))
-
-    @property
     def complete(self) -> bool:
         """Whether every rank has reported its end."""
-        return 2 * len(self.ends) == len(self._pipes)
+        return 2 * len(self.ends) == len(self._inboxes)
+
+    @property
+    def behind(self) -> bool:
+        """Whether so much waits for the supervisor that no more should be requested."""
+        return self._own.pending + sum(inbox.pending for inbox in self._inboxes.values()) > Inbox.MOST
 
     def show(self, name: str, lines: bytes) -> None:
         """Pass on whole lines of a file outside of a rank's output."""
-        self._own.write(lines if name == self._last else f"[{name}]\n".encode() + lines)
+        self._own.feed(lines if name == self._last else f"[{name}]\n".encode() + lines)
         self._last = name
 
     def begin(self, rank: int) -> int | None:
         """Note that a rank has begun; return None for one that the job does not have."""
-        if (rank, "out") not in self._pipes:
+        if (rank, "out") not in self._inboxes:
             return None
         self.begun.add(rank)
         return rank
 
     def write(self, rank: int, stream: str, content: bytes) -> None:
         """Pass on what a rank wrote."""
-        self._pipes[rank, stream].write(content)
+        self._inboxes[rank, stream].feed(content)
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
         """Take the addresses of the run's files, which are valid for some time."""
@@ -206,13 +188,8 @@ class Logs:
         # A server without ranges sends the whole file.
         return content[file.position :] if response.status_code == 200 else content
 
-    def close_readers(self) -> None:
-        """Close the reading ends; a writer that waits for a reader gets BrokenPipeError."""
-        for stream in self.streams:
-            os.close(stream.fd)
-
     def close(self) -> None:
-        """Close the writing ends, when no thread advances any more."""
+        """End all streams, when no thread advances any more."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for pipe in (self._own, *self._pipes.values()):
-            pipe.close()
+        for inbox in (self._own, *self._inboxes.values()):
+            inbox.feed(b"")

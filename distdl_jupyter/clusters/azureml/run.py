@@ -7,7 +7,6 @@ workspace and job alone.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
 import time
@@ -95,12 +94,11 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         """Request, read, pause."""
-        with contextlib.suppress(BrokenPipeError):  # the supervisor has closed its end
-            while not self._stop_requested and not self.done:
-                self._wake.clear()
-                self._poll()
-                if not self.done:
-                    self._wake.wait(self._pause)
+        while not self._stop_requested and not self.done:
+            self._wake.clear()
+            self._poll()
+            if not self.done:
+                self._wake.wait(self._pause)
 
     @property
     def ended(self) -> bool:
@@ -159,6 +157,8 @@ class Watch(threading.Thread):
         self.status = status
 
     def _read_logs(self) -> None:
+        if self._logs.behind:
+            return
         is_new = self._logs.advance(last=self.ended)
         self._pause = _QUICK if is_new or self.ended else min(_SLOW, self._pause * 1.3)
         if not self.ended:
@@ -277,7 +277,6 @@ class AzureMLRun(Run):
 
     def close(self) -> None:
         """Stop the thread."""
-        self._logs.close_readers()
         self._watch.stop()
         self._logs.close()
         job.remove_code(self._folder)

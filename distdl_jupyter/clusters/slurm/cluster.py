@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distdl_jupyter.clusters.agents import launch, placing
-from distdl_jupyter.clusters.agents.cluster import AgentCluster
+from distdl_jupyter.clusters.agents import launch
+from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
 from distdl_jupyter.clusters.agents.staging import AgentNode, Job
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Run
 from distdl_jupyter.clusters.slurm import array, commands, script, text
@@ -97,7 +97,7 @@ class SlurmCluster(AgentCluster):
 
     def preview(self, spec: JobSpec, options: SlurmOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Slurm names the nodes when the job starts."""
-        placement = placing.before_contact(spec, options.gpus, options.gpus_per_node or "not set")
+        placement = before_contact(spec, options.gpus, options.gpus_per_node or "not set")
         gpus = options.gpus if spec.use_gpu is not False else 0
         ranks = (dataclasses.replace(slot, gpu=slot.local_rank % gpus if gpus else None) for slot in placement.ranks)
         return dataclasses.replace(placement, ranks=tuple(ranks))

@@ -314,7 +314,7 @@ class SlurmNodes(AgentNodes):
         slurm.directory.keeps = True  # until all is collected
         self._lost_at: dict[int, float] = {}
         self._output = Tail(slurm.directory.output, lambda: slurm.ended, position)
-        self.streams = (Stream(self._output.pipe(), None, "out"),)
+        self.streams = (Stream(self._output.open_stream(), None, "out"),)
 
     def of_rank(self, place: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the variables that Slurm sets for ranks that it starts, which some libraries read."""

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.agents import placing
 from distdl_jupyter.clusters.agents.agent import Host, HostTrouble, Unreachable
-from distdl_jupyter.clusters.agents.cluster import AgentCluster
+from distdl_jupyter.clusters.agents.cluster import AgentCluster, places
 from distdl_jupyter.clusters.agents.connection import Connection, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Notice
@@ -106,7 +105,7 @@ class SshCluster(AgentCluster):
     def preview(self, spec: JobSpec, options: SshOptions) -> Placement:
         """Place ranks on the hosts in their order, without interfaces and GPUs, which only the hosts know."""
         hosts, _spare = hostlist.split(spec, options)
-        return Placement(placing.places(spec, [host.name for host in hosts]), address="", ports=(), interface="")
+        return Placement(places(spec, [host.name for host in hosts]), address="", ports=(), interface="")
 
     # start ------------------------------------------------------------------------------------
 

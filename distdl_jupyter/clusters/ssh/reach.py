@@ -15,7 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import environment, package
-from distdl_jupyter.clusters.agents import bootstrap, wire
+from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.agent import HostTrouble, Unreachable
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection
 from distdl_jupyter.clusters.agents.wire import Wire
@@ -115,7 +115,7 @@ def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
     """
     path = options.python or python or sys.executable
     base = options.directory or DIRECTORY
-    first = bootstrap.first_input(path, base, package.built(), [str(options.patience_seconds)])
+    first = package.first_input(path, base, [str(options.patience_seconds)])
     argv = command.argv(host, os.path.expanduser(options.ssh_config) if options.ssh_config else "")  # noqa: PTH111
     try:
         link = SshProcess(host.name, argv)

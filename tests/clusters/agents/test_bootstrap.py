@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from distdl_jupyter.clusters.agents import bootstrap
+from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.clusters.package import built
 from distdl_jupyter.clusters.ssh import command
@@ -20,7 +20,7 @@ def begin(base):
     """Let the program run with its package and no request; return how it ended."""
     return subprocess.run(
         ["sh", "-c", command.argv(GPU1)[-1]],
-        input=bootstrap.first_input(sys.executable, str(base), built(), []) + built().content,
+        input=package.first_input(sys.executable, str(base), []) + built().content,
         capture_output=True,
         timeout=60,
     )

@@ -42,13 +42,13 @@ def reach(lab, tmp_path):
 
 
 def start(link, code, process=0):
-    """Start a program on a host and return the pipe from which its output is read."""
+    """Start a program on a host and return its output."""
     if process == 0:
         link.ask("prepare", job=JOB, folder="/nowhere", proof=None, base=link.base)
-    channel, end = link.pipe()
+    channel, output = link.open_stream()
     wanted = {"process": process, "argv": ["{python}", "-c", code], "environment": {}, "out": channel}
     link.ask("start", 30, processes=[wanted])
-    return end
+    return output
 
 
 def test_what_a_host_refuses_is_one_sentence_with_its_name(reach):
@@ -84,10 +84,9 @@ def test_who_reads_slowly_loses_nothing_and_keeps_nothing_waiting(reach, short_s
         time.sleep(0.2)
     assert link.lost == ""
     left = size + len(b"begins")
-    while content := os.read(end.reader, 1 << 20):
+    while content := end.read(1 << 20):
         left -= len(content)
     assert left == 0
-    os.close(end.reader)
     wait_for(lambda: link.ask("alive")["alive"] == 0, 30, "the end of the process, which may follow its last words")
 
 
@@ -101,29 +100,26 @@ def test_a_host_that_is_cut_off_is_lost_and_said_so(lab, reach, short_silence):
     assert time.monotonic() - began < 20
     assert told["type"] == "lost"
     assert told["says"].startswith("No response from node-a for ")
-    assert os.read(end.reader, 10) == b"", "its streams end"
-    os.close(end.reader)
+    assert end.read(10) == b"", "its streams end"
     with pytest.raises(HostFailed, match="No response from"):
         link.ask("alive")
-    _, late = link.pipe()
-    assert os.read(late.reader, 10) == b"", "nothing will come"
-    os.close(late.reader)
+    _, late = link.open_stream()
+    assert late.read(10) == b"", "nothing will come"
 
 
 def test_an_agent_that_is_killed_is_told(lab, reach):
     link, news = reach(), queue.SimpleQueue()
     link.on_event = news.put
-    end = start(link, "import time\ntime.sleep(600)")
+    start(link, "import time\ntime.sleep(600)")
     for pid in lab.running("node-a", "distdl_jupyter.node"):
         os.kill(pid, signal.SIGKILL)
         break
     assert "node-a" in news.get(timeout=60)["says"]
-    os.close(end.reader)
 
 
 def test_closing_ends_what_the_agent_had_started(lab, reach):
     link = reach()
-    os.close(start(link, "import time\ntime.sleep(600)").reader)
+    start(link, "import time\ntime.sleep(600)")
     wait_for(lambda: lab.running("node-a", "time.sleep(600)"), 30, "the program, which may be about to begin")
     link.close()
     wait_for(lambda: not lab.pids("node-a"), 30, "the end of everything there")

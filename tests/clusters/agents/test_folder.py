@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -38,7 +37,6 @@ class Node:
         self.inbox, self.read, self.out = (path / name for name in folder.files(0))
         self.process = None
         self.connections = []
-        self.pipes = []
         self.lost = ""
 
     def start(self, timeout=60.0, leave=20.0, failed=60.0):
@@ -64,21 +62,15 @@ class Node:
         return found
 
     def started(self, connection, code):
-        """Start a process; return its channel and the pipe with what it prints."""
-        channel, pipe = connection.pipe()
+        """Start a process; return its channel and its output."""
+        channel, output = connection.open_stream()
         argv = ["{python}", "-c", code]
         process = {"process": 0, "argv": argv, "environment": {}, "directory": None, "out": channel}
         connection.ask("start", processes=[process])
-        return channel, self.opened(pipe)
-
-    def opened(self, pipe):
-        self.pipes.append(os.fdopen(pipe.reader, "rb"))
-        return self.pipes[-1]
+        return channel, output
 
     def close(self):
         self.lost = "It is over."
-        for pipe in self.pipes:
-            pipe.close()
         for one in self.connections:
             one.close()
         if self.process is not None:
@@ -100,7 +92,7 @@ def test_requests_are_answered_and_what_a_process_prints_comes_with_its_end(node
     connection = node.prepared()
     connection.on_event = events.append
     _, printed = node.started(connection, "print('x' * 3_000_000); raise SystemExit(3)")
-    assert len(printed.read()) == 3_000_001
+    assert len(printed.read(10**9)) == 3_000_001
     (end,) = wait_for(lambda: events)
     assert (end["type"], end["process"], end["code"]) == ("exit", 0, 3)
     assert (node.path / folder.FAILED).read_text() == "3"
@@ -133,14 +125,14 @@ def test_another_supervisor_reads_on_where_the_first_one_stopped_and_hears_of_ea
     node.start()
     first = node.prepared()
     channel, printed = node.started(first, "import time\nfor n in range(30): print(n, flush=True); time.sleep(0.05)")
-    begin = b"".join(printed.readline() for _ in range(5))
+    begin = printed.read(len("0\n1\n2\n3\n4\n"))
     first._wire._link._tail.stop()  # it hears no more
     second = node.connect(takeover=True)
     events = []
     second.on_event = events.append
-    pipe = second.reopen(channel, len(begin))
+    output = second.reopen(channel, len(begin))
     second.start()
-    assert begin + node.opened(pipe).read() == b"".join(b"%d\n" % number for number in range(30))
+    assert begin + output.read(10**9) == b"".join(b"%d\n" % number for number in range(30))
     wait_for(lambda: [event for event in events if event["type"] == "exit"], what="the end")
     assert second.ask("alive")["alive"] == 0
 
@@ -185,7 +177,7 @@ def test_sigterm_reaches_ranks_whose_ends_are_told_before_the_agent_leaves(node,
     connection.on_event = events.append
     code = f"import signal, sys, time\n{handler}print('here', flush=True)\ntime.sleep(600)"
     _, printed = node.started(connection, code)
-    assert printed.readline() == b"here\n"
+    assert printed.read(5) == b"here\n"
     node.process.send_signal(signal.SIGTERM)
     assert node.process.wait(20) == 1
     (told,) = wait_for(lambda: [event for event in events if event["type"] == "exit"], what="the end")

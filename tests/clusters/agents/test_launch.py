@@ -51,7 +51,7 @@ def test_a_launcher_begins_where_the_job_does_and_what_it_says_is_read_without_w
     place = Path(run._nodes.nodes[0].directory)
     assert Path((place / "where").read_text().strip()) == place.resolve()
     (own,) = [stream for stream in run.streams if stream.rank is None]
-    assert not os.get_blocking(own.fd)
+    assert not os.get_blocking(own.source)
     run.close()
 
 

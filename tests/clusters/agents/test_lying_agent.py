@@ -8,8 +8,7 @@ import pytest
 
 from distdl_jupyter.clusters.agents.agent import Host, HostFailed, Node, Nodes
 from distdl_jupyter.clusters.agents.connection import Connection
-from distdl_jupyter.clusters.agents.data import STAGER
-from distdl_jupyter.clusters.agents.run import LAUNCHER, SERVICES, DirectRun
+from distdl_jupyter.clusters.agents.run import DirectRun
 from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.clusters.ssh.reach import SshProcess
@@ -87,7 +86,7 @@ def run_of():
         run.close()
 
 
-EXIT = {"type": "exit", "process": 1, "code": 0, "signal": None}
+EXIT = {"type": "exit", "kind": "rank", "process": 1, "code": 0, "signal": None}
 
 
 @pytest.mark.fault("entry", "an invalid message of an agent ends only the connection to its own host")
@@ -96,14 +95,15 @@ EXIT = {"type": "exit", "process": 1, "code": 0, "signal": None}
     [
         pytest.param({**EXIT, "process": 0}, id="exit of a rank elsewhere"),
         pytest.param({**EXIT, "process": 2}, id="exit of a rank that does not exist"),
-        pytest.param({**EXIT, "process": SERVICES}, id="exit of a service elsewhere"),
-        pytest.param({**EXIT, "process": LAUNCHER}, id="exit of the launcher elsewhere"),
+        pytest.param({**EXIT, "kind": "service", "process": 0}, id="exit of a service elsewhere"),
+        pytest.param({**EXIT, "kind": "launcher", "process": 0}, id="exit of the launcher elsewhere"),
         pytest.param({**EXIT, "process": -1}, id="negative process"),
         pytest.param({**EXIT, "process": 10**400}, id="huge process"),
         pytest.param({**EXIT, "process": "1"}, id="process as text"),
         pytest.param({**EXIT, "code": "x"}, id="code as text"),
         pytest.param({**EXIT, "evidence": "x" * 100_000}, id="long evidence"),
         pytest.param({**EXIT, "code": None, "signal": "\u00b2"}, id="signal in superscript"),
+        pytest.param({**EXIT, "kind": "x"}, id="unknown kind of a process"),
         pytest.param({"type": "exit"}, id="exit without fields"),
         pytest.param({"type": "resources"}, id="resources without samples"),
         pytest.param({"type": "resources", "samples": None}, id="no samples"),
@@ -135,7 +135,7 @@ def test_the_true_exit_of_its_rank_is_believed(run_of):
 def test_what_an_honest_agent_says_breaks_nothing(run_of):
     sample = {"t": 1.0, "node": {"cpu": 5.0}, "ranks": {"1": [12.5, 1024]}, "gpus": {}}
     closed, warned = {"type": "shell-closed", "shell": 0}, {"type": "warned"}
-    data_program = {**EXIT, "process": STAGER}
+    data_program = {**EXIT, "kind": "data", "process": 0}
     run = run_of([closed, warned, data_program, {"type": "resources", "samples": [sample]}, EXIT])
     assert [(one.rank, one.code) for one in wait_for(run.poll)] == [(1, 0)]
     assert [one.data["ranks"] for one in run.samples()] == [{"1": [12.5, 1024]}]

@@ -21,20 +21,20 @@ class Agent:
 
 def test_what_runs_on_a_lost_host_ends_for_the_remote_shell_and_nothing_else():
     first, *others = agents = [Agent(name) for name in ("node-a", "node-b", "node-c")]
-    relay = Relay({one.host: one for one in agents}, {one.host: {} for one in agents}, first_number=100)
+    relay = Relay({one.host: one for one in agents}, {one.host: {} for one in agents})
     for shell, one in enumerate(others):
-        relay.on_request(first, {"shell": shell, "host": one.host, "command": "orted"})
+        relay.on_request(first.host, {"shell": shell, "host": one.host, "command": "orted"})
         assert [kind for kind, _ in one.asked] == ["start"]
     relay.lost("node-b")
     assert first.asked == [("answer", {"shell": 0, "code": 255})]
-    assert not relay.ended(100, 0), "it has ended"
-    assert relay.ended(101, 3)
+    assert not relay.ended(0, 0), "it has ended"
+    assert relay.ended(1, 3)
     assert first.asked[1:] == [("answer", {"shell": 1, "code": 3})]
 
 
 def test_a_host_that_the_job_has_not_is_refused():
     first = Agent("node-a")
-    Relay({"node-a": first}, {"node-a": {}}, 100).on_request(first, {"shell": 7, "host": "node-x", "command": "orted"})
+    Relay({"node-a": first}, {"node-a": {}}).on_request("node-a", {"shell": 7, "host": "node-x", "command": "orted"})
     ((kind, fields),) = first.asked
     assert (kind, fields["shell"], fields["code"]) == ("answer", 7, 255)
     assert "node-x" in fields["err"]

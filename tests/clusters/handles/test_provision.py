@@ -7,7 +7,7 @@ import pytest
 
 from distdl_jupyter import add_cluster, clusters, submit
 from distdl_jupyter.clusters import status, tables
-from distdl_jupyter.clusters.machines import Machines
+from distdl_jupyter.clusters.base import Machines
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
 from tests import plugin
 

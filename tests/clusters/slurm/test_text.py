@@ -75,6 +75,12 @@ def test_a_number_is_taken_for_text_where_slurm_takes_both():
         ({"extra": "--exclusive -HQo/tmp/x"}, "extra"),
         ({"extra": "--export-file=/tmp/x"}, "extra"),
         ({"extra": "--open-mode=truncate"}, "extra"),
+        ({"requeue": -1}, "requeue"),
+        ({"requeue": True}, "requeue"),
+        ({"checkpoint_seconds": 70_000}, "checkpoint_seconds"),
+        ({"container_image": "a b"}, "container_image"),
+        ({"container_mounts": "/d:/d"}, "container_mounts"),
+        ({"extra": "--signal=USR1@60"}, "extra"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options, field):
@@ -272,23 +278,6 @@ def test_container_is_srun_s_and_sees_the_job_s_folder(tmp_path):
     options = registry.check_options("clusters", "slurm", {"container_image": "a/b:c", "container_mounts": "/d:/d:ro"})
     assert script.container(options, tmp_path) == [
         "--container-image=a/b:c", f"--container-mounts={tmp_path}:{tmp_path},/d:/d:ro"]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"requeue": -1}, "requeue"),
-        ({"requeue": True}, "requeue"),
-        ({"checkpoint_seconds": 70_000}, "checkpoint_seconds"),
-        ({"container_image": "a b"}, "container_image"),
-        ({"container_mounts": "/d:/d"}, "container_mounts"),
-        ({"extra": "--signal=USR1@60"}, "extra"),
-    ],
-)
-def test_options_of_requeue_and_containers_are_checked(options, field):
-    with pytest.raises(InvalidSpec) as refused:
-        registry.check_options("clusters", "slurm", options)
-    assert refused.value.field == field
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

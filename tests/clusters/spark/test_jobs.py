@@ -10,9 +10,8 @@ import pytest
 
 from distdl_jupyter import submit
 from distdl_jupyter.clusters import cluster_configs
-from distdl_jupyter.clusters.spark.cluster import SparkCluster
+from distdl_jupyter.clusters.spark.cluster import SparkCluster, Stage
 from distdl_jupyter.clusters.spark.options import Order, SparkOptions
-from distdl_jupyter.clusters.spark.stage import Stage
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, LaunchFailed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes

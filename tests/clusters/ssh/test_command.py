@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from distdl_jupyter.clusters.agents import bootstrap
+from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents.agent import Host, Unreachable
 from distdl_jupyter.clusters.ssh import command, hosts
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
@@ -39,7 +39,7 @@ def test_python_begins_whatever_the_login_shell_is(shell, tmp_path):
     try:
         done = subprocess.run(
             [shell, "-c", command.argv(GPU1)[-1]],
-            input=bootstrap.first_lines(str(strange), "import os\nprint('begun', os.read(0, 5))") + b"after",
+            input=package.first_lines(str(strange), "import os\nprint('begun', os.read(0, 5))") + b"after",
             capture_output=True,
             timeout=60,
         )
@@ -52,7 +52,7 @@ def test_a_path_below_the_home_is_found_there(tmp_path):
     (tmp_path / "py").symlink_to(sys.executable)
     done = subprocess.run(
         ["sh", "-c", command.argv(GPU1)[-1]],
-        input=bootstrap.first_lines("~/py", "print('begun')"),
+        input=package.first_lines("~/py", "print('begun')"),
         capture_output=True,
         timeout=60,
         env={"HOME": str(tmp_path), "PATH": "/bin:/usr/bin"},
@@ -61,12 +61,10 @@ def test_a_path_below_the_home_is_found_there(tmp_path):
 
 
 def test_an_old_python_is_told_its_age(monkeypatch):
-    monkeypatch.setattr(bootstrap, "OLDEST", (9, 1))
-    from distdl_jupyter.clusters.package import built
-
+    monkeypatch.setattr(package, "OLDEST", (9, 1))
     done = subprocess.run(
         ["sh", "-c", command.argv(GPU1)[-1]],
-        input=bootstrap.first_input(sys.executable, "~", built(), []),
+        input=package.first_input(sys.executable, "~", []),
         capture_output=True,
         timeout=60,
     )
