@@ -80,12 +80,13 @@ class Outbox:
         self._frames: deque[bytes] = deque()
         self._begun = b""
         self._urgent = b""
-        self._size = 0
+        #: Bytes that wait behind the frame that is being sent.
+        self.size = 0
 
     def put(self, frames: bytes) -> None:
         """Add one or more whole frames at the end."""
         self._frames.append(frames)
-        self._size += len(frames)
+        self.size += len(frames)
 
     def urge(self, frame: bytes) -> None:
         """Send a frame before all others; it replaces an urgent one that was not sent yet."""
@@ -94,12 +95,12 @@ class Outbox:
     @property
     def full(self) -> bool:
         """Whether nothing should be added but answers."""
-        return self._size > _FULL
+        return self.size > _FULL
 
     @property
     def room(self) -> bool:
         """Whether so much was sent that data may be added again."""
-        return self._size < _ROOM
+        return self.size < _ROOM
 
     @property
     def empty(self) -> bool:
@@ -120,7 +121,7 @@ class Outbox:
             self._begun, self._urgent = self._urgent, b""
         elif self._frames:
             self._begun = self._frames.popleft()
-            self._size -= len(self._begun)
+            self.size -= len(self._begun)
         return bool(self._begun)
 
 
@@ -361,49 +362,34 @@ class Outgoing:
     behind = False
 
     def __init__(self, connection: socket.socket, selector: selectors.BaseSelector, hold: Callable[..., None]) -> None:
-        connection.settimeout(0)
         self._socket = connection
+        self._outbox = Outbox(connection.fileno())
         self._selector = selector
         self._hold = hold
-        self._waiting: deque[memoryview] = deque()
-        self._size = 0
         self._over = self._held = self._closed = False
 
     def feed(self, piece: bytes) -> None:
         """Add the next piece; b"" is the end."""
         if self._closed:
             return
-        self._over = not piece
         if piece:
-            self._waiting.append(memoryview(piece))
-            self._size += len(piece)
+            self._outbox.put(piece)
+        else:
+            self._over = True
         self._write()
 
     def _write(self) -> None:
         try:
-            while self._waiting:
-                first = self._waiting.popleft()
-                sent = self._sent(first)
-                self._size -= sent
-                if rest := first[sent:]:
-                    self._waiting.appendleft(rest)
-                    break
+            self._outbox.flush()
         except OSError:  # the other end is gone, which the reader of this socket notices
-            self._waiting.clear()
-            self._size, self._over = 0, True
-        held = self._size > (_LEAST if self._held else _MOST)
+            self._outbox, self._over = Outbox(self._outbox.fd), True
+        held = self._outbox.size > (_LEAST if self._held else _MOST)
         if held != self._held:
             self._held = held
             self._hold(held=held)
-        watch(self._selector, self._socket, selectors.EVENT_WRITE, self._write, wanted=bool(self._waiting))
-        if self._over and not self._waiting:
+        watch(self._selector, self._socket, selectors.EVENT_WRITE, self._write, wanted=not self._outbox.empty)
+        if self._over and self._outbox.empty:
             self._close()
-
-    def _sent(self, piece: memoryview) -> int:
-        try:
-            return self._socket.send(piece)
-        except BlockingIOError:
-            return 0
 
     def _close(self) -> None:
         """End this direction; the other one is read elsewhere."""

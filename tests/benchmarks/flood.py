@@ -79,7 +79,7 @@ class Ours:
         found = all_written(job.folder)
         check(found, self._ranks)
         self.busy.append(max(float(one["busy"]) for one in told))
-        self.slowest.append(max(one["t"] - one["values"]["sent"] for one in found if one["type"] == "metric"))
+        self.slowest.append(max(one["t"] - one["values"]["sent"] for one in filter(is_reported, found)))
         self.ending.append((job.view().ended or 0.0) - max(one["ended"] for one in told))
         self.memory.append(told[0]["reader"])
         job.remove()
@@ -93,8 +93,13 @@ def check(found: list[events.Event], ranks: int) -> None:
         numbers = [int(line.split()[0].split(":")[1]) for text in texts for line in text.split("\n")]
         if numbers != list(range(STEPS * 1000)):
             raise SystemExit(f"Rank {rank} printed {STEPS * 1000} lines, and {len(numbers)} are in the log.")
-    if (count := sum(one["type"] == "metric" for one in found)) != ranks * STEPS:
+    if (count := sum(map(is_reported, found))) != ranks * STEPS:
         raise SystemExit(f"{ranks * STEPS} metrics were reported, and {count} are in the log.")
+
+
+def is_reported(event: events.Event) -> bool:
+    """Return whether an event is a metric of ``log()``, and not one that was read in the printed lines."""
+    return event["type"] == "metric" and "sent" in event["values"]
 
 
 def is_open(log: events.Event) -> bool:

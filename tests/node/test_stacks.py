@@ -94,8 +94,3 @@ def test_a_process_that_cannot_answer_any_more(rank, tmp_path, does, missing):
     wait_for((tmp_path / "ready").exists, 30)
     assert missing in stacks.gather(tmp_path, [3])[3].missing
     assert process.poll() is None
-
-
-def test_what_is_told_over_a_wire_comes_back():
-    one = stacks.Answer("text", "", "running", {"pid": 3})
-    assert stacks.from_json(json.loads(json.dumps(one.to_json()))) == one

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from distdl_jupyter.clusters.agents import launch
-from distdl_jupyter.clusters.base import Context, Exit
+from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.plan import Launcher, Plan
 from distdl_jupyter.core.spec import JobSpec
@@ -53,11 +53,3 @@ def test_a_launcher_begins_where_the_job_does_and_what_it_says_is_read_without_w
     (own,) = [stream for stream in run.streams if stream.rank is None]
     assert not os.get_blocking(own.source)
     run.close()
-
-
-def test_the_rank_that_ended_first_has_its_own_end_and_the_others_were_stopped():
-    assert launch.exit_of(1, (1, 3, None), 4, "why") == Exit(1, 3, None)
-    assert launch.exit_of(0, (1, 3, None), 4, "why") == Exit(0, None, "TERM", "stopped")
-    assert launch.exit_of(1, (1, None, 15), 4, "why", "memory") == Exit(1, None, "TERM")
-    assert launch.exit_of(1, (1, None, 9), 4, "why", "memory") == Exit(1, None, "KILL", "memory")
-    assert launch.exit_of(0, None, 7, "why") == Exit(0, 7, None, "why")

@@ -140,15 +140,6 @@ def test_slurm_gets_a_limit_behind_the_job_s_own(seconds, limit):
     assert script._limit_of(spec) == (limit and str(limit + script._SPARE))
 
 
-def test_a_job_s_files_can_be_taken_away_twice(tmp_path):
-    directory = script.JobDirectory(JobFolder(tmp_path / "20260101-000000-abcde"), "")
-    directory.run.mkdir(parents=True)
-    directory.remove()
-    directory.remove()
-    assert not directory.run.exists()
-    assert directory.job.exists()
-
-
 @pytest.mark.parametrize(
     ("state", "sent", "signal", "evidence"),
     [

@@ -10,7 +10,7 @@ from distdl_jupyter.clusters.slurm import commands, job, script, text
 from distdl_jupyter.clusters.slurm.commands import JobState
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.spec import Group, JobSpec
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.jobs.job_queue import ClusterQueue, Queue, WaitingJob
 from tests.processes import executable
@@ -121,14 +121,6 @@ def test_a_name_can_pass_for_no_field_of_slurm():
     assert script.job_name(spec) == "x-JobState-COMPLETED-Reason-y-20260101-000000-abcde"
 
 
-def test_the_state_of_a_job_is_read():
-    said = (
-        "JobId=12 JobName=a UserId=me(1) Nice=0 JobState=CANCELLED Reason=None Dependency=(null) ExitCode=0:15 "
-        "NodeList=n[1-2] Command=(null)\n"
-    )
-    assert commands._job_state(said) == JobState("CANCELLED", "", 0, 15, "n[1-2]", "12")
-
-
 def test_a_place_that_is_not_known_yet_is_not_shown():
     one = WaitingJob(place=None, id="20260101-000000-abcde", name="train", user="", why="", priority=3, target="slurm")
     shown = str(Queue(waiting=(one,), holding=(), total={}, free={})).splitlines()[-1]
@@ -231,12 +223,6 @@ def test_kill_for_memory_is_read_in_what_slurm_prints(output, is_out_of_memory, 
     slurm = job.SlurmJob(script.JobDirectory(JobFolder(tmp_path), ""), "12")
     slurm.on_output(output)
     assert slurm.is_out_of_memory is is_out_of_memory
-
-
-def test_jobs_of_a_group_share_a_name():
-    group = Group(kind="sweep", id="20260101-000000-abcde", name="try rates", size=2)
-    one, other = (JobSpec(id=id_, name=id_, created=0.0, group=group) for id_ in ("a", "b"))
-    assert script.job_name(one) == script.job_name(other) == "try-rates-20260101-000000-abcde"
 
 
 def test_own_place_is_among_those_that_wait_for_its_partition():
