@@ -204,6 +204,10 @@ class Slurm:
             f"PartitionName=short Nodes={self.names[0]} MaxTime=1 State=UP\n{more}{self._more}"
         )
 
+        # Before 23.11 slurmd starts without this, and does not know the word.
+        if tuple(map(int, run(_path("slurmd"), "-V").stdout.split()[1].split(".")[:2])) >= (23, 11):
+            (self.folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+
     def _start_accounting(self):
         """Start MariaDB, which only a socket in this folder leads to, and slurmdbd; add an account and a QOS."""
         data = self.folder / "db"

@@ -21,7 +21,7 @@ from distdl_jupyter.clusters.agents.folder_link import FolderLink, Tail
 from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.clusters.base import Exit, Notice, OutageNotifier, Stream
-from distdl_jupyter.clusters.slurm import commands, text
+from distdl_jupyter.clusters.slurm import commands, script, text
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed, SlurmSilent, UnknownJob
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node.folder import files
@@ -47,7 +47,7 @@ _CAUSE_SECONDS = 5.0
 _RELEASE_SECONDS = 15.0
 #: Bytes of the batch script's output in the error of a failed start.
 _MAX_OUTPUT = 20_000
-#: Slurm's exit "signal" for an output file that cannot be opened on the node.
+#: Exit "signal" of Slurm before 23.11 for an output file that cannot be opened on the node; later ones run the script.
 _NO_OUTPUT = 53
 _FORGOTTEN = "FORGOTTEN"
 _NODE_LOST = re.compile(r"srun: error: Node failure on (\S+)")
@@ -245,15 +245,15 @@ class SlurmJob(threading.Thread):
             return f"The agent on {host} ended: {self._ended[node]}."
         return ""
 
-    def why_ended(self) -> str:
-        """Return the reason of the job's end as Slurm gives it, one sentence."""
+    def why_ended(self, started: bool = True) -> str:
+        """Return the reason of the job's end as Slurm gives it, one sentence; whether its ranks were ``started``."""
         state = self.state
         assert state is not None, "only its state shows that the job has ended"
         if self.forgotten:
             if self.directory.link is not None and not self.has_run:
                 return f"Slurm no longer knows job {self.number}; it was canceled (scancel) in the queue."
             return f"Slurm no longer knows job {self.number}."
-        if state.exit_signal == _NO_OUTPUT:
+        if state.exit_signal == _NO_OUTPUT or (not started and state.exit_code == script.UNSEEN):
             folder = self.directory.job
             return f"The nodes cannot write to {folder}. Set the option directory to a folder that all nodes share."
         if self.is_out_of_memory and state.state == "FAILED":
@@ -264,8 +264,9 @@ class SlurmJob(threading.Thread):
     def refusal(self) -> LaunchFailed:
         """Return why the job's nodes were not ready."""
         if self.state is not None and self.ended:
-            code = f" Its script ended with exit code {self.state.exit_code}." if self.state.exit_code else ""
-            why = f"Slurm job {self.number} ended before its ranks were started. {self.why_ended()}{code}"
+            is_explained = self.state.exit_code in (0, script.UNSEEN)
+            code = "" if is_explained else f" Its script ended with exit code {self.state.exit_code}."
+            why = f"Slurm job {self.number} ended before its ranks were started. {self.why_ended(started=False)}{code}"
             return LaunchFailed(why, code="slurm-job-ended-early", output=self.output())
         lost = (self.why_lost(node, host) for node, host in enumerate(self.hosts()))
         why = f"Slurm job {self.number} could not start on all nodes. {' '.join(filter(None, lost))}"

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _START = "start"
 #: Exit code of a script that Slurm has put into its queue again (EX_TEMPFAIL).
 REQUEUED = 75
+#: Exit code of a script whose node does not see the files of its job (EX_NOINPUT).
+UNSEEN = 66
 #: What of a job's folder ranks read.
 _NEEDED = ("payload.json", "payload.pkl", "code")
 #: Minutes that Slurm lets a job run beyond the limit that its supervisor keeps.
@@ -218,6 +220,7 @@ def batch(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
     return (
         f"#!/bin/sh\n{_path()}"
         f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit {REQUEUED}\n'
+        f"[ -d {run} ] || exit {UNSEEN}\n"
         f"trap : TERM\ntrap 'echo USR1 >> {run}/{agents.WARNED}' USR1\n"
         "unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE\n"
         f"srun --quiet --nodes={spec.node_count} --ntasks={spec.node_count} --ntasks-per-node=1 --cpu-bind=none "
