@@ -245,7 +245,7 @@ class SlurmJob(threading.Thread):
             return f"The agent on {host} ended: {self._ended[node]}."
         return ""
 
-    def why_ended(self, started: bool = True) -> str:
+    def why_ended(self, *, started: bool = True) -> str:
         """Return the reason of the job's end as Slurm gives it, one sentence; whether its ranks were ``started``."""
         state = self.state
         assert state is not None, "only its state shows that the job has ended"
