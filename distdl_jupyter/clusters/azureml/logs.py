@@ -147,7 +147,8 @@ class Logs:
 
     def write(self, rank: int, stream: str, content: bytes) -> None:
         """Pass on what a rank wrote."""
-        self._inboxes[rank, stream].feed(content)
+        if content:  # nothing would end the stream
+            self._inboxes[rank, stream].feed(content)
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
         """Take the addresses of the run's files, which are valid for some time."""

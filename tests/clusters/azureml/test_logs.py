@@ -137,3 +137,11 @@ def test_another_supervisor_passes_on_only_new_text_outside_of_ranks(workspace):
     logs.advance()
     assert unowned(logs) == "[a.txt]\nstep 2\n[b.txt]\nbegun\n"
     logs.close()
+
+
+def test_a_stream_of_a_rank_goes_on_behind_a_mark_at_its_begin(workspace, logs):
+    logs.set_addresses({"user_logs/std_log_process_0.txt": "a"})
+    workspace.files["a"] = mark(NONCE, "rank 0") + mark(NONCE, "err") + mark(NONCE, "out") + b"step 1\n"
+    logs.advance()
+    out, err = (stream.source for stream in logs.streams[1:])
+    assert (out.take(100), err.take(100)) == (b"step 1\n", None)
