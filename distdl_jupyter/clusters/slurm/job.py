@@ -47,7 +47,8 @@ _CAUSE_SECONDS = 5.0
 _RELEASE_SECONDS = 15.0
 #: Bytes of the batch script's output in the error of a failed start.
 _MAX_OUTPUT = 20_000
-#: Exit "signal" of Slurm before 23.11 for an output file that cannot be opened on the node; later ones run the script.
+#: Exit "signal" of Slurm for an output file that cannot be opened on the node. Slurm 24.11 makes the file's folder, and
+#: the script sees that its own files are not there (``script.UNSEEN``).
 _NO_OUTPUT = 53
 _FORGOTTEN = "FORGOTTEN"
 _NODE_LOST = re.compile(r"srun: error: Node failure on (\S+)")

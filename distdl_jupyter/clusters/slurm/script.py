@@ -220,7 +220,7 @@ def batch(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
     return (
         f"#!/bin/sh\n{_path()}"
         f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || exit {REQUEUED}\n'
-        f"[ -d {run} ] || exit {UNSEEN}\n"
+        f"[ -e {run}/{_START} ] || exit {UNSEEN}\n"
         f"trap : TERM\ntrap 'echo USR1 >> {run}/{agents.WARNED}' USR1\n"
         "unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE\n"
         f"srun --quiet --nodes={spec.node_count} --ntasks={spec.node_count} --ntasks-per-node=1 --cpu-bind=none "
