@@ -20,7 +20,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 from distdl_jupyter import attach, jobs
 from distdl_jupyter.core.humanize import duration, number, percent, plural
-from distdl_jupyter.core.logline import lines_of
+from distdl_jupyter.core.logfile import lines_of
 from distdl_jupyter.environment.horovod import ConsoleProgress
 from distdl_jupyter.jobs.reader import JobReader
 
