@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -17,7 +18,7 @@ from distdl_jupyter.core.errors import ClusterRefused, LaunchFailed
 from distdl_jupyter.core.plan import NoOptions, Placement, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from distdl_jupyter.core.queue import QueuedJob, QueueView
     from distdl_jupyter.core.spec import Group, JobSpec

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LOOK, _TAKEOVER = 0.5, 10.0
 #: Seconds between two events of the place: for the first jobs in a queue, for others, and in the long run, which begins
 #: with this share of the time that the job has waited.
-_NOTE, _NOTE_BEHIND, _NOTE_LATER, _NOTE_SHARE, _FRONT = 1.0, 10.0, 20.0, 0.01, 8
+_NOTE, _NOTE_BEHIND, _NOTE_LATER, _NOTE_SHARE, _FRONT = 1.0, 10.0, 20.0, 0.1, 8
 #: Characters of a reason, and of a name in it.
 _LONGEST_REASON, _LONGEST_NAME = 500, 120
 

@@ -12,6 +12,7 @@ from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.slurm.script import JobDirectory
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.node.channels import Inbox
 
 
 @pytest.fixture
@@ -57,14 +58,11 @@ class Host:
                 archive.addfile(info, io.BytesIO(name.encode()))
         self._content = buffer.getvalue()
 
-    def pipe(self):
-        import os
-        import types
-
-        reader, writer = os.pipe()
-        with os.fdopen(writer, "wb") as file:
-            file.write(self._content)  # less than a pipe holds
-        return 1, types.SimpleNamespace(reader=reader)
+    def open_stream(self):
+        inbox = Inbox()
+        inbox.feed(self._content)
+        inbox.feed(b"")
+        return 1, inbox
 
     def begin(self, *_, **__):
         return None

@@ -51,7 +51,7 @@ def test_a_healthy_job_seen_from_another_host(other_host):  # noqa: F811 - the f
     )
     assert f"{job.id}  running" in shown
     assert f"Its supervisor runs on {HERE}, last heard just now." in shown
-    assert "running" in listed
+    assert "Running" in listed
     for said in refused:
         assert said.startswith(f"2 distdl: Job {job.id}")
         assert f"Its supervisor runs on {HERE}, last heard just now." in said

@@ -265,13 +265,17 @@ class Stage:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
         self.port = Port(_host(options), self._lost)
         request = {"options": dataclasses.asdict(options), "order": dataclasses.asdict(order), "back": self.port.back}
+        connection: socket.socket | None = None
         try:
-            self._connection = _connect_to_kernel(options.session) if options.session else self._start(order.name)
-            self._connection.sendall(json.dumps(request).encode() + b"\n")
+            connection = _connect_to_kernel(options.session) if options.session else self._start(order.name)
+            connection.sendall(json.dumps(request).encode() + b"\n")
         except OSError as error:
+            if connection is not None:
+                connection.close()
             self.port.close()
             self._output.close()
             raise _not_started(options, error) from error
+        self._connection = connection
         self._thread = threading.Thread(target=self._follow, name="spark", daemon=True)
         self._thread.start()
 

@@ -436,6 +436,8 @@ def _serve_kernel(connection: socket.socket) -> None:
             if (context := _context()) is not None:
                 serve(connection, context)
             else:
+                with connection.makefile("rb") as requests:
+                    requests.readline()  # a connection that is closed before would lose the answer
                 stopped = "The notebook's Spark session has been stopped."
                 error = {"error": stopped, "code": "spark-session-stopped", "hint": NO_SESSION_HINT}
                 connection.sendall(json.dumps(error).encode() + b"\n")
