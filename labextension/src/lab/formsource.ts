@@ -26,7 +26,7 @@ export async function keepSecrets(kernel: Kernel.IKernelConnection, secrets: Rec
   await evaluated(kernel, 'keep', secrets, null);
 }
 
-/** Return what a function of `magic/page.py` answers; null after `timeout` milliseconds without an answer. */
+/** Return what a function of `magic/frontend_api.py` answers; null after `timeout` milliseconds without an answer. */
 async function evaluated(kernel: Kernel.IKernelConnection, name: string, asked: unknown, timeout: number | null): Promise<unknown> {
   // JSON of a string is a literal of Python too.
   const expression = `${PAGE}.${name}(${JSON.stringify(JSON.stringify(asked))})`;

@@ -1,4 +1,4 @@
-/** The shapes of a job's states as icons of JupyterLab, for the tabs of pages; `style/page.css` gives them their colours. */
+/** The shapes of a job's states as icons of JupyterLab, for the tabs of pages; `lab.css` gives them their colours. */
 import { LabIcon } from '@jupyterlab/ui-components';
 import { icon } from '../ui/icons';
 import type { ShownState } from '../ui/format';

@@ -20,7 +20,7 @@ export interface RowActions {
   menu(id: string, event: MouseEvent): void;
 }
 
-/** Heights of a row in CSS px, as `style/sidebar.css` has them. */
+/** Heights of a row in CSS px, as `sidebar.css` has them. */
 export const ROW_HEIGHT = 52;
 export const BAR_HEIGHT = 10;
 

@@ -1,5 +1,5 @@
 /**
- * How times, counts and numbers are written: the same rules as `core/words.py`, and a test holds the two together.
+ * How times, counts and numbers are written: the same rules as `core/humanize.py`, and a test holds the two together.
  * The words between the numbers are those of the page's language.
  */
 import { __, _n } from './trans';
