@@ -3,6 +3,8 @@
 import os
 import textwrap
 
+import pytest
+
 from distdl_jupyter.core import registry
 
 #: A cluster that runs on this machine but speaks of machines of its own, some of which are down; it can be scaled.
@@ -152,3 +154,11 @@ def install(tmp_path, monkeypatch, code, points):
 def forget():
     """Let the registry look again, after the test's paths are gone."""
     registry._every.cache_clear()
+
+
+@pytest.fixture
+def rack(tmp_path, monkeypatch):
+    """The cluster of ``RACK``."""
+    install(tmp_path, monkeypatch, RACK, {"clusters": {"rack": "RackCluster"}})
+    yield
+    forget()

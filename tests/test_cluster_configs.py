@@ -9,20 +9,12 @@ import pytest
 from distdl_jupyter import submit
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec
-from tests import plugin
 
 
 @pytest.fixture(autouse=True)
 def config(tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
     return tmp_path / "config"
-
-
-@pytest.fixture
-def rack(tmp_path, monkeypatch):
-    plugin.install(tmp_path, monkeypatch, plugin.RACK, {"clusters": {"rack": "RackCluster"}})
-    yield
-    plugin.forget()
 
 
 def test_a_name_is_kept_found_changed_and_forgotten(rack, config):

@@ -5,17 +5,14 @@ import subprocess
 
 import pytest
 
-from tests import plugin, processes
+from tests import processes
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(autouse=True)
-def rack(tmp_path, monkeypatch):
+def config(tmp_path, monkeypatch, rack):
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
-    plugin.install(tmp_path, monkeypatch, plugin.RACK, {"clusters": {"rack": "RackCluster"}})
-    yield
-    plugin.forget()
 
 
 def distdl(*words, code=0):

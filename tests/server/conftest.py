@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests import plugin
 from tests.server.running import QUICK, serve
 from tests.widgets import recorded
 
@@ -27,14 +26,6 @@ def server(root):
     """The running server."""
     with serve(root) as running:
         yield running
-
-
-@pytest.fixture
-def rack(tmp_path, monkeypatch):
-    """A cluster of somebody else's package that has machines and can be scaled."""
-    plugin.install(tmp_path, monkeypatch, plugin.RACK, {"clusters": {"rack": "RackCluster"}})
-    yield
-    plugin.forget()
 
 
 @pytest.fixture
