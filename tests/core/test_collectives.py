@@ -1,8 +1,5 @@
-"""The last collective operations of ranks, compared: who did not come, who called something else."""
+"""Compare the last collective operations of ranks."""
 
-import dataclasses
-
-import msgspec
 import pytest
 
 from distdl_jupyter.core import collectives
@@ -25,7 +22,7 @@ def explained(reports, states=None, stands=None):
     return table, collectives.explain(table, reports, stands or {})
 
 
-def test_a_rank_that_did_not_come_is_named_with_where_it_is():
+def test_a_missing_rank_is_named_with_its_line():
     reports = {0: [called("all_reduce", 1, waiting=False)], 1: [called("barrier", 2, sizes=())]}
     table, finding = explained(reports, stands={0: "In [7], line 9"})
     assert (finding.code, finding.ranks) == ("collective-missed", (0,))
@@ -68,20 +65,15 @@ def test_uneven_data_in_the_backward_pass():
     assert "drop_last" in finding.remedy
 
 
-def test_ranks_that_are_alike_share_a_row_and_nothing_is_said_while_all_go_on():
+def test_equal_ranks_share_a_row_and_have_no_finding():
     table, finding = explained({rank: [called("all_reduce", 3)] for rank in range(4)})
     assert [row.ranks for row in table] == [(0, 1, 2, 3)]
     assert finding is None
     assert explained({0: [], 1: []}) == ((), None)
 
 
-def test_a_row_comes_back_from_an_event():
-    (row,), _ = explained({0: [called("all_reduce", 3)]})
-    assert msgspec.convert(dataclasses.asdict(row), collectives.Collective) == row
-
-
 @pytest.mark.parametrize("report", [None, [], {}, {"operations": 3}, {"operations": [None, {}, {"frames": [[1]]}]}])
-def test_what_cannot_be_read_is_left_out(report):
+def test_invalid_reports_are_skipped(report):
     assert collectives.read(report)[0] == []
 
 

@@ -1,4 +1,4 @@
-"""A log that is too long: what readers see of one whose middle was left out, from wherever they read."""
+"""A log whose middle was omitted, read from every position."""
 
 import json
 import os
@@ -218,17 +218,6 @@ def test_window_that_was_there_all_the_time_shows_each_row_under_its_number(tmp_
     assert {row.n for row in rows[50:]} & seen.keys()
     assert all(seen.get(row.n, row.text) == row.text for row in rows[50:])
     assert [row.n for row in rows] == sorted({row.n for row in rows})
-
-
-def test_another_writer_goes_on_in_the_last_part(long):
-    long.writer.close()
-    end = parts.newest(long.folder.log)
-    writer = EventWriter(long.folder.events)
-    before = parts.size(long.folder.log)
-    writer.write("log", rank=0, stream="out", text="more")
-    assert parts.newest(long.folder.log) == end
-    assert writer.log.size == parts.size(long.folder.log)
-    assert [line["text"] for line in logfile.read(long.folder.log, before)[0]] == ["more"]
 
 
 def test_reader_that_began_before_parts_came_counts_each_line_and_each_point_once(tmp_path):

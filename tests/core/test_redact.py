@@ -1,4 +1,4 @@
-"""Secrets by value and by form become •••; what only looks alike stays."""
+"""Secrets become ••• by value and by form; similar harmless text stays."""
 
 import base64
 import html
@@ -293,15 +293,6 @@ def test_what_follows_a_user_in_a_known_value_is_a_secret_of_its_own():
     redactor = Redactor(["ada:l0velace", "C:/Users/ada", "10:20"])
     assert redactor.text("l0velace and ada") == f"{MASK} and ada"
     assert redactor.text("Users/ada") == "Users/ada"
-
-
-def test_a_flood_is_searched_at_the_same_speed_with_many_secrets_known():
-    """The forms of a value are looked for as plain texts; the gates keep the forms by name away from most lines."""
-    lines = "\n".join(f"epoch {n} loss=0.{n:05d} forward pass on rank {n % 8} at path /data" for n in range(20_000))
-    begun = time.process_time()
-    for _ in range(3):
-        assert Redactor([f"qu1te-long-s3cret-{'x' * n}" for n in range(20)]).text(lines) == lines
-    assert time.process_time() - begun < 6.0
 
 
 def test_a_variable_is_secret_by_its_name_or_by_the_form_of_its_value():

@@ -1,4 +1,4 @@
-"""Advice about machines, also rented ones: each rule speaks when it must and is silent when it must."""
+"""Advice about machines, including rented ones: when each rule applies and when not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rent(name: str, nodes: int = 1, processes: int = 1, **more: object) -> Reque
     )
 
 
-def test_nothing_is_said_when_all_is_well() -> None:
+def test_good_requests_have_no_advice() -> None:
     assert advise(Request(), catalogue()) == []
     assert advise(Request(process_count_per_node=2, cores=2), catalogue()) == []
     assert advise(rent("ND96isr_H100_v5", 1, 8), catalogue()) == []
@@ -56,15 +56,7 @@ def test_several_nodes_without_infiniband_become_one_machine() -> None:
     assert advice.change == {"vm_size": "ND96amsr_A100_v4", "node_count": 1, "process_count_per_node": 8}
 
 
-def test_t4_machines_are_told_their_slow_ethernet() -> None:
-    assert "32 Gb/s Ethernet" in said(rent("NC64as_T4_v3", 2, 4))["no-infiniband"].reason
-    unknown = said(rent("NC4as_T4_v3", 2, 1))["no-infiniband"].reason
-    assert unknown.startswith(
-        "The documentation does not state InfiniBand for NC4as_T4_v3, so gradients would use 8 Gb/s Ethernet."
-    )
-
-
-def test_half_used_machines_are_told_that_one_is_enough() -> None:
+def test_half_used_machines_become_one() -> None:
     advice = said(rent("NC96ads_A100_v4", 2, 2))["no-infiniband"]
     assert "One NC96ads_A100_v4 has 4 × A100: all 4 processes fit." in advice.reason
     assert advice.change == {"vm_size": "NC96ads_A100_v4", "node_count": 1, "process_count_per_node": 4}
@@ -75,12 +67,6 @@ def test_too_many_gpus_for_one_machine_go_to_infiniband() -> None:
     assert advice.headline == "No InfiniBand between the nodes"
     assert "2 × ND96amsr_A100_v4 have 16 × A100 80 GB, connected by InfiniBand HDR 8 × 200 Gb/s." in advice.reason
     assert advice.change == {"vm_size": "ND96amsr_A100_v4", "node_count": 2, "process_count_per_node": 8}
-
-
-def test_a_number_that_does_not_divide_by_eight_is_divided_equally() -> None:
-    change = said(rent("NC96ads_A100_v4", 5, 4))["no-infiniband"].change
-    assert change["node_count"] * change["process_count_per_node"] == 20
-    assert change["process_count_per_node"] <= find(change["vm_size"]).whole_gpus
 
 
 def test_one_node_needs_no_network() -> None:

@@ -1,4 +1,4 @@
-"""What is said about code before it starts: each finding both ways, over real drafts."""
+"""Findings about code before it starts, with and without each mistake."""
 
 import dataclasses
 import importlib
@@ -443,16 +443,6 @@ def test_code_that_may_use_another_transport_than_nccl(line, devices):
     assert nccl(code, asked(processes=2), devices=devices, environment={}) is None
 
 
-@pytest.mark.fault("payload", "a module that is sent and uses CUDA on import: the line and a fix are reported too")
-def test_a_module_that_uses_cuda(tmp_path, monkeypatch):
-    (tmp_path / "net_of_mine.py").write_text("import torch\nSTATE = torch.zeros(3).cuda()\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    code = capture_cell("import net_of_mine\nnet_of_mine.STATE", {}, execution_count=7, first_line=1).facts
-    (finding,) = cuda(code, asked(), devices=()).findings
-    assert "torch.zeros(3).cuda() in line 2 of net_of_mine.py" in finding.text
-
-
 def test_a_process_group_without_a_backend_that_makes_one():
     code = "import torch.distributed as dist\ndist.init_process_group({})"
     alone = problems(code.format(""), "plain", 1)["torch-alone"]
@@ -605,22 +595,3 @@ def test_attributes_of_modules_that_differ_from_their_file(text, tmp_path, monke
     assert "module-attribute-changed" not in found("mod.value = mod.other = 5\nmod", "plain", 1, {"mod": mod}), (
         "the cell sets it"
     )
-
-
-def test_attributes_of_modules_of_a_package_and_of_functions(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    Path("pack/sub").mkdir(parents=True)
-    Path("pack/__init__.py").write_text("rate = 1")
-    Path("pack/sub/deep.py").write_text("rate = 2\ndef fn(): return rate")
-    deep, pack = importlib.import_module("pack.sub.deep"), importlib.import_module("pack")
-    deep.rate = pack.rate = 7
-    findings = [
-        f for f in preflight.check(capture_function(deep.fn), asked("plain", 1)) if f.code.startswith("module-")
-    ]
-    assert sorted(finding.text.partition(" differs")[0] for finding in findings) == ["pack.rate", "pack.sub.deep.rate"]
-    assert all(finding.remedy.endswith("inside the function.") for finding in findings)
-    Path("train.py").write_text("import pack")
-    assert "module-attribute-changed" not in {
-        f.code for f in preflight.check(capture_script("train.py"), asked("plain", 1))
-    }
