@@ -10,7 +10,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 
-from distdl_jupyter.clusters.base import Check, Cluster, Exit, NodeInfo, Notice, Run
+from distdl_jupyter.clusters.base import Check, Cluster, Exit, NodeInfo, Run
 from distdl_jupyter.clusters.local import LocalCluster
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.store import JobStore
@@ -75,7 +75,7 @@ class SlowCluster(LocalCluster):
 # failing --------------------------------------------------------------------------------------
 
 
-FAILURES = ("", "start", "second start", "node", "sweep", "attach", "watch", "collect", "notice")
+FAILURES = ("", "start", "node", "sweep", "attach", "collect")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,6 @@ class FailingCluster(LocalCluster):
     title = "Failing"
     Options = FailingOptions
     far = True
-    starts = 0
 
     @property
     def can_attach(self):
@@ -105,14 +104,11 @@ class FailingCluster(LocalCluster):
     def start(self, spec, placement, plan, context):
         fails = spec.cluster_options.get("fails", "")
         inner = super().start(spec, placement, plan, context)
-        FailingCluster.starts += 1
-        if fails == "start" or (fails == "second start" and FailingCluster.starts > 1):
+        if fails == "start":
             inner.close()
             raise LaunchFailed("node-b could not start its ranks: no space left on device.", output="mkdir: no space")
         if fails == "node":
             inner.poll = NodeLoss(inner, spec).poll
-        elif fails == "notice":
-            inner._notices.append(Notice("warning", "node-a has two networks; net0 is taken.", "which-network"))
         elif fails == "collect":
             inner.collect = self._lose_values
         return inner
@@ -123,8 +119,6 @@ class FailingCluster(LocalCluster):
     def attach(self, spec, handle, context, read):
         if spec.cluster_options.get("fails") == "attach":
             os.kill(os.getpid(), signal.SIGKILL)
-        if spec.cluster_options.get("fails") == "watch":
-            return DeadlyRun()
         return super().attach(spec, handle, context, read)
 
     def sweep(self, job_id, handle):
@@ -151,30 +145,6 @@ class NodeLoss:
         pids = [start.pid for start in self._run.started() if start.rank in self._lost]
         processes.send(processes.descendants(pids, processes.table()), signal.SIGKILL)
         return told + [Exit(rank, None, None, "No response from node-1 for 10 s.") for rank in sorted(self._lost)]
-
-
-class DeadlyRun(Run):
-    """Looking at it kills."""
-
-    streams = ()
-
-    def started(self):
-        return []
-
-    def poll(self):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def alive(self):
-        return []
-
-    def signal(self, name):
-        return
-
-    def handle(self):
-        return {}
-
-    def close(self):
-        return
 
 
 # never ----------------------------------------------------------------------------------------

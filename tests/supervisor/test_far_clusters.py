@@ -31,10 +31,6 @@ def trains():
         raise
 
 
-def breaks():
-    raise ValueError("no good")
-
-
 def answers():
     import os
 
@@ -71,10 +67,11 @@ def kill_supervisor(job):
 
 
 def test_a_job_whose_turn_never_comes_is_queued_and_says_why_and_a_cancel_ends_it_at_once():
-    job = on("never", stop_grace_seconds=300)
+    job = on("never", stop_grace_seconds=300, max_run_duration_seconds=1)
     reason = "waiting for free nodes (Resources)"
     wait_for(lambda: job.view().phases[-1].detail == reason, what="the reason")
-    assert job.state is State.QUEUED
+    time.sleep(3)
+    assert job.state is State.QUEUED, "the time in a queue does not count as running"
     job.cancel()
     job.wait(60)
     view = job.view()
@@ -131,17 +128,6 @@ def test_a_start_that_takes_longer_than_the_job_may_is_given_up():
     assert "handle" not in types(job), "no rank was started"
 
 
-def test_the_time_in_a_queue_does_not_count_as_running():
-    job = on("never", max_run_duration_seconds=1)
-    wait_for(lambda: job.view().handle, what="the handle")
-    until = time.monotonic() + 3
-    while time.monotonic() < until:
-        assert job.state is State.QUEUED
-        time.sleep(0.1)
-    job.cancel()
-    assert job.wait(60).state is State.CANCELED
-
-
 # slow -----------------------------------------------------------------------------------------
 
 
@@ -168,16 +154,6 @@ def test_a_start_that_fails_half_way_fails_the_job_with_its_words_and_leaves_not
     assert not until_gone(job.id, 5.0)
 
 
-def test_a_restart_whose_start_fails_is_one_of_those_that_are_allowed():
-    job = on("failing", breaks, fails="second start", max_restarts=2)
-    job.wait(60)
-    assert (job.state, job.view().reason) == (
-        State.FAILED,
-        "node-b could not start its ranks: no space left on device.",
-    )
-    assert len(job.view().restarts) == 2
-
-
 def test_a_node_that_is_lost_fails_the_job_and_is_named():
     job = on("failing", trains, nodes=2, per_node=2, fails="node")
     job.wait(90)
@@ -197,14 +173,6 @@ def test_values_that_cannot_be_brought_are_said_with_the_node():
     assert job.view().state is State.COMPLETED
 
 
-def test_what_a_cluster_remarks_is_a_note_of_the_job_and_stands_in_its_log():
-    job = on("failing", fails="notice")
-    job.wait(60)
-    (note,) = [note for note in job.view().notes if note["code"] == "which-network"]
-    assert (note["level"], note["text"]) == ("warning", "node-a has two networks; net0 is taken.")
-    assert note["text"] in [line.text for line in job.logs() if line.rank is None]
-
-
 # a supervisor that dies -----------------------------------------------------------------------
 
 
@@ -220,11 +188,10 @@ def test_a_cluster_that_cannot_look_for_a_lost_job_says_so():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("fails", ["attach", "watch"])
 @pytest.mark.fault("supervisor", "a job whose supervisors all die is lost")
-def test_supervisors_that_die_one_after_another_end_in_a_lost_job(fails, monkeypatch):
+def test_supervisors_that_die_one_after_another_end_in_a_lost_job(monkeypatch):
     monkeypatch.setenv("FAKE_CAN_ATTACH", "1")
-    job = on("failing", trains, fails=fails)
+    job = on("failing", trains, fails="attach")
     wait_for(lambda: said(job, 0) and said(job, 1), what="ranks that train")
     kill_supervisor(job)
     job.wait(90)

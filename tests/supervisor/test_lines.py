@@ -28,6 +28,14 @@ def run(pieces, nonce=NONCE, *, in_order=True):
     return items + splitter.finish()
 
 
+def read_in_pieces(data, size):
+    """Return the items of a stream that is read in pieces of ``size`` bytes and shown after each of them."""
+    splitter, items = LineSplitter(NONCE), []
+    for at in range(0, len(data), size):
+        items += [*splitter.feed(data[at : at + size]), *splitter.pending()]
+    return items + splitter.finish()
+
+
 def texts(items):
     return [line for item in items if isinstance(item, LogText) for line in item.text.split("\n")]
 
@@ -81,10 +89,7 @@ def status(console):
 def test_a_live_display_leaves_its_colours_and_no_cursor_codes(show, last, size):
     data = drawn_by_rich(show)
     assert re.search(rb"\x1b\[(2K|1A|[?]25l)", data)
-    splitter, items = LineSplitter(NONCE), []
-    for at in range(0, len(data), size):
-        items += [*splitter.feed(data[at : at + size]), *splitter.pending()]
-    items += splitter.finish()
+    items = read_in_pieces(data, size)
     assert not re.search(r"\x1b(?!\[[0-9;]*m)|\[[?]", "".join(texts(items)))
     said = texts([item for item in items if not item.redraws or item.closed])
     assert "\x1b[" in said[-1]
@@ -93,25 +98,15 @@ def test_a_live_display_leaves_its_colours_and_no_cursor_codes(show, last, size)
     assert "" not in bare
 
 
-class Written(io.StringIO):
-    """What a bar writes, which is no terminal."""
-
-    def isatty(self):
-        return False
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("leave", [True, False])
 def test_a_bar_below_a_bar_is_one_line_a_step_of_the_upper_one(size, leave):
-    out = Written()
+    out = io.StringIO()
     for _ in tqdm.tqdm(range(3), desc="epoch", file=out, mininterval=0):
         for _ in tqdm.tqdm(range(50), desc="batch", file=out, mininterval=0, leave=leave, position=1):
             pass
     data = out.getvalue().encode()
-    splitter, items = LineSplitter(NONCE), []
-    for at in range(0, len(data), size):
-        items += [*splitter.feed(data[at : at + size]), *splitter.pending()]
-    items += splitter.finish()
+    items = read_in_pieces(data, size)
     said = [item.text for item in items if isinstance(item, LogText) and (not item.redraws or item.closed)]
     assert len(said) <= 8, said
     assert sum("epoch" in line and "3/3" in line for line in said) == 1

@@ -112,26 +112,6 @@ def test_a_wake_up_ends_a_pause_and_the_end_of_a_flood_is_read_whole(streams):
     os.close(write)
 
 
-def test_lines_that_come_one_by_one_are_read_many_at_a_time_in_the_long_run(streams):
-    sink, (stream, write) = Sink(), streams(0)
-    reader = LogReader([stream], NONCE, sink)
-    stop = threading.Event()
-
-    def drip():
-        while not stop.wait(0.0002):
-            os.write(write, b"line\n")
-
-    thread = threading.Thread(target=drip)
-    thread.start()
-    rounds = 0
-    while sink.lines.get(0, 0) < 3000:
-        rounds += reader.run(1.0)
-    stop.set()
-    thread.join()
-    assert rounds < 1500
-    reader.finish()
-
-
 def test_bytes_that_this_process_has_received_are_read_as_those_of_a_pipe():
     sink, inbox = Sink(), channels.Inbox(skip=4)
     inbox.feed(b"readone\n")

@@ -3,6 +3,7 @@
 import base64
 import os
 import stat
+import tempfile
 
 import pytest
 
@@ -33,17 +34,10 @@ def take(recorder, rank, *reports):
 
 def sent(data):
     """Return the bytes that a rank's channel writes for a picture."""
-    read, write = os.pipe()
-    import threading
-
-    found = []
-    reader = threading.Thread(target=lambda: found.extend(iter(lambda: os.read(read, 65536), b"")))
-    reader.start()
-    Channel(write, NONCE, 0).picture(data)
-    os.close(write)
-    reader.join()
-    os.close(read)
-    return b"".join(found)
+    with tempfile.TemporaryFile() as file:
+        Channel(file.fileno(), NONCE, 0).picture(data)
+        file.seek(0)
+        return file.read()
 
 
 def test_a_picture_is_kept_and_its_line_says_where(folder):

@@ -98,15 +98,13 @@ def test_an_exit_shows_the_sentence_that_was_printed_before_it(folder):
     assert error["traceback"].splitlines() == ["SystemExit: 2", "The last error lines:", *USAGE]
 
 
-@pytest.mark.parametrize("rank", [exited("wrong data"), exited("2", "KeyError")])
-def test_what_says_its_reason_itself_is_left_alone(folder, rank):
-    say(folder, *USAGE)
+@pytest.mark.parametrize(
+    ("rank", "lines", "stream"),
+    [(exited("wrong data"), USAGE, "err"), (exited("2", "KeyError"), USAGE, "err"), (exited(), ["loss 0.1"], "out")],
+)
+def test_an_error_that_has_a_reason_or_no_printed_sentence_stays_as_it_is(folder, rank, lines, stream):
+    say(folder, *lines, stream=stream)
     assert postmortem.error_of(folder, rank) is None
-
-
-def test_an_exit_in_silence_is_left_alone(folder):
-    say(folder, "loss 0.1", stream="out")
-    assert postmortem.error_of(folder, exited()) is None
 
 
 KERNEL = (

@@ -11,9 +11,7 @@ from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.core import logfile, parts
 from distdl_jupyter.core.events import EventWriter
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.core.view import JobView
 from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.supervisor import recorder as under_test
 from distdl_jupyter.supervisor import resume
@@ -154,28 +152,6 @@ def test_what_a_kept_stream_says_carries_the_place_behind_it_also_when_it_is_wri
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("report", [{"type": "metric"}, {"type": "metric", "step": 1, "values": {"a": []}},
-                                    {"type": "metric", "step": 1, "values": 5}, {"type": "progress"}])  # fmt: skip
-def test_a_report_that_is_none_ends_nothing(folder, report):
-    recorder = EventRecorder(folder, spec())
-    recorder.take(OUT, [RankReport(report), LogText("after")])
-    recorder.tick()
-    recorder.close()
-    assert kinds(folder) == ["log"]
-
-
-def test_what_came_together_is_one_moment_and_the_view_is_what_a_reader_folds(folder):
-    recorder = EventRecorder(folder, spec())
-    recorder.take(OUT, [LogText("a\nb"), *(metric(n, loss=n / 7, acc=float("inf")) for n in range(1000)), progress(3)])
-    recorder.state(State.PREPARING)
-    recorder.close()
-    view = JobView.of(spec())
-    for event in all_written(folder):
-        view.apply(event)
-    assert view.to_json() == recorder.view.to_json()
-    assert folder.events.stat().st_size < 60_000
-
-
 def test_lines_are_counted_now_and_then_so_that_a_reader_need_not_read_all(folder, monkeypatch):
     monkeypatch.setattr(logfile, "COUNT_EVERY", 5000)
     folder.spec_file.write_text(spec().dumps())
@@ -252,21 +228,6 @@ def test_another_supervisor_goes_on_with_the_limit_and_with_the_connected_ranks(
     kept = [text[:8] for text in logs(folder)]
     assert kept == ["not coun", "y" * 8, "z" * 8, "\u2026 2 line", "c" * 8, "d" * 8, "e" * 8]
     assert kinds(folder).count("note") == 1
-
-
-def test_of_a_long_past_only_what_matters_is_kept():
-    history = resume.History()
-    history.add({"type": "handle", "data": {"hosts": []}, "nonce": "n"})
-    for n in range(10_000):
-        history.add_line({"type": "log", "rank": 0, "stream": "err", "at": n})
-        history.add({"type": "metric", "rank": 1, "at": 2 * n})
-        history.add_line({"type": "log", "rank": None, "stream": "sys", "at": 7})
-    history.add({"type": "resume"})
-    assert len(history.events) == 3
-    assert resume.last_handle(history.events) == ({"hosts": []}, "n", True)
-    assert resume.is_takeover(history.events)
-    assert history.positions == {(0, "err"): 9999, (-1, "sys"): 7}
-    assert history.in_events == {(1, "out"): 19_998}
 
 
 def test_a_stream_of_reports_alone_is_not_read_from_its_beginning_again(folder, monkeypatch):

@@ -8,87 +8,52 @@ import dataclasses
 import os
 import signal
 
-from distdl_jupyter.clusters.base import Run
 from distdl_jupyter.clusters.local import LocalCluster
-from distdl_jupyter.core.errors import DataUnavailable
 
 
-class Cheat(LocalCluster):
-    """Starts as this machine does; ``Changed`` is the run that is given back."""
-
-    Changed = None
-
-    def start(self, spec, placement, plan, context):
-        inner = super().start(spec, placement, plan, context)
-        return self.Changed(inner) if self.Changed else inner
-
-
-class Around(Run):
-    def __init__(self, inner):
-        self.inner = inner
-        self.shown = inner.streams
-
-    @property
-    def streams(self):
-        return self.shown
-
-    def started(self):
-        return self.inner.started()
-
-    def poll(self):
-        return self.inner.poll()
-
-    def alive(self):
-        return self.inner.alive()
-
-    def signal(self, name):
-        self.inner.signal(name)
-
-    def handle(self):
-        return self.inner.handle()
-
-    def close(self):
-        self.inner.close()
-
-
-class Twice(Cheat):
-    """Tells every end twice."""
+class Twice(LocalCluster):
+    """Reports every exit twice."""
 
     name = "twice"
 
-    class Changed(Around):
-        def poll(self):
-            return [one for exit_ in self.inner.poll() for one in (exit_, exit_)]
+    def start(self, *args):
+        run = super().start(*args)
+        poll = run.poll
+        run.poll = lambda: [one for exit_ in poll() for one in (exit_, exit_)]
+        return run
 
 
-class Mixed(Cheat):
-    """Gives the words of one rank to another."""
+class Mixed(LocalCluster):
+    """Exchanges the output of its two ranks."""
 
     name = "mixed"
 
-    class Changed(Around):
-        def __init__(self, inner):
-            super().__init__(inner)
-            self.shown = tuple(dataclasses.replace(one, rank=1 - one.rank) for one in inner.streams)
+    def start(self, *args):
+        run = super().start(*args)
+        run._streams = [dataclasses.replace(one, rank=1 - one.rank) for one in run._streams]
+        return run
 
 
-class Careless(Cheat):
-    """Ends ranks and leaves what they had started."""
+class Careless(LocalCluster):
+    """Ends ranks, but not the processes that they have started."""
 
     name = "careless"
 
-    class Changed(Around):
-        def signal(self, name):
-            for start in self.inner.started():
+    def start(self, *args):
+        run = super().start(*args)
+        pids, alive = {start.pid for start in run.started()}, run.alive
+
+        def kill(_name):
+            for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(start.pid, signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
 
-        def alive(self):
-            started = {start.pid for start in self.inner.started()}
-            return [pid for pid in self.inner.alive() if pid in started]
+        run.signal = kill
+        run.alive = lambda: [pid for pid in alive() if pid in pids]
+        return run
 
 
-class Blind(Cheat):
+class Blind(LocalCluster):
     """Finds nothing of a job that has no supervisor."""
 
     name = "blind"
@@ -97,17 +62,4 @@ class Blind(Cheat):
         return []
 
 
-class Heedless(Cheat):
-    """Lets ranks start where the data is not."""
-
-    name = "heedless"
-
-    def place(self, spec, ports, options, context):
-        try:
-            return super().place(spec, ports, options, context)
-        except DataUnavailable:
-            context.staging = None
-            return super().place(spec, ports, options, context)
-
-
-POINTS = {"clusters": {kind.name: kind.__name__ for kind in (Twice, Mixed, Careless, Blind, Heedless)}}
+POINTS = {"clusters": {kind.name: kind.__name__ for kind in (Twice, Mixed, Careless, Blind)}}
