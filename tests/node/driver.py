@@ -29,14 +29,6 @@ def resident(pid):
     return int(line.split()[1]) * 1024
 
 
-#: The child opens a pipe that nobody writes to before it runs its program, and its parent waits in the kernel for that.
-STUCK = """
-import os, sys, threading
-first = (os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)
-threading.Thread(target=lambda: os.posix_spawn("/bin/true", ["true"], {}, file_actions=[first])).start()
-"""
-
-
 class Driven:
     """One agent. ``listen`` False leaves its output unread until ``listen`` is called."""
 

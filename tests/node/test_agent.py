@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.node import frames
-from tests.node.driver import STUCK, Driven, until
+from tests.node.driver import Driven, until
 from tests.processes import executable, is_alive
 
 WAIT = "import time; print('up', flush=True); time.sleep(600)"
@@ -32,14 +31,6 @@ CLEARED = "os.execve('/bin/sh', ['sh', '-c', 'echo $$; exec sleep 600'], {})"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
 
 
-@pytest.fixture
-def ready(agent, tmp_path):
-    """An agent with a job that is not shared."""
-    one = agent().beat()
-    one.prepare(tmp_path)
-    return one
-
-
 def up(agent, channel=1, lines=1):
     until(lambda: agent.text(channel).count("\n") >= lines, "the process did not come up")
     return agent.text(channel).split()
@@ -58,38 +49,6 @@ def test_output_and_exit_of_each_process_come_apart(ready):
     assert ready.exit(1)["code"] == 7
     assert [ready.text(channel) for channel in (1, 2, 3, 4)] == ["out a\n", "err\n", "out b\n", "err\n"]
     assert ready.closed == {1, 2, 3, 4}
-
-
-def test_a_process_that_no_signal_reaches_is_named(ready, tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    pids = ready.start(ready.python(STUCK, arguments=[str(tmp_path / "pipe")]))["pids"]
-    until(lambda: pids["0"] in ready.ask("stuck")["pids"])
-    with open(tmp_path / "pipe", "w"):
-        assert ready.exit(0)["code"] == 0
-    assert ready.ask("stuck")["pids"] == []
-
-
-def test_all_that_a_process_wrote_stands_before_its_exit(ready):
-    # 4 MB, far more than a pipe holds
-    ready.start(ready.python("import sys; sys.stdout.write('x' * 4_000_000); sys.exit(3)"))
-    assert ready.exit(0)["code"] == 3
-    told = next(
-        i for i, one in enumerate(ready.order) if isinstance(one, frames.Message) and one.data["type"] == "exit"
-    )
-    before = sum(len(one.bytes) for one in ready.order[:told] if isinstance(one, frames.Data))
-    assert before == 4_000_000
-
-
-def test_a_grandchild_that_holds_the_stream_delays_the_exit_for_a_moment_only(ready, tmp_path):
-    flag = tmp_path / "flag"
-    script = f"until [ -e {flag} ]; do sleep 0.1; done; echo later; sleep 600"
-    ready.start(ready.python(f"import subprocess; subprocess.Popen(['sh', '-c', {script!r}]); print('done')"))
-    assert ready.exit(0, 30)["code"] == 0
-    assert ready.text(1) == "done\n"
-    assert 1 not in ready.closed
-    flag.touch()
-    until(lambda: "later" in ready.text(1), "what the grandchild says later is lost")
-    assert ready.ask("alive")["alive"] > 0
 
 
 def test_both_streams_can_go_to_one_channel_in_the_order_of_writing(ready):
@@ -279,25 +238,6 @@ def test_an_interrupt_passes_over_a_launcher_to_the_ranks_that_it_started(ready,
     assert ready.text(1) == ""
 
 
-def test_term_reaches_every_process_of_the_job_also_daemons_with_a_cleared_environment(ready):
-    ready.start(ready.python(DAEMON.format(cleared=CLEARED), arguments=["0"]))
-    (pid,) = up(ready)
-    assert ready.exit(0)["code"] == 0
-    assert is_alive(int(pid))
-    assert ready.ask("alive")["alive"] == 1
-    assert ready.ask("signal", name="TERM", to="all")["sent"] == 1
-    until(lambda: ready.ask("alive")["alive"] == 0)
-    assert not is_alive(int(pid))
-
-
-def test_a_process_with_the_jobs_marks_is_found_wherever_it_descends_from(ready):
-    marks = {"DISTDL_JOB_ID": ready.job, "DISTDL_PIPES": str(ready.run)}
-    other = subprocess.Popen(["sleep", "600"], env={**os.environ, **marks})
-    assert ready.ask("alive")["alive"] == 1
-    assert ready.ask("end", keep=False)["ended"] == 1
-    assert other.wait(30) == -signal.SIGKILL
-
-
 # the end, however it comes --------------------------------------------------------------------------
 
 
@@ -341,16 +281,6 @@ def test_when_nobody_speaks_for_the_timeout_all_are_gone(agent, tmp_path):
     pids = two_daemons(one)
     assert one.wait(40) == 1
     gone(one, pids)
-
-
-def test_beats_are_signs_of_life_both_ways(agent, tmp_path):
-    one = agent(timeout=2).beat()
-    one.prepare(tmp_path)
-    one.start(one.python(WAIT))
-    up(one)
-    until(lambda: len(one.of("beat")) > 5)
-    assert one.process.poll() is None
-    until(lambda: one.of("beat")[-1]["alive"] == 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])

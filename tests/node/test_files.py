@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.node import files, frames
-from distdl_jupyter.node.files import Incoming, Refused
+from distdl_jupyter.node.files import Refused
 from tests.node.driver import resident, until
 
 
@@ -160,13 +160,6 @@ def test_what_is_no_tar_is_said_to_be_none(folder, content):
 # over the wire --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def ready(agent, tmp_path):
-    one = agent().beat()
-    one.prepare(tmp_path / "base")
-    return one
-
-
 def put(agent, content, channel=77):
     number = agent.request("put", channel=channel)
     agent.say(frames.data(channel, content) + frames.data(channel, b""))
@@ -203,21 +196,6 @@ def test_much_is_put_without_being_held_in_memory(ready):
     assert (ready.folder / "outputs" / "big").stat().st_size == size
     assert most < 100_000_000
     sender.join(30)
-
-
-def test_while_the_disk_is_behind_no_more_is_read(folder, monkeypatch):
-    monkeypatch.setattr(Incoming, "MOST", 50_000)
-    woken = []
-    incoming = Incoming(folder, lambda: woken.append(1))
-    content = tar(("x", tarfile.REGTYPE, "", b"x" * 100_000))
-    assert not incoming.behind
-    for at in range(0, len(content), 100):
-        incoming.feed(content[at : at + 100])
-    incoming.feed(b"")
-    assert incoming.behind
-    assert incoming.unpack() == {"files": 1, "bytes": 100_000}
-    assert not incoming.behind
-    assert woken
 
 
 def test_a_get_that_nobody_reads_does_not_hold_up_the_agent(agent, tmp_path):

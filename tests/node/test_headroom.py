@@ -79,3 +79,13 @@ def test_without_control_groups_the_machine_counts(groups):
     groups("", {})
     assert headroom.tasks() is None
     assert headroom.memory() == 8000 * 1024
+
+
+def test_what_was_killed_before_is_no_evidence():
+    before = headroom.counters()
+    assert "The kernel" in before
+    found = headroom.evidence(before)
+    assert not found or "are free" in found
+    assert headroom.evidence({name: count - 2 for name, count in before.items()}).endswith(
+        "reports 2 processes killed for lack of memory since the start."
+    )

@@ -7,24 +7,15 @@ import socket
 import subprocess
 import sys
 
-import pytest
-
 from distdl_jupyter.node.mpi_shell import Shells
 from tests.node.driver import until
 
 RELAY = (sys.executable, "-m", "distdl_jupyter.node.mpi_shell")
 
 
-@pytest.fixture
-def ready(agent, tmp_path):
-    one = agent().beat()
-    one.prepare(tmp_path)
-    return one
-
-
 def start(agent, *command):
-    argv = [*RELAY, "node-b", *command]
-    return agent.start({"kind": "launcher", "process": 0, "argv": argv, "out": 1, "err": 2})
+    launcher = {"kind": "launcher", "process": 0, "argv": [*RELAY, "node-b", *command]}
+    return agent.start({**launcher, "environment": {}, "directory": None, "out": 1, "err": 2})
 
 
 def asked(agent, count=1):
@@ -32,10 +23,7 @@ def asked(agent, count=1):
 
 
 def test_the_relay_behaves_as_ssh_would(ready):
-    argv = [*RELAY, "node-b", "prted --x 1;", "echo done"]
-    ready.start(
-        {"kind": "launcher", "process": 0, "argv": argv, "environment": {}, "directory": None, "out": 1, "err": 2}
-    )
+    start(ready, "prted --x 1;", "echo done")
     request = asked(ready)
     assert (request["host"], request["command"]) == ("node-b", "prted --x 1; echo done")
     ready.ask("answer", shell=request["shell"], out="said\n")
@@ -49,10 +37,7 @@ def test_the_relay_behaves_as_ssh_would(ready):
 
 
 def test_a_relay_that_is_ended_is_told(ready):
-    argv = [*RELAY, "node-b", "x"]
-    pids = ready.start(
-        {"kind": "launcher", "process": 0, "argv": argv, "environment": {}, "directory": None, "out": 1, "err": 2}
-    )
+    pids = start(ready, "x")
     request = asked(ready)
     os.kill(pids["pids"]["0"], 9)
     assert until(lambda: ready.of("shell-closed"))[0]["shell"] == request["shell"]

@@ -9,9 +9,15 @@ import pytest
 
 from distdl_jupyter.node import processes
 from tests.conftest import wait_for
-from tests.node.driver import STUCK
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the states are Linux's")
+
+#: The child opens a pipe that nobody writes to before it runs its program, and its parent waits in the kernel for that.
+STUCK = """
+import os, sys, threading
+first = (os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)
+threading.Thread(target=lambda: os.posix_spawn("/bin/true", ["true"], {}, file_actions=[first])).start()
+"""
 
 
 def test_a_process_is_stuck_while_one_of_its_threads_waits_in_the_kernel(tmp_path):

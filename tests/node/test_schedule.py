@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdl_jupyter.node.slots import HOLDS, ORDER, Entry, Need, order_jobs, schedule
+from distdl_jupyter.node.slots import HOLDS, Entry, Need, order_jobs, schedule
 
 GPUS = tuple("abcd")
 LIMITS = {"cores": 8.0, "memory": 64.0}
@@ -19,14 +19,6 @@ def holds(key, gpus=(), amounts=()):
 
 def places(held, *waiting, late=()):
     return {place.key: place for place in schedule([*held, *waiting], LIMITS, late)}
-
-
-def test_what_fits_starts_now_and_nothing_is_given_twice():
-    found = places([holds("r", ("a",))], waits("x", 1, 2), waits("y", 2, 1), waits("z", 3, 1))
-    assert found["x"].gpus == ("b", "c")
-    assert found["y"].gpus == ("d",)
-    assert not found["z"].now
-    assert (found["z"].lacks, found["z"].holders) == ((ORDER,), ("x", "y"))
 
 
 def test_a_job_says_what_is_missing_who_has_it_and_what_is_free():
@@ -63,11 +55,6 @@ def test_a_priority_moves_a_job_among_those_of_its_user_only():
 def test_a_blocked_job_keeps_its_place_and_holds_up_nobody():
     found = places([], waits("x", 1, 4, blocked=True), waits("y", 2, 4))
     assert (found["x"].place, found["x"].now, found["y"].place, found["y"].now) == (1, False, 2, True)
-
-
-def test_a_job_that_can_never_start_holds_up_nobody():
-    found = places([], waits("x", 1, 5), waits("w", 2, cores=9), waits("y", 3, 4))
-    assert [found[job].now for job in "xwy"] == [False, False, True]
 
 
 def test_nothing_is_kept_for_a_user_whose_jobs_could_start_and_do_not():

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -19,26 +18,6 @@ from tests.faults.disks import fill, free, mount, unmount
 
 USER = 4711
 GPUS = ("GPU-a", "GPU-b", "MIG-GPU-c/1/0")
-
-
-@pytest.fixture(autouse=True)
-def folder():
-    """Where all queues are, that of this test alone."""
-    return Path(os.environ["DISTDL_QUEUE"])
-
-
-@pytest.fixture
-def slot():
-    """Return ``slot(name)``, whose files are given back at the end."""
-    made = []
-
-    def make(name, **more):
-        made.append(Slot(f"20260101-000000-{name}", name, **more))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.release()
 
 
 def gpus(count, among=GPUS):
@@ -70,16 +49,6 @@ def test_free_gpus_come_first_and_are_given_back(slot):
     assert takes(third, gpus(2)) == ("GPU-a", "GPU-b")
 
 
-def test_cores_and_memory_are_amounts(slot, monkeypatch):
-    monkeypatch.setattr(slots, "limits", lambda: {"cores": 4, "memory": 100})
-    first, second, third = slot("first"), slot("second"), slot("third")
-    assert first.ask(Need(amounts={"cores": 3.0, "memory": 60.0})) is None
-    assert second.ask(Need(amounts={"cores": 1.0, "memory": 40.0})) is None
-    turn = third.ask(Need(amounts={"cores": 2.0}))
-    assert turn.place.lacks == ("cores",)
-    assert turn.place.free == {"cores": 0}
-
-
 def test_the_order_is_that_of_coming_and_another_priority_changes_it(slot):
     holder, early, late = slot("holder"), slot("early"), slot("late")
     holder.ask(gpus(3))
@@ -99,14 +68,6 @@ def test_a_job_with_its_number_takes_its_place_again(slot):
     holder.ask(gpus(3))
     first.ask(gpus(1))
     assert again.ask(gpus(1)).place.place == 1
-
-
-def test_a_blocked_job_only_keeps_its_place(slot):
-    first, second = slot("first"), slot("second")
-    assert first.ask(gpus(3), blocked=True).place.place == 1
-    assert second.ask(gpus(3)) is None
-    second.release()
-    assert takes(first, gpus(3)) == GPUS
 
 
 CODE = """
@@ -203,18 +164,6 @@ def test_a_folder_on_a_full_disk_is_a_reason_to_wait(slot, folder):
         unmount(folder)
 
 
-def test_a_file_is_written_over_without_more_room(slot, folder):
-    holder, waiting = slot("holder"), slot("waiting")
-    holder.ask(gpus(3))
-    waiting.ask(gpus(1))
-    path = next(path for path in own_files(folder) if "waiting" in path.name)
-    before = path.stat()
-    holder.release()
-    takes(waiting, gpus(1))
-    after = path.stat()
-    assert (before.st_size, before.st_ino) == (after.st_size, after.st_ino) == (8192, before.st_ino)
-
-
 def test_a_record_that_is_half_written_leaves_the_one_before(slot, folder):
     one = slot("one")
     one.ask(gpus(2))
@@ -294,24 +243,6 @@ def test_two_claims_at_once_both_hold_where_there_is_enough(slot, monkeypatch):
     first.ask(MEMORY, blocked=True)
     assert claims_between(first, second, MEMORY, monkeypatch) is None
     takes(first, MEMORY)
-
-
-def test_a_later_claim_that_is_never_withdrawn_is_waited_for_briefly(slot, monkeypatch):
-    monkeypatch.setattr(slots, "_CLAIM_SECONDS", 0.2)
-    first, later = slot("first", number=1), slot("later")
-    later.ask(gpus(1), blocked=True)
-    write = Slot._write
-
-    def writes(one, changes):
-        write(one, changes)
-        if one is first and changes.get("state") == slots.CLAIMS:
-            write(later, {"state": slots.CLAIMS, "gpus": [0]})
-
-    monkeypatch.setattr(Slot, "_write", writes)
-    began = time.monotonic()
-    assert first.ask(gpus(3)) is not None
-    assert 0.2 < time.monotonic() - began < 2
-    wait_for(lambda: first.ask(gpus(3)).place.lacks == ("gpus",), 5, "the claim to count")
 
 
 @pytest.mark.full

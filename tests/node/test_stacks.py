@@ -49,15 +49,6 @@ def test_a_process_answers_as_often_as_it_is_asked(rank, tmp_path):
     assert process.poll() is None
 
 
-def test_the_whole_answer_of_many_threads_is_awaited(rank, tmp_path):
-    rank("import threading as t; [t.Thread(target=time.sleep, args=(600,), daemon=True).start() for _ in range(60)]; "
-         "(folder / 'ready').touch(); time.sleep(600)")  # fmt: skip
-    wait_for((tmp_path / "ready").exists, 30)
-    answer = stacks.gather(tmp_path, [3])[3]
-    assert answer.text.count("hread 0x") == 61
-    assert f"Current thread {answer.about['main']}" in answer.text
-
-
 def test_a_rank_that_has_not_begun(tmp_path):
     assert "still starting" in stacks.gather(tmp_path, [0])[0].missing
     (tmp_path / "rank-0.stacks").write_text('{"pid": 1, "sig')
