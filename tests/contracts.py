@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.core.errors import DataUnavailable, LaunchFailed
+from distdl_jupyter.testing.cluster import Canceled
 from distdl_jupyter.testing.sample import ClusterTests
 
 READS = """
@@ -21,10 +22,6 @@ MARKS = """
 import os, pathlib
 pathlib.Path(os.environ["DISTDL_JOB_DIR"], "outputs", "ran-" + os.environ["RANK"]).touch()
 """
-
-
-class Canceled(Exception):
-    """The user has canceled the job."""
 
 
 @dataclass

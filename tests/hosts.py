@@ -125,11 +125,6 @@ class Hosts:
             return f"{self.folder}/sshd-".encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
         return False
 
-    def lines(self, name):
-        """Return pid, parent, age in seconds and command line of all that runs on a host."""
-        pids = ",".join(map(str, self.pids(name)))
-        return run("ps", "-o", "pid=,ppid=,etimes=,args=", "-p", pids, check=False).stdout.splitlines() if pids else []
-
     def running(self, name, words):
         """Return the pids on a host whose command line contains ``words``."""
         found = []

@@ -11,14 +11,16 @@ from distdl_jupyter.clusters import local
 from distdl_jupyter.clusters.agents.checkup import Checkup
 from distdl_jupyter.clusters.agents.cluster import places
 from distdl_jupyter.clusters.base import Context
+from distdl_jupyter.clusters.local import LocalCluster
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.plan import Plan, Service
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
-from distdl_jupyter.node import headroom, ports, processes
+from distdl_jupyter.node import ports, processes
 from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.testing import ClusterContract
+from distdl_jupyter.testing.cluster import Canceled
 
 
 class TestLocal(ClusterContract):
@@ -26,11 +28,10 @@ class TestLocal(ClusterContract):
     node_count = 2
 
 
-def test_without_a_free_port_it_says_so(monkeypatch):
+def test_without_a_free_port_a_job_is_refused(monkeypatch):
     monkeypatch.setattr(ports.random, "sample", lambda _range, _count: [])
-    cluster = registry.get("clusters", "local")
     with pytest.raises(LaunchFailed, match="No free TCP port"):
-        cluster.place(JobSpec(id="i", name="n"), 1, None, Context(JobStore().prepare(new_id())))
+        LocalCluster().place(JobSpec(id="i", name="n"), 1, None, Context(JobStore().prepare(new_id())))
 
 
 def test_all_runs_of_a_scaling_study_have_the_cores_of_its_largest_run_per_process(monkeypatch):
@@ -56,20 +57,6 @@ def test_nodes_are_emulated_where_there_are_several(nodes, hosts):
     assert ([place.host for place in placement.ranks], placement.emulated) == (hosts, nodes > 1)
 
 
-def test_more_ranks_than_the_machine_takes_are_refused_before_the_start(monkeypatch):
-    monkeypatch.setattr("distdl_jupyter.clusters.local.cores", lambda: 2)
-    cluster = registry.get("clusters", "local")
-    spec = JobSpec(id="i", name="n", process_count_per_node=5000)
-    with pytest.raises(InvalidSpec) as refused:
-        cluster.preview(spec, registry.check_options("clusters", "local", {}))
-    assert str(refused.value) == (
-        "5,000 processes are too many for 2 cores. The limit of one machine is 64. Use fewer processes, or set "
-        "oversubscribe=True."
-    )
-    allowed = registry.check_options("clusters", "local", {"oversubscribe": True})
-    assert len(cluster.preview(spec, allowed).ranks) == 5000
-
-
 @pytest.mark.fault("many", "more ranks than the machine allows are rejected with a fix; nothing is started")
 def test_submit_of_too_many_ranks_starts_nothing():
     many = 8 * max(8, cores()) + 1
@@ -78,37 +65,20 @@ def test_submit_of_too_many_ranks_starts_nothing():
     assert not list(JobStore().jobs.glob("*"))
 
 
-def test_limit_of_open_files_is_told_before_any_rank_is_started(monkeypatch):
-    monkeypatch.setattr(headroom, "files", lambda: 3)
-    cluster = registry.get("clusters", "local")
-    context = Context(JobStore().prepare(new_id()))
-    with pytest.raises(LaunchFailed) as refused:
-        cluster.place(JobSpec(id="i", name="n", process_count_per_node=2), 0, None, context)
-    assert str(refused.value) == (
-        "2 processes need about 4 open files, but only 3 are available. The limit of open files per process is "
-        "reached. "
-        "Raise it with 'ulimit -n'."
-    )
-
-
-class Stopped(Exception):
-    """What the supervisor raises when the job is canceled."""
-
-
 @pytest.mark.fault("stubborn", "a start of many ranks is canceled within a few ranks, and leaves none")
 def test_a_start_is_stopped_between_some_ranks_and_leaves_none():
     cluster, told = registry.get("clusters", "local"), []
 
     def report(phase, detail):
         told.append((phase, detail))
-        raise Stopped
+        raise Canceled
 
     folder = JobStore().publish(JobStore().prepare(new_id()))
     spec = JobSpec(id=folder.id, name="n", process_count_per_node=60, python=sys.executable)
     context = Context(folder, {"DISTDL_JOB_ID": folder.id, "DISTDL_JOB_DIR": str(folder.path)}, dict(os.environ))
     placement = cluster.place(spec, 0, None, context)
     context.report = report
-    with pytest.raises(Stopped):
+    with pytest.raises(Canceled):
         cluster.start(spec, placement, Plan(({},) * 60), context)
     assert told == [("start", "8 of 60 processes")]
     assert processes.of_job({processes.MARK: folder.id}) == set()
@@ -123,10 +93,10 @@ def test_a_start_that_waits_for_a_service_is_stopped():
 
     def report(_phase, detail):
         assert detail == "waiting for the meeting point"
-        raise Stopped
+        raise Canceled
 
     context.report = report
     waits = Service("the meeting point", ("-c", "import time; time.sleep(600)"), "ready")
-    with pytest.raises(Stopped):
+    with pytest.raises(Canceled):
         cluster.start(spec, placement, Plan(({},), services=(waits,)), context)
     assert processes.of_job({processes.MARK: folder.id}) == set()

@@ -1,29 +1,22 @@
 """The first program on a host: what it runs and removes there is its own, whatever else lies in the folder."""
 
 import os
-import subprocess
 import sys
 import time
 
 import pytest
 
 from distdl_jupyter.clusters import package
-from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.clusters.package import built
 from distdl_jupyter.clusters.ssh import command
+from tests.clusters.agents.links import GPU1, log_in
 
 OLD = time.time() - 100 * 86400
-GPU1 = Host("gpu1", "me@gpu1")
 
 
 def begin(base):
     """Let the program run with its package and no request; return how it ended."""
-    return subprocess.run(
-        ["sh", "-c", command.argv(GPU1)[-1]],
-        input=package.first_input(sys.executable, str(base), []) + built().content,
-        capture_output=True,
-        timeout=60,
-    )
+    return log_in(package.first_input(sys.executable, str(base), []) + built().content)
 
 
 def trouble(base):

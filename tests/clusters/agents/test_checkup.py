@@ -1,7 +1,6 @@
 """Real hosts, looked at over real ssh."""
 
 import contextlib
-import sys
 import time
 
 import pytest
@@ -14,7 +13,6 @@ from distdl_jupyter.clusters.ssh.hosts import SshOptions
 from distdl_jupyter.clusters.ssh.reach import connected
 from tests.conftest import wait_for
 from tests.hosts import IP, needs_hosts, run
-from tests.processes import executable
 
 pytestmark = needs_hosts
 
@@ -42,18 +40,6 @@ def rule(lab, name, *words):
         run(*at, "del", *words, "blackhole")
 
 
-def nothing_runs(lab):
-    return not any(lab.pids(name) for name in lab.names)
-
-
-def until_nothing_runs(lab, what):
-    try:
-        wait_for(lambda: nothing_runs(lab), what=what)
-    except AssertionError:
-        left = [line for name in lab.names for line in lab.lines(name)]
-        raise AssertionError(f"{what} have something left: {left}") from None
-
-
 def test_all_is_well_on_three_hosts_whose_interfaces_have_different_names(three_hosts):
     rows = check(three_hosts, programs=("mpirun",))
     assert {row.level for row in rows} == {"ok", "info"}
@@ -65,7 +51,7 @@ def test_all_is_well_on_three_hosts_whose_interfaces_have_different_names(three_
         assert sorted(of(rows, what)) == three_hosts.names, what
     assert of(rows, "Ports")[""].level == "ok"
     assert of(rows, "Code")["node-a"].says == "sees this machine's folders"
-    until_nothing_runs(three_hosts, "hosts that are left")
+    wait_for(lambda: not any(map(three_hosts.pids, three_hosts.names)), what="the end of everything on the hosts")
 
 
 def test_a_host_that_is_cut_off_is_named_within_half_a_minute_and_the_others_are_looked_at(three_hosts, monkeypatch):
@@ -130,13 +116,3 @@ def test_the_look_ends_in_time_whatever_is_not_answered(three_hosts, silent):
         assert time.monotonic() - begin < 20
     assert [(row.node, row.what) for row in found.errors] == [("node-b", "Reachable")]
     assert set(found.facts) == {"node-a", "node-c"}
-
-
-def test_a_visit_leaves_one_that_comes_late(three_hosts):
-    slow = executable(three_hosts.folder / "slow-python", f'sleep 3\nexec {sys.executable} "$@"')
-    options = SshOptions(**three_hosts.options(hosts="node-a", python=str(slow)))
-    with connected(hosts.listed(options), options, 0.5) as (connections, unreachable):
-        assert [error.kind for error in unreachable] == ["timeout"]
-        assert connections == []
-    wait_for(lambda: three_hosts.running("node-a", "slow-python") == [], what="the end of the slow start")
-    until_nothing_runs(three_hosts, "hosts that are left")

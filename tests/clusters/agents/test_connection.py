@@ -8,7 +8,7 @@ import time
 import pytest
 
 from distdl_jupyter.clusters.agents import wire
-from distdl_jupyter.clusters.agents.agent import HostFailed, Unreachable
+from distdl_jupyter.clusters.agents.agent import HostFailed
 from distdl_jupyter.clusters.ssh import hosts
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
 from distdl_jupyter.clusters.ssh.reach import reach as reach_by_ssh
@@ -115,30 +115,3 @@ def test_an_agent_that_is_killed_is_told(lab, reach):
         os.kill(pid, signal.SIGKILL)
         break
     assert "node-a" in news.get(timeout=60)["says"]
-
-
-def test_closing_ends_what_the_agent_had_started(lab, reach):
-    link = reach()
-    start(link, "import time\ntime.sleep(600)")
-    wait_for(lambda: lab.running("node-a", "time.sleep(600)"), 30, "the program, which may be about to begin")
-    link.close()
-    wait_for(lambda: not lab.pids("node-a"), 30, "the end of everything there")
-
-
-def test_what_a_login_shell_prints_first_is_skipped(lab, reach):
-    force(lab, "echo Welcome to node-a; printf 'J\\\\000\\\\000'; eval \\\"$SSH_ORIGINAL_COMMAND\\\"")
-    assert reach().ask("facts")["host"] == "node-a"
-
-
-def test_an_account_without_a_login_says_so(lab, reach):
-    force(lab, "echo This account is currently not available.; exit 1")
-    with pytest.raises(Unreachable) as told:
-        reach()
-    assert told.value.kind == "shell"
-    assert "does not allow logins: This account is currently not available." in told.value.says
-
-
-def force(lab, command):
-    """Let sshd run ``command`` in place of what is asked for."""
-    key = (lab.folder / "id.pub").read_text()
-    (lab.folder / "authorized_keys").write_text(f'command="{command}" {key}')

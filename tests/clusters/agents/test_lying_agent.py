@@ -6,14 +6,12 @@ import time
 
 import pytest
 
-from distdl_jupyter.clusters.agents.agent import Host, HostFailed, Node, Nodes
-from distdl_jupyter.clusters.agents.connection import Connection
+from distdl_jupyter.clusters.agents.agent import HostFailed, Node, Nodes
 from distdl_jupyter.clusters.agents.run import DirectRun
-from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.clusters.base import Context
-from distdl_jupyter.clusters.ssh.reach import SshProcess
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot
 from distdl_jupyter.core.store import JobStore, new_id
+from tests.clusters.agents.links import python_link
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
@@ -68,8 +66,7 @@ def run_of():
         nodes = []
         for number, (told, answers) in enumerate([((), {}), (events, replies or {})]):
             name = f"node-{number}"
-            link = SshProcess(name, [sys.executable, "-c", AGENT, json.dumps(answers), json.dumps(list(told))])
-            connection = Connection(Host(name, ""), "", lambda it, name=name, link=link: Wire(name, link, b"", it))
+            _, connection = python_link(name, "-c", AGENT, json.dumps(answers), json.dumps(list(told)))
             connection.start()
             assert connection._wire.greeted.wait(60)
             nodes.append(Node(connection, "/nowhere", "/nowhere", "/nowhere"))
@@ -125,11 +122,6 @@ def test_a_lie_is_the_end_of_its_own_host_only(run_of, event):
     assert [(exit_.rank, exit_.code, exit_.signal) for exit_ in exits] == [(1, None, None)]
     assert "node-1" in exits[0].evidence
     assert not run._nodes.nodes[0].connection.lost
-
-
-def test_the_true_exit_of_its_rank_is_believed(run_of):
-    (only,) = wait_for(run_of([{**EXIT, "code": 3}]).poll)
-    assert (only.rank, only.code) == (1, 3)
 
 
 def test_what_an_honest_agent_says_breaks_nothing(run_of):

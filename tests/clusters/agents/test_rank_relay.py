@@ -1,23 +1,19 @@
 """The sockets here that lead to ranks elsewhere: private, for this user alone, and gone with the run."""
 
-import asyncio
 import contextlib
 import json
 import os
 import socket
 import stat
-import subprocess
-import sys
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.clusters.agents import rank_relay, wire
-from distdl_jupyter.clusters.agents.agent import Host
-from distdl_jupyter.clusters.agents.connection import Connection
+from distdl_jupyter.clusters.agents import rank_relay
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.worker.serving.connection import listening
+from tests.clusters.agents.links import python_link
 from tests.conftest import wait_for
 
 
@@ -92,37 +88,10 @@ def test_another_user_is_hung_up_on_before_the_agent_is_asked(offered, monkeypat
     assert (agent.asked, agent.sent, agent.sinks) == ([], [], [])
 
 
-class LocalLink(wire.Link):
-    """A real agent on this machine, by its pipes."""
-
-    async def open(self):
-        words = [sys.executable, "-m", "distdl_jupyter.node", "20"]
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: ASYNC220 - a test
-        for pipe in (self.process.stdin, self.process.stdout):
-            os.set_blocking(pipe.fileno(), False)
-
-    async def read(self):
-        return await wire.read(self.process.stdout.fileno())
-
-    async def write(self, content):
-        await wire.write(self.process.stdin.fileno(), content)
-
-    def close_input(self):
-        self.process.stdin.close()
-
-    async def end(self, grace=0.0):
-        await asyncio.to_thread(self.process.wait)
-        self.process.stdout.close()
-
-    async def why_ended(self, silent):
-        return "The agent has ended."
-
-
 @pytest.fixture
 def met(tmp_path):
     """A real agent, the two ends of a connection through it: the kernel's and the rank's."""
-    link = LocalLink()
-    connection = Connection(Host("node", ""), "", lambda one: wire.Wire("node", link, b"", one))
+    _, connection = python_link("node", "-m", "distdl_jupyter.node", "20")
     connection.start()
     wait_for(lambda: connection.greeted)
     found = connection.ask("prepare", job="20260101-000000-relay", folder="/nowhere", proof=None, base=str(tmp_path))
@@ -137,7 +106,7 @@ def met(tmp_path):
     kernel = connected(json.loads(note.read_text()))
     rank, _ = listener.accept()
     rank.settimeout(30)
-    yield link.process, kernel, rank
+    yield kernel, rank
     for one in (kernel, rank, listener):
         one.close()
     connection.close()
@@ -146,7 +115,7 @@ def met(tmp_path):
 
 
 def test_a_kernel_that_was_killed_while_its_rank_waits_is_told_to_the_rank(met):
-    _, kernel, rank = met
+    kernel, rank = met
     rank.settimeout(2)
     with pytest.raises(TimeoutError):
         rank.sendall(bytes(64 << 20))

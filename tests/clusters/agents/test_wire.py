@@ -8,10 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from distdl_jupyter.clusters.agents.agent import Host
-from distdl_jupyter.clusters.agents.connection import Connection
-from distdl_jupyter.clusters.agents.wire import Wire
-from distdl_jupyter.clusters.ssh.reach import SshProcess
+from tests.clusters.agents.links import python_link
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
 
@@ -31,8 +28,7 @@ while content := os.read(0, 65536):
 
 def met(number):
     """Reach an agent, ask it, and leave it."""
-    link = SshProcess(f"host-{number}", [sys.executable, "-c", AGENT])
-    found = Connection(Host(f"host-{number}", ""), "", lambda listener: Wire("host", link, b"", listener))
+    link, found = python_link(f"host-{number}", "-c", AGENT)
     found.start()
     try:
         assert found._wire.greeted.wait(60)
@@ -51,8 +47,7 @@ def test_hosts_that_come_and_go_keep_no_other_from_being_heard():
 
 
 def test_a_program_that_does_not_start_an_agent_is_told_by_its_last_words():
-    link = SshProcess("host", [sys.executable, "-c", "import sys; sys.exit('no such account')"])
-    found = Connection(Host("host", ""), "", lambda listener: Wire("host", link, b"", listener))
+    link, found = python_link("host", "-c", "import sys; sys.exit('no such account')")
     found.start()
     found.close()
     assert (link.code, link.last_line) == (1, ": no such account")
@@ -60,8 +55,7 @@ def test_a_program_that_does_not_start_an_agent_is_told_by_its_last_words():
 
 
 def test_a_child_that_is_forked_takes_no_word_from_its_parent():
-    link = SshProcess("host", [sys.executable, "-c", AGENT])
-    found = Connection(Host("host", ""), "", lambda listener: Wire("host", link, b"", listener))
+    _, found = python_link("host", "-c", AGENT)
     found.start()
     try:
         assert found._wire.greeted.wait(60)
@@ -76,9 +70,8 @@ def test_a_child_that_is_forked_takes_no_word_from_its_parent():
 
 
 def test_a_host_that_is_slow_to_begin_is_not_lost():
-    link = SshProcess("host", [sys.executable, "-c", "import time; time.sleep(1)\n" + AGENT])
+    link, found = python_link("host", "-c", "import time; time.sleep(1)\n" + AGENT)
     link.beat_seconds, link.silence_seconds = 0.05, 0.3
-    found = Connection(Host("host", ""), "", lambda listener: Wire("host", link, b"", listener))
     found.start()
     try:
         assert found._wire.greeted.wait(30)

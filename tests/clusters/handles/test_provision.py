@@ -1,12 +1,10 @@
 """Machines created and deleted by a kind of cluster of another package, as a notebook does it."""
 
-import json
 import time
 
 import pytest
 
 from distdl_jupyter import add_cluster, clusters, submit
-from distdl_jupyter.clusters import status, tables
 from distdl_jupyter.clusters.base import Machines
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
 from tests import plugin
@@ -68,22 +66,6 @@ def test_other_kinds_neither_make_nor_unmake(forge):
     assert clusters()["local"].machines() is None
     with pytest.raises(InvalidSpec, match="Values of place cannot be listed for clusters of type local"):
         clusters()["local"].choices("place")
-
-
-def test_choices_are_shown_as_a_table(forge):
-    lab = add_cluster("lab", "forge", place="north")
-    assert [one.value for one in lab.choices("yard")] == ["of north"]
-    assert "1 hammer" in repr(lab.choices("size"))
-    assert "<td" in lab.choices("size")._repr_html_()
-
-
-def test_a_change_that_failed_is_told_to_who_waits(forge):
-    lab = add_cluster("lab", "forge")
-    lab.create(size="small", wait=True)
-    forge.write_text(json.dumps({**json.loads(forge.read_text()), "problem": "No iron."}))
-    with pytest.raises(ClusterRefused, match=r"No iron\."):
-        lab._wait_for_machines(10.0)
-    assert tables.cluster_problem(status.look(lab.target)) == "No iron."
 
 
 def test_no_machine_is_deleted_below_a_job(forge):

@@ -1,9 +1,7 @@
 """Clusters and the checks of their hosts as rows."""
 
 from distdl_jupyter.clusters import tables
-from distdl_jupyter.clusters.base import Check, NodeInfo
-from distdl_jupyter.clusters.cluster_configs import ClusterConfig
-from distdl_jupyter.clusters.status import ClusterStatus
+from distdl_jupyter.clusters.base import Check
 
 HOSTS = ("node-a", "node-b", "node-c")
 
@@ -23,21 +21,6 @@ FOUND = [
     Check("", "Ports", "ok", "all hosts reach each other"),
     Check("node-b", "Clock", "warning", "63 s ahead", "Set it."),
 ]
-
-
-def test_what_is_alike_on_all_hosts_is_one_line_and_what_is_wrong_comes_first():
-    rows = tables.merge_hosts(FOUND)
-    assert [(row.node, row.what) for row in rows] == [
-        ("all 3 hosts", "Reachable"),
-        ("node-c", "torch"),
-        ("node-a, node-b", "torch"),
-        ("node-a", "Network"),
-        ("node-b", "Network"),
-        ("node-c", "Network"),
-        ("", "Ports"),
-        ("node-b", "Clock"),
-    ]
-    assert rows[1].remedy == TORCH.remedy
 
 
 def test_the_table_is_aligned_and_a_remedy_stands_whole_below_its_row():
@@ -81,21 +64,3 @@ def test_one_host_is_named_and_a_shared_error_counts_once():
     assert tables.check_summary(each("Network", "error", "none")) == "1 error."
     assert tables.check_summary(each("Network", "ok", "one")) == "No problems found."
     assert tables.check_table([]) == "Nothing was checked."
-
-
-LAB = ClusterStatus.of(ClusterConfig("lab", "ssh"), nodes=(NodeInfo("a", gpus=2), NodeInfo("b", "down", "no answer")))
-RENTED = ClusterStatus.of(
-    ClusterConfig("ml", "azureml"), nodes=(NodeInfo("x", billed=True, cost_per_hour=1.05, currency="USD"),)
-)
-
-
-def test_clusters_have_a_column_of_costs_when_one_costs_something():
-    assert tables.cluster_rows([LAB]) == [
-        ("Name", "Kind", "Nodes", "GPUs", "Problem"),
-        ("lab", "ssh", "1 of 2 up", "2", "b: no answer"),
-    ]
-    assert tables.cluster_rows([LAB, RENTED]) == [
-        ("Name", "Kind", "Nodes", "GPUs", "Cost", "Problem"),
-        ("lab", "ssh", "1 of 2 up", "2", "", "b: no answer"),
-        ("ml", "azureml", "1 of 1 up", "0", "1 node costs money: 1.05 USD/h", ""),
-    ]

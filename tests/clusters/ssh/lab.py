@@ -1,14 +1,12 @@
 """A named cluster of real hosts, and what a test looks at: the job's events, what runs on each host."""
 
-import signal
 from pathlib import Path
-
-import psutil
 
 from distdl_jupyter import submit
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core.store import JobStore
 from tests.conftest import wait_for
+from tests.faults.jobs import kill_supervisor
 from tests.written import all_written
 
 
@@ -53,19 +51,7 @@ class Lab:
 
     def kill_supervisor(self):
         """KILL it together with the process that would end its local children."""
-        folder = str(JobStore().find(self.job.id).path)
-        supervisors = [one for one in psutil.process_iter() if _is_supervisor(one, folder)]
-        assert supervisors
-        for one in sorted(supervisors, key=lambda one: one.pid):  # the watchdog first
-            one.send_signal(signal.SIGKILL)
-
-
-def _is_supervisor(process, folder):
-    try:
-        line = process.cmdline()
-    except psutil.Error:
-        return False
-    return "distdl_jupyter.supervisor" in line and folder in line
+        kill_supervisor(self.job, watchdog=True)
 
 
 def environment(pid):

@@ -8,17 +8,10 @@ from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.clusters.ssh.cluster import SshCluster
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.plan import Plan
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
-from distdl_jupyter.node import processes
-from distdl_jupyter.node.headroom import cores
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
-
-
-class Stopped(Exception):
-    """What the supervisor raises when the job is canceled."""
 
 
 def asked(nodes=1, per_node=1, **more):
@@ -75,30 +68,6 @@ class TestOnHosts:
         cluster._let_go()
         return placement
 
-    def test_a_start_is_stopped_between_some_ranks_and_leaves_none(self, hosts_of):
-        lab, cluster, said = hosts_of(1), SshCluster(), []
-
-        def report(phase, detail):
-            said.append((phase, detail))
-            if detail == "16 of 40 processes":
-                raise Stopped
-
-        folder = JobStore().publish(JobStore().prepare(new_id()))
-        spec = asked(1, 40, cluster_options=lab.options())
-        context = Context(folder, {"DISTDL_JOB_ID": spec.id}, report=report)
-        placement = cluster.place(spec, 0, SshOptions(**lab.options()), context)
-        (connection,) = cluster._connections
-        with pytest.raises(Stopped):
-            cluster.start(spec, placement, Plan(({},) * 40), context)
-        assert said[-1] == ("start", "16 of 40 processes")
-        assert connection.lost, "the agent has ended, and with it what it had started"
-        assert processes.of_job({processes.MARK: spec.id}) == set()
-
-    def test_more_ranks_than_a_host_takes_are_refused_before_the_start(self, hosts_of):
-        many = 8 * max(8, cores()) + 1
-        with pytest.raises(LaunchFailed, match=rf"^node-a: {many} processes are too many for .* oversubscribe=True\.$"):
-            self.place(hosts_of(1), asked(1, many))
-
     def test_ranks_meet_on_the_network_that_the_hosts_share(self, hosts_of):
         lab, said = hosts_of(2), []
         placement = self.place(lab, asked(2, 2), lambda *words: said.append(words))
@@ -125,13 +94,6 @@ class TestOnHosts:
         with pytest.raises(KeyboardInterrupt):
             self.place(lab, asked(2), give_up)
         wait_for(lambda: not lab.pids("node-a"), 30, "the end of the agent")
-
-    def test_hosts_that_are_said_to_share_and_do_not_are_refused(self, hosts_of, distdl_home):
-        lab = hosts_of(2, private={"node-b": [str(distdl_home)]})
-        with pytest.raises(LaunchFailed) as told:
-            self.place(lab, asked(2), shared=True)
-        assert "node-b" in told.value.message
-        assert "the option shared" in told.value.message
 
     def test_a_working_directory_that_only_some_hosts_see_is_refused(self, hosts_of, tmp_path):
         here = tmp_path / "away" / "notebooks"

@@ -1,7 +1,6 @@
 """The ssh command line, and one sentence with its remedy for each way in which it fails: all tried with a real sshd."""
 
 import shlex
-import subprocess
 import sys
 
 import pytest
@@ -11,9 +10,8 @@ from distdl_jupyter.clusters.agents.agent import Host, Unreachable
 from distdl_jupyter.clusters.ssh import command, hosts
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
 from distdl_jupyter.clusters.ssh.reach import reach
+from tests.clusters.agents.links import GPU1, log_in
 from tests.hosts import needs_hosts
-
-GPU1 = Host("gpu1", "me@gpu1")
 
 
 def test_the_command_line_is_the_same_for_every_job_and_asks_for_nothing():
@@ -37,12 +35,7 @@ def test_python_begins_whatever_the_login_shell_is(shell, tmp_path):
     strange = tmp_path / "a b'c$d"
     strange.symlink_to(sys.executable)
     try:
-        done = subprocess.run(
-            [shell, "-c", command.argv(GPU1)[-1]],
-            input=package.first_lines(str(strange), "import os\nprint('begun', os.read(0, 5))") + b"after",
-            capture_output=True,
-            timeout=60,
-        )
+        done = log_in(package.first_lines(str(strange), "import os\nprint('begun', os.read(0, 5))") + b"after", shell)
     except FileNotFoundError:
         pytest.skip(f"{shell} is not installed")
     assert done.stdout == b"begun b'after'\n", done.stderr
@@ -50,24 +43,14 @@ def test_python_begins_whatever_the_login_shell_is(shell, tmp_path):
 
 def test_a_path_below_the_home_is_found_there(tmp_path):
     (tmp_path / "py").symlink_to(sys.executable)
-    done = subprocess.run(
-        ["sh", "-c", command.argv(GPU1)[-1]],
-        input=package.first_lines("~/py", "print('begun')"),
-        capture_output=True,
-        timeout=60,
-        env={"HOME": str(tmp_path), "PATH": "/bin:/usr/bin"},
-    )
+    environment = {"HOME": str(tmp_path), "PATH": "/bin:/usr/bin"}
+    done = log_in(package.first_lines("~/py", "print('begun')"), env=environment)
     assert done.stdout == b"begun\n", done.stderr
 
 
 def test_an_old_python_is_told_its_age(monkeypatch):
     monkeypatch.setattr(package, "OLDEST", (9, 1))
-    done = subprocess.run(
-        ["sh", "-c", command.argv(GPU1)[-1]],
-        input=package.first_input(sys.executable, "~", []),
-        capture_output=True,
-        timeout=60,
-    )
+    done = log_in(package.first_input(sys.executable, "~", []))
     trouble = command.explain(GPU1, "", "/usr/bin/python3", done.stderr.decode(), done.returncode)
     assert trouble.kind == "old-python"
     assert "/usr/bin/python3 is 3." in trouble.says

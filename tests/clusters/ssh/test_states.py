@@ -1,7 +1,6 @@
 """Real hosts as a list sees them."""
 
 import sys
-import threading
 import time
 from unittest.mock import Mock
 
@@ -75,27 +74,6 @@ def test_a_host_that_never_answered_delays_nobody(hosts_of, soon):
     assert cluster.host_states(options)[0].detail.startswith("no response since ")
 
 
-class Answers:
-    """A connection to a host that answers."""
-
-    def ask(self, _type, **_):
-        return {}
-
-    def close(self):
-        pass
-
-
-def test_the_first_look_waits_for_all_at_once(monkeypatch):
-    both = threading.Barrier(2)
-
-    def opened(*_):
-        both.wait(30)
-        return Answers()
-
-    monkeypatch.setattr(cluster, "reach", opened)
-    assert states(SshOptions(hosts="a,b"), timeout=30.0) == {"a": "up", "b": "up"}
-
-
 @needs_hosts
 def test_the_reason_is_told_and_a_check_after_the_remedy_tries_again_at_once(hosts_of):
     lab = hosts_of(1)
@@ -122,19 +100,6 @@ def test_a_host_that_nobody_looks_at_any_more_is_left(hosts_of, monkeypatch):
     wait_for(lambda: lab.running("node-a", "distdl_jupyter.node"), what="a new connection")
 
 
-@needs_hosts
-def test_one_connection_serves_many_queries(hosts_of, monkeypatch):
-    monkeypatch.setattr(cluster, "QUERY_SECONDS", 0.1)
-    lab = hosts_of(1)
-    options = options_of(lab)
-    wait_for(lambda: all_up(options), what="a host")
-    first = lab.running("node-a", "distdl_jupyter.node")
-    for _ in range(20):
-        states(options)
-        time.sleep(0.05)
-    assert set(first) <= set(lab.running("node-a", "distdl_jupyter.node"))
-
-
 @pytest.mark.parametrize(
     ("error", "detail"),
     [
@@ -146,8 +111,3 @@ def test_one_connection_serves_many_queries(hosts_of, monkeypatch):
 def test_a_host_is_down_with_its_reason_or_since_when(monkeypatch, error, detail):
     monkeypatch.setattr(cluster, "reach", Mock(side_effect=error))
     assert cluster.host_states(SshOptions(hosts="a"), 30.0)[0].detail.startswith(detail)
-
-
-def test_gpus_are_told_with_their_name():
-    node = cluster.node_info("a", {"gpus": [{"name": "A100"}, {"name": "A100"}], "python": {"version": "3.11.7"}})
-    assert (node.gpus, node.gpu_name, node.python, node.load, node.ranks) == (2, "A100", "3.11.7", None, None)
