@@ -9,14 +9,11 @@ import torch
 from distdl_jupyter import JobFailed
 from distdl_jupyter.core.state import State
 from tests.conftest import wait_for
+from tests.faults.jobs import numbers, train
 from tests.multihost.launching import BACKENDS, launch
-from tests.multihost.training import for_ever, for_ever_with_torch, machine
+from tests.multihost.training import machine
 
 pytestmark = pytest.mark.timeout(300)
-
-
-def trains(job):
-    return wait_for(lambda: len(job.metrics()) > 20, timeout=120, what="the first metrics")
 
 
 def nothing_left(hosts, timeout=60):
@@ -33,8 +30,8 @@ def nothing_left(hosts, timeout=60):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_host_that_is_cut_off_is_named_within_30_seconds_and_the_job_ends(lab_of, backend, cut):
     hosts = lab_of(2, options={"patience_seconds": 8})
-    job = launch(for_ever_with_torch if backend == "torch" else for_ever, backend=backend)
-    trains(job)
+    job = launch(train, backend, 100_000, 0.01, backend=backend)
+    wait_for(lambda: len(numbers(job, 0)) > 20, timeout=120, what="the first steps")
     began = time.time()
     hosts.cut(cut)
     job.wait(120)

@@ -61,30 +61,6 @@ def with_torch(steps=5):
     }  # fmt: skip
 
 
-def for_ever():
-    import horovod.torch as hvd
-    import torch
-
-    from distdl_jupyter import log
-
-    hvd.init()
-    for step in range(10_000_000):
-        log(step=step, loss=hvd.allreduce(torch.ones(1)))
-
-
-def for_ever_with_torch():
-    import torch
-    import torch.distributed as dist
-
-    from distdl_jupyter import log
-
-    dist.init_process_group("gloo")
-    for step in range(10_000_000):
-        one = torch.ones(1)
-        dist.all_reduce(one)
-        log(step=step, loss=one)
-
-
 def machine():
     import socket
 

@@ -1,11 +1,10 @@
 """What Azure ML is asked for, and what comes back from its artifacts."""
 
-import re
 from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.clusters.azureml import errors, job, run
+from distdl_jupyter.clusters.azureml import job, run
 from distdl_jupyter.clusters.azureml.client import Address, Workspace
 from distdl_jupyter.clusters.azureml.options import AzureMLOptions
 from distdl_jupyter.core import registry
@@ -13,7 +12,6 @@ from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.testing.backend import is_sentence
-from distdl_jupyter.testing.sample import Listener, Sample
 
 # azure-ai-ml warns of its own parts when it is imported.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
@@ -33,13 +31,6 @@ def spec(**more):
     return JobSpec(id="20260101-000000-aaaaa", name="n", node_count=2, **more)
 
 
-def test_each_distribution_is_one_of_azure():
-    assert job.azure_distribution(spec(process_count_per_node=4), "mpi").process_count_per_instance == 4
-    assert job.azure_distribution(spec(), "torch").type == "pytorch"
-    tensorflow = job.azure_distribution(spec(), "tensorflow")
-    assert (tensorflow.worker_count, tensorflow.parameter_server_count) == (2, 0)
-
-
 @pytest.mark.parametrize(
     ("options", "field"),
     [
@@ -52,12 +43,6 @@ def test_a_job_that_azure_ml_does_not_support_is_refused(options, field):
     with pytest.raises(InvalidSpec) as refused:
         job.check(spec(**options))
     assert (refused.value.field, bool(refused.value.hint)) == (field, True)
-
-
-@pytest.mark.parametrize(("asked", "given"), [("16g", "16g"), ("", None)])
-def test_a_container_has_the_shared_memory_that_was_asked_for(tmp_path, asked, given):
-    options = AzureMLOptions(compute="gpu", shm_size=asked)
-    assert job.command(spec(), options, tmp_path, "mine:3", "mpi").resources.shm_size == given
 
 
 def test_the_image_is_generated_once_and_named_afterwards(ml, tmp_path):
@@ -125,17 +110,6 @@ def test_a_name_that_cannot_be_one_is_refused(wrong):
     assert is_sentence(refused.value.message)
 
 
-def test_errors_of_azure_are_one_line_with_a_remedy():
-    details = {
-        "error": {"error": {"code": "x", "message": "Image build failed.\nSee logs", "innerError": {"message": "why"}}}
-    }
-    assert errors.message_of(details) == "Image build failed.\nSee logs why"
-    text = errors.failure(errors.message_of(details))
-    assert "\n" not in text
-    assert "option environment" in text
-    assert "gives no reason" in errors.failure("")
-
-
 # outputs ------------------------------------------------------------------------------------------
 
 
@@ -170,14 +144,6 @@ def test_files_that_were_downloaded_are_not_downloaded_again(ml, azurite, blob_p
     assert not list(folder.path.rglob("*.part"))
 
 
-def test_a_connection_that_is_cut_is_tried_again(ml, azurite, blob_proxy, signed_in, folder):
-    kept(ml, azurite, "run2", {"a.bin": b"x" * 3_000_000})
-    signed_in.blob_at(blob_proxy.template)
-    blob_proxy.add("a.bin", cut=100_000, times=2)
-    run.collect(Workspace(address(ml)), "run2", folder, 1)
-    assert (folder.outputs / "a.bin").read_bytes() == b"x" * 3_000_000
-
-
 def test_only_values_of_the_job_s_own_ranks_come_back(ml, azurite, blob_proxy, signed_in, folder):
     names = ["rank-0.pkl", "rank-7.pkl", "planted.pkl", ".rank-0.pkl.77", "deep/rank-1.pkl"]
     kept(ml, azurite, "run3", {f"distdl/results/{name}": b"value" for name in names})
@@ -196,26 +162,3 @@ def test_a_name_that_leads_out_of_the_jobs_folder_is_left_where_it_is(folder):
     for name in ("../up.txt", "/etc/passwd", "a/../../b", ""):
         assert run.target_path(name, folder) is None
     assert run.target_path("distdl/results/rank-1.pkl", folder) == folder.results / "rank-1.pkl"
-
-
-def test_the_requests_of_a_job_are_those_that_azures_sdk_was_seen_to_send(ml):
-    sample = Sample("azureml", ml.options, "1", 1, 1)
-    listener = Listener(sample.start(), sample.nonce)
-    try:
-        listener.until_ended(1, 60)
-    finally:
-        listener.close()
-    asked = [
-        f"{one.method} {re.sub('.*/workspaces/ws1', '', one.path)}"
-        for one in ml.server.requests
-        if "/workspaces/" in one.path
-    ]
-    kinds = [re.sub(r"/(codes|environments)/[^/]+/versions(/[^/]+)?", r"/\1", one) for one in asked]
-    wanted = [
-        "GET /codes",
-        "POST /codes/startPendingUpload",
-        "PUT /codes",
-        "PUT /environments",
-        f"PUT /jobs/{job.run_name(sample.id)}",
-    ]
-    assert [one for one in kinds if one in wanted] == wanted

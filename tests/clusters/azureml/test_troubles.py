@@ -96,12 +96,6 @@ def test_what_an_images_shell_complains_about_is_shown(ml):
         assert "exited with status code 127" in listener.exits[0].evidence
 
 
-def test_a_rank_that_is_killed_ends_with_its_signal(ml):
-    with Lab(ml).running("import os\nos.kill(os.getpid(), 9)") as (_, listener):
-        listener.until_ended(1, 60)
-        assert (listener.exits[0].code, listener.exits[0].signal) == (None, "KILL")
-
-
 @pytest.mark.full
 def test_nodes_that_are_taken_away_are_told_and_the_job_begins_anew(ml):
     with Lab(ml).counting(60) as listener:
@@ -112,20 +106,6 @@ def test_nodes_that_are_taken_away_are_told_and_the_job_begins_anew(ml):
         said = Lab(ml).ended(listener)
         assert listener.exits[0].code == 0
         assert said[-60:] == [f"line {number}" for number in range(60)]
-
-
-@pytest.mark.full
-def test_azure_that_is_silent_for_a_while_costs_nothing(ml, monkeypatch):
-    monkeypatch.setattr(run, "_SILENCE", 0.1)
-    with Lab(ml).counting(60) as listener:
-        for _ in range(2):
-            ml.faults.append(("GET", "/logs/", Answer("<Error/>", 503)))
-            ml.faults.append(("GET", "/details", refusal(500, "InternalServerError", "An error occurred.")))
-        ml.faults.append(("GET", "/details", refusal(429, "TooManyRequests", "Too many requests.")))
-        ml.expire()
-        assert Lab(ml).ended(listener) == [f"line {number}" for number in range(60)]
-        codes = lambda: [one.code for one in listener.notices if one.code != "azureml"]  # noqa: E731
-        listener.until(lambda: codes() in (["azure-silent", "azure-answers"], []), 30.0, "that Azure answers again")
 
 
 @pytest.mark.full

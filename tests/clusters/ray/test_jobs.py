@@ -1,9 +1,5 @@
 """Jobs on a real Ray cluster of two nodes, as users see them."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from distdl_jupyter import submit
@@ -12,7 +8,6 @@ from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.state import State
 from tests.clusters.functions import shows_gpus, trains, waits
 from tests.conftest import wait_for
-from tests.data.wheels import assert_nodes_install
 from tests.hosts import needs_hosts
 
 pytestmark = [needs_hosts, pytest.mark.timeout(300)]
@@ -74,18 +69,3 @@ def test_ray_that_is_not_there_is_refused_with_the_remedy(tmp_path, monkeypatch)
         RayCluster().nodes(RayOptions(address="127.0.0.1:1"))
     assert refused.value.code == "ray-unreachable"
     assert "ray start --head" in refused.value.hint
-
-
-@pytest.mark.full
-def test_nodes_make_the_environment_of_the_jobs_packages(on_ray, tmp_path):
-    assert_nodes_install(tmp_path / "wheels", "horovod-gloo")
-
-
-@pytest.mark.full
-@pytest.mark.timeout(600)
-def test_a_job_gives_what_ray_train_gives(distdl_home, tmp_path):
-    words = [sys.executable, "-m", "tests.clusters.ray.beside_ray_train", str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=550, check=False)
-    assert done.returncode == 0, done.stderr[-9000:]
-    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
-    assert found == {"job": [3.0, 3.0], "trainer": [3.0, 3.0]}

@@ -11,25 +11,16 @@ from distdl_jupyter.cli import main
 from distdl_jupyter.clusters.slurm import commands
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.state import State
-from tests.clusters.slurm.test_slurm import (  # noqa: F401 - fixtures among them
-    COUNT,
-    SAVES,
-    detail,
-    events,
-    lines,
-    notes,
-    nothing_stays,
-    slurm_jobs,
-    submit,
-)
+from tests.clusters.slurm.conftest import slurm_jobs
+from tests.clusters.slurm.test_slurm import COUNT, detail, events, notes, submit
 from tests.conftest import wait_for
-from tests.slurm import accounted, needs_slurm, site  # noqa: F401 - fixtures
+from tests.slurm import needs_slurm
 
-pytestmark = [needs_slurm, pytest.mark.timeout(300), pytest.mark.full]
+pytestmark = [needs_slurm, pytest.mark.timeout(300), pytest.mark.full, pytest.mark.usefixtures("nothing_stays")]
 
 
 @pytest.fixture
-def slurm(site):  # noqa: F811
+def slurm(site):
     return site
 
 

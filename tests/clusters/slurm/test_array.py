@@ -16,13 +16,13 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.studies.sweep_study import folder
 from tests.client.test_sweep import _nothing_goes_on, driver, kill  # noqa: F401 - a fixture
+from tests.clusters.slurm.conftest import slurm_jobs
 from tests.clusters.slurm.test_requeue import preempt
-from tests.clusters.slurm.test_slurm import events, notes, nothing_stays, slurm_jobs  # noqa: F401
+from tests.clusters.slurm.test_slurm import events, notes
 from tests.conftest import wait_for
-from tests.faults.jobs import found_supervisor_of
-from tests.slurm import accounted, needs_slurm, site, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
+from tests.slurm import needs_slurm
 
-pytestmark = [needs_slurm, pytest.mark.timeout(300)]
+pytestmark = [needs_slurm, pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_stays")]
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def states(found):
     return Counter(one.state for one in found.study.trials)
 
 
-def test_a_sweep_is_one_array_whose_tasks_each_run_a_trial(slurm, swept):  # noqa: F811
+def test_a_sweep_is_one_array_whose_tasks_each_run_a_trial(slurm, swept):
     found = swept.start(4)
     wait_for(lambda: len(running(slurm)) == 2, what="two trials that run")
     number = root_of(next(iter(running(slurm))))
@@ -87,7 +87,7 @@ def test_a_sweep_is_one_array_whose_tasks_each_run_a_trial(slurm, swept):  # noq
 @pytest.mark.full
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_sweep_that_is_stopped_leaves_nothing_in_the_queue_and_goes_on_in_another_array(
-    slurm,  # noqa: F811
+    slurm,
     swept,
     shared,
     tmp_path_factory,
@@ -113,7 +113,7 @@ def test_a_sweep_that_is_stopped_leaves_nothing_in_the_queue_and_goes_on_in_anot
 
 
 @pytest.mark.fault("sweep", "on Slurm tasks of its array wait for the next one; each runs one trial, none two")
-def test_what_drives_a_sweep_is_killed_while_tasks_of_its_array_begin(slurm, swept):  # noqa: F811
+def test_what_drives_a_sweep_is_killed_while_tasks_of_its_array_begin(slurm, swept):
     found = swept.start(4)
     wait_for(lambda: len(running(slurm)) == 2, what="two trials that run")
     number = root_of(next(iter(running(slurm))))
@@ -126,27 +126,8 @@ def test_what_drives_a_sweep_is_killed_while_tasks_of_its_array_begin(slurm, swe
 
 
 @pytest.mark.full
-@pytest.mark.fault("sweep", "the supervisor of a trial in Slurm's queue: found again with its position")
-def test_the_supervisor_of_a_waiting_trial_is_killed(slurm, swept):  # noqa: F811
-    slurm.run("sbatch", "--exclusive", "--nodes=2", "--output=/dev/null", "--job-name=fold", "--wrap=sleep 600")
-    wait_for(lambda: running(slurm))
-    found = swept.start(4)
-    places = wait_for(lambda: (seen := [job.view().queue for job in jobs()]) and all(seen) and len(seen) == 2 and seen)
-    assert sorted((one.place, one.of) for one in places) == [(1, 4), (2, 4)]
-    found_supervisor_of(jobs()[0]).kill()
-    wait_for(lambda: jobs()[0].view() and notes(jobs()[0], "found-again"), what="another supervisor")
-    assert jobs()[0].state is State.QUEUED
-    slurm.run("scancel", "--name=fold")
-    swept.go.touch()
-    found.wait(120)
-    assert states(found) == {"completed": 4}
-    assert set(tasks().values()) == {1}
-    assert len(tasks()) == 4
-
-
-@pytest.mark.full
 @pytest.mark.fault("sweep", "its array in Slurm is canceled from outside: it ends with a message, and can be resumed")
-def test_an_array_that_is_canceled_from_outside(slurm, swept):  # noqa: F811
+def test_an_array_that_is_canceled_from_outside(slurm, swept):
     found = swept.start(14)
     swept.ticket("one")
     wait_for(lambda: states(found)["completed"] == 1 and len(running(slurm)) == 2, what="a trial that has ended")
@@ -164,7 +145,7 @@ def test_an_array_that_is_canceled_from_outside(slurm, swept):  # noqa: F811
 
 @pytest.mark.full
 @pytest.mark.fault("restarts", "preempted trials of a sweep use other tasks of its array, each once")
-def test_preempted_trials_take_other_tasks(site, swept):  # noqa: F811
+def test_preempted_trials_take_other_tasks(site, swept):
     found = swept.start(4, partition="low", requeue=1)
     wait_for(lambda: [job.state for job in jobs()] == [State.RUNNING] * 2, what="two trials whose ranks run")
     number = root_of(next(iter(running(site))))
@@ -180,7 +161,7 @@ def test_preempted_trials_take_other_tasks(site, swept):  # noqa: F811
 
 @pytest.mark.full
 @pytest.mark.fault("sweep", "Slurm does not accept an array: each trial is a separate job, with Slurm's reason")
-def test_a_limit_on_submitted_jobs_makes_each_trial_a_job_by_itself(site, swept):  # noqa: F811
+def test_a_limit_on_submitted_jobs_makes_each_trial_a_job_by_itself(site, swept):
     def limited(number):
         site.run("sacctmgr", "--immediate", "modify", "user", "root", "set", f"maxsubmitjobs={number}")
 
@@ -197,7 +178,7 @@ def test_a_limit_on_submitted_jobs_makes_each_trial_a_job_by_itself(site, swept)
 
 @pytest.mark.full
 @pytest.mark.fault("sweep", "an array that was submitted by a supervisor that died before it knew its number is found")
-def test_an_array_whose_number_nobody_wrote_down(slurm, tmp_path):  # noqa: F811
+def test_an_array_whose_number_nobody_wrote_down(slurm, tmp_path):
     (place := tmp_path / "20260101-000000-abcde" / "slurm" / "1").mkdir(parents=True)
     array._write(place, "", 3)
     assert array._job(place) == ""

@@ -5,11 +5,10 @@ import pytest
 from distdl_jupyter.clusters.agents import folder_link
 from distdl_jupyter.clusters.slurm import job
 from distdl_jupyter.testing import ClusterContract
-from tests.clusters.slurm.test_slurm import nothing_stays  # noqa: F401 - a fixture
 from tests.contracts import DataContract, QueueContract
-from tests.slurm import needs_slurm, slurm, two_nodes  # noqa: F401 - fixtures
+from tests.slurm import needs_slurm
 
-pytestmark = [pytest.mark.full, needs_slurm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.full, needs_slurm, pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_stays")]
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +36,6 @@ class TestData(DataContract):
     node_count = 2
 
     @pytest.fixture(autouse=True)
-    def _data(self, slurm, tmp_path, monkeypatch):  # noqa: F811
+    def _data(self, slurm, tmp_path, monkeypatch):
         monkeypatch.setenv("DISTDL_CACHE", str(tmp_path / "cache"))
         self.options = slurm.options(data_directory=str(tmp_path / "nodes"))

@@ -3,23 +3,17 @@
 import pytest
 
 from distdl_jupyter.core.state import State
-from tests.clusters.slurm.test_slurm import (  # noqa: F401 - fixtures among them
-    events,
-    lines,
-    notes,
-    nothing_stays,
-    slurm_jobs,
-    submit,
-)
+from tests.clusters.slurm.conftest import slurm_jobs
+from tests.clusters.slurm.test_slurm import lines, notes, submit
 from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of
-from tests.slurm import accounted, needs_slurm, site  # noqa: F401 - fixtures
+from tests.slurm import needs_slurm
 
-pytestmark = [needs_slurm, pytest.mark.timeout(600), pytest.mark.full]
+pytestmark = [needs_slurm, pytest.mark.timeout(600), pytest.mark.full, pytest.mark.usefixtures("nothing_stays")]
 
 
 @pytest.fixture
-def slurm(site):  # noqa: F811
+def slurm(site):
     return site
 
 
@@ -64,31 +58,6 @@ def preempt(slurm, seconds=3):
     slurm.run(
         "sbatch", "--partition=urgent", "--exclusive", "--nodes=2", "--output=/dev/null", f"--wrap=sleep {seconds}"
     )
-
-
-def is_preempted_once(slurm, job):
-    """Preempt a job and see that it goes on, to its result."""
-    preempt(slurm)
-    assert job.result(timeout=120) == 7
-    (restart,) = restarts(job)
-    assert restart[0]
-    assert restart[1].endswith("to a job with higher priority (PREEMPTED).")
-
-
-@pytest.mark.fault("restarts", "preempted while ranks without a SIGTERM handler run: ended by it, and queued again")
-def test_preempted_job_whose_ranks_end_on_sigterm_goes_on(slurm):
-    job = submit("import os, time\nwhile os.environ['DISTDL_RESTART_COUNT'] == '0':\n    time.sleep(0.1)\n7",
-                 nodes=2, partition="low", requeue=1)  # fmt: skip
-    wait_for(lambda: job.state is State.RUNNING)
-    is_preempted_once(slurm, job)
-
-
-@pytest.mark.fault("restarts", "preempted before its ranks ran: queued again, and started then")
-def test_job_that_is_preempted_before_its_ranks_ran_begins_again(slurm, tmp_path):
-    begun = tmp_path / "begun"  # the first start takes longer than the grace time, in which the job could end well
-    job = submit("7", partition="low", requeue=1, setup=f"[ -e {begun} ] || {{ touch {begun}; sleep 30; }}")
-    wait_for(begun.exists)
-    is_preempted_once(slurm, job)
 
 
 @pytest.mark.fault("restarts", "preempted while running: warned, saved, queued again, continued; no failure is counted")

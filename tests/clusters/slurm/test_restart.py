@@ -3,18 +3,13 @@
 import pytest
 
 from distdl_jupyter.core.state import State
-from tests.clusters.slurm.test_slurm import (  # noqa: F401 - fixtures among them
-    events,
-    lines,
-    nothing_stays,
-    slurm_jobs,
-    submit,
-)
+from tests.clusters.slurm.conftest import slurm_jobs
+from tests.clusters.slurm.test_slurm import events, lines, submit
 from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of
-from tests.slurm import needs_slurm, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
+from tests.slurm import needs_slurm
 
-pytestmark = [needs_slurm, pytest.mark.timeout(600)]
+pytestmark = [needs_slurm, pytest.mark.timeout(600), pytest.mark.usefixtures("nothing_stays")]
 
 TRAIN = """
     import os, time
@@ -40,7 +35,7 @@ def printed(restart, steps):
 @pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.full
 @pytest.mark.fault("restarts", "a killed rank under Slurm: a new Slurm job continues from the checkpoint")
-def test_a_killed_rank(slurm, distdl_home, copied, tmp_path_factory):  # noqa: F811
+def test_a_killed_rank(slurm, distdl_home, copied, tmp_path_factory):
     more = {"directory": str(tmp_path_factory.mktemp("shared"))} if copied else {}
     job = submit(TRAIN.format(pause=0.1), nodes=2, max_restarts=1, **more).wait(240)
     assert job.state is State.COMPLETED, job.view().reason
@@ -57,7 +52,7 @@ def test_a_killed_rank(slurm, distdl_home, copied, tmp_path_factory):  # noqa: F
 @pytest.mark.fault(
     "restarts", "a supervisor killed while waiting for a restart, or after it: found again, nothing lost or duplicated"
 )
-def test_a_supervisor_that_dies(slurm, when):  # noqa: F811
+def test_a_supervisor_that_dies(slurm, when):
     job = submit(TRAIN.format(pause=1.0), nodes=2, max_restarts=1)
     wait_for(lambda: job.view().restart_count == 1, 120.0)
     if when == "after":

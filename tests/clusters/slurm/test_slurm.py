@@ -11,13 +11,14 @@ from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
+from tests.clusters.slurm.conftest import slurm_jobs
 from tests.conftest import wait_for
-from tests.faults.jobs import found_supervisor_of, supervisor_of
+from tests.faults.jobs import found_supervisor_of
 from tests.multihost.training import with_horovod
-from tests.slurm import needs_slurm, slurm, slurm_of, two_nodes  # noqa: F401 - fixtures
+from tests.slurm import needs_slurm
 from tests.written import all_written
 
-pytestmark = [needs_slurm, pytest.mark.timeout(600)]
+pytestmark = [needs_slurm, pytest.mark.timeout(600), pytest.mark.usefixtures("nothing_stays")]
 
 COUNT = """
     import os, time
@@ -65,24 +66,8 @@ def detail(job):
     return phases[-1].detail if phases else ""
 
 
-def slurm_jobs(cluster):
-    """Return {job number: state} of what is in the queue or runs."""
-    said = cluster.run("squeue", "-h", "-o", "%i %T").stdout.split()
-    return dict(zip(said[::2], said[1::2], strict=True))
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays(slurm):  # noqa: F811 - the fixture
-    yield
-    for job in map(attach, JobStore().ids()):
-        if not job.state.ended and (supervisor := supervisor_of(job)):
-            supervisor.kill()  # a test has failed, or has taken its Slurm away
-    slurm.run("scancel", "--user=root", check=False)
-    wait_for(lambda: not slurm_jobs(slurm), what="an empty queue")
-
-
 @pytest.mark.parametrize(("nodes", "per_node"), [(2, 1), pytest.param(2, 2, marks=pytest.mark.full)])
-def test_horovod_trains(slurm, nodes, per_node):  # noqa: F811
+def test_horovod_trains(slurm, nodes, per_node):
     options = {"node_count": nodes, "process_count_per_node": per_node, "distributed_backend": "horovod-gloo"}
     values = distdl_jupyter.submit(with_horovod, compute_target="slurm", **options).results(timeout=240)
     assert [value["rank"] for value in values] == list(range(nodes * per_node))
@@ -97,7 +82,7 @@ def test_horovod_trains(slurm, nodes, per_node):  # noqa: F811
 # queue ----------------------------------------------------------------------------------------
 
 
-def test_what_can_never_begin_is_said_with_its_remedy_and_can_be_canceled(slurm):  # noqa: F811
+def test_what_can_never_begin_is_said_with_its_remedy_and_can_be_canceled(slurm):
     job = submit("1", partition="short", time_limit="5")
     wait_for(lambda: notes(job, "PartitionTimeLimit"), what="the notice")
     assert "Lower time_limit" in notes(job, "PartitionTimeLimit")[0]
@@ -105,14 +90,6 @@ def test_what_can_never_begin_is_said_with_its_remedy_and_can_be_canceled(slurm)
     job.cancel()
     assert job.wait(60).state is State.CANCELED
     assert slurm_jobs(slurm) == {}
-
-
-def test_what_sbatch_refuses_is_told_with_the_remedy(slurm):  # noqa: F811
-    job = submit("1", partition="nowhere").wait(60)
-    assert job.state is State.FAILED
-    assert "Invalid partition" in job.view().reason
-    assert "Set the option partition to one of: " in job.view().reason
-    assert "ended" not in [event.get("status") for event in events(job)]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +100,7 @@ def test_what_sbatch_refuses_is_told_with_the_remedy(slurm):  # noqa: F811
         ({"gpus_per_node": "2"}, "slurm-gpus-invalid"),
     ],
 )
-def test_what_cannot_work_is_seen_before_a_job_is_submitted(slurm, options, code):  # noqa: F811
+def test_what_cannot_work_is_seen_before_a_job_is_submitted(slurm, options, code):
     cluster = registry.get("clusters", "slurm")
     rows = cluster.checks(registry.check_options("clusters", "slurm", options))
     (red,) = [row for row in rows if row.level == "error"]
@@ -144,7 +121,7 @@ SAVES = """
 """
 
 
-def test_a_running_job_is_canceled_and_ranks_may_save(slurm):  # noqa: F811
+def test_a_running_job_is_canceled_and_ranks_may_save(slurm):
     job = submit(SAVES, nodes=2)
     wait_for(lambda: lines(job, 0) and lines(job, 1))
     job.cancel()
@@ -153,7 +130,7 @@ def test_a_running_job_is_canceled_and_ranks_may_save(slurm):  # noqa: F811
     assert slurm_jobs(slurm) == {}
 
 
-def test_the_rank_that_failed_is_named_and_the_others_end(slurm):  # noqa: F811
+def test_the_rank_that_failed_is_named_and_the_others_end(slurm):
     code = "import os, time\nif os.environ['RANK'] == '1':\n    {}['label']\ntime.sleep(600)"
     job = submit(code, nodes=2)
     with pytest.raises(JobFailed) as failed:
@@ -164,8 +141,8 @@ def test_the_rank_that_failed_is_named_and_the_others_end(slurm):  # noqa: F811
 
 
 @pytest.mark.full
-def test_a_node_that_is_lost_is_named(slurm_of):  # noqa: F811
-    slurm = slurm_of(2)  # noqa: F811
+def test_a_node_that_is_lost_is_named(slurm_of):
+    slurm = slurm_of(2)
     job = submit(SAVES, nodes=2)
     wait_for(lambda: lines(job, 0) and lines(job, 1))
     slurm.kill_node("node-b")
@@ -175,7 +152,7 @@ def test_a_node_that_is_lost_is_named(slurm_of):  # noqa: F811
     assert "node-b" in failure.evidence
 
 
-def test_a_setup_that_fails_is_told_with_what_it_printed(slurm):  # noqa: F811
+def test_a_setup_that_fails_is_told_with_what_it_printed(slurm):
     job = submit("1", nodes=2, setup="echo 'no module cuda' >&2; exit 4").wait(60)
     assert job.state is State.FAILED
     assert "exit code 4" in job.view().reason
@@ -187,7 +164,7 @@ def test_a_setup_that_fails_is_told_with_what_it_printed(slurm):  # noqa: F811
 
 @pytest.mark.full
 @pytest.mark.fault("supervisor", "on Slurm it is found again and continues; no line is lost")
-def test_a_job_whose_supervisor_was_killed_goes_on_and_nothing_of_it_is_lost(slurm):  # noqa: F811
+def test_a_job_whose_supervisor_was_killed_goes_on_and_nothing_of_it_is_lost(slurm):
     job = submit(COUNT.format(lines=60, pause=0.1), nodes=2)
     wait_for(lambda: len(lines(job, 0)) > 10 and len(lines(job, 1)) > 10)
     found_supervisor_of(job).kill()
@@ -200,7 +177,7 @@ def test_a_job_whose_supervisor_was_killed_goes_on_and_nothing_of_it_is_lost(slu
     assert notes(job, "found-again")
 
 
-def test_a_job_that_ended_while_nobody_looked_is_found_whole(slurm):  # noqa: F811
+def test_a_job_that_ended_while_nobody_looked_is_found_whole(slurm):
     job = submit(COUNT.format(lines=20, pause=0.1), nodes=2)
     wait_for(lambda: len(lines(job, 0)) > 3)
     found_supervisor_of(job).kill()
@@ -210,7 +187,7 @@ def test_a_job_that_ended_while_nobody_looked_is_found_whole(slurm):  # noqa: F8
 
 
 @pytest.mark.full
-def test_a_job_goes_on_while_slurm_s_controller_is_down(slurm, tmp_path):  # noqa: F811
+def test_a_job_goes_on_while_slurm_s_controller_is_down(slurm, tmp_path):
     go = tmp_path / "go"
     job = submit(COUNT_UNTIL.format(go=go), nodes=2)
     wait_for(lambda: len(lines(job, 0)) > 5)
@@ -237,7 +214,7 @@ KEEPS = """
 
 
 @pytest.mark.full
-def test_nodes_that_do_not_see_the_job_s_folder_are_told(slurm_of, distdl_home):  # noqa: F811
+def test_nodes_that_do_not_see_the_job_s_folder_are_told(slurm_of, distdl_home):
     slurm_of(1, private={"node-a": [str(distdl_home.parent)]})
     job = submit("1").wait(120)
     assert job.state is State.FAILED
@@ -245,7 +222,7 @@ def test_nodes_that_do_not_see_the_job_s_folder_are_told(slurm_of, distdl_home):
 
 
 @pytest.mark.full
-def test_a_shared_directory_carries_the_job_and_its_results_come_home(slurm_of, distdl_home, tmp_path_factory):  # noqa: F811
+def test_a_shared_directory_carries_the_job_and_its_results_come_home(slurm_of, distdl_home, tmp_path_factory):
     shared = tmp_path_factory.mktemp("shared")
     slurm_of(2, private={name: [str(distdl_home.parent)] for name in ("node-a", "node-b")})
     variables = {"API_TOKEN": "s3cret-word", "PLAIN": "a 'b' $c"}

@@ -4,12 +4,10 @@ import os
 
 import pytest
 
-from distdl_jupyter.backends import mpirun
-from distdl_jupyter.clusters.agents import launch
 from distdl_jupyter.clusters.slurm import commands, job, script, text
 from distdl_jupyter.clusters.slurm.commands import JobState
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.jobs.job_queue import ClusterQueue, Queue, WaitingJob
@@ -161,12 +159,6 @@ def test_a_job_that_is_asked_to_make_room_is_interrupted_before_its_state_says_s
 def test_nodes_are_shown_with_why_they_are_down(state, reason, shown, detail):
     node = text.node(["n1", state, "8", "0.5", "(null)", reason or "none"])
     assert (node.state, node.detail, node.cores, node.load) == (shown, detail, 8, 0.5)
-
-
-def test_the_reader_of_a_launcher_s_words_is_found_again_by_name():
-    assert launch._reader_of("distdl_jupyter.backends.mpirun:first_exit") is mpirun.first_exit
-    with pytest.raises(LaunchFailed, match="nowhere"):
-        launch._reader_of("distdl_jupyter.backends.nowhere:first_exit")
 
 
 def test_what_of_an_own_allocation_could_be_taken_for_a_wish_stays_behind(monkeypatch):

@@ -159,11 +159,3 @@ def on_spark(spark_hosts, tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "configuration"))
     cluster_configs.add("lab", "spark", spark_hosts.options)
     return spark_hosts
-
-
-@pytest.fixture
-def on_connect(connect_server, tmp_path, monkeypatch):
-    """Name the cluster ``remote``; return its options."""
-    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "configuration"))
-    cluster_configs.add("remote", "spark", {"remote": connect_server})
-    return {"remote": connect_server}

@@ -82,15 +82,6 @@ def test_kernel_that_is_killed_ends_the_job_and_is_named(on_spark, settings):
 
 
 @pytest.mark.full
-def test_executors_that_come_and_go_by_themselves_are_refused_with_the_remedy(on_spark, settings):
-    more = {"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.shuffleTracking.enabled": "true"}
-    with kernel("sums", {**settings, **more}) as (process, _job):
-        ended = answer(process)
-        assert ended["state"] == "failed"
-        assert "Spark adds and removes executors dynamically, so the tasks cannot start together." in ended["reason"]
-
-
-@pytest.mark.full
 def test_job_in_a_session_of_spark_connect_outlives_its_notebook(on_spark, connect_server):
     with kernel("waits", {"remote": connect_server}) as (process, job):
         assert job.spec.cluster_options == {"remote": connect_server}
