@@ -289,7 +289,7 @@ _CAUSES = (
     ),
     (r"JAVA_GATEWAY_EXITED", "Spark's driver did not start.", "Read its output. Spark 4 needs Java 17 or newer."),
     (
-        r"different version: \(?([\d., ]+)\)? than that in driver:? \(?([\d., ]+)\)?",
+        r"different version: \(?(\d+[., ]+\d+)\)? than that in driver:? \(?(\d+[., ]+\d+)",
         "The executors run Python {0}, but this job runs Python {1}.",
         "Set the option python to the path of the job's Python version on the executors.",
     ),
