@@ -30,6 +30,7 @@ from distdl_jupyter.worker.secret_patterns import mask
 
 if TYPE_CHECKING:
     from azure.core.credentials import AccessToken
+    from azure.storage.blob import BlobServiceClient
 
 HOW = "Sign in: %dist_config azure in a notebook, or distdl azure sign-in in a terminal."
 #: The name of azure-identity's persistent cache of tokens, and what a user should know of it after signing out.
@@ -153,6 +154,22 @@ def credential() -> Credential:
     """Return the credential of the settings. Raises NotSignedIn."""
     _key()
     return Credential()
+
+
+def blob_service(account: str) -> BlobServiceClient:
+    """Return a storage account as the signed-in user reaches it. Raises NotSignedIn."""
+    from azure.storage.blob import BlobServiceClient, ExponentialRetry
+
+    cloud = settings.read().endpoints
+    return BlobServiceClient(
+        cloud.blob_endpoint(account),
+        credential=credential(),
+        audience=cloud.storage_audience,
+        connection_timeout=10,
+        read_timeout=60,
+        retry_policy=ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=5, random_jitter_range=1),
+        max_single_put_size=4 * 2**20,  # an upload can be stopped between two blocks
+    )
 
 
 def _key() -> tuple[AzureSettings, Cloud, tuple[tuple[str, str], ...]]:

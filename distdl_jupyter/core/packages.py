@@ -6,7 +6,10 @@ dependencies that a script states in its own comments (PEP 723). What other mach
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,8 @@ from distdl_jupyter.worker.secret_patterns import mask
 
 #: The options that ask for packages.
 FIELDS = ("pip_packages", "conda_packages", "requirements")
+#: The programs that install conda packages; the first that is found is used.
+CONDAS = ("mamba", "micromamba", "conda")
 #: Bytes of a file of requirements, with what it includes.
 _LARGEST = 1_000_000
 #: The block of a script's metadata (packaging.python.org/en/latest/specifications/inline-script-metadata).
@@ -246,3 +251,15 @@ def _check_reachable(text: str, field: str) -> None:
                 if field == "conda_packages"
                 else "Set the environment variable PIP_INDEX_URL, or use pip.conf or .netrc on the nodes.",
             )
+
+
+def installers() -> list[str]:
+    """Return the installers of packages on this machine: pip, uv, and those of conda packages."""
+    pip = ["pip"] if importlib.util.find_spec("pip") else []
+    return pip + [name for name in ("uv", *CONDAS) if find_program(name)]
+
+
+def find_program(name: str) -> str | None:
+    """Return the path of a program: on the PATH, beside this interpreter, or where uv installs itself."""
+    more = (str(Path(sys.executable).parent), str(Path("~/.local/bin").expanduser()))
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *more]))

@@ -1,6 +1,6 @@
-"""A job's files on their way back to Blob: outputs, values, and the log of a job that failed.
+"""Sends a job's files to Blob: outputs, values, and the log of a job that failed.
 
-Everything is below ``<prefix>/<job id>/``, so that no job touches another's. What is there already with the same size
+Everything is below ``<prefix>/<job id>/``, so that no job overwrites another's. A file that is there with the same size
 and MD5 is not sent again. The files here stay.
 """
 
@@ -16,15 +16,13 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distdl_jupyter.core.data import BlobPlace, blob_place
+from distdl_jupyter.core.data import blob_place
 from distdl_jupyter.core.logfile import batches, lines_of
-from distdl_jupyter.data import sources
-from distdl_jupyter.data.sources import translated
+from distdl_jupyter.data.sources import explained
 
 if TYPE_CHECKING:
-    from azure.storage.blob import BlobProperties, ContainerClient
+    from azure.storage.blob import BlobProperties, BlobServiceClient, ContainerClient
 
-    from distdl_jupyter.core.logfile import LogLine
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
@@ -46,40 +44,37 @@ class Delivered(NamedTuple):
     there: int
 
 
-def target(spec: JobSpec) -> BlobPlace:
-    """Return the place of a job's own files."""
-    outputs = blob_place(spec.outputs, "outputs")
-    prefix = f"{outputs.prefix}/{spec.id}" if outputs.prefix else spec.id
-    return BlobPlace(account=outputs.account, container=outputs.container, prefix=prefix)
-
-
 def url(spec: JobSpec) -> str:
-    """Return that place as text."""
-    place = target(spec)
-    return f"blob://{place.account}/{place.container}/{place.prefix}"
+    """Return the address of a job's own files."""
+    return f"{spec.outputs.rstrip('/')}/{spec.id}"
 
 
 def deliver(
-    folder: JobFolder, spec: JobSpec, *, with_log: bool, stopped: Callable[[], bool] = lambda: False
+    folder: JobFolder,
+    spec: JobSpec,
+    open_account: Callable[[str], BlobServiceClient],
+    *,
+    with_log: bool,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Delivered:
     """Send the files of a job that has ended, and its log where asked for.
 
-    Raises DataUnavailable, NotSignedIn, OSError, and Stopped soon after ``stopped`` says so.
+    ``open_account`` opens a storage account as the user who is signed in. Raises DataUnavailable, NotSignedIn, OSError,
+    and Stopped soon after ``stopped`` says so.
     """
-    place = target(spec)
-    account = sources.account(place.account)
-    with translated(url(spec), writing=True), closing(account):
+    place = blob_place(url(spec), "outputs")
+    account = open_account(place.account)
+    with explained(url(spec), writing=True), closing(account):
         container = account.get_container_client(place.container)
         with NamedTemporaryFile() as log, ThreadPoolExecutor(_FILES) as pool:
-            files = {path.relative_to(folder.path).as_posix(): path for path in _files(folder)}
+            files = {f"{place.prefix}/{path.relative_to(folder.path).as_posix()}": path for path in _files(folder)}
             if with_log:
                 log.writelines(_log(folder))
                 log.flush()
-                files[LOG] = Path(log.name)
+                files[f"{place.prefix}/{LOG}"] = Path(log.name)
             blobs = container.list_blobs(name_starts_with=f"{place.prefix}/") if files else ()
             known = {blob.name: blob for blob in blobs}
-            names = {f"{place.prefix}/{name}": path for name, path in files.items()}
-            work = [pool.submit(_send, container, name, path, known.get(name), stopped) for name, path in names.items()]
+            work = [pool.submit(_send, container, name, path, known.get(name), stopped) for name, path in files.items()]
             try:
                 sizes = [future.result() for future in as_completed(work)]
             finally:
@@ -129,12 +124,9 @@ def _send(
 
 
 def _log(folder: JobFolder) -> Iterator[bytes]:
-    """Yield the log as text, some megabytes at a time; the same events give the same bytes."""
+    """Yield the lines of the log as text; the same events give the same bytes."""
     for events, _ in batches(folder.log):
-        yield "".join(_line(line) for line in lines_of(events)).encode()
-
-
-def _line(line: LogLine) -> str:
-    rank = "job" if line.rank is None else str(line.rank)
-    time = datetime.fromtimestamp(line.time, UTC).isoformat(timespec="milliseconds")
-    return f"{time} [{rank}] {line.text}\n"
+        for line in lines_of(events):
+            rank = "job" if line.rank is None else line.rank
+            time = datetime.fromtimestamp(line.time, UTC).isoformat(timespec="milliseconds")
+            yield f"{time} [{rank}] {line.text}\n".encode()

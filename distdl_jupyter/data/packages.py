@@ -1,8 +1,8 @@
 """An environment with a job's packages on this machine: made once for each content, and kept in the cache.
 
-``BASE/environments/DIGEST/`` is a virtual environment (or conda's) that sees what this interpreter sees, too; what a
-job asks for goes before that. It counts from the moment in which its file ``ready.json`` is there; one that broke off
-is made anew. Another program that needs the same meanwhile waits at the lock beside it.
+``BASE/environments/DIGEST/`` is a virtual environment (or conda's) that also sees the packages of this interpreter,
+behind its own. It is complete when its file ``ready.json`` is there; an incomplete one is made again. A lock beside it
+makes other programs wait that need the same.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -18,22 +17,21 @@ import shutil
 import site
 import subprocess
 import sys
-import time
+import sysconfig
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from distdl_jupyter.core.packages import is_lock
+from distdl_jupyter.core.packages import CONDAS, find_program, installers, is_lock
 from distdl_jupyter.node import permissions
 from distdl_jupyter.node.data_cache import Cache, Failure, masked
 
-#: What bars and failures call it; no data source has a name with a space.
+#: The name in progress bars and failures; no data source has a name with a space.
 NAME = "Python packages"
 _READY = "ready.json"
-_CONDAS = ("mamba", "micromamba", "conda")
-#: Lines of an installer's end that are shown, and characters of them.
+#: Lines of an installer's last output that are shown, and characters of them.
 _LINES, _LONGEST = 12, 1500
 #: How much of a file pip has fetched (``--progress-bar raw``).
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
@@ -43,7 +41,7 @@ _PATH_FILE = "distdl-base.pth"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a job asks for; ``modules`` must be there at the end, ``variables`` are settings of the installers."""
+    """What a job asks for; ``modules`` must be importable at the end, ``variables`` are settings of the installers."""
 
     pip: Sequence[str] = ()
     conda: Sequence[str] = ()
@@ -52,7 +50,7 @@ class Wanted:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def content(self) -> dict[str, Any]:
-        """Return what is asked for, in an order of its own."""
+        """Return what is asked for, in a fixed order."""
         return {"pip": sorted(self.pip), "conda": sorted(self.conda), "requirements": self.requirements}
 
     def folder(self, cache: Cache) -> Path:
@@ -67,7 +65,7 @@ def of_job(options: Any) -> Wanted:
 
 
 def ready(asked: Wanted, base: str = "") -> str:
-    """Return the Python of an environment that is there already, "" for none, or where nothing is asked for."""
+    """Return the Python of an environment that is complete, "" without one, or where nothing is asked for."""
     if not any(asked.content().values()):
         return ""
     folder = asked.folder(Cache(base))
@@ -80,9 +78,8 @@ def missing(spec: Any) -> Wanted | None:
     content = asked.content()
     if not any(content.values()):
         return None
-    with contextlib.suppress(OSError, ValueError, IndexError, KeyError):
-        made = json.loads((Path(spec.python).parents[1] / _READY).read_text(encoding="utf-8"))
-        if all(made[name] == content[name] for name in content):
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        if json.loads((Path(spec.python).parents[1] / _READY).read_text(encoding="utf-8")) == content:
             return None
     return asked
 
@@ -90,11 +87,11 @@ def missing(spec: Any) -> Wanted | None:
 class Environment:
     """``make`` makes it; ``show`` gets bytes that came, of how many, and 1 at the end. Raises Failure."""
 
-    def __init__(self, asked: Wanted, base: str, show: Callable[[int, int, int], None]) -> None:
+    def __init__(self, asked: Wanted, cache: Cache, show: Callable[[int, int, int], None]) -> None:
         self._asked = asked
-        self._cache = Cache(base)
+        self._cache = cache
         self._show = show
-        self._folder = asked.folder(self._cache)
+        self._folder = asked.folder(cache)
 
     def make(self) -> str:
         """Return the environment's Python; it is there already, or is made now."""
@@ -119,23 +116,21 @@ class Environment:
             self._run(_conda_command(self._folder, self._asked.conda), "conda")
         else:
             self._run([sys.executable, "-m", "venv", "--without-pip", str(self._folder)], "venv")
-        self._see_base(python)
+        self._see_base()
         if self._asked.pip or self._asked.requirements:
             self._run(self._pip_command(python), "pip")
-        content = {"made": time.time(), **self._asked.content()}
         part = self._folder / f".{_READY}"
-        part.write_text(json.dumps(content), encoding="utf-8")
+        part.write_text(json.dumps(self._asked.content()), encoding="utf-8")
         part.replace(self._folder / _READY)
         return python
 
-    def _see_base(self, python: str) -> None:
-        """Let the environment see what this interpreter sees, behind its own."""
-        asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
-        own = subprocess.run([python, "-I", "-c", asked], capture_output=True, text=True, check=False).stdout.strip()
+    def _see_base(self) -> None:
+        """Let the environment see what this interpreter sees, behind its own packages."""
+        own = sysconfig.get_path("purelib", "posix_prefix", {"base": str(self._folder)})
         user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
         paths = [path for path in (*site.getsitepackages(), *user) if Path(path).is_dir()]
         lines = "".join(f"import site; site.addsitedir({path!r})\n" for path in paths)
-        (Path(own) / _PATH_FILE).write_text(lines, encoding="utf-8")
+        Path(own, _PATH_FILE).write_text(lines, encoding="utf-8")
 
     def _pip_command(self, python: str) -> list[str]:
         """Write down what is asked for, as command lines can be read by others, and return pip's command line."""
@@ -148,15 +143,15 @@ class Environment:
             files[-1].write_text(self._asked.requirements, encoding="utf-8")
         options = ["--no-input", "--disable-pip-version-check", "--progress-bar", "raw", "--no-warn-script-location"]
         pip = [sys.executable, "-m", "pip", "--python", python, "install", *options]
-        if not _has_pip():
-            if not (uv := _program("uv")):
+        if "pip" not in installers():
+            if not (uv := find_program("uv")):
                 text = f"{sys.executable} has no pip, and uv is not on the PATH."
                 raise Failure(text, f"Install pip: {sys.executable} -m ensurepip", NAME)
             pip = [uv, "pip", "install", "--python", python]
         return [*pip, *(word for file in files for word in ("-r", str(file)))]
 
     def _run(self, words: Sequence[str], what: str) -> None:
-        """Run an installer and follow what it says. Raises Failure."""
+        """Run an installer and show its progress. Raises Failure."""
         environment = {**os.environ, **self._asked.variables}
         try:
             process = subprocess.Popen(
@@ -177,7 +172,7 @@ class Environment:
             raise Failure(f"{what} ended with {code}: {_errors_of(last)}", "Correct the packages of the job.", NAME)
 
     def _follow(self, output: IO[str]) -> list[str]:
-        """Count what comes, and return the last lines."""
+        """Show the progress in an installer's output, and return its last lines."""
         last: deque[str] = deque(maxlen=200)
         before = total = 0
         for line in output:
@@ -211,24 +206,9 @@ def _python(folder: Path) -> str:
     return str(folder / "bin" / "python")
 
 
-def _has_pip() -> bool:
-    return importlib.util.find_spec("pip") is not None
-
-
-def installers() -> list[str]:
-    """Return the installers that are here: pip, uv, and one of conda's kind."""
-    return (["pip"] if _has_pip() else []) + [name for name in ("uv", *_CONDAS) if _program(name)]
-
-
-def _program(name: str) -> str | None:
-    """Return the path of a program: on the PATH, beside this interpreter, or where uv installs itself."""
-    more = (str(Path(sys.executable).parent), str(Path("~/.local/bin").expanduser()))
-    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *more]))
-
-
 def _conda_command(folder: Path, packages: Sequence[str]) -> list[str]:
     own = os.environ.get("MAMBA_EXE") or os.environ.get("CONDA_EXE")
-    program = next(filter(None, map(_program, _CONDAS)), own)
+    program = next(filter(None, map(find_program, CONDAS)), own)
     if not program:
         raise Failure(
             "conda_packages needs conda, mamba or micromamba on the PATH.",
@@ -240,7 +220,7 @@ def _conda_command(folder: Path, packages: Sequence[str]) -> list[str]:
 
 
 def _errors_of(lines: Sequence[str]) -> str:
-    """Return what an installer says of its failure, without passwords."""
+    """Return an installer's own error message, without passwords."""
     lines = [line for line in lines if line.strip()]
     first = next((index for index, line in enumerate(lines) if _OWN_ERROR.match(line)), max(len(lines) - _LINES, 0))
     text = " ".join(_OWN_ERROR.sub("", line, count=1).strip() for line in lines[first : first + _LINES])

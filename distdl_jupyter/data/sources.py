@@ -1,7 +1,7 @@
-"""What a job's data sources hold, and the right to read and write them.
+"""What a job's data sources hold, and the right to read them.
 
 Names, sizes, versions and MD5 sums as the store lists them; nothing is downloaded. Blob is listed with the user's
-sign-in by Azure's package, which tells sums, tiers and folders; other stores by obstore, with what this machine has.
+sign-in by Azure's package, which knows sums, tiers and folders; other stores by obstore, with what this machine has.
 
 A node gets a user-delegation SAS (learn.microsoft.com/rest/api/storageservices/create-user-delegation-sas): https only,
 reading only, an hour at most, for a single blob or, in an account with a hierarchical namespace, a directory; else for
@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import heapq
 import os
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.core.data import place
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.data import stores
 from distdl_jupyter.data.stager import Item
-from distdl_jupyter.node.data_cache import Failure, fingerprint
+from distdl_jupyter.node.data_cache import Failure
 from distdl_jupyter.worker.secret_patterns import mask
 
 if TYPE_CHECKING:
@@ -39,16 +37,11 @@ LIFE, _BEFORE = timedelta(hours=1), timedelta(minutes=15)
 # what a source holds ------------------------------------------------------------------------------
 
 
-class Manifest(NamedTuple):
+class Listing(NamedTuple):
     """All objects of a source, by name; ``single`` when its prefix is one object."""
 
     items: tuple[Item, ...]
-    single: bool
-
-    @property
-    def bytes(self) -> int:
-        """The size of all."""
-        return sum(item.size for item in self.items)
+    single: bool = False
 
 
 def address(source: DataSource) -> str:
@@ -58,19 +51,18 @@ def address(source: DataSource) -> str:
 
 def s3_settings(source: DataSource) -> dict[str, str]:
     """Return where S3 is by this machine's environment, for nodes that have none of it; no credential is among it."""
-    variables = {
-        "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-        "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-    }
-    values = {key: next(filter(None, map(os.environ.get, names)), "") for key, names in variables.items()}
-    return {key: value for key, value in values.items() if value and source.scheme == "s3"}
+    if source.scheme != "s3":
+        return {}
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    return {"region": region, "endpoint": endpoint}
 
 
-def list_store(source: DataSource) -> Manifest:
+def list_store(source: DataSource) -> Listing:
     """Return what a source in another store than Blob holds. Raises DataUnavailable, also when it holds nothing."""
-    access = stores.access(source.name, source.scheme, address(source), settings=s3_settings(source), retries=4)
+    access = stores.Access(source.name, source.scheme, address(source), settings=s3_settings(source), retries=4)
     try:
-        return access.use(lambda store: _manifest(store, source))
+        return access.use(lambda store: _objects(store, source))
     except Failure as failure:
         raise DataUnavailable(failure.text, code="data-not-listed", hint=failure.remedy) from None
     except stores.StoreError as error:
@@ -81,15 +73,14 @@ def list_store(source: DataSource) -> Manifest:
         ) from None
 
 
-def _manifest(store: Any, source: DataSource) -> Manifest:
+def _objects(store: Any, source: DataSource) -> Listing:
     import obstore
 
     if source.scheme != "https":
-        pages = obstore.list(store, prefix=source.prefix or None)
-        metas = [meta for page in pages for meta in page if meta["size"] or meta["path"] != source.prefix]
-        if metas:
-            items = sorted(Item(meta["path"], meta["size"], stores.version(meta), "") for meta in metas)
-            return Manifest(tuple(items), single=False)
+        metas = [meta for page in obstore.list(store, prefix=source.prefix or None) for meta in page]
+        # Tools mark the folder itself by an object without content.
+        if metas := [meta for meta in metas if meta["size"] or meta["path"] != source.prefix]:
+            return Listing(tuple(sorted(Item(meta["path"], meta["size"], stores.version(meta), "") for meta in metas)))
     try:
         meta = obstore.head(store, source.prefix) if source.prefix else None
     except FileNotFoundError:
@@ -102,20 +93,19 @@ def _manifest(store: Any, source: DataSource) -> Manifest:
             code="data-without-version",
             hint="Download the file and use its path, or upload it to a store.",
         )
-    return Manifest((Item(source.prefix, meta["size"], stores.version(meta), ""),), single=True)
+    return Listing((Item(source.prefix, meta["size"], stores.version(meta), ""),), single=True)
 
 
-def list_blobs(account: BlobServiceClient, source: DataSource) -> Manifest:
+def list_blobs(account: BlobServiceClient, source: DataSource) -> Listing:
     """Return what a source in Blob holds. Raises DataUnavailable, also when it holds nothing."""
-    with translated(place(source)):
-        below = source.prefix.strip("/")
-        items = tuple(sorted(_items(account, source, f"{below}/" if below else "")))
-        if items:
-            return Manifest(items, single=False)
-        alone = [item for item in _items(account, source, below, most=1) if item.name == below]
-    if below and alone:
-        return Manifest(tuple(alone), single=True)
-    raise _empty(source)
+    below = source.prefix.strip("/")
+    with explained(place(source)):
+        if items := tuple(sorted(_blobs(account, source, f"{below}/" if below else ""))):
+            return Listing(items)
+        blob = next(_blobs(account, source, below), None) if below else None
+    if blob is None or blob.name != below:
+        raise _empty(source)
+    return Listing((blob,), single=True)
 
 
 def _empty(source: DataSource) -> DataUnavailable:
@@ -124,12 +114,9 @@ def _empty(source: DataSource) -> DataUnavailable:
     )
 
 
-def _items(account: BlobServiceClient, source: DataSource, prefix: str, most: int | None = None) -> Iterator[Item]:
+def _blobs(account: BlobServiceClient, source: DataSource, prefix: str) -> Iterator[Item]:
     client = account.get_container_client(source.container)
-    blobs = client.list_blobs(name_starts_with=prefix or None, include=["metadata"])
-    for number, blob in enumerate(blobs):
-        if most is not None and number >= most:
-            return
+    for blob in client.list_blobs(name_starts_with=prefix or None, include=["metadata"]):
         if str(getattr(blob.blob_tier, "value", blob.blob_tier)) == "Archive":
             raise DataUnavailable(
                 f"{blob.name!r} in {place(source)} is in the archive tier and cannot be read.",
@@ -144,81 +131,36 @@ def _items(account: BlobServiceClient, source: DataSource, prefix: str, most: in
 
 
 def shard(items: Sequence[Item], node: int, nodes: int) -> tuple[Item, ...]:
-    """Return the files of one node of ``nodes``: each file goes to one node, and the nodes' bytes differ little.
+    """Return the files of one node of ``nodes``: each file goes to one node.
 
-    The largest files are dealt out first, each to the node that has least; the same list gives the same parts
-    everywhere (Graham's LPT rule: no node gets more than 4/3 of the least possible maximum).
+    The files are dealt out by size, so the bytes of two nodes differ by at most the largest file.
     """
-    loads = [(0, 0, number) for number in range(nodes)]
-    mine: list[Item] = []
-    for item in sorted(items, key=lambda item: (-item.size, item.name)):
-        size, count, number = heapq.heappop(loads)
-        heapq.heappush(loads, (size + item.size, count + 1, number))
-        if number == node:
-            mine.append(item)
-    return tuple(sorted(mine))
+    return tuple(sorted(sorted(items, key=lambda item: (-item.size, item.name))[node::nodes]))
 
 
-def expected(source: DataSource) -> dict[str, Any] | None:
-    """Return the fingerprint of what is at a source's path here, None where this machine does not see it.
-
-    Raises DataUnavailable for a path of this machine that cannot be read.
-    """
-    try:
-        return fingerprint(source.path)
-    except OSError as error:
-        if source.scheme == "shared":
-            return None  # the nodes may see it all the same, and say so
-        raise DataUnavailable(
-            f"Cannot read {source.path}: {error.strerror}.", code="data-path-unreadable", hint="Check the path."
-        ) from None
+# signatures ---------------------------------------------------------------------------------------
 
 
-# accounts and signatures --------------------------------------------------------------------------
-
-
-def account(name: str) -> BlobServiceClient:
-    """Return a storage account as the signed-in user reaches it. Raises NotSignedIn."""
-    from azure.storage.blob import BlobServiceClient, ExponentialRetry
-
-    cloud = settings.read().endpoints
-    return BlobServiceClient(
-        cloud.blob_endpoint(name),
-        credential=identity.credential(),
-        audience=cloud.storage_audience,
-        connection_timeout=10,
-        read_timeout=60,
-        retry_policy=ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=5, random_jitter_range=1),
-        max_single_put_size=4 * 2**20,  # an upload can be stopped between two blocks
-    )
-
-
-def signature(account: BlobServiceClient, source: DataSource, *, blob: bool, directory: bool = False) -> str:
+def signature(account: BlobServiceClient, source: DataSource, *, blob: bool) -> str:
     """Return the query of a shared access signature that reads a source's blobs; it is valid for ``LIFE``.
 
-    ``blob`` says that the prefix is one blob, ``directory`` that the account has a hierarchical namespace. Raises
-    DataUnavailable.
+    ``blob`` says that the prefix is one blob. Raises DataUnavailable.
     """
-    from azure.storage.blob import (
-        BlobSasPermissions,
-        ContainerSasPermissions,
-        generate_blob_sas,
-        generate_container_sas,
-    )
+    from azure.storage.blob import generate_blob_sas, generate_container_sas
 
-    now, name = datetime.now(UTC), source.account
-    start, expiry = now - _BEFORE, now + LIFE
-    with translated(f"blob://{name}/{source.container}"):
+    start = datetime.now(UTC) - _BEFORE
+    expiry = start + _BEFORE + LIFE
+    with explained(f"blob://{source.account}/{source.container}"):
         key = account.get_user_delegation_key(start, expiry)
     common: dict[str, Any] = {"user_delegation_key": key, "start": start, "expiry": expiry, "protocol": "https"}
-    if source.prefix and (blob or directory):
-        common["is_directory"] = True if directory and not blob else None
-        permission = BlobSasPermissions(read=True)
-        return generate_blob_sas(name, source.container, source.prefix, permission=permission, **common)
-    return generate_container_sas(name, source.container, permission=ContainerSasPermissions(read=True), **common)
+    common["permission"] = "r"
+    if source.prefix and (blob or _has_directories(account)):
+        is_directory = None if blob else True
+        return generate_blob_sas(source.account, source.container, source.prefix, is_directory=is_directory, **common)
+    return generate_container_sas(source.account, source.container, **common)
 
 
-def has_directories(account: BlobServiceClient) -> bool:
+def _has_directories(account: BlobServiceClient) -> bool:
     """Return whether the account has a hierarchical namespace; False where it does not tell."""
     from azure.core.exceptions import AzureError
 
@@ -231,7 +173,7 @@ def has_directories(account: BlobServiceClient) -> bool:
 
 
 @contextlib.contextmanager
-def translated(place: str, *, writing: bool = False) -> Iterator[None]:
+def explained(place: str, *, writing: bool = False) -> Iterator[None]:
     """Raise DataUnavailable, which names ``place``, for what azure-core and azure-storage-blob raise inside."""
     from azure.core.exceptions import AzureError
 

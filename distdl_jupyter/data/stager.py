@@ -2,7 +2,8 @@
 
 ``python -m distdl_jupyter.data.stager`` runs on each node with the Python of the ranks. Objects are read with obstore,
 which that Python needs unless all sources are paths. A file that is in the cache is not fetched again; one that was
-interrupted is. It reads one line of JSON, its order, and writes lines of JSON:
+interrupted is. It reads one line of JSON, its order (the arguments of ``Stager`` and ``Source``), and writes lines of
+JSON:
 
     {"job": id, "node": 0, "base": "" or a folder, "limit_bytes": int or null, "workers": int, "ca": PEM or "",
      "sources": [
@@ -16,15 +17,13 @@ interrupted is. It reads one line of JSON, its order, and writes lines of JSON:
 
     {"type": "renew", "source": "train"}         waits for an answer on standard input (Blob only):
         {"type": "sas", "source": "train", "sas": "sv=...&sig=..."}
-        {"type": "sas", "source": "train", "refused": text, "remedy": text}
     {"type": "progress", "source", "done", "total", "cached" (bytes that the disk had), "files", "of"}
     {"type": "note", "source": name or "", "level": "info" or "warning", "text", "code"}
     {"type": "failed", "source": name or "", "text", "remedy"}              and exit code 1
     {"type": "staged", "paths": {variable: folder}, "bytes": fetched, "cached", "seconds",
      "python": that of the packages' environment, "" without}               and exit code 0
 
-The order ``{"forget": job, "base": ""}`` removes the job's folders and is answered by ``{"type": "forgotten", "job"}``;
-with ``limit_bytes`` the cache is cut down to it as well. The end of standard input ends the program at once.
+The end of standard input ends the program at once.
 """
 
 from __future__ import annotations
@@ -55,16 +54,16 @@ RANGE = 16 * 2**20
 _CHUNK = 256 * 1024
 #: Seconds between two messages of progress.
 _REPORT = 0.25
+#: Seconds that an answer with a signature may take: someone may have to sign in first.
+_PATIENCE = 600.0
 #: Downloads of a file that arrives with a wrong checksum.
 _DOWNLOADS = 3
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_JOB = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}")
 #: Control characters, which obstore allows in no name.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 #: Bytes of a name (NAME_MAX), and of a path below the folder (of PATH_MAX, 4096).
 _LONGEST, _DEEPEST = 255, 3000
 _RENAME = "Rename the object, or use another prefix."
-#: Exit code when nobody listens any more.
+#: Exit code when the program that gave the order is gone.
 _ALONE = 3
 
 
@@ -89,92 +88,48 @@ class Source:
     kind: str
     address: str = ""
     prefix: str = ""
-    items: Sequence[Item] = ()
+    items: Sequence[Sequence[Any]] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     path: str = ""
     fingerprint: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What one node is to have."""
-
-    job: str
-    sources: Sequence[Source]
-    node: int = 0
-    base: str = ""
-    limit_bytes: int | None = None
-    workers: int = 8
-    ca: str = ""
-    packages: packages.Wanted | None = None
-
-
-def parse_order(document: Any) -> Order:
-    """Return the order in JSON data. Raises Failure where it is invalid."""
-    try:
-        check_job(document["job"])
-        sources = [
-            Source(**{**source, "items": [Item(*item) for item in source.get("items", ())]})
-            for source in document["sources"]
-        ]
-        wanted = packages.Wanted(**document["packages"]) if document.get("packages") else None
-        return Order(**{**document, "sources": sources, "packages": wanted})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Failure(f"The staging order is invalid ({type(error).__name__}: {error}).") from None
-
-
-def check_job(document: Any) -> str:
-    """Return the ID of a job, which names a folder. Raises Failure."""
-    if not _JOB.fullmatch(str(document)):
-        raise Failure(f"{document!r} is not a valid job ID.")
-    return str(document)
-
-
-def layout(prefix: str, items: Iterable[Item]) -> tuple[dict[str, Item], set[str]]:
-    """Return the objects by their path below the source's folder, and the folders that are empty.
+def layout(source: Source) -> tuple[dict[str, Item], set[str]]:
+    """Return the objects of a source by their path below its folder, and the folders that are empty.
 
     A name with a slash at its end is an empty folder, and so is an object of no bytes below whose name others lie.
-    Raises Failure for a name that leads out, or two that have one path.
+    Raises Failure for a name that leads out, or for one that is both a file and a folder.
     """
-    prefix = prefix.strip("/")
     files: dict[str, Item] = {}
     folders: set[str] = set()
-    for item in items:
-        path = _relative(prefix, item.name)
-        if path.endswith("/") or not path:
+    for item in map(Item._make, source.items):
+        path = _relative(source, item.name)
+        if not path or path.endswith("/"):
             if item.size:
-                raise Failure(f"The object {item.name!r} has the name of a folder but contains data.", _RENAME)
+                text = f"The object {item.name!r} has the name of a folder but contains data."
+                raise Failure(text, _RENAME, source.name)
             folders.add(path.removesuffix("/"))
-        elif path in files:
-            raise Failure(f"Two objects map to the same file {path!r}.", _RENAME)
         else:
             files[path] = item
     paths = [*files, *(f"{folder}/" for folder in folders)]
     for folder in {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"} & files.keys():
         if files.pop(folder).size:
-            raise Failure(f"The object {folder!r} would be both a file and a folder.", _RENAME)
+            raise Failure(f"The object {folder!r} would be both a file and a folder.", _RENAME, source.name)
     return files, folders
 
 
-def _relative(prefix: str, name: str) -> str:
+def _relative(source: Source, name: str) -> str:
     """Return the path of an object below its prefix, with a slash at its end for a folder. Raises Failure."""
-    if name == prefix:
-        path = name.rpartition("/")[2]
-    elif not prefix or name.startswith(f"{prefix}/"):
-        path = name[len(prefix) + 1 :] if prefix else name
-    else:
-        raise Failure(f"The object {name!r} is not below the prefix {prefix!r}.")
+    prefix = source.prefix.strip("/")
+    parent = prefix.rpartition("/")[0] if name == prefix else prefix
+    if parent and not name.startswith(f"{parent}/"):
+        raise Failure(f"The object {name!r} is not below the prefix {prefix!r}.", source=source.name)
+    path = name[len(parent) + 1 :] if parent else name
     parts = path.removesuffix("/").split("/") if path else []
-    if not all(map(_is_file_name, parts)) or len(path.encode("utf-8", "replace")) > _DEEPEST:
-        raise Failure(f"The object name {name[:300]!r} is not a valid file name.", _RENAME)
+    is_short = len(os.fsencode(path)) <= _DEEPEST and all(len(os.fsencode(part)) <= _LONGEST for part in parts)
+    if {"", ".", ".."} & {*parts} or not is_short or _CONTROL.search(path):
+        raise Failure(f"The object name {name[:300]!r} is not a valid file name.", _RENAME, source.name)
     return path
-
-
-def _is_file_name(part: str) -> bool:
-    try:
-        return part not in ("", ".", "..") and not _CONTROL.search(part) and len(part.encode()) <= _LONGEST
-    except UnicodeEncodeError:
-        return False
 
 
 # messages -------------------------------------------------------------------------------------------
@@ -191,11 +146,11 @@ class StdioChannel:
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._over = False
 
-    def order(self) -> Any:
-        """Return the first line; from then on the end of the input ends the program. Raises ValueError."""
-        message = json.loads(self._source.readline() or b"null")
+    def order(self) -> dict[str, Any]:
+        """Return the first line; from then on the end of the input ends the program."""
+        order: dict[str, Any] = json.loads(self._source.readline())
         threading.Thread(target=self._listen, daemon=True).start()
-        return message
+        return order
 
     def send(self, message: dict[str, Any], *, last: bool = False) -> None:
         """Write a message; after the ``last`` one the other end may close both streams."""
@@ -207,49 +162,67 @@ class StdioChannel:
             except OSError:
                 os._exit(_ALONE)
 
-    def ask(self, source: str, timeout: float) -> dict[str, Any]:
-        """Ask for a signature of a source and return the answer. Raises TimeoutError."""
+    def ask(self, source: str) -> str:
+        """Ask for a signature of a source and return it. Raises Failure."""
         with self._asking:
             self.send({"type": "renew", "source": source})
-            end = time.monotonic() + timeout
-            while True:
-                try:
-                    answer = self._answers.get(timeout=max(0.0, end - time.monotonic()))
-                except queue.Empty:
-                    raise TimeoutError from None
-                if answer.get("source") == source:  # another is the late answer to an earlier question
-                    return answer
+            try:
+                # Another supervisor may answer what the one before it has answered already.
+                while (answer := self._answers.get(timeout=_PATIENCE))["source"] != source:
+                    pass
+            except queue.Empty:
+                raise Failure(
+                    f"The access token for {source} was not renewed within {_PATIENCE / 60:.0f} minutes.",
+                    "Sign in to Azure again, and submit the job again.",
+                    source,
+                ) from None
+            return str(answer["sas"])
 
     def _listen(self) -> None:
-        for line in self._source:
-            try:
-                self._answers.put(dict(json.loads(line)))
-            except (ValueError, TypeError):
-                continue
-        if not self._over:
-            os._exit(_ALONE)
+        try:
+            for line in self._source:
+                self._answers.put(json.loads(line))
+        finally:
+            if not self._over:
+                os._exit(_ALONE)
 
 
 # the run --------------------------------------------------------------------------------------------
 
 
 class File(NamedTuple):
-    """An object that becomes a file: ``place`` in the folder of its source, ``final`` in the cache."""
+    """An object that becomes a file: ``path`` in the folder of its source, ``final`` in the cache."""
 
     source: Source
     access: stores.Access
     item: Item
-    place: str
+    path: str
     final: str
 
 
 class Stager:
-    """``run`` follows an order. Raises Failure."""
+    """``run`` follows an order, whose fields are the arguments. Raises Failure."""
 
-    def __init__(self, order: Order, channel: StdioChannel) -> None:
-        self._order = order
+    def __init__(
+        self,
+        channel: StdioChannel,
+        *,
+        job: str,
+        sources: Iterable[Mapping[str, Any]],
+        node: int = 0,
+        base: str = "",
+        limit_bytes: int | None = None,
+        workers: int = 8,
+        ca: str = "",
+        packages: Mapping[str, Any] | None = None,
+    ) -> None:
         self._channel = channel
-        self._cache = Cache(order.base)
+        self._job, self._node = job, node
+        self._sources = [Source(**source) for source in sources]
+        self._limit = limit_bytes
+        self._ca = ca
+        self._packages = packages
+        self._cache = Cache(base)
         #: By source: bytes and files that are here, of how many, and how many bytes the disk had.
         self._counts: dict[str, dict[str, int]] = {}
         self._reported: dict[str, dict[str, int]] = {}
@@ -257,20 +230,19 @@ class Stager:
         self._noted: set[tuple[str, str]] = set()
         self._clearing = threading.Lock()
         #: Threads that fetch files wait for those that read their ranges.
-        self._files = ThreadPoolExecutor(order.workers)
-        self._ranges = ThreadPoolExecutor(order.workers)
+        self._files = ThreadPoolExecutor(workers)
+        self._ranges = ThreadPoolExecutor(workers)
 
     def run(self) -> None:
         """Copy everything here and send where it is."""
         started = time.monotonic()
         paths = {
             source.variable: data_cache.check_path(source.name, source.path, source.fingerprint)
-            for source in self._order.sources
+            for source in self._sources
             if source.kind == "path"
         }
-        stored = [source for source in self._order.sources if source.kind != "path"]
         try:
-            if stored:
+            if stored := [source for source in self._sources if source.kind != "path"]:
                 paths |= self._fetch_all(stored)
         except OSError as error:
             raise self._disk_failure(error) from None
@@ -278,31 +250,22 @@ class Stager:
             for pool in (self._files, self._ranges):
                 pool.shutdown(wait=False, cancel_futures=True)
         python = ""
-        if self._order.packages:
-            python = packages.Environment(self._order.packages, self._order.base, self._show_packages).make()
+        if self._packages:
+            wanted = packages.Wanted(**self._packages)
+            python = packages.Environment(wanted, self._cache, self._show_packages).make()
         self._send_progress()
         done, cached = (sum(count[name] for count in self._counts.values()) for name in ("done", "cached"))
+        result = {"paths": paths, "python": python, "bytes": done - cached, "cached": cached}
         seconds = round(time.monotonic() - started, 3)
-        self._channel.send(
-            {
-                "type": "staged",
-                "paths": paths,
-                "python": python,
-                "bytes": done - cached,
-                "cached": cached,
-                "seconds": seconds,
-            },
-            last=True,
-        )
+        self._channel.send({"type": "staged", **result, "seconds": seconds}, last=True)
 
     def _fetch_all(self, sources: list[Source]) -> dict[str, str]:
         self._cache.prepare()
-        self._tree = Tree(self._cache, self._order.job, self._order.node)
+        self._tree = Tree(self._cache, self._job, self._node)
         files = [file for source in sources for file in self._files_of(source)]
         missing = [file for file in files if not self._link_cached(file)]
-        limit = self._order.limit_bytes
-        over = self._cache.make_room(sum({file.final: file.item.size for file in missing}.values()), limit)
-        if over and limit is not None:
+        over = self._cache.make_room(sum({file.final: file.item.size for file in missing}.values()), self._limit)
+        if over and self._limit is not None:
             text = f"The data is {readable(over)} larger than the cache limit. The excess is deleted when the job ends."
             self._note("", "cache-limit", text)
         pending: set[Future[None]] = {self._files.submit(self._fetch, file) for file in missing}
@@ -315,25 +278,16 @@ class Stager:
 
     def _files_of(self, source: Source) -> list[File]:
         """Return the files of a source; its folders are made."""
-        try:
-            files, folders = layout(source.prefix, source.items)
-        except Failure as failure:
-            raise Failure(failure.text, failure.remedy, source.name) from None
+        files, folders = layout(source)
         for folder in ("", *folders):
             self._tree.folder(source.name, folder)
         total = sum(item.size for item in files.values())
         self._counts[source.name] = {"done": 0, "total": total, "cached": 0, "files": 0, "of": len(files)}
-        access = stores.access(
-            source.name,
-            source.kind,
-            source.address,
-            ca=self._order.ca,
-            settings=source.settings,
-            ask=partial(self._channel.ask, source.name),
-        )
+        ask = partial(self._channel.ask, source.name)
+        access = stores.Access(source.name, source.kind, source.address, ca=self._ca, settings=source.settings, ask=ask)
         return [
-            File(source, access, item, place, self._cache.path(source.address, item.name, item.version))
-            for place, item in files.items()
+            File(source, access, item, path, self._cache.path(source.address, item.name, item.version))
+            for path, item in files.items()
         ]
 
     def _link_cached(self, file: File) -> bool:
@@ -341,7 +295,7 @@ class Stager:
         try:
             if not self._cache.has(file.final, file.item.size):
                 return False
-            self._tree.add(file.source.name, file.place, file.final, file.final)
+            self._tree.add(file.source.name, file.path, file.final, file.final)
         except FileNotFoundError:
             return False  # removed by another program between the two calls
         self._count(file.source.name, done=file.item.size, cached=file.item.size, files=1)
@@ -357,7 +311,7 @@ class Stager:
             return
         try:
             self._fill(file, part)
-            part.publish(lambda now, final: self._tree.add(name, file.place, now, final))
+            part.publish(lambda now, final: self._tree.add(name, file.path, now, final))
         except BaseException:
             part.remove()
             raise
@@ -446,7 +400,7 @@ class Stager:
     def _disk_failure(self, error: OSError) -> Failure:
         if error.errno == errno.EDQUOT:
             return Failure(f"Your disk quota for {self._cache.base} is exhausted.", MORE_ROOM)
-        if error.errno in _FULL:
+        if error.errno in (errno.ENOSPC, errno.EFBIG):
             return Failure(f"The disk of {self._cache.base} is full.", f"{MORE_ROOM} Downloaded files are kept.")
         text = f"Cannot store data in {self._cache.base} ({error.strerror or error})."
         return Failure(text, "Use another folder for staged data.")
@@ -460,7 +414,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the files on the disk are valid at any moment
     channel = StdioChannel(sys.stdin.buffer, sys.stdout.buffer)
     try:
-        _follow(channel)
+        Stager(channel, **channel.order()).run()
     except Failure as failure:
         error = failure
     except OSError as caught:
@@ -471,23 +425,6 @@ def main() -> int:
         return 0
     channel.send({"type": "failed", "source": error.source, "text": error.text, "remedy": error.remedy}, last=True)
     return 1
-
-
-def _follow(channel: StdioChannel) -> None:
-    try:
-        document = channel.order()
-    except ValueError:
-        raise Failure("The staging order is not valid JSON.") from None
-    if not isinstance(document, dict) or "forget" not in document:
-        Stager(parse_order(document), channel).run()
-        return
-    job, base = check_job(document["forget"]), str(document.get("base") or "")
-    cache = Cache(base)
-    cache.prepare()
-    data_cache.forget(job, base)
-    if document.get("limit_bytes") is not None:
-        cache.make_room(0, int(document["limit_bytes"]))
-    channel.send({"type": "forgotten", "job": job}, last=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A job's data sources and packages on their way to its nodes: what each node's stager is to do and what it answers.
+"""A job's data sources and packages on their way to its nodes: orders for the nodes' stagers, and their messages.
 
 Everything is listed, and a signature tried, before any stager starts, so that errors are reported at once. Signatures
 are sent to stagers only; the events hold counts.
@@ -10,12 +10,13 @@ import os
 import re
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.data import place
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.data import packages, sources, stores
+from distdl_jupyter.node.data_cache import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.data import DataSource
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.data.sources import Manifest
-    from distdl_jupyter.data.stager import Item
+    from distdl_jupyter.data.sources import Listing
 
 #: Files that a node fetches at the same time.
 WORKERS = 16
@@ -38,25 +38,19 @@ _NONE: Mapping[str, str] = {}
 _QUIET = 0.5
 
 
-class _Listed(NamedTuple):
-    """``account`` is None for a store that is not Blob."""
-
-    manifest: Manifest
-    account: BlobServiceClient | None = None
-    directory: bool = False
-
-
 class JobStaging:
     """The staging of one job (see ``clusters.base.Staging``).
 
-    ``write`` writes events, in the thread of ``on_message``. ``variables`` are the environment of its ranks, of which
-    an installer gets its own settings; ``modules`` are those that the job's packages must make importable.
+    ``write`` writes events, in the thread of ``on_message``. ``open_account`` opens a storage account as the signed-in
+    user. ``variables`` are the environment of its ranks, of which an installer gets its own settings; ``modules``
+    are those that the job's packages must make importable.
     """
 
     def __init__(
         self,
         spec: JobSpec,
         write: Callable[..., None],
+        open_account: Callable[[str], BlobServiceClient],
         *,
         variables: Mapping[str, str] = _NONE,
         modules: Sequence[str] = (),
@@ -65,9 +59,11 @@ class JobStaging:
         self._variables = variables
         self._modules = modules
         self._write = write
+        self._open_account = open_account
         self._sources = {source.name: source for source in spec.data}
-        self._listed: dict[str, _Listed] = {}
-        self._prints: dict[str, dict[str, Any] | None] = {}
+        self._listed: dict[str, Listing] = {}
+        self._accounts: dict[str, BlobServiceClient] = {}
+        self._fingerprints: dict[str, dict[str, Any]] = {}
         self._signed: dict[str, tuple[float, str]] = {}
         self._signing = threading.Lock()
         self._written_at: dict[tuple[int, str], float] = {}
@@ -75,31 +71,37 @@ class JobStaging:
     def prepare(self) -> None:
         """List every source and try its signature. Any thread. Raises DataUnavailable, NotSignedIn."""
         _limit()  # before anything is listed
-        for source in self._sources.values():
+        for name, source in self._sources.items():
             if source.scheme == "blob":
-                account = sources.account(source.account)
-                manifest = sources.list_blobs(account, source)
-                directory = bool(source.prefix) and not manifest.single and sources.has_directories(account)
-                self._listed[source.name] = _Listed(manifest, account, directory)
+                account = self._accounts[name] = self._open_account(source.account)
+                self._listed[name] = sources.list_blobs(account, source)
                 self._sign(source)
             elif source.stored:
-                self._listed[source.name] = _Listed(sources.list_store(source))
+                self._listed[name] = sources.list_store(source)
             else:
-                self._prints[source.name] = sources.expected(source)
+                self._look_at(source)
+
+    def _look_at(self, source: DataSource) -> None:
+        try:
+            self._fingerprints[source.name] = fingerprint(source.path)
+        except OSError as error:
+            if source.scheme != "shared":  # the nodes may see it all the same, and say so
+                raise DataUnavailable(
+                    f"Cannot read {source.path}: {error.strerror}.", code="data-path-unreadable", hint="Check the path."
+                ) from None
 
     @property
     def summary(self) -> str:
-        """What is brought: ``train: 512 files, 4.8 GB``."""
-        parts = []
-        for source in self._sources.values():
-            listed = self._listed.get(source.name)
-            counts = f"{plural(len(listed.manifest.items), 'file')}, {size(listed.manifest.bytes)}" if listed else ""
-            parts.append(f"{source.name}: {counts or place(source)}")
-        return "; ".join(parts)
+        """What is copied: ``train: 512 files, 4.8 GB``."""
+        counts = {
+            name: f"{plural(len(listed.items), 'file')}, {size(sum(item.size for item in listed.items))}"
+            for name, listed in self._listed.items()
+        }
+        return "; ".join(f"{name}: {counts.get(name) or place(source)}" for name, source in self._sources.items())
 
     @property
     def what(self) -> str:
-        """What is brought, in words."""
+        """What is copied, as text: data, packages, or both."""
         return " and ".join([*(["data"] if self._sources else []), *(["packages"] if self._packages() else [])])
 
     # the contract -----------------------------------------------------------------------------
@@ -126,52 +128,43 @@ class JobStaging:
     def _order_of(self, source: DataSource, node: int) -> dict[str, Any]:
         named = {"name": source.name, "variable": source.variable}
         if not source.stored:
-            return {**named, "kind": "path", "path": source.path, "fingerprint": self._prints.get(source.name)}
-        manifest, account, _ = self._listed[source.name]
-        items: tuple[Item, ...] = manifest.items
-        if source.shard:
-            items = sources.shard(items, node, self._spec.node_count)
-        prefix = source.prefix if manifest.single or not source.prefix else f"{source.prefix}/"
-        blob = f"{account.url.rstrip('/')}/{source.container}" if account else ""
+            return {**named, "kind": "path", "path": source.path, "fingerprint": self._fingerprints.get(source.name)}
+        listed, account = self._listed[source.name], self._accounts.get(source.name)
         return {
             **named,
             "kind": source.scheme,
-            "address": blob or sources.address(source),
-            "prefix": prefix,
+            "address": f"{account.url.rstrip('/')}/{source.container}" if account else sources.address(source),
+            "prefix": source.prefix if listed.single or not source.prefix else f"{source.prefix}/",
             "settings": sources.s3_settings(source),
-            "items": [list(item) for item in items],
+            "items": sources.shard(listed.items, node, self._spec.node_count) if source.shard else listed.items,
         }
 
     def on_message(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
-        """Take one message of a node's stager; only the answer to ``renew`` may be asked for in another thread."""
+        """Handle a message of a node's stager; only the answer to ``renew`` may be asked for in another thread."""
         match message.get("type"):
             case "renew":
-                return self._renew(message)
+                source = self._sources.get(str(message.get("source")))
+                if source is not None and source.name in self._accounts:
+                    return {"type": "sas", "source": source.name, "sas": self._sign(source)}
             case "progress":
                 self._progress(node, host, message)
             case "note":
-                self._note(host, message)
+                text = f"{host}: {message.get('text', '')}"
+                self._write("note", level=message["level"], text=text, code=message["code"])
             case "failed":
-                text = str(message.get("text") or "The data could not be copied.")
-                raise DataUnavailable(f"{host}: {text}", code="data-not-staged", hint=str(message.get("remedy") or ""))
+                text = f"{host}: {message.get('text') or 'The data could not be copied.'}"
+                raise DataUnavailable(text, code="data-not-staged", hint=str(message.get("remedy") or ""))
             case "staged":
                 self._staged(host, message)
         return None
 
-    def _renew(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        source = self._sources.get(str(message.get("source")))
-        if source is None or source.scheme != "blob" or source.name not in self._listed:
-            return None
-        return {"type": "sas", "source": source.name, "sas": self._sign(source)}
-
     def _sign(self, source: DataSource) -> str:
         """Return a signature that was made lately; each node asks, and each key costs a request."""
-        manifest, account, directory = self._listed[source.name]
-        assert account is not None, "signatures are of Blob"
+        account, single = self._accounts[source.name], self._listed[source.name].single
         with self._signing:
             made, sas = self._signed.get(source.name, (0.0, ""))
             if not sas or time.monotonic() - made > sources.LIFE.total_seconds() / 4:
-                sas = sources.signature(account, source, blob=manifest.single, directory=directory)
+                sas = sources.signature(account, source, blob=single)
                 self._signed[source.name] = (time.monotonic(), sas)
             return sas
 
@@ -183,20 +176,15 @@ class JobStaging:
             self._written_at[key] = now
             self._write("staging", node=node, host=host, source=key[1], **counts)
 
-    def _note(self, host: str, message: dict[str, Any]) -> None:
-        level = message.get("level") if message.get("level") in ("info", "warning", "error") else "info"
-        self._write("note", level=level, text=f"{host}: {message.get('text', '')}", code=str(message.get("code", "")))
-
     def _staged(self, host: str, message: dict[str, Any]) -> None:
         fetched, cached, seconds = (float(message.get(name) or 0) for name in ("bytes", "cached", "seconds"))
-        parts = [f"{size(fetched)} fetched"] + ([f"{size(cached)} from the cache"] if cached else [])
-        if message.get("python"):
-            self._log(f"Packages on {host}: {message['python']}, {seconds:.1f} s")
+        texts = [f"Packages on {host}: {message['python']}"] if message.get("python") else []
         if self._listed:
-            self._log(f"Data on {host}: {', '.join(parts)}, {seconds:.1f} s")
-
-    def _log(self, text: str) -> None:
-        self._write("log", rank=None, stream="sys", text=text)
+            texts.append(
+                f"Data on {host}: {size(fetched)} fetched{f', {size(cached)} from the cache' if cached else ''}"
+            )
+        for text in texts:
+            self._write("log", rank=None, stream="sys", text=f"{text}, {seconds:.1f} s")
 
 
 def _limit() -> int | None:

@@ -1,8 +1,8 @@
 """Object stores as obstore opens them: with which credentials they are read, and what their refusals mean.
 
-Blob is read with signatures that are asked for. S3 and Google Cloud Storage are read with what this machine has:
+Blob is read with signatures that the supervisor makes. S3 and Google Cloud Storage are read with what this machine has:
 variables of the environment, else no credentials at all (public data), else the role of the machine. A web server is
-read as everybody reads it. obstore's own words for errors hold no signature, and only codes are taken from them.
+read without credentials. The text of obstore's errors can hold what the server answered, so only codes are shown of it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import datetime as dt
 import functools
 import os
 import re
-import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from distdl_jupyter.node.data_cache import Failure
 
@@ -25,12 +24,8 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 T = TypeVar("T")
-#: Seconds that an answer with a signature may take: someone may have to sign in first.
-_TIMEOUT = 600.0
-#: Stores in a row that may refuse before nothing was read.
+#: Stores that are opened for one request when each of them refuses it.
 _ATTEMPTS = 3
-#: What may stand in one; anything else would change the request that it becomes a part of.
-_WRITTEN = re.compile(r"[A-Za-z0-9%&=+/:.,_~-]+")
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
@@ -74,37 +69,27 @@ _REMEDIES = {
 }
 #: HTTP status: (what is wrong, the remedy).
 _REFUSALS = {
-    404: (
-        "{name!r} of {source} no longer exists ({code}).",
-        "Check whether the file was deleted, then submit the job again.",
-    ),
-    409: (
-        "{name!r} of {source} cannot be read now ({code}).",
-        "If the blob is in the archive tier, rehydrate it first.",
-    ),
+    404: ("no longer exists", "Check whether the file was deleted, then submit the job again."),
+    409: ("cannot be read now", "If the blob is in the archive tier, rehydrate it first."),
     412: (
-        "{name!r} of {source} changed or was deleted during the download.",
+        "changed or was deleted during the download",
         "Submit the job again when no program writes there. Unchanged files are not downloaded again.",
     ),
 }
 
 
 class StoreError(Exception):
-    """An error of obstore: the HTTP status (0 without a response) and the store's code, or the reason.
+    """An error of obstore: the HTTP status (0 without a response) and the store's code, or the reason."""
 
-    ``untrusted`` is why the certificate is not trusted, "" when it is. No field holds a signature.
-    """
-
-    def __init__(self, status: int, code: str, untrusted: str = "") -> None:
+    def __init__(self, status: int, code: str) -> None:
         super().__init__(f"{status} {code}".removeprefix("0 ").strip())
-        self.status, self.code, self.untrusted = status, code, untrusted
+        self.status, self.code = status, code
 
 
 def _store_error(error: BaseException) -> StoreError:
-    """Return what an error of obstore tells. Its text is never shown: it holds what the server answered."""
     text = str(error)
     if match := _CERTIFICATE.search(text):
-        return StoreError(0, match[1], match[1])
+        return StoreError(0, f"its certificate is not trusted: {match[1]}")
     match = _STATUS.search(text)
     if status := 404 if isinstance(error, FileNotFoundError) else int(match[1]) if match else 0:
         return StoreError(status, code[1] if (code := _CODE.search(text)) else "")
@@ -114,22 +99,16 @@ def _store_error(error: BaseException) -> StoreError:
 
 def refusal(source: str, address: str, name: str, error: StoreError) -> Failure:
     """Return the failure to read an object."""
+    if error.status and error.status not in _BUSY:
+        what, remedy = _REFUSALS.get(error.status, ("cannot be read", ""))
+        return Failure(f"{name!r} of {source} {what} ({error}).", remedy, source)
     host = address.split("/")[2] if address.startswith("https:") else address
-    if error.untrusted:
-        return Failure(
-            f"The certificate of {host} is not trusted ({error.untrusted}).",
-            "Set SSL_CERT_FILE to the certificate of your proxy or service.",
-            source,
-        )
-    if not error.status or error.status in _BUSY:
-        return Failure(
-            f"The download of {name!r} from {host} is incomplete ({error}).",
-            "Check the network of this node, then submit the job again. Complete files are not downloaded again.",
-            source,
-        )
-    text, remedy = _REFUSALS.get(error.status, ("Cannot read {name!r} of {source} ({status} {code}).", ""))
-    code = error.code or error.status
-    return Failure(text.format(name=name, source=source, status=error.status, code=code), remedy, source)
+    return Failure(
+        f"The download of {name!r} from {host} is incomplete ({error}).",
+        "Check the network of this node, and that SSL_CERT_FILE holds the certificate of your proxy or service. Then "
+        "submit the job again. Complete files are not downloaded again.",
+        source,
+    )
 
 
 def _errors() -> tuple[type[BaseException], ...]:
@@ -140,10 +119,7 @@ def _errors() -> tuple[type[BaseException], ...]:
 
 
 def version(meta: ObjectMeta) -> str:
-    """Return what tells one version of an object from another: its ETag without quotes, else when it was changed.
-
-    "" where the server tells neither.
-    """
+    """Return the version of an object: its ETag without quotes, else its modification time, "" without either."""
     if meta["e_tag"]:
         return meta["e_tag"].replace('"', "")
     changed = meta["last_modified"].timestamp()
@@ -156,9 +132,6 @@ def condition(kind: str, version_: str) -> dict[str, Any]:
     return {} if kind == "https" and weak else {"if_match": f'"{version_}"'}
 
 
-# opening --------------------------------------------------------------------------------------------
-
-
 def certificates() -> str:
     """Return the certificates that the environment names, as PEM text; "" for none."""
     paths = {os.environ.get(name) for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")}
@@ -166,81 +139,61 @@ def certificates() -> str:
     return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
 
 
-def client(ca: str, *, http: bool = False) -> dict[str, Any]:
-    """Return the options of connections: certificates to trust besides those of this machine, and timeouts.
-
-    Raises Failure for invalid certificates.
-    """
-    if ca:
-        try:
-            ssl.create_default_context().load_verify_locations(cadata=ca)
-        except ssl.SSLError as error:
-            raise Failure(f"Cannot read the certificates of the staging order ({error.reason}).") from None
-    trusted = f"{ca}\n{certificates()}"
-    options: dict[str, Any] = {
-        "timeout": "1h",
-        "read_timeout": "30s",
-        "connect_timeout": "10s",
-        "allow_http": http,
-        "user_agent": "distdl-jupyter",
-    }
-    return {**options, "root_certificate": trusted} if "BEGIN CERTIFICATE" in trusted else options
+# opening --------------------------------------------------------------------------------------------
 
 
 class Access:
-    """The right to read one source. ``use`` calls with an open store, and with other credentials where it is refused.
+    """The right to read one source at ``address`` (see ``stager``).
 
-    ``stores`` yields open stores; ``denied`` makes the failure when none of them helps.
+    ``ask`` requests a signature of Blob, and ``ca`` holds certificates to trust besides those of this machine.
     """
 
-    def __init__(self, stores: Iterator[ObjectStore], denied: Callable[[StoreError], Failure], kind: str) -> None:
-        self._stores = stores
-        self._denied = denied
-        self._is_bucket = kind in ("s3", "gs")
+    def __init__(
+        self,
+        source: str,
+        kind: str,
+        address: str,
+        *,
+        ca: str = "",
+        settings: Mapping[str, str] | None = None,
+        ask: Callable[[], str] = str,
+        retries: int = 12,
+    ) -> None:
+        self._source = source
+        self._kind = kind
+        self._address = address
+        self._stores = _stores(kind, address, f"{ca}\n{certificates()}", settings or {}, ask, retries)
         self._lock = threading.Lock()
         self._store: ObjectStore | None = None
-        self._last = StoreError(0, "")
-        self._refused = 0
-        self._worked = False
-        #: Counts up with each store that was opened.
-        self.number = 0
 
     def use(self, call: Callable[[ObjectStore], T]) -> T:
-        """Return what a call on the store returns. Raises Failure, StoreError, and what the call raises."""
-        while True:
+        """Return what ``call`` returns for an open store, opened with other credentials where they are refused.
+
+        Any thread. Raises Failure, StoreError, and what the call raises.
+        """
+        store: ObjectStore | None = None
+        refused = StoreError(0, "")
+        for _ in range(_ATTEMPTS):
             with self._lock:
-                if self._store is None:
-                    self._open()
-                assert self._store is not None
-                store, number = self._store, self.number
+                if self._store is store:  # else another thread has opened the next one
+                    self._store = self._open(refused)
+                store = self._store
+            assert store is not None
             try:
-                result = call(store)
+                return call(store)
             except _errors() as caught:
                 error = _store_error(caught)
-                # The last attempt with a bucket, the role of the machine, may give no status.
-                is_role = self._is_bucket and number > 1 and not self._worked
-                if error.status not in (401, 403) and (error.status or not is_role):
+                if error.status in (401, 403):
+                    refused = error
+                elif error.status or not refused.status:  # the role of a machine may be refused without a status
                     raise error from None
-                self.replace(number, error)
-            else:
-                self._refused, self._worked = 0, True
-                return result
+        raise self._denied(refused)
 
-    def replace(self, number: int, error: StoreError) -> None:
-        """Open another store in place of the one of that number, which was refused. Raises Failure without one."""
-        with self._lock:
-            if number == self.number:
-                self._last = error if error.status or not self._last.status else self._last
-                self._refused += 1
-                if self._refused >= _ATTEMPTS:
-                    raise self._denied(error)
-                self._open()
-
-    def _open(self) -> None:
+    def _open(self, refused: StoreError) -> ObjectStore:
         try:
-            self._store = next(self._stores)
+            return next(self._stores)
         except StopIteration:
-            raise self._denied(self._last) from None
+            raise self._denied(refused) from None
         except ImportError:
             raise Failure(
                 "obstore is not installed in the Python that runs the ranks.",
@@ -248,96 +201,53 @@ class Access:
             ) from None
         except _errors() as error:  # half of a pair of keys, for example
             raise self._denied(StoreError(0, f"its credentials cannot be used ({type(error).__name__})")) from None
-        self.number += 1
 
-
-def access(
-    source: str,
-    kind: str,
-    address: str,
-    *,
-    ca: str = "",
-    settings: Mapping[str, str] | None = None,
-    ask: Callable[[float], dict[str, Any]] | None = None,
-    retries: int = 12,
-) -> Access:
-    """Return the access to a source at ``address`` (see the package); ``ask`` requests a signature of Blob."""
-    retry: Any = {
-        "max_retries": retries,
-        "retry_timeout": dt.timedelta(minutes=3),
-        "backoff": {"init_backoff": dt.timedelta(seconds=0.2), "max_backoff": dt.timedelta(seconds=20), "base": 2},
-    }
-
-    def denied(error: StoreError) -> Failure:
-        if kind == "blob":
+    def _denied(self, error: StoreError) -> Failure:
+        if self._kind == "blob":
             advice = AZURE_REFUSALS.get(error.code) or AZURE_REFUSALS["AuthorizationPermissionMismatch"]
-            text = f"Azure Blob denied access to {source} ({error})."
-            return Failure(text, advice[1].format(role=READER), source)
-        text = f"No permission to read {address} ({error})." if error.status else f"Cannot read {address}: {error}."
-        return Failure(text, _REMEDIES[kind], source)
-
-    if kind == "blob":
-        assert ask is not None
-        return Access(_signed(source, address, ca, ask, retry), denied, kind)
-    if kind == "https":
-        return Access(_web(address, ca, retry), denied, kind)
-    return Access(_bucket(kind, address.partition("://")[2], ca, settings or {}, retry), denied, kind)
+            text = f"Azure Blob denied access to {self._source} ({error})."
+            return Failure(text, advice[1].format(role=READER), self._source)
+        text = f"No permission to read {self._address}" if error.status else f"Cannot read {self._address}"
+        return Failure(f"{text} ({error}).", _REMEDIES[self._kind], self._source)
 
 
-def _signed(
-    source: str, address: str, ca: str, ask: Callable[[float], dict[str, Any]], retry: Any
+def _stores(
+    kind: str, address: str, trusted: str, settings: Mapping[str, str], ask: Callable[[], str], retries: int
 ) -> Iterator[ObjectStore]:
-    from obstore.store import AzureStore
+    """Yield the stores that may be able to read a source, each with other credentials."""
+    from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
+    client: dict[str, Any] = {
+        "timeout": "1h",
+        "read_timeout": "30s",
+        "connect_timeout": "10s",
+        "user_agent": "distdl-jupyter",
+        "allow_http": settings.get("endpoint", "").startswith("http://"),
+    }
+    if "BEGIN CERTIFICATE" in trusted:
+        client["root_certificate"] = trusted
+    backoff = {"init_backoff": dt.timedelta(seconds=0.2), "max_backoff": dt.timedelta(seconds=20), "base": 2}
+    retry = {"max_retries": retries, "retry_timeout": dt.timedelta(minutes=3), "backoff": backoff}
+    options: Any = {"client_options": client, "retry_config": retry}
     endpoint, _, container = address.rpartition("/")
-    account = endpoint.rpartition("/")[2].partition(".")[0]
-    while True:
-        try:
-            answer = ask(_TIMEOUT)
-        except TimeoutError:
-            raise Failure(
-                f"The access token for {source} was not renewed within {_TIMEOUT / 60:.0f} minutes.",
-                "Sign in to Azure again, and submit the job again.",
-                source,
-            ) from None
-        if answer.get("refused"):
-            raise Failure(str(answer["refused"]), str(answer.get("remedy") or ""), source)
-        sas = str(answer.get("sas") or "").removeprefix("?")
-        if not _WRITTEN.fullmatch(sas):
-            raise Failure("The shared access signature is not valid.", source=source)
-        yield AzureStore(
-            container,
-            account_name=account,
-            endpoint=endpoint,
-            retry_config=retry,
-            # A provider, because AzureStore prefers an app in the environment to a signature. It is used until the
-            # service refuses it: the clocks of two machines differ.
-            credential_provider=cast("Any", functools.partial(dict, sas_token=sas, expires_at=None)),
-            client_options=cast("Any", client(ca)),
-        )
-
-
-def _web(address: str, ca: str, retry: Any) -> Iterator[ObjectStore]:
-    from obstore.store import HTTPStore
-
-    yield HTTPStore(address, client_options=cast("Any", client(ca)), retry_config=retry)
-
-
-def _bucket(kind: str, bucket: str, ca: str, settings: Mapping[str, str], retry: Any) -> Iterator[ObjectStore]:
-    """Yield the bucket with what the environment gives, without credentials, and with the role of the machine."""
-    from obstore.store import GCSStore, S3Store
-
-    store: Any = S3Store if kind == "s3" else GCSStore
-    options: dict[str, str] = {}
-    if kind == "s3":
-        options = _profile()
-        has_credentials = bool(options) or any(map(os.environ.get, _AMAZON))
-        options |= {name: settings[name] for name in ("region", "endpoint") if settings.get(name)}
-    else:
+    if kind == "https":
+        yield HTTPStore(address, **options)
+    elif kind == "gs":
         has_credentials = any(map(os.environ.get, _GOOGLE)) or _WELL_KNOWN.expanduser().is_file()
-    connection = client(ca, http=options.get("endpoint", "").startswith("http://"))
-    for anonymous in (False,) if has_credentials else (True, False):
-        yield store(bucket, **options, skip_signature=anonymous, client_options=connection, retry_config=retry)
+        for anonymous in (False,) if has_credentials else (True, False):
+            yield GCSStore(container, skip_signature=anonymous, **options)
+    elif kind == "s3":
+        keys = _profile()
+        has_credentials = bool(keys) or any(map(os.environ.get, _AMAZON))
+        options |= {**keys, **{name: value for name, value in settings.items() if value}}
+        for anonymous in (False,) if has_credentials else (True, False):
+            yield S3Store(container, skip_signature=anonymous, **options)
+    while kind == "blob":
+        # A provider, because AzureStore prefers an app in the environment to a signature. A signature is used until the
+        # service refuses it, because the clocks of two machines differ.
+        provider: Any = functools.partial(dict, sas_token=ask(), expires_at=None)
+        account = endpoint.rpartition("/")[2].partition(".")[0]
+        yield AzureStore(container, account_name=account, endpoint=endpoint, credential_provider=provider, **options)
 
 
 #: Variables that give credentials, as object_store reads them.

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from distdl_jupyter.core import tracking
+from distdl_jupyter.core import packages, tracking
 from distdl_jupyter.core.humanize import listing, plural, size
 from distdl_jupyter.core.machine import has_java, installed_version, requirement
 from distdl_jupyter.core.store import home
-from distdl_jupyter.data import packages
 from distdl_jupyter.environment.horovod import ConsoleProgress
 from distdl_jupyter.environment.inspection import Inspection, inspect_environment, run_program
 from distdl_jupyter.environment.toolchain import Mpi, find_mpi, missing_to_build, tensorflow_version

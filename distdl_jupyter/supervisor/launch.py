@@ -242,10 +242,11 @@ class Launch:
         spec, recorder = self._spec, self._recorder
         if not spec.data and not packages.missing(spec):
             return None
+        from distdl_jupyter.azure.identity import blob_service
         from distdl_jupyter.data.staging import JobStaging
 
         variables = {**spec.environment_variables, **self._secrets}
-        staging = JobStaging(spec, recorder.write, variables=variables, modules=modules)
+        staging = JobStaging(spec, recorder.write, blob_service, variables=variables, modules=modules)
         if not spec.data:
             return staging
         recorder.phase("stage", f"checking {plural(len(spec.data), 'data source')}")

@@ -366,12 +366,15 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
     """
     if not spec.outputs:
         return
+    from distdl_jupyter.azure.identity import blob_service
     from distdl_jupyter.data import outputs
 
     stop = threading.Event()
     place = outputs.url(spec)
     recorder.phase("collect", f"sending outputs to {place}")
-    call = call_in_background(lambda: outputs.deliver(recorder.folder, spec, with_log=failed, stopped=stop.is_set))
+    call = call_in_background(
+        lambda: outputs.deliver(recorder.folder, spec, blob_service, with_log=failed, stopped=stop.is_set)
+    )
     until: float | None = None
     while not wait([call], _TICK).done and (until is None or time.monotonic() < until):
         if until is None and canceled():

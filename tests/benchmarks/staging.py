@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.data.stager import RANGE, Stager, StdioChannel, parse_order
+from distdl_jupyter.data.stager import RANGE, Stager, StdioChannel
 from tests.azurite import install
 from tests.azurite.server import Azurite
 from tests.benchmarks import report
@@ -40,8 +40,8 @@ class Answering(StdioChannel):
     def send(self, message: dict[str, Any], *, last: bool = False) -> None:
         return
 
-    def ask(self, source: str, timeout: float) -> dict[str, Any]:
-        return {"sas": self._sas}
+    def ask(self, source: str) -> str:
+        return self._sas
 
 
 class Blobs:
@@ -52,10 +52,9 @@ class Blobs:
         self.size = sum(item[1] for item in items)
 
     def stage(self, folder: Path) -> None:
-        told = {"job": "bench", "node": 0, "base": str(folder), "workers": CONNECTIONS, "ca": Path(self.ca).read_text(),
-                "sources": [{"name": "x", "variable": "X", "kind": "blob", "address": self.address, "prefix": "",
-                             "items": self.items}]}  # fmt: skip
-        Stager(parse_order(told), Answering(self.sas)).run()
+        source = {"name": "x", "variable": "X", "kind": "blob", "address": self.address, "items": self.items}
+        order: dict[str, Any] = {"job": "bench", "base": str(folder), "workers": CONNECTIONS, "sources": [source]}
+        Stager(Answering(self.sas), ca=Path(self.ca).read_text(), **order).run()
 
     def sdk(self, folder: Path, *, checked: bool) -> None:
         """Several connections for one large blob after the other, or for many small blobs at a time."""

@@ -7,6 +7,7 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 
 from distdl_jupyter.azure import identity, settings
+from distdl_jupyter.azure.identity import blob_service
 from distdl_jupyter.core.data import source
 from distdl_jupyter.core.errors import DataUnavailable, NotSignedIn
 from distdl_jupyter.data import sources, stores
@@ -20,10 +21,10 @@ def container(blob):
     return found
 
 
-def signed(place, **more):
+def signed(place):
     one = source("train", place)
-    account = sources.account(one.account)
-    return sources.signature(account, one, blob=sources.list_blobs(account, one).single, **more)
+    account = blob_service(one.account)
+    return sources.signature(account, one, blob=sources.list_blobs(account, one).single)
 
 
 def read(container, sas, name):
@@ -65,7 +66,7 @@ def test_a_key_of_the_environment_is_not_used_without_a_sign_in(container, monke
     settings.change(credential="")
     identity.forget()
     with pytest.raises(NotSignedIn, match="Not signed in"):
-        sources.account("devstoreaccount1")
+        blob_service("devstoreaccount1")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_a_refusal_is_a_sentence_with_its_remedy(container, blob, blob_proxy, st
 def test_an_account_that_no_name_service_knows(blob):
     blob.blob_at("https://{account}.blob.invalid")
     one = source("train", "blob://nobody/data")
-    account = sources.account("nobody")
+    account = blob_service("nobody")
     account._config.retry_policy.total_retries = 0
     with pytest.raises(
         DataUnavailable, match=r"The name of the storage account cannot be resolved\. Check the account name"
@@ -103,7 +104,7 @@ def test_an_app_of_the_environment_is_not_asked_where_there_is_a_signature(conta
     sas = signed(container.place("cifar"))
     for name in ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID"):
         monkeypatch.setenv(name, "11111111-1111-1111-1111-111111111111")
-    opened = stores.access("train", "blob", address, ca=stores.certificates(), ask=lambda _: {"sas": sas})
+    opened = stores.Access("train", "blob", address, ask=lambda: sas)
     store = opened.use(lambda store: store)
     assert bytes(obstore.get(store, "cifar/a.bin").bytes()) == b"hello"
     with pytest.raises(stores._errors()):

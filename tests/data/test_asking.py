@@ -40,11 +40,11 @@ def test_a_default_of_the_kernel_counts_until_a_flag_is_given():
 )
 def test_the_limit_of_the_cache_is_a_number_of_bytes_with_or_without_a_unit(monkeypatch, given, limit):
     monkeypatch.setenv("DISTDL_DATA_CACHE_BYTES", given)
-    assert JobStaging(JobSpec(id=new_id(), name="n"), print).order(0)["limit_bytes"] == limit
+    assert JobStaging(JobSpec(id=new_id(), name="n"), print, print).order(0)["limit_bytes"] == limit
 
 
 def test_a_limit_of_the_cache_that_cannot_be_read_is_refused(monkeypatch):
     monkeypatch.setenv("DISTDL_DATA_CACHE_BYTES", "much")
     with pytest.raises(DataUnavailable, match="is 'much', but must be a number of bytes") as refused:
-        JobStaging(JobSpec(id=new_id(), name="n"), print).prepare()
+        JobStaging(JobSpec(id=new_id(), name="n"), print, print).prepare()
     assert refused.value.hint == "Set it to 50000000000 or 50 GB, or unset it."

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.data.stager import Order, Stager
-from distdl_jupyter.node.data_cache import Cache, Failure, Part, Tree, stamp
+from distdl_jupyter.data.stager import Stager
+from distdl_jupyter.node.data_cache import Cache, Failure, Part, Tree, forget, stamp
 from tests.data.stage import noise, reading, source
 
 MB = 2**20
@@ -60,7 +60,7 @@ def test_a_disk_too_full_lets_go_of_what_no_job_uses(stage, container, disk):
         told = source(container, name)
         last = stage.run(told, sas=reading(container), job=f"job-{name}", limit_bytes=99 * MB).staged()
         assert last["bytes"] == 4 * MB
-        stage.tell({"forget": f"job-{name}", "base": str(stage.base)}).end()
+        forget(f"job-{name}", str(stage.base))
     assert len(stage.left("")) == 2
 
 
@@ -72,7 +72,7 @@ def test_a_disk_that_fills_up_meanwhile_lets_go_of_what_no_job_uses(stage, conta
     place = disk(30 * MB)
     container.put("old", noise(8 * MB, 1), md5=False)
     stage.run(source(container, "old"), sas=reading(container), job="old", limit_bytes=99 * MB).staged()
-    stage.tell({"forget": "old", "base": str(stage.base)}).end()
+    forget("old", str(stage.base))
     container.put("large", noise(17 * MB), md5=False)
     slow = blob_proxy.add("/large", rate=8 * MB, times=1000)
     told = source(container, "large", address=blob_proxy.endpoint)
@@ -95,7 +95,7 @@ def unused(cache, name, size, used=0):
 
 def test_a_quota_that_is_used_up_lets_go_of_what_no_job_uses(tmp_path, monkeypatch):
     """``statvfs`` tells no quota, so it is met while a file is written."""
-    stager = Stager(Order(job="job", node=0, sources=[], base=str(tmp_path)), None)
+    stager = Stager(None, job="job", sources=[], base=str(tmp_path))
     cache = Cache(str(tmp_path))
     cache.prepare()
     old, write = unused(cache, "old", 5000), os.pwrite

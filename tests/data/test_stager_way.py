@@ -5,12 +5,10 @@ import select
 import socket
 import threading
 import time
-
-import pytest
+from concurrent.futures import ThreadPoolExecutor
 
 from distdl_jupyter.data import stores
 from distdl_jupyter.node.data_cache import Failure, masked
-from tests.conftest import wait_for
 from tests.data.stage import reading, source
 
 
@@ -80,8 +78,7 @@ def test_a_host_that_is_not_who_it_says_hears_no_signature(stage, container):
         told, sas=reading(container), environment={"HTTPS_PROXY": f"http://127.0.0.1:{tunnels.port}"}
     ).failed()
     tunnels.close()
-    said = "The certificate of account.blob.core.windows.net is not trusted (NotValidForName"
-    assert last["text"].startswith(said)
+    assert "from account.blob.core.windows.net is incomplete (its certificate is not trusted: NotValid" in last["text"]
 
 
 def test_signatures_stand_in_no_text():
@@ -90,33 +87,21 @@ def test_signatures_stand_in_no_text():
     assert "abc" not in str(Failure("see sig=abc", "or sig=abc")) + Failure("", "sig=abc").remedy
 
 
-@pytest.mark.parametrize("given", ["", "sv=1&sig=a b", "sv=1\r\nHost: evil", "sv=1#x", "é"])
-def test_what_would_change_the_request_is_no_signature(given):
-    access = stores.access("train", "blob", "https://host/account/c", ask=lambda timeout: {"sas": given})
-    with pytest.raises(Failure, match="The shared access signature is not valid"):
-        access.use(lambda store: store)
-
-
 def test_many_workers_ask_for_one_signature():
-    asked = []
+    asked, used, barrier = [], [], threading.Barrier(8)
 
-    def ask(timeout):
-        asked.append(timeout)
+    def ask():
+        asked.append("sv=1&sig=x")
         time.sleep(0.2)
-        return {"sas": "sv=1&sig=x"}
+        return asked[-1]
 
-    access = stores.access("train", "blob", "https://host/account/c", ask=ask)
-    threads = [threading.Thread(target=access.use, args=(lambda store: store,)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    wait_for(lambda: not any(thread.is_alive() for thread in threads))
-    assert len(asked) == 1
-    # of those who were refused with the same one, only the first has another one made
-    for _ in range(8):
-        access.replace(1, stores.StoreError(403, "AuthenticationFailed"))
-    assert (len(asked), access.number) == (2, 2)
+    def read(store):
+        used.append(store)
+        barrier.wait(20)
+        if store is used[0]:
+            raise ValueError("status code: 403")
 
-
-def test_certificates_have_to_be_some():
-    with pytest.raises(Failure, match="Cannot read the certificates of the staging order"):
-        stores.client("no certificate")
+    access = stores.Access("train", "blob", "https://host/account/c", ask=ask)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(access.use, [read] * 8))
+    assert len(asked) == 2  # one at first, and one for all who are refused with it

@@ -1,7 +1,6 @@
 """What is staged is what was stored, the second time it costs nothing, and no name leads out of its folder."""
 
 import io
-import json
 import os
 import stat
 import subprocess
@@ -12,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.clusters import package
+from distdl_jupyter.data.stager import Source, layout
 from distdl_jupyter.node import data_cache
+from distdl_jupyter.node.data_cache import Failure
 from tests.data.stage import noise, reading, source
 
 MB = 2**20
@@ -36,8 +37,8 @@ def test_files_small_and_large_arrive_as_they_were_stored(stage, container):
     container.put("cifar10/other", b"not asked for")
     run = stage.run(source(container, "cifar/"), sas=reading(container))
     last = run.staged()
-    folder = last["paths"]["DISTDL_DATA_TRAIN"]
-    assert stage.files(folder) == {name.removeprefix("cifar/"): data for name, data in stored.items()}
+    files = stage.files(last["paths"]["DISTDL_DATA_TRAIN"])
+    assert files == {name.removeprefix("cifar/"): data for name, data in stored.items()}
     size = sum(map(len, stored.values()))
     assert (last["bytes"], last["cached"]) == (size, 0)
     assert run.of("progress")[-1] == {
@@ -105,83 +106,45 @@ def test_hundreds_of_small_files_come_over_few_connections(stage, container, blo
     assert len(told) <= 4 * last["seconds"] + 2, "four messages a second, and one at the end"
 
 
-def test_names_with_blanks_letters_of_the_world_and_signs_arrive(stage, container):
-    names = [
-        "a b",
-        "ü/日本.txt",
-        "100%.csv",
-        "a%20b",
-        "q?x=1",
-        "h#1",
-        "plus+and&=",
-        "...",
-        "~x",
-        "semi;colon",
-    ]
-    for name in names:
+NAMES = ("a b", "ü/日本.txt", "100%.csv", "a%20b", "q?x=1", "h#1", "plus+and&=", "...", "~x", "semi;colon")
+
+
+def test_names_with_blanks_other_letters_and_signs_arrive_and_markers_become_folders(stage, container):
+    for name in (*NAMES, "d/e/file"):
         container.put(f"p/{name}", name.encode())
+    for marker in ("d", "d/e", "empty/"):
+        container.put(f"p/{marker}", b"", metadata={"hdi_isfolder": "true"})
     last = stage.run(source(container, "p"), sas=reading(container)).staged()
-    assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == {name: name.encode() for name in sorted(names)}
+    folder = Path(last["paths"]["DISTDL_DATA_TRAIN"])
+    assert stage.files(folder) == {name: name.encode() for name in (*NAMES, "d/e/file")}
+    assert (folder / "empty").is_dir()
+
+
+def of_names(*names, prefix="p", size=1):
+    items = [[name, size, "1", ""] for name in names]
+    return Source(name="train", variable="X", kind="blob", prefix=prefix, items=items)
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "p/../evil",
-        "p/..",
-        "p/a/../../evil",
-        "p//evil",
-        "p/a//b",
-        "p/./a",
-        "/etc/evil",
-        "q/evil",
-        "pevil",
-        "p/a\0b",
-        "p/new\nline",
-        "p/" + "x" * 256,
-    ],
-)
-def test_a_name_that_would_lead_out_is_refused_before_anything_is_asked(stage, container, name):
-    items = [["p/good", 1, "1", ""], [name, 1, "1", ""]]
-    run = stage.run(source(container, "p", items=items), sas=reading(container))
-    last = run.failed()
-    assert last["source"] == "train"
-    assert "object" in last["text"]
-    assert run.asked == 0
-    assert [path for path in stage.base.rglob("*") if path.is_file()] == []
-    assert list(stage.base.parent.rglob("evil")) == []
+    ["p/../evil", "p/..", "p/a/../../evil", "p//evil", "p/a//b", "p/./a", "/etc/evil", "q/evil", "pevil", "p/a\0b",
+     "p/new\nline", "p/" + "x" * 256],
+)  # fmt: skip
+def test_a_name_that_would_lead_out_is_refused(name):
+    with pytest.raises(Failure, match="The object ") as refused:
+        layout(of_names("p/good", name))
+    assert refused.value.source == "train"
 
 
-@pytest.mark.parametrize(
-    ("items", "text"),
-    [
-        ([["a", 1, "1", ""], ["a/b", 1, "1", ""]], "'a' would be both a file and a folder"),
-        ([["d/", 1, "1", ""]], "'d/' has the name of a folder but contains data"),
-    ],
-)
-def test_blobs_that_cannot_be_files_together_are_refused(stage, container, items, text):
-    assert text in stage.run(source(container, items=items)).failed()["text"]
+def test_objects_that_cannot_be_files_together_are_refused():
+    with pytest.raises(Failure, match="'a' would be both a file and a folder"):
+        layout(of_names("a", "a/b", prefix=""))
+    with pytest.raises(Failure, match="'d/' has the name of a folder but contains data"):
+        layout(of_names("d/", prefix=""))
 
 
-def test_markers_of_folders_become_folders_and_no_files(stage, container):
-    container.put("d/e/file", b"1")
-    for marker in ("d", "d/e", "empty/"):
-        container.put(marker, b"", metadata={"hdi_isfolder": "true"})
-    last = stage.run(source(container), sas=reading(container)).staged()
-    folder = Path(last["paths"]["DISTDL_DATA_TRAIN"])
-    assert stage.files(folder) == {"d/e/file": b"1"}
-    assert (folder / "empty").is_dir()
-
-
-def test_a_prefix_that_is_one_blob_becomes_a_folder_with_that_file(stage, container):
-    container.put("sets/train.csv", b"1,2")
-    last = stage.run(source(container, "sets/train.csv"), sas=reading(container)).staged()
-    assert stage.files(last["paths"]["DISTDL_DATA_TRAIN"]) == {"train.csv": b"1,2"}
-
-
-def test_nothing_to_stage_is_an_empty_folder(stage, container):
-    run = stage.run(source(container, items=[]))
-    assert list(Path(run.staged()["paths"]["DISTDL_DATA_TRAIN"]).iterdir()) == []
+def test_a_prefix_that_is_one_object_becomes_a_folder_with_that_file():
+    assert list(layout(of_names("sets/train.csv", prefix="sets/train.csv"))[0]) == ["train.csv"]
 
 
 def test_a_path_is_used_in_its_place_when_it_is_the_same_folder(stage, tmp_path):
@@ -196,38 +159,6 @@ def test_a_path_is_used_in_its_place_when_it_is_the_same_folder(stage, tmp_path)
     assert "has different files on this node" in stage.run(told).failed()["text"]
     missing = {**told, "path": str(tmp_path / "nowhere")}
     assert stage.run(missing).failed()["text"] == f"{tmp_path / 'nowhere'} does not exist on this node."
-
-
-def test_a_job_that_is_forgotten_leaves_the_cache(stage, container):
-    container.put("a", b"1")
-    for node in (0, 1):
-        stage.run(source(container), sas=reading(container), node=node).staged()
-    assert sorted(path.name for path in (stage.base / "staged" / "job-1").iterdir()) == ["0", "1"]
-    for _ in range(2):
-        run = stage.tell({"forget": "job-1", "base": str(stage.base)})
-        assert run.end() == {"type": "forgotten", "job": "job-1"}
-    assert list((stage.base / "staged").iterdir()) == []
-    assert stage.run(source(container), sas=reading(container), job="job-2").staged()["bytes"] == 0
-
-
-@pytest.mark.parametrize("job", ["..", "../x", "a/b", "", ".hidden"])
-def test_an_id_that_would_lead_out_is_refused(stage, job):
-    assert "is not a valid job ID" in stage.run(job=job).failed()["text"]
-    assert "is not a valid job ID" in stage.tell({"forget": job, "base": str(stage.base)}).failed()["text"]
-
-
-def test_an_order_that_is_no_json_is_said_so(stage):
-    run = stage.tell({})
-    assert run.end()["type"] == "failed"
-    done = subprocess.run(
-        [sys.executable, "-m", "distdl_jupyter.data.stager"], input=b"{", capture_output=True, check=False
-    )
-    assert (done.returncode, json.loads(done.stdout)["text"]) == (1, "The staging order is not valid JSON.")
-
-
-@pytest.mark.parametrize("order", [None, [], {"job": "j"}, {"job": "j", "sources": [{"name": "x"}]}])
-def test_an_order_that_cannot_be_read_is_said_so(stage, order):
-    assert "The staging order is invalid" in stage.tell(order).failed()["text"]
 
 
 def test_what_is_copied_to_other_hosts_holds_all_of_it_and_needs_nothing_else(stage, container, tmp_path):
