@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import atexit
 import json
-import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from distdl_jupyter.capture import CapturedCode, capture_cell
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
+from tests.worker import ranks
 
 
 class Notebook:
@@ -60,16 +58,6 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebo
             del sys.modules[name]
 
 
-@dataclass
-class Ran:
-    """How a rank ended: exit code, output, and its value when it has one."""
-
-    code: int
-    out: str
-    err: str
-    value: Any = None
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> JobStore:
     return JobStore(tmp_path / "home")
@@ -88,39 +76,15 @@ def written(store: JobStore) -> Callable[[CapturedCode], JobFolder]:
 
 
 @pytest.fixture
-def rank(written: Callable[[CapturedCode], JobFolder]) -> Callable[..., Ran]:
-    """Run a draft in one real rank."""
+def rank(written: Callable[[CapturedCode], JobFolder]) -> Callable[..., ranks.Ended]:
+    """Run a draft in one real rank; ``value`` of the result is what its code returned."""
 
-    def run(draft: CapturedCode, *, check: bool = True) -> Ran:
+    def run(draft: CapturedCode) -> ranks.Ended:
         folder = written(draft)
-        environment = {
-            **os.environ,
-            "DISTDL_JOB_ID": folder.id,
-            "DISTDL_JOB_DIR": str(folder.path),
-            "DISTDL_NONCE": "5eed",
-            "DISTDL_RANK": "0",
-            "DISTDL_WORLD_SIZE": "1",
-            "DISTDL_LOCAL_RANK": "0",
-            "DISTDL_LOCAL_SIZE": "1",
-            "DISTDL_NODE_RANK": "0",
-            "DISTDL_NODE_COUNT": "1",
-            "DISTDL_HOST": "here",
-        }
-        done = subprocess.run(
-            [sys.executable, "-m", "distdl_jupyter.worker"],
-            env=environment,
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        value = None
-        if folder.result(0).exists():
-            value = pickle.loads(folder.result(0).read_bytes())
-        if check:
-            assert done.returncode == 0, done.stdout + done.stderr
-        return Ran(done.returncode, done.stdout, done.stderr, value)
+        ended = ranks.run(folder)
+        assert ended.code == 0, ended.out + ended.err
+        ended.value = pickle.loads(folder.result(0).read_bytes()) if folder.result(0).exists() else None
+        return ended
 
     return run
 

@@ -1,21 +1,16 @@
 """Cells captured from a real shell and run in a real rank."""
 
-import json
-import pickle
-import stat
-
 import pytest
 
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import TIMES
-from tests.capture.conftest import payload_of
 
 
 def listed(draft):
     return {one.name: (one.kind, one.detail) for one in draft.captured}
 
 
-def test_what_the_cell_uses_travels_and_is_listed(notebook, rank):
+def test_names_that_the_cell_uses_are_sent_and_listed(notebook, rank):
     notebook.run("import numpy as np\nunused = 1\nepochs = 100\ndigits = np.zeros((1797, 64))")
     notebook.run("class DigitsCNN:\n    def width(self):\n        return digits.shape[1]")
     notebook.run("def batches(n):\n    return [DigitsCNN().width()] * n")
@@ -86,7 +81,7 @@ def test_closures_partials_methods_and_lambdas(notebook, rank):
     assert rank(draft).value == (16, 16, 20, 13, 11, 17)
 
 
-def test_what_ipython_puts_in_place_of_python_stays_behind(notebook, rank, tmp_path):
+def test_ipythons_replacements_are_not_sent(notebook, rank, tmp_path):
     notebook.run(
         "import sys, logging\n"
         "def read(): return open('/dev/null').read()\n"
@@ -107,39 +102,7 @@ def test_what_ipython_puts_in_place_of_python_stays_behind(notebook, rank, tmp_p
     assert "3\n" in done.out
 
 
-def test_a_traceback_shows_the_lines_of_both_cells(notebook, rank):
-    notebook.run("\n\n# a comment\ndef deep(x):\n    return {}[x]")
-    draft = notebook.capture("\nk = 'label'\ndeep(k)", notebook="/x/quickstart.ipynb")
-    assert draft.payload_json["filename"] == "<cell 7 of quickstart.ipynb>"
-    done = rank(draft, check=False)
-    assert done.code == 1
-    assert 'File "Cell [7] in quickstart.ipynb", line 4' in done.err
-    assert 'File "Cell [1] in quickstart.ipynb", line 5, in deep' in done.err
-    assert "return {}[x]" in done.err
-
-
-def test_payload_files_are_private_and_complete(notebook, written):
-    notebook.run("a = [1]\nb = (a, 2)")
-    folder = written(notebook.capture("b"))
-    assert stat.S_IMODE(folder.payload.stat().st_mode) == 0o600
-    assert stat.S_IMODE((folder.path / "payload.json").stat().st_mode) == 0o600
-    data = payload_of(folder)
-    assert data["format"] == 1
-    assert data["names"] == ["b"]
-    assert data["working_directory"] == data["path"][0]
-    assert data["sources"]["<cell 7>"] == {"text": "b", "label": "Cell [7]", "cell": 7, "first_line": 2}
-    assert pickle.loads(folder.payload.read_bytes()) == ([1], 2)
-
-
-def test_a_draft_can_be_written_twice_and_keeps_large_values_on_disk(notebook, written):
-    notebook.run("import numpy as np\nbig = np.ones(9_000_000)")
-    draft = notebook.capture("big")
-    first, second = written(draft), written(draft)
-    assert first.payload.stat().st_size == second.payload.stat().st_size > 72_000_000
-    assert first.payload.read_bytes()[-1000:] == second.payload.read_bytes()[-1000:]
-
-
-def test_cuda_streams_generators_and_files_are_named_all_at_once(notebook):
+def test_all_values_that_cannot_be_sent_are_named_at_once(notebook):
     notebook.run("g = (i for i in [1])\nimport threading, io\nlock = threading.Lock()\ndef use(): return lock")
     with pytest.raises(InvalidSpec) as caught:
         notebook.capture("use(), g, lock")
@@ -166,16 +129,7 @@ def test_the_place_inside_a_value_is_named(notebook):
     notebook["model"].body[0].stream.close()
 
 
-def test_no_value_of_a_secret_is_told(notebook, written):
-    notebook.run("api_key = 'sk-123456'\nhf_token = b'abcdef'\npassword = 7")
-    draft = notebook.capture("(api_key, hf_token, password)")
-    assert listed(draft) == {"api_key": ("value", "str"), "hf_token": ("value", "bytes"), "password": ("value", "int")}
-    told = json.dumps([draft.payload_json, repr(draft), repr(draft.captured)])
-    for secret in ("sk-123456", "abcdef"):
-        assert secret not in told
-
-
-def test_modules_imported_in_the_notebook_travel_by_name(notebook, rank):
+def test_imported_modules_are_sent_by_name(notebook, rank):
     notebook.run(
         "import numpy as np\nfrom collections import OrderedDict as OD\nfrom math import floor\nimport os.path"
     )
@@ -202,23 +156,7 @@ def test_details_of_common_values(notebook):
     }  # fmt: skip
 
 
-def test_numbers_are_noted(notebook):
-    notebook.run("batch_size = 32\nlr = 0.01\nflag = True\nname = 'x'")
-    assert notebook.capture("batch_size, lr, flag, name").numbers == {"batch_size": 32, "lr": 0.01}
-
-
-def test_a_rank_needs_nothing_of_this_room(notebook, rank):
-    notebook.run(
-        "import functools, sys\n@functools.lru_cache\ndef cached():\n"
-        "    try: get_ipython()\n    except NameError: return 1"
-    )
-    value = rank(
-        notebook.capture("(cached(), [m for m in sys.modules if m.startswith('distdl_jupyter.capture')])")
-    ).value
-    assert value == (1, [])
-
-
-def test_what_pickle_would_only_name_is_refused(notebook):
+def test_objects_pickled_by_name_only_are_refused(notebook):
     notebook.run("import typing\nP = typing.ParamSpec('P')\nT = typing.TypeVar('T')")
     assert notebook.capture("T").captured
     notebook.run(
@@ -228,7 +166,7 @@ def test_what_pickle_would_only_name_is_refused(notebook):
         notebook.capture("named()")
 
 
-def test_submodules_come_along(notebook, rank):
+def test_submodules_are_imported(notebook, rank):
     notebook.run("import xml.etree.ElementTree, logging.handlers as lh, concurrent.futures\nimport os.path")
     code = "(xml.etree.ElementTree.fromstring('<a/>').tag, lh.BufferingHandler.__name__, os.path.sep)"
     assert rank(notebook.capture(code)).value == ("a", "BufferingHandler", "/")

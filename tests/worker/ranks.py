@@ -1,4 +1,4 @@
-"""Starts real ranks, each in its own process, from a job folder written by hand, and reads what they print."""
+"""Start real ranks in processes of their own from a handwritten job folder, and parse what they print."""
 
 import json
 import os
@@ -52,7 +52,7 @@ class Ended:
     """What a rank that ended has left behind."""
 
     def __init__(self, code, out, err):
-        self.code, self.err = code, err.decode()
+        self.code, self.err, self.value = code, err.decode(), None
         self.reports, texts = [], []
         for line in out.split(b"\n"):
             text, report = protocol.split(line, NONCE)

@@ -1,4 +1,4 @@
-"""Errors of real ranks as data: the cell's line, whose code each frame is, the values there, and one hint."""
+"""Errors of real ranks: the line of the cell, the owner of each frame, values and a hint."""
 
 import errno
 import json
@@ -35,7 +35,7 @@ class Batch:
 """
 
 
-def test_the_cell_s_line_is_found_below_a_magic_line(folder):
+def test_an_error_has_the_cells_line_below_a_magic_line_and_a_clean_traceback(folder):
     """Line 11 of the notebook's cell is line 10 of its code, because the magic line stands above."""
     (folder.path / "code" / "shards.py").write_text(SHARDS)
     ended = ranks.run(folder.cell(TRAINING, first_line=2))
@@ -64,12 +64,8 @@ def test_the_cell_s_line_is_found_below_a_magic_line(folder):
     assert error["hint"] == "The keys of `batch` are image and target."
     assert error["causes"] == []
     assert ended.reports[0]["t"] <= error["time"] <= ended.result["t"] + 1
-
-
-def test_the_printed_traceback_shows_the_cell_and_not_the_worker(folder):
-    (folder.path / "code" / "shards.py").write_text(SHARDS)
-    ended = ranks.run(folder.cell(TRAINING, first_line=2))
-    assert ended.err == ended.error["traceback"]
+    # The printed traceback shows the cell and not the worker.
+    assert ended.err == error["traceback"]
     lines = ended.err.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[1] == '  File "Cell [7] in quickstart.ipynb", line 11, in <module>'
@@ -100,14 +96,6 @@ def test_a_function_of_another_cell_is_shown_in_its_own_cell(folder):
     assert 'File "Cell [3] in quickstart.ipynb", line 2, in divide\n    return a / b' in ended.err
 
 
-def test_a_syntax_error_is_shown_in_the_cell(folder):
-    ended = ranks.run(folder.cell("x = 1\ny = = 2\n", first_line=2))
-    assert ended.error["type"] == "SyntaxError"
-    frame = ended.error["frames"][-1]
-    assert (frame["kind"], frame["line"]) == ("cell", 3)
-    assert 'File "Cell [7] in quickstart.ipynb", line 3\n    y = = 2' in ended.err
-
-
 def test_a_script_s_error_has_its_own_frames_only(folder, tmp_path):
     script = tmp_path / "train.py"
     script.write_text("def main(path):\n    return open(path)\n\nmain('data/missing.csv')\n")
@@ -128,7 +116,7 @@ def test_library_frames_are_told_apart(folder):
     assert ended.error["frames"][-1]["source"] == []
 
 
-def test_causes_are_told(folder):
+def test_causes_are_reported(folder):
     code = "try:\n    {}['x']\nexcept KeyError as error:\n    raise RuntimeError('no shard') from error"
     ended = ranks.run(folder.cell(code))
     assert ended.error["type"] == "RuntimeError"
@@ -162,22 +150,10 @@ raise Odd(slow)
     assert ended.error["values"] == [["slow", "Slow"]]
 
 
-def test_secrets_of_the_environment_are_not_told(folder):
-    code = "import os\nkept = os.environ['STORE_TOKEN']\nraise ValueError('refused: ' + kept)"
-    ended = ranks.run(folder.cell(code), STORE_TOKEN="s3cr3t-value")
-    assert "s3cr3t-value" not in json.dumps(ended.reports) + ended.err
-    assert ended.error["message"] == "refused: •••"
-    assert ["kept", "'•••'"] in ended.error["values"]
-
-
 HINTS = {
     "a mapping's keys": (
         "config = {'lr': 0.1, 'epochs': 3, 'batch': 32}\nconfig['epoch']",
         "The keys of `config` are lr, epochs and batch.",
-    ),
-    "a mapping with many keys": (
-        "rows = {n: n for n in range(1000)}\nrows[-1]",
-        "The keys of `rows` are 0, 1, 2, 3, 4, 5, 6, 7 and 992 more.",
     ),
     "an empty mapping": ("rows = {}\nrows['a']", "`rows` is empty."),
     "an attribute's keys": (
@@ -185,14 +161,6 @@ HINTS = {
         "The only key of `self.parts` is a.",
     ),
     "an index": ("labels = [1, 2, 3]\ni = 3\nlabels[i]", "`labels` has 3 elements, but the index is 3."),
-    "an array's index": (
-        "import numpy as np\nx = np.zeros((5, 2))\nx[7]",
-        "`x` has 5 elements, but the index is 7.",
-    ),
-    "a layer": (
-        "import torch\nfc = torch.nn.Linear(128, 10)\nx = torch.ones(32, 64)\nfc(x)",
-        "`fc` expects 128 features, but `x` (32 \N{MULTIPLICATION SIGN} 64) has 64.",
-    ),
     "a layer of a model": (
         textwrap.dedent("""
             import torch

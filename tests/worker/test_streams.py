@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 
@@ -71,40 +70,7 @@ def test_a_rank_that_ignores_the_request_is_ended(folder, pipes):
     ranks.end(process)
 
 
-def test_processes_of_the_rank_do_not_hold_the_lifeline(folder, pipes):
-    """Its reading end is no inheritable descriptor: only writers count, and a rank holds none."""
-    path, opened = pipes
-    code = "import subprocess, time\nsubprocess.Popen(['sleep', '5'])\nprint('now it sleeps')\ntime.sleep(600)"
-    process = ranks.start(folder.cell(code), DISTDL_PIPES=str(path))
-    until_said(opened["rank-0.out"], b"now it sleeps")
-    os.close(opened.pop("alive"))
-    assert process.wait(timeout=60) == -signal.SIGTERM
-    ranks.end(process)
-
-
 # what is printed ------------------------------------------------------------------------------
-
-
-def writes(folder, code):
-    """Return what each write of a rank brought, for its standard output: packets keep them apart."""
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    process = ranks.start(folder.cell(f"import os, sys, time\n{code}"), stdout=its, stderr=subprocess.DEVNULL)
-    its.close()
-    found = []
-    while piece := ours.recv(1 << 20):
-        if not piece.startswith(b"\x1e"):
-            found.append(piece)
-    ours.close()
-    process.wait(timeout=60)
-    return found
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="macOS has no packets between its own processes")
-def test_a_print_is_one_write_whatever_it_is_made_of(folder):
-    assert writes(folder, "for n in (1, 2): print('step', n, 'loss', 0.5)") == [
-        b"step 1 loss 0.5\n",
-        b"step 2 loss 0.5\n",
-    ]
 
 
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 11)", "os.abort()"])
@@ -125,28 +91,6 @@ def test_text_without_a_line_s_end_is_written_too(folder, pipes):
     os.close(opened.pop("alive"))
     assert process.wait(timeout=60) == -signal.SIGTERM
     ranks.end(process)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
-def test_an_idle_rank_wakes_no_more_than_it_must(folder):
-    code = """
-import os, time
-from pathlib import Path
-
-def wakes():
-    found = 0
-    for task in Path("/proc/self/task").iterdir():
-        if int(task.name) != os.getpid():
-            lines = (task / "status").read_text().splitlines()
-            found += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary"))
-    return found
-
-time.sleep(2)
-before = wakes()
-time.sleep(3)
-print(wakes() - before)
-"""
-    assert int(ranks.run(folder.cell(code)).out) < 13
 
 
 def test_a_forked_child_does_not_repeat_what_was_not_flushed(folder):
@@ -202,49 +146,6 @@ def test_fork_while_text_is_flushed_leaves_the_child_able_to_print():
     assert done.returncode == 0, done
     assert "of the child\n" in done.stdout
     assert "and of the parent\n" in done.stdout
-
-
-FORKS_WITHIN_A_WRITE = """
-import io, os, signal, sys, threading
-
-class Raw(io.FileIO):
-    def write(self, data):
-        if threading.current_thread() is threading.main_thread() and not children:
-            # As the handler of a signal that cuts a write short: this thread has the stream's lock.
-            assert begun.wait(30)
-            children.append(os.fork())
-        return super().write(data)
-
-children, begun = [], threading.Event()
-io.FileIO = Raw
-
-from distdl_jupyter.worker import streams
-streams.PARTIAL, streams.INTERRUPTED = 0.001, 0.1
-streams.adopt(None, 0)
-flush = sys.stdout.flush
-
-def seen():
-    if threading.current_thread().name == "distdl-lifeline":
-        begun.set()
-    flush()
-
-sys.stdout.flush = seen
-print("a line")
-signal.alarm(10)
-if children == [0]:
-    print("of the child")
-    os._exit(0)
-os._exit(os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) % 256)
-"""
-
-
-def test_fork_in_the_middle_of_a_write_waits_for_no_flush():
-    # Python 3.12 warns of a fork beside threads, and that warning is a write, too.
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKS_WITHIN_A_WRITE], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done
-    assert sorted(done.stdout.splitlines()) == ["a line", "a line", "of the child"]
 
 
 def test_a_write_that_a_signal_cuts_short_goes_on(folder, pipes):
