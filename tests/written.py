@@ -1,4 +1,4 @@
-"""All that was written of a job, for tests that look at both of its files."""
+"""What was written about a job: its events, the lines of its log, and its notes."""
 
 from distdl_jupyter.core import events, logfile
 
@@ -16,3 +16,8 @@ def lines(folder):
 def all_written(folder):
     """Events and lines of the log in the order of their times; of one time the events come first."""
     return sorted(events_of(folder) + lines(folder), key=lambda one: one["t"])
+
+
+def notes(job, code):
+    """Return the texts of a job's notes with this code."""
+    return [note["text"] for note in job.view().notes if note.get("code") == code]

@@ -1,4 +1,4 @@
-"""A running job whose ranks train without each other is noticed; one that communicates rarely is not."""
+"""A note names ranks that train without communicating; ranks that communicate rarely get none."""
 
 import contextlib
 import importlib.util
@@ -6,7 +6,7 @@ import importlib.util
 import pytest
 
 from distdl_jupyter import submit
-from tests.conftest import wait_for
+from tests.written import notes
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -45,14 +45,10 @@ def train(way, steps, seconds=0.0):
     return os.environ["DISTDL_RANK"]
 
 
-def notes(job):
-    return [note["text"] for note in job.view().notes if note.get("code") == "no-communication"]
-
-
 def run(way, steps, **options):
     job = submit(train, (way, steps), **{"process_count_per_node": 2, "distributed_backend": "torch", **options})
     job.results(timeout=120)
-    return notes(job)
+    return notes(job, "no-communication")
 
 
 @pytest.mark.parametrize(
@@ -73,16 +69,6 @@ def test_ranks_that_communicate_rarely_or_only_at_the_start_get_none(way):
 
 def test_one_process_gets_none():
     assert run("none", 25, process_count_per_node=1) == []
-
-
-def test_note_comes_while_the_job_runs():
-    job = submit(train, ("none", 2000, 0.05), process_count_per_node=2, distributed_backend="torch")
-    try:
-        wait_for(lambda: notes(job), 60, "the note")
-        assert not job.state.ended
-    finally:
-        job.cancel(now=True)
-        job.wait(30)
 
 
 @pytest.mark.full

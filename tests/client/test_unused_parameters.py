@@ -1,4 +1,4 @@
-"""A parameter of a DistributedDataParallel model without a gradient is named, with the step, the line and a remedy."""
+"""A DistributedDataParallel parameter without a gradient is named with the step, the line and a fix."""
 
 import importlib.util
 import inspect
@@ -7,6 +7,7 @@ import pytest
 
 from distdl_jupyter import submit
 from tests.conftest import wait_for
+from tests.written import notes
 
 pytestmark = pytest.mark.timeout(200)
 OPTIONS = {"process_count_per_node": 2, "distributed_backend": "torch"}
@@ -51,74 +52,60 @@ def failure(*arguments, **options):
     job = submit(train, arguments, options, **OPTIONS).wait(120)
     found = job.view().failure
     assert found is not None
-    assert notes(job) == [], "the failure says it"
+    assert notes(job, "unused-parameters") == [], "the failure says it"
     return found
-
-
-def notes(job):
-    return [note["text"] for note in job.view().notes if note["code"] == "unused-parameters"]
 
 
 def place(step):
     return f"in step {step} (tests/client/test_unused_parameters.py, line {inspect.getsourcelines(train)[1] + LINE})"
 
 
-def test_parameters_that_no_rank_uses_are_named():
-    found = failure(lambda _rank, _step: False)
-    assert found.code == "unused-parameters"
-    assert found.error["hint"] == (
-        f"`aux.weight`, `aux.bias` got no gradient {place(1)}. Pass find_unused_parameters=True to "
-        "DistributedDataParallel, or add 0 * aux(x).sum() to the loss."
-    )
+@pytest.mark.parametrize(
+    ("arguments", "options", "names", "step", "remedy"),
+    [
+        ((lambda _rank, _step: False,), {}, "`aux.weight`, `aux.bias`", 1, "or add 0 * aux(x).sum() to the loss."),
+        ((lambda rank, step: rank == 0 or step < 2, 5), {}, "`aux.weight`, `aux.bias`", 3, "find_unused_parameters"),
+        ((lambda _rank, _step: "no scale",), {}, "`scale`, `aux.weight`, `aux.bias`", 1,
+         "add 0 * sum(p.sum() for p in model.parameters()) to the loss"),
+        ((lambda _rank, _step: True,), {"frozen": True}, "`aux.weight`, `aux.bias`", 1, "requires_grad"),
+    ],
+    ids=["used by no rank", "not used by one rank in a later step", "in several layers", "frozen after wrapping"],
+)  # fmt: skip
+def test_parameters_without_a_gradient_are_named_with_step_line_and_remedy(arguments, options, names, step, remedy):
+    failed = failure(*arguments, **options)
+    assert failed.code == "unused-parameters"
+    assert f"{names} got no gradient {place(step)}" in failed.error["hint"]
+    assert remedy in failed.error["hint"]
 
 
-def test_parameters_that_one_rank_does_not_use_in_a_later_step_are_named():
-    found = failure(lambda rank, step: rank == 0 or step < 2, 5)
-    assert (found.code, found.rank) == ("unused-parameters", 1)
-    assert f"`aux.weight`, `aux.bias` got no gradient {place(3)}" in found.error["hint"]
-
-
-def test_a_parameter_of_the_model_itself_and_those_of_several_layers_have_their_own_remedies():
-    found = failure(lambda _rank, _step: "no scale")
-    assert "`scale`, `aux.weight`, `aux.bias` got" in found.error["hint"]
-    assert "add 0 * sum(p.sum() for p in model.parameters()) to the loss" in found.error["hint"]
-
-
-def test_layers_frozen_after_the_model_was_wrapped_are_named():
-    found = failure(lambda _rank, _step: True, frozen=True)
-    assert found.code == "unused-parameters"
-    assert "`aux.weight`, `aux.bias` got no gradient" in found.error["hint"]
-    assert "requires_grad" in found.error["hint"]
-
-
-def test_a_static_graph_that_changes_is_told_from_one_that_does_not():
+def test_only_a_static_graph_that_changes_fails():
     found = failure(lambda _rank, step: step != 1, static_graph=True)
     assert found.code == "unused-parameters"
     assert f"`aux.weight`, `aux.bias` got no gradient {place(2)}, but did in step 1" in found.error["hint"]
     assert "static_graph" in found.error["hint"]
     job = submit(train, (lambda rank, _step: rank == 0,), {"static_graph": True}, **OPTIONS)
     assert job.results(timeout=120) == [0, 1]
-    assert notes(job) == []
+    assert notes(job, "unused-parameters") == []
 
 
-def test_nothing_is_said_where_torch_looks_for_unused_parameters():
+def test_no_note_with_find_unused_parameters():
     job = submit(train, (lambda rank, step: rank == step,), {"find_unused_parameters": True}, **OPTIONS)
     assert job.results(timeout=120) == [0, 1]
-    assert notes(job) == []
+    assert notes(job, "unused-parameters") == []
 
 
-def test_a_job_of_one_step_which_torch_lets_pass_gets_a_note():
+def test_a_job_of_one_step_gets_a_note():
     job = submit(train, (lambda _rank, _step: False, 1), **OPTIONS)
     assert job.results(timeout=120) == [0, 1]
-    (text,) = notes(job)
+    (text,) = notes(job, "unused-parameters")
     assert f"`aux.weight`, `aux.bias` got no gradient {place(1)}" in text
 
 
 def test_a_rank_that_the_others_wait_for_gets_a_note_while_the_job_hangs():
     job = submit(train, (lambda rank, _step: rank == 0,), {"barrier": True}, **OPTIONS)
     try:
-        wait_for(lambda: notes(job), 60, "the note")
-        assert f"`aux.weight`, `aux.bias` got no gradient {place(1)}" in notes(job)[0]
+        wait_for(lambda: notes(job, "unused-parameters"), 60, "the note")
+        assert f"`aux.weight`, `aux.bias` got no gradient {place(1)}" in notes(job, "unused-parameters")[0]
         assert not job.state.ended
     finally:
         job.cancel(now=True)
@@ -147,7 +134,7 @@ def train_with_lightning():
 
 @pytest.mark.full
 @pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="not installed: lightning")
-def test_lightning_whose_own_error_has_no_parameters_gets_names_and_its_own_setting():
+def test_lightning_errors_get_the_names_and_lightnings_own_setting():
     found = submit(train_with_lightning, **OPTIONS).wait(160).view().failure
     assert found.code == "unused-parameters"
     assert "`aux.weight`, `aux.bias` got no gradient in step 1" in found.error["hint"]
