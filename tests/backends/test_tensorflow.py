@@ -7,11 +7,10 @@ import pytest
 
 from distdl_jupyter.api.submit_process import submit_source
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.registry import backend
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.store import JobStore
+from tests.written import events_of
 
 FIT = """
     import os
@@ -39,10 +38,6 @@ def plan(*places, processes=2):
 
 def submit(code, **options):
     return submit_source(textwrap.dedent(code).strip(), options={"distributed_backend": "tensorflow", **options})
-
-
-def events(job, kind):
-    return [event for event in read_all(JobStore().find(job.id).events)[0] if event["type"] == kind]
 
 
 def test_every_rank_is_a_worker_at_a_port_of_its_own_node():
@@ -75,19 +70,11 @@ def test_fit_of_keras_2_trains_one_model_on_two_emulated_nodes_and_its_curve_arr
     assert results[0]["weights"] == results[1]["weights"]
     view = job.view()
     assert {rank.rank: rank.host for rank in view.ranks} == {0: "node-0", 1: "node-1"}
-    losses = {rank: [event["values"]["loss"] for event in metrics(job, rank)] for rank in range(2)}
+    steps = job.metrics().sort_values("step")
+    losses = {rank: steps[steps["rank"] == rank]["loss"].tolist() for rank in range(2)}
     assert len(losses[0]) == 8, "one for each batch"
     assert losses[0] == losses[1], "what Keras reports is the mean over the workers"
     assert losses[0][-1] < losses[0][0]
-    assert [event["status"] for event in events(job, "rank") if event["status"] == "ready"] == ["ready"] * 2
+    statuses = [event["status"] for event in events_of(job.folder) if event["type"] == "rank"]
+    assert statuses.count("ready") == 2
     assert [(row.step, row.rank) for row in job.time().rows] == [(step, rank) for step in range(8) for rank in (0, 1)]
-
-
-def metrics(job, rank):
-    """Return the steps of one rank, however many lines they are kept in."""
-    found = [event for event in events(job, "metric") if event["rank"] == rank]
-    for event in events(job, "metrics"):
-        if event["rank"] == rank:
-            found += [{"step": row[0], "values": dict(zip(event["names"], row[1:], strict=True))}
-                      for row in event["rows"]]  # fmt: skip
-    return sorted(found, key=lambda one: one["step"])

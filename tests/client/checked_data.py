@@ -33,26 +33,8 @@ def file_of_rank(rank, _size):
     return samples(rank, 24)
 
 
-def random_part(rank, size):
-    import torch
-
-    parts = [48 // size] * size
-    return torch.utils.data.random_split(samples(0), parts, generator=torch.Generator().manual_seed(1))[rank]
-
-
-def block(rank, size):
-    import torch
-
-    part = 48 // size
-    return torch.utils.data.Subset(samples(0), range(part * rank, part * (rank + 1)))
-
-
 def uneven(rank, _size):
     return samples(0)[:16] if rank == 0 else samples(0)[16:]
-
-
-def many(rank, _size):
-    return samples(rank, 4000)
 
 
 def shuffled(rank, _size):
@@ -95,13 +77,6 @@ def noisy(rank, _size):
             return self.samples[at] + 0.1 * torch.randn(5)
 
     return Noisy()
-
-
-def noisy_by_rank(rank, size):
-    import torch
-
-    torch.manual_seed(rank)
-    return noisy(rank, size)
 
 
 def accumulates(mistake, steps=12):

@@ -9,6 +9,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.jobs import client, rerun
 from tests.conftest import wait_for
+from tests.written import notes
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -76,7 +77,7 @@ def test_a_job_forks_from_one_of_its_checkpoints_while_it_runs_and_afterwards():
 
 
 def _from_start(job):
-    return [note["text"] for note in job.view().notes if note["code"] == "rerun-from-start"]
+    return notes(job, "rerun-from-start")
 
 
 def test_a_rerun_of_a_job_that_continued_another_says_that_it_begins_at_step_0():

@@ -1,4 +1,4 @@
-"""A profile of a running job: real ranks with a known slow operator and a rank that comes late to each all-reduce."""
+"""Profile a running job whose slowest operator and slow rank are known."""
 
 import os
 import signal
@@ -24,7 +24,10 @@ def idle(seconds):
     time.sleep(seconds)
 
 
-def recorded(backend, tmp_path):
+@pytest.mark.parametrize(
+    "backend", ["torch", *(pytest.param(name, marks=pytest.mark.full) for name in ("horovod-gloo", "horovod-mpi"))]
+)
+def test_ranks_record_the_same_steps(tmp_path, backend):
     job = client.submit(train, (backend,), distributed_backend=backend, process_count_per_node=2)
     try:
         found = begun(job).profile(4, timeout=120)
@@ -49,18 +52,8 @@ def recorded(backend, tmp_path):
     check(found, backend)
 
 
-def test_torch_ranks_record_the_same_steps(tmp_path):
-    recorded("torch", tmp_path)
-
-
 @pytest.mark.full
-@pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi"])
-def test_horovod_ranks_record_the_same_steps(tmp_path, backend):
-    recorded(backend, tmp_path)
-
-
-@pytest.mark.full
-def test_a_rank_that_makes_no_step_is_said_in_a_sentence():
+def test_a_job_without_steps_has_no_profile():
     job = client.submit(idle, (120,))
     try:
         wait_for(lambda: job.view().ranks[0].last_step == 1, 60, "a report")
@@ -77,7 +70,7 @@ def test_a_rank_that_makes_no_step_is_said_in_a_sentence():
 
 @pytest.mark.full
 @pytest.mark.parametrize("how", ["cancel", "kill"])
-def test_an_end_in_the_middle_leaves_no_half_profile(how):
+def test_a_job_that_ends_while_recording_leaves_no_incomplete_profile(how):
     job = client.submit(train, ("torch", 1.0), distributed_backend="torch", process_count_per_node=2)
     begun(job).ask_profile(50)
     wait_for(lambda: [one for one in job.view().profiles if one.status == "recording"], 60, "recording")

@@ -33,14 +33,14 @@ pytestmark = pytest.mark.timeout(300)
         ({"seconds": 0}, "seconds"), ({"np": 4}, "np"), ({"nnodes": 2}, "nnodes"), ({"backend": "torch"}, "backend"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_run_is_said_before_anything_is_started(distdl_home, given, field):
+def test_invalid_studies_are_refused_before_the_start(distdl_home, given, field):
     with pytest.raises(InvalidSpec) as refused:
         scale(scaled.sleeps, **given)
     assert refused.value.field == field
     assert not jobs()
 
 
-def test_a_function_that_trains_nothing_or_fails_is_told(distdl_home):
+def test_a_function_that_trains_nothing_or_fails_fails_the_study(distdl_home):
     with pytest.raises(InvalidSpec, match="made too few steps to measure"):
         scale(scaled.returns, [1], backends="plain")
     assert (scaling().facts.state, scaling().facts.done, scaling().facts.size) == (State.FAILED, 0, 1)
@@ -52,33 +52,10 @@ def test_a_function_that_trains_nothing_or_fails_is_told(distdl_home):
         scaling("xxxxx")
 
 
-def test_the_numbers_of_a_line_are_read():
+def test_numbers_of_processes_are_parsed():
     assert numbers("1,2, 4") == [1, 2, 4]
     with pytest.raises(InvalidSpec, match="'1,b' is not a list of numbers of processes"):
         numbers("1,b")
-
-
-SCRIPT = """
-from tests.client.scaled import sleeps
-sleeps(0.02)
-"""
-
-
-@pytest.mark.full
-def test_a_script_is_measured_from_a_terminal(distdl_home, tmp_path, capsys, monkeypatch):
-    monkeypatch.syspath_prepend(Path.cwd())
-    (tmp_path / "train.py").write_text(f"import sys\nsys.path.insert(0, {str(Path.cwd())!r})\n{SCRIPT}")
-    words = ["scale", "--processes", "1,2", "--seconds", "1", "-b", "torch", str(tmp_path / "train.py")]
-    assert main(words) == 0
-    said = capsys.readouterr()
-    lines = said.out.splitlines()
-    assert lines[0].startswith("Scaling of train (")
-    assert lines[1].startswith("2 processes reach ")
-    assert len(lines) == 2 + 1 + 2 + 1
-    assert main(["scale", "--show", scaling().id]) == 0
-    assert capsys.readouterr().out == said.out
-    assert main([*words[:1], "--csv", *words[1:]]) == 0
-    assert capsys.readouterr().out.splitlines()[0].startswith("backend,processes,nodes,rate,error,own")
 
 
 def test_all_runs_have_equally_many_threads_per_process(distdl_home):

@@ -6,6 +6,7 @@ from distdl_jupyter import submit
 from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.state import State
 from tests.conftest import wait_for
+from tests.written import notes
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -28,16 +29,12 @@ def leave_behind(kind, daemon=False):
     return 42
 
 
-def notes(job):
-    return [note["text"] for note in job.view().notes if note.get("code") == "kept-alive"]
-
-
 @pytest.mark.parametrize(
     ("kind", "name"), [("thread", "thread 'prefetcher'"), ("process", "child process 'loader'"), ("pool", "'pool_0'")]
 )
 def test_what_keeps_the_process_alive_is_named_and_the_value_survives_a_cancel(kind, name):
     job = submit(leave_behind, (kind,), process_count_per_node=2, distributed_backend="torch")
-    (text,) = wait_for(lambda: notes(job), 60, "the note")
+    (text,) = wait_for(lambda: notes(job, "kept-alive"), 60, "the note")
     assert text.startswith("The function has returned, but ")
     assert f"{name} keeps the process alive" in text
     assert not job.state.ended
@@ -51,7 +48,7 @@ def test_what_keeps_the_process_alive_is_named_and_the_value_survives_a_cancel(k
 def test_daemons_end_with_the_code(kind):
     job = submit(leave_behind, (kind, True))
     assert job.result(timeout=60) == 42
-    assert notes(job) == []
+    assert notes(job, "kept-alive") == []
 
 
 def work_on_rank_1():
