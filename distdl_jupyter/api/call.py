@@ -14,14 +14,12 @@ What it returns is the answer; its docstring is the description.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import re
 import threading
 import typing
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -36,9 +34,9 @@ from distdl_jupyter.views.wire import Request
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.status_cache import StatusCache
     from distdl_jupyter.jobs.job_list import Listing
+    from distdl_jupyter.jobs.reader import PageReader
 
 F = TypeVar("F", bound=Callable[..., Any])
-R = TypeVar("R")
 Action = Literal["read", "write", "execute"]
 
 JSON = "application/json"
@@ -63,8 +61,10 @@ class ApiError:
 class Context:
     """What a call may use of the server that runs it."""
 
-    #: The threads in which files are read.
-    pool: ThreadPoolExecutor
+    #: Runs a function that may block in a thread, with its arguments.
+    run: Callable[..., Awaitable[Any]]
+    #: Runs a function in a thread with the reader of a job, which all pages share. Raises JobNotFound.
+    read_job: Callable[[str, Callable[[PageReader], Any]], Awaitable[Any]]
     #: The folder whose notebooks the server shows.
     root: Path
     listing: Listing
@@ -76,10 +76,6 @@ class Context:
     form_seconds: float
     #: Set when the page no longer waits for the answer.
     gone: threading.Event
-
-    async def run(self, function: Callable[[], R]) -> R:
-        """Run a function that may block in a thread of the pool."""
-        return await asyncio.get_running_loop().run_in_executor(self.pool, function)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Annotated, BinaryIO, Literal
 
 from msgspec import Meta
 
-from distdl_jupyter.api.call import BYTES, Download, get, job
+from distdl_jupyter.api.call import BYTES, Context, Download, get, job
 from distdl_jupyter.core import parts, pictures
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.humanize import clock
@@ -38,9 +38,9 @@ _TEXT = "text/plain"
 
 
 @get("/jobs/{id}/log", media=_TEXT, refuses=(404,))
-def log(
+async def log(
+    context: Context,
     id_: str,
-    reading: PageReader,
     *,
     first: Annotated[int, Meta(ge=0, description="number of the first row")] = 0,
     before: Annotated[int, Meta(ge=0, description="number of the row after the last one")] | None = None,
@@ -54,14 +54,20 @@ def log(
     """
     if format == "text":
         name = f"{id_}{'' if rank is None else f'-rank-{rank}'}.log"
-        return Download(_log_text(JobReader(reading.folder, lines=True), rank), f"{_TEXT}; charset=utf-8", name)
-    book = reading.log
-    end = book.next if before is None else before
-    if rank is None:
-        rows = [row for row in reading.window.before(end, limit) if row.n >= first]
-    else:
-        rows = [row for row in book.between(first, end) if rank in row.lines][-limit:]
-    return log_changes(book, rows)
+        reader = await context.run(lambda: JobReader(job(id_).folder, lines=True))
+        return Download(_log_text(reader, rank), f"{_TEXT}; charset=utf-8", name)
+
+    def rows(reading: PageReader) -> LogChanges:
+        book = reading.log
+        end = book.next if before is None else before
+        if rank is None:
+            rows = [row for row in reading.window.before(end, limit) if row.n >= first]
+        else:
+            rows = [row for row in book.between(first, end) if rank in row.lines][-limit:]
+        return log_changes(book, rows)
+
+    changes: LogChanges = await context.read_job(id_, rows)
+    return changes
 
 
 def _log_text(follower: JobReader, rank: int | None) -> Iterator[bytes]:

@@ -5,7 +5,6 @@ A handle keeps no state: what it answers is asked when it is asked for. Tables s
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,9 +13,11 @@ from distdl_jupyter.clusters import cluster_configs, status, tables
 from distdl_jupyter.clusters.base import Check, Choice, Cluster, Machines, NodeInfo
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.status import ClusterStatus
-from distdl_jupyter.core import registry, table
-from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec, explain_interrupt
+from distdl_jupyter.core import events, registry, table
+from distdl_jupyter.core.errors import ClusterRefused, DistDLError, InvalidSpec, explain_interrupt
 from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.store import JobFolder, JobStore
+from distdl_jupyter.core.view import JobView
 
 #: Seconds after which a table of clusters shows a silent one as such.
 TIMEOUT = 5.0
@@ -234,7 +235,20 @@ def choices(kind: str, option: str, options: Mapping[str, Any]) -> list[Choice]:
     return cluster.choices(option, options)
 
 
-def active_jobs(name: str) -> list[object]:
-    """Return the jobs on a cluster that have not ended."""
-    client = importlib.import_module("distdl_jupyter.jobs.client")  # by name: jobs are layers above
-    return [job for job in client.jobs() if not job.state.ended and job.spec.compute_target == name]
+def active_jobs(name: str) -> list[JobView]:
+    """Return the jobs on a cluster whose end was not recorded."""
+    return [view for folder in JobStore().folders() if (view := _view(folder, name)) and not view.state.ended]
+
+
+def _view(folder: JobFolder, cluster: str) -> JobView | None:
+    """Return a job of a cluster as its events say, None for another job and for one that cannot be read."""
+    try:
+        spec = folder.spec()
+    except DistDLError:
+        return None
+    if spec.compute_target != cluster:
+        return None
+    view = JobView.of(spec)
+    for event in events.read_all(folder.events)[0]:
+        view.apply(event)
+    return view

@@ -33,6 +33,7 @@ from distdl_jupyter.supervisor import control, resume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from distdl_jupyter.core.locks import Holder
@@ -204,6 +205,8 @@ class PageReader(JobReader):
         self.window = LogWindow(folder.log, self.view.process_count, tail)
         #: Whether everything was read that was in the files the first time: of the events, of the log.
         self.seen = self.complete = False
+        #: Grows with every step that read something; whether the last step found nothing.
+        self.version, self.idle = 0, False
         self._samples = ResourceReader(folder.resources)
         self.resources = ResourceBook(self._samples.about)
         self.steps = StepTimesReader(folder.steps, NEWEST_STEPS)
@@ -222,6 +225,22 @@ class PageReader(JobReader):
     def has_checkpoints(self) -> bool:
         """Whether the job has ended and left checkpoints to resume from; checked once."""
         return self.view.state.ended and self._left_checkpoints
+
+    def advance(self, seconds: float, lock: AbstractContextManager[object] | None = None) -> bool:
+        """Read what is new for about ``seconds`` seconds; return whether there was anything. Raises JobNotFound.
+
+        ``lock`` is held during each step, and other threads run between two steps.
+        """
+        before, until = self.version, time.monotonic() + seconds
+        while True:
+            with lock or contextlib.nullcontext():
+                self.idle = not self.step()
+                self.version += not self.idle
+            if self.idle or time.monotonic() > until:
+                break
+            time.sleep(0.0005)
+        ended = self.listen(received=self.version > before)
+        return ended or self.version > before
 
     def step(self) -> bool:
         """Read a little more; False when there is nothing more now."""

@@ -60,13 +60,9 @@ class LiveJob:
     def __init__(self, id_: str, kept: int = KEPT) -> None:
         self.id = id_
         self.gone = not is_id(id_)
-        #: Grows with everything that was read.
-        self.version = 0
         self._kept = kept
         self._lock = threading.Lock()
         self._reader: PageReader | None = None
-        #: Whether the last step found nothing more to read.
-        self._idle = False
         #: Messages by their subject, each with the values that it was made from.
         self._cache: dict[object, tuple[object, Encoded]] = {}
 
@@ -80,32 +76,20 @@ class LiveJob:
             if self.gone or not self._reading.folder.spec_file.exists():
                 self.gone = True
                 return False
-            return not self.settled and self._read()
+            return not self.settled and self._reading.advance(_TURN if self.seen else _OPENING, self._lock)
         except JobNotFound:
             self.gone = True
             return False
-
-    def _read(self) -> bool:
-        until, moved = time.monotonic() + (_TURN if self.seen else _OPENING), False
-        while self._step():
-            moved = True
-            if time.monotonic() > until:
-                break
-            time.sleep(0.0005)  # let other threads run, such as that of the event loop
-        self._reading.listen(received=moved)
-        return moved
-
-    def _step(self) -> bool:
-        with self._lock:
-            moved = self._reading.step()
-            self.version += moved
-            self._idle = not moved
-        return moved
 
     @property
     def _reading(self) -> PageReader:
         assert self._reader is not None, "the job was polled"
         return self._reader
+
+    @property
+    def version(self) -> int:
+        """A number that grows with everything that was read."""
+        return 0 if self._reader is None else self._reader.version
 
     @property
     def ended(self) -> bool:
@@ -125,7 +109,7 @@ class LiveJob:
     @property
     def settled(self) -> bool:
         """Whether there will be no more news: the job has ended and everything was read."""
-        return self.ended and self._idle
+        return self._reader is not None and self.ended and self._reader.idle
 
     def use(self, function: Callable[[PageReader], Any]) -> Any:
         """Call a function with the reader, which reads nothing meanwhile, and return its result."""

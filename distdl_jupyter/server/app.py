@@ -8,7 +8,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import Float, Int, Unicode
@@ -16,6 +16,8 @@ from traitlets import Float, Int, Unicode
 from distdl_jupyter.server import routes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jupyter_server.serverapp import ServerApp
 
     from distdl_jupyter.api.call import Context
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.jobs.job_list import Listing
     from distdl_jupyter.server.sources import Sources
 
+R = TypeVar("R")
 #: Seconds after the start when the handlers are imported, if nobody asked for them before.
 _WARM_UP = 1.0
 #: Seconds between two looks whether old jobs are to be deleted again: a laptop that sleeps counts no seconds.
@@ -83,6 +86,11 @@ class DistDLApp(ExtensionApp):
         """The threads in which forms are worked out and jobs are started."""
         return ThreadPoolExecutor(_SLOW, thread_name_prefix="distdl-slow")
 
+    async def run(self, function: Callable[..., R], *args: Any, slow: bool = False) -> R:
+        """Run a function that may block in a thread, with its arguments; ``slow``: in one of those for slow calls."""
+        pool = self.slow_pool if slow else self.pool
+        return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
+
     @functools.cached_property
     def listing(self) -> Listing:
         """All jobs as rows."""
@@ -102,7 +110,8 @@ class DistDLApp(ExtensionApp):
         from distdl_jupyter.api.call import Context
 
         return Context(
-            pool=self.pool,
+            run=self.run,
+            read_job=self.sources.read_job,
             root=root,
             listing=self.listing,
             clusters=self.clusters,
@@ -147,10 +156,9 @@ class DistDLApp(ExtensionApp):
 
     async def _prune_daily(self) -> None:
         """Delete old jobs, as the settings say, until the server ends."""
-        loop = asyncio.get_running_loop()
         await asyncio.sleep(_WARM_UP)
         while True:
-            await loop.run_in_executor(self.slow_pool, self._prune)
+            await self.run(self._prune, slow=True)
             await asyncio.sleep(_PRUNED)
 
     def _prune(self) -> None:

@@ -138,6 +138,7 @@ class Subscriber:
 
     def __init__(self, sources: Sources, wanted: Subscription, notify: asyncio.Event) -> None:
         self._server_id = sources.server_id
+        self._run = sources.app.run
         self._notify = notify
         #: The number of the subscription, until its welcome was sent.
         self._number: int | None = wanted.number
@@ -148,7 +149,7 @@ class Subscriber:
         if wanted.clusters:
             self._marks[sources.of(ClustersSource)] = self._mark(wanted.clusters_key)
         jobs = {id_: sources.job(id_) for id_ in wanted.job}
-        self._jobs = [(source, JobSubscriber(source.live, wanted.job[id_])) for id_, source in jobs.items()]
+        self._jobs = [JobSubscriber(source.live, wanted.job[id_]) for id_, source in jobs.items()]
         self._sources: list[Source] = [*self._marks, *jobs.values()]
         for source in self._sources:
             source.join(notify)
@@ -175,14 +176,14 @@ class Subscriber:
                 self._marks[source] = source.mark
                 message = source.message(mark if mark < source.mark else 0, f"{self._server_id} {source.mark}")
                 lines.append(encode(message))
-        for job, subscriber in self._jobs:
+        for subscriber in self._jobs:
             if subscriber.busy:
-                lines += await job.run_in_thread(subscriber.due)
+                lines += await self._run(subscriber.due)
         return lines
 
     async def wait(self, seconds: float) -> None:
         """Wait until there may be something to send, at most so many seconds."""
-        held = any(subscriber.held for _, subscriber in self._jobs)
+        held = any(subscriber.held for subscriber in self._jobs)
         try:
             await asyncio.wait_for(self._notify.wait(), min(seconds, 0.03 if held else 1.0))
         except TimeoutError:

@@ -6,13 +6,12 @@ threads, because the event loop belongs to the whole server.
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import inspect
 import threading
-from collections.abc import Callable
 from http.client import responses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from jupyter_core.utils import ensure_async
 from jupyter_server.auth.utils import HTTP_METHOD_TO_AUTH_ACTION
@@ -26,9 +25,6 @@ from distdl_jupyter.views.wire import encode
 
 if TYPE_CHECKING:
     from distdl_jupyter.server.app import DistDLApp
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 #: The HTTP status of each error of this package; a class that is not here has that of its nearest base.
 STATUS: dict[type[Exception], int] = {
@@ -147,10 +143,6 @@ class Handler(APIHandler):
             raise self._refused
         return self._body
 
-    async def run_in_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run something that may take time in a thread of this extension."""
-        return await asyncio.get_running_loop().run_in_executor(self.app.pool, lambda: function(*args, **kwargs))
-
     def on_connection_close(self) -> None:
         """End work for a page that has closed."""
         self.gone.set()
@@ -200,7 +192,7 @@ class CallHandler(Handler):
         if isinstance(answer, Download):
             await self._send(answer)
         elif answer is not None:
-            self.finish(await self.run_in_thread(encode, answer))
+            self.finish(await self.app.run(encode, answer))
 
     get = post = put = patch = delete = web.authenticated(_run)
 
@@ -228,10 +220,9 @@ class CallHandler(Handler):
         if inspect.iscoroutinefunction(function):
             return await function(**arguments)
         if "reading" in call.parameters:
-            async with self.app.sources.opened(self.path_kwargs["id_"]) as live:
-                return await self.run_in_thread(live.use, lambda reading: function(**arguments, reading=reading))
-        pool = self.app.slow_pool if call.slow else self.app.pool
-        return await asyncio.get_running_loop().run_in_executor(pool, lambda: function(**arguments))
+            call_it = lambda reading: function(**arguments, reading=reading)  # noqa: E731
+            return await self.app.sources.read_job(self.path_kwargs["id_"], call_it)
+        return await self.app.run(functools.partial(function, **arguments), slow=call.slow)
 
     async def _send(self, download: Download) -> None:
         """Send a file in pieces."""
@@ -243,10 +234,10 @@ class CallHandler(Handler):
             self.set_attachment_header(download.name)
         pieces = download.pieces
         try:
-            while (piece := await self.run_in_thread(next, pieces, None)) is not None:
+            while (piece := await self.app.run(next, pieces, None)) is not None:
                 self.write(piece)
                 await self.flush()
         finally:
             if hasattr(pieces, "close"):
-                await self.run_in_thread(pieces.close)
+                await self.app.run(pieces.close)
         self.finish(set_content_type=download.media)

@@ -12,7 +12,7 @@ import dataclasses
 import secrets
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from distdl_jupyter.api.clusters import shown
 from distdl_jupyter.api.messages import ClustersMessage, JobsMessage
@@ -22,13 +22,12 @@ from distdl_jupyter.jobs import study_rows
 from distdl_jupyter.live.job import LiveJob
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from distdl_jupyter.api.clusters import Cluster
+    from distdl_jupyter.jobs.reader import PageReader
     from distdl_jupyter.server.app import DistDLApp
     from distdl_jupyter.views.job_table import JobRow
-
-T = TypeVar("T")
 
 #: Why a connection ends: the server goes away (RFC 6455, section 7.4.1).
 GOING_AWAY = 1001
@@ -69,10 +68,6 @@ class Source(ABC):
     async def poll(self) -> float | None:
         """Read once and return the seconds until the next time, None for the last."""
 
-    async def run_in_thread(self, function: Callable[[], T]) -> T:
-        """Run something in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._app.pool, function)
-
     async def _run(self) -> None:
         while self._waiting or time.monotonic() - self._left < self._app.linger_seconds:
             pause = await self._polled() if self._waiting else self._app.linger_seconds / 10
@@ -106,7 +101,7 @@ class JobSource(Source):
     async def poll(self) -> float | None:
         """Read the job's files."""
         live, complete = self.live, self.live.complete
-        moved = await self.run_in_thread(live.poll)
+        moved = await self._app.run(live.poll)
         if live.gone:
             self.changed()
             return None
@@ -130,7 +125,7 @@ class ListSource(Source):
 
     async def poll(self) -> float:
         """Read what has changed."""
-        if self._update(await self.run_in_thread(self._newest)):
+        if self._update(await self._app.run(self._newest)):
             self.changed()
         return float(self._app.list_seconds)
 
@@ -204,17 +199,17 @@ class Sources:
         #: Another one for each process of the server.
         self.server_id = secrets.token_hex(8)
         self.pages: set[Page] = set()
-        self._app = app
+        self.app = app
         self._all: dict[object, Any] = {}
 
     def job(self, id_: str) -> JobSource:
         """Return the job of an id; it may turn out to be gone."""
-        source: JobSource = self._get(id_, lambda: JobSource(self._app, id_))
+        source: JobSource = self._get(id_, lambda: JobSource(self.app, id_))
         return source
 
     def of(self, kind: type[ListSource | ClustersSource]) -> ListSource | ClustersSource:
         """Return the list of jobs, or the clusters."""
-        source: ListSource | ClustersSource = self._get(kind, lambda: kind(self._app))
+        source: ListSource | ClustersSource = self._get(kind, lambda: kind(self.app))
         return source
 
     def _get(self, key: object, make: Callable[[], Source]) -> Any:
@@ -228,9 +223,8 @@ class Sources:
         if key in self._all and self._all[key].task is task:
             del self._all[key]
 
-    @contextlib.asynccontextmanager
-    async def opened(self, id_: str) -> AsyncIterator[LiveJob]:
-        """Give a job as it is now. Raises JobNotFound."""
+    async def read_job(self, id_: str, function: Callable[[PageReader], Any]) -> Any:
+        """Run a function in a thread with the reader of a job, which has read all there is. Raises JobNotFound."""
         source, notify = self.job(id_), asyncio.Event()
         live = source.live
         source.join(notify)
@@ -240,10 +234,10 @@ class Sources:
                 notify.clear()
             if source.problem is not None:
                 raise source.problem
-            await source.run_in_thread(live.poll)  # the job may have been deleted since the last time
+            await self.app.run(live.poll)  # the job may have been deleted since the last time
             if live.gone:
                 raise JobNotFound(f"Unknown job {id_!r}.", code="job-deleted")
-            yield live
+            return await self.app.run(live.use, function)
         finally:
             source.leave(notify)
 

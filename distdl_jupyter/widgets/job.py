@@ -196,12 +196,10 @@ def read(reader: JobReader, seconds: float) -> bool:
         before = reader.cursor
         reader.catch_up()
         return reader.cursor != before
-    news, until = False, time.monotonic() + seconds
-    while reader.step():
-        news = True
-        if reader.complete and time.monotonic() > until:
-            break
-    return reader.listen(received=news) or news
+    news = reader.advance(seconds)
+    while not reader.complete and not reader.idle:
+        news = reader.advance(seconds) or news
+    return news
 
 
 def forms(reader: PageReader, *, removed: bool = False) -> dict[str, str]:
