@@ -16,6 +16,7 @@ from distdl_jupyter.clusters.tables import has_errors, merge_hosts
 from distdl_jupyter.core import humanize
 from distdl_jupyter.jobs import job_queue
 from distdl_jupyter.jobs.job_queue import InUse
+from distdl_jupyter.views.wire import from_fields
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.cluster_configs import ClusterConfig
@@ -53,12 +54,8 @@ async def shown(context: Context, wanted: Sequence[ClusterConfig] | None = None)
 
 def _cluster(known: ClusterStatus, jobs: Sequence[Listed], use: InUse | None) -> Cluster:
     nodes = _nodes(known, jobs)
-    about = {**_fields(known), "nodes": nodes, "node_count": len(nodes), "active_jobs": len(_active(known, jobs))}
-    return Cluster(**about, in_use=use)
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+    active = len(_active(known, jobs))
+    return from_fields(Cluster, known, nodes=nodes, node_count=len(nodes), active_jobs=active, in_use=use)
 
 
 def _nodes(known: ClusterStatus, jobs: Sequence[Listed]) -> tuple[Node, ...]:
@@ -76,8 +73,8 @@ def _node(plugin: Any, node: NodeInfo, target: ClusterConfig, jobs: Sequence[Lis
     here = [job for job in jobs if job.cluster == target.kind and any(plugin.holds(node, host) for host in job.hosts)]
     running = [job for job in here if job.active]
     state = ("busy" if running else "idle") if node.state == "up" else node.state
-    about = {"state": state, "detail": node.detail or _doing(running, here, state)}
-    return Node(**{**_fields(node), **about}, jobs=tuple(job.row.id for job in running))
+    detail = node.detail or _doing(running, here, state)
+    return from_fields(Node, node, state=state, detail=detail, jobs=tuple(job.row.id for job in running))
 
 
 def _doing(running: list[Listed], here: list[Listed], state: str) -> str:

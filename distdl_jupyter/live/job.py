@@ -23,7 +23,7 @@ from distdl_jupyter.jobs.reader import PageReader
 from distdl_jupyter.live.messages import CurveMessage, JobMessage, LogMessage, ResourcesMessage
 from distdl_jupyter.views import card, curve, job_page, resources, step_times
 from distdl_jupyter.views.job_table import default_metric
-from distdl_jupyter.views.wire import encode
+from distdl_jupyter.views.wire import encode, from_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,7 +164,7 @@ class LiveJob:
 
     def _rows(self, rows: list[Row], mark: int, *, whole: bool, more: bool = False) -> Encoded:
         changes = job_page.log_changes(self._reading.log, rows)
-        message = LogMessage(**_values(changes), id=self.id, mark=mark, whole=whole, type="log")
+        message = from_fields(LogMessage, changes, id=self.id, mark=mark, whole=whole, type="log")
         return Encoded(encode(message), str(mark), mark, more)
 
     def curve_key(self, request: CurveRequest) -> str:
@@ -185,7 +185,7 @@ class LiveJob:
         reading, metric = self._reading, key.rpartition(" ")[0]
         made = curve.curve(reading.book, metric, mode=request.mode, log=request.log, earlier=reading.earlier)
         return Encoded(
-            encode(CurveMessage(**_values(made), id=self.id, asked=request.metric, key=key, type="curve")), key
+            encode(from_fields(CurveMessage, made, id=self.id, asked=request.metric, key=key, type="curve")), key
         )
 
     def resources_key(self) -> str:
@@ -206,7 +206,7 @@ class LiveJob:
         times = reading.steps.times(hosts, ended=self.ended)
         time_ = step_times.job_time(times, 0) if times.rows else None
         return Encoded(
-            encode(ResourcesMessage(**_values(made), id=self.id, key=key, type="resources", time=time_)), key
+            encode(from_fields(ResourcesMessage, made, id=self.id, key=key, type="resources", time=time_)), key
         )
 
     def _once(self, subject: object, made_from: object, make: Callable[[], Encoded]) -> Encoded:
@@ -217,8 +217,3 @@ class LiveJob:
                 self._cache.clear()
             known = self._cache[subject] = (made_from, make())
         return known[1]
-
-
-def _values(of: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass with their values."""
-    return {name: getattr(of, name) for name in of.__dataclass_fields__}

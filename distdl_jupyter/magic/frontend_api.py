@@ -21,7 +21,7 @@ from distdl_jupyter.form.schema import FormRequest
 from distdl_jupyter.magic import extension
 from distdl_jupyter.magic.extension import owner
 from distdl_jupyter.magic.session import Session
-from distdl_jupyter.views import requests
+from distdl_jupyter.views import wire
 from distdl_jupyter.views.wire import to_json
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def form(request: str) -> JSON:
     free = MAGICS[0] if owner(ip) is None else MAGICS[1]
     kernel = KernelContext(ip.user_ns, session.defaults, free, ip.execution_count, _LOOKS)
     try:
-        asked = requests.from_json(FormRequest, request.encode())
+        asked = wire.from_json(FormRequest, request.encode())
         asked = msgspec.structs.replace(asked, notebook=capture.here().path or asked.notebook)
         return _answer(to_json(cell_state(asked, kernel)))
     except DistDLError as error:

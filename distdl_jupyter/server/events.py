@@ -21,7 +21,7 @@ from distdl_jupyter.live.messages import Heartbeat, Welcome
 from distdl_jupyter.live.subscriber import JobSubscriber
 from distdl_jupyter.server.handler import Handler, error_body
 from distdl_jupyter.server.sources import ClustersSource, ListSource, Source, Sources
-from distdl_jupyter.views import requests
+from distdl_jupyter.views import wire
 from distdl_jupyter.views.wire import encode
 
 #: Most jobs in one subscription, and most curves of each.
@@ -192,7 +192,7 @@ class Subscriber:
 
 def _subscription(data: bytes) -> Subscription:
     """Return what a page sent. Raises InvalidSpec."""
-    wanted = requests.from_json(Subscription, data)
+    wanted = wire.from_json(Subscription, data)
     if len(wanted.job) > _JOBS or any(len(request.curves) > _CURVES for request in wanted.job.values()):
         raise InvalidSpec(
             f"A page can subscribe to at most {_JOBS} jobs, and {_CURVES} curves of each.",

@@ -20,7 +20,7 @@ from tornado import web
 
 from distdl_jupyter.api.call import ApiError, Call, Download, checked_id
 from distdl_jupyter.core import errors
-from distdl_jupyter.views import requests
+from distdl_jupyter.views import wire
 from distdl_jupyter.views.wire import encode
 
 if TYPE_CHECKING:
@@ -202,10 +202,10 @@ class CallHandler(Handler):
         if "id_" in path:
             checked_id(path["id_"])
         if call.query is not None:
-            query = requests.from_query(call.query, self.request.query_arguments)
+            query = wire.from_query(call.query, self.request.query_arguments)
             arguments |= {name: getattr(query, name) for name in call.query.__struct_fields__}
         if call.body is not None:
-            body = requests.from_json(call.body, self.body())
+            body = wire.from_json(call.body, self.body())
             if "body" in call.parameters:
                 arguments["body"] = body
             else:

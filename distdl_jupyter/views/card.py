@@ -14,12 +14,13 @@ from typing import Any, Literal, get_args
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.collectives import Collective
 from distdl_jupyter.core.failure import Failure, RankView, crash, describe, has_failed, is_echo, is_lost
+from distdl_jupyter.core.findings import Finding
 from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView, Phase, Picture, ProfileView, Restart, StagingView, Stall, StopView
 from distdl_jupyter.views.job_table import JobSummary, summary
-from distdl_jupyter.views.wire import finite
+from distdl_jupyter.views.wire import finite, from_fields
 
 #: Up to so many ranks are dots; above that each node is one count.
 MAX_DOTS = 64
@@ -112,15 +113,6 @@ class FailureCard:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """The one line at the foot of a panel; ``code`` is its stable name for programs, "" for none."""
-
-    level: str
-    text: str
-    code: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Cost:
     """What a job's nodes cost. ``per_hour`` is for all of them together, ``spent`` at the card's ``now``.
 
@@ -164,7 +156,8 @@ class Card(JobSummary):
     stop_places: tuple[str, ...]
     lines: int
     failure: FailureCard | None
-    notice: Notice | None
+    #: The one line at the foot of the panel.
+    notice: Finding | None
     result: str
     has_metrics: bool
     #: None where nobody said what a node costs.
@@ -193,35 +186,26 @@ class Card(JobSummary):
 
 def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
     """Return everything that the head of a panel shows; whether there are checkpoints is known from the job's files."""
-    return Card(
+    return from_fields(
+        Card,
+        view,
         **summary(view, now, has_checkpoints=has_checkpoints),
-        reason=view.reason,
         now=now,
-        phases=view.phases,
         hosts=hosts(view),
-        unit=view.unit,
         step=last_step(view),
-        stop=view.stop,
         still_running=len(_running(view)),
         stop_places=_stop_places(view),
-        lines=view.lines,
         failure=failure_card(view),
         notice=notice(view),
         result=_result(view),
         has_metrics=bool(view.metrics),
         cost=cost(view, now),
         staging=staging_bars(view),
-        restarts=view.restarts,
-        max_restarts=view.max_restarts,
         stall=None if view.state.ended else view.stall,
         stacks=tuple(StacksTaken(taken.number, taken.t, stacks_why(taken.why)) for taken in view.stacks),
         can_ask_stacks=can_ask_stacks(view),
         profiles=_profiles(view),
         can_profile=can_ask_stacks(view) and all(one.ended for one in view.profiles),
-        pictures=view.pictures,
-        resumed_from=view.resumed_from,
-        forked_at=view.forked_at,
-        queue=view.queue,
     )
 
 
@@ -296,18 +280,18 @@ def _rank_and_pid(rank: RankView) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def notice(view: JobView) -> Notice | None:
+def notice(view: JobView) -> Finding | None:
     """Return the gravest note, the newest of equals; information stays in the log.
 
     A supervisor on another host comes first when it is silent and last when it is not.
     """
     graded = [note for note in view.notes if note["level"] in _LEVELS]
     if view.elsewhere is not None and (view.elsewhere.is_silent or not graded):
-        return Notice("warning", elsewhere(view))
+        return Finding("warning", "", elsewhere(view))
     if not graded or view.state is State.FAILED:
         return None
     worst = max(reversed(graded), key=lambda note: _LEVELS[note["level"]])
-    return Notice(worst["level"], worst["text"], worst["code"])
+    return Finding(worst["level"], worst["code"], worst["text"])
 
 
 def _result(view: JobView) -> str:

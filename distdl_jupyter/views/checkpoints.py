@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import humanize, table
 from distdl_jupyter.core.checkpoints import Checkpoint
-from distdl_jupyter.views.wire import finite
+from distdl_jupyter.views.wire import finite, from_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,17 +77,14 @@ def step_text(one: Checkpoint) -> str:
 def rows(known: Iterable[Checkpoint]) -> tuple[CheckpointRow, ...]:
     """Return them for a page."""
     return tuple(
-        CheckpointRow(
-            path=one.path,
-            step=one.step,
-            is_named=one.is_named,
+        from_fields(
+            CheckpointRow,
+            checkpoint,
             metrics=tuple(
-                CheckpointMetric(name, humanize.number(value), finite(value)) for name, value in one.metrics.items()
+                CheckpointMetric(name, humanize.number(value), finite(value))
+                for name, value in checkpoint.metrics.items()
             ),
-            size=one.size,
-            files=one.files,
-            modified=one.modified,
-            load=one.load_code,
+            load=checkpoint.load_code,
         )
-        for one in known
+        for checkpoint in known
     )

@@ -16,7 +16,7 @@ from distdl_jupyter.core.printable import Styles
 from distdl_jupyter.core.spec import Captured
 from distdl_jupyter.views.card import Card, RankStatus, card, origin_text, price_text, rank_status
 from distdl_jupyter.views.curve import MetricValue, metrics
-from distdl_jupyter.views.wire import finite
+from distdl_jupyter.views.wire import finite, from_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,18 +100,14 @@ def job_detail(
 ) -> JobDetail:
     """Return the whole job at the moment ``now`` (epoch seconds)."""
     source = spec.source
-    return JobDetail(
+    return from_fields(
+        JobDetail,
+        source,
         card=card(view, now, has_checkpoints=has_checkpoints),
         metrics=metrics(view),
         ranks=tuple(rank_row(rank) for rank in view.ranks),
         spec=(*spec_rows(spec), *environment_rows(environment)),
         captured=spec.captured,
-        code=source.code,
-        command=source.command,
-        notebook=source.notebook,
-        cell_id=source.cell_id,
-        execution_count=source.execution_count,
-        first_line=source.first_line,
         versions=dict(spec.versions),
         is_check=bool(spec.check) and not spec.check.get("replay"),
     )
@@ -120,19 +116,8 @@ def job_detail(
 def rank_row(rank: RankView) -> RankRow:
     """Return one line of the table of ranks."""
     ended = rank.status == "ended" or rank.ok is False
-    return RankRow(
-        rank=rank.rank,
-        local_rank=rank.local_rank,
-        node=rank.node,
-        host=rank.host,
-        pid=rank.pid,
-        gpu=rank.gpu,
-        status=rank_status(rank),
-        last_step=finite(rank.last_step),
-        lines=rank.lines,
-        error_lines=rank.error_lines,
-        how=describe(rank) if ended and describe(rank) != "ended" else "",
-    )
+    how = describe(rank) if ended and describe(rank) != "ended" else ""
+    return from_fields(RankRow, rank, status=rank_status(rank), last_step=finite(rank.last_step), how=how)
 
 
 def spec_rows(spec: JobSpec) -> list[SpecRow]:
@@ -179,12 +164,11 @@ def _variables(spec: JobSpec) -> str:
 
 def log_changes(book: LogBook, rows: Iterable[Row]) -> LogChanges:
     """Return rows of a log as short lists, because there are many, with the open lines and counts of now."""
-    return LogChanges(
+    return from_fields(
+        LogChanges,
+        book,
         rows=tuple(log_row(row) for row in rows),
         open=tuple(log_row(row) for row in book.open),
-        first=book.first,
-        next=book.next,
-        total=book.total,
         errors={str(rank): count for rank, count in book.errors.items()},
     )
 

@@ -1,7 +1,6 @@
 """Jobs as rows of a list, and the list as a table for a notebook or a terminal.
 
-A row is cheap: a list makes hundreds of them. ``JobRow`` stands here and not in ``schema``, because a list of jobs
-needs none of the other shapes.
+A row is cheap: a list makes hundreds of them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from distdl_jupyter.core import humanize, table
 from distdl_jupyter.core.alerts import CODE
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import SHORT_WAIT
-from distdl_jupyter.views.wire import finite
+from distdl_jupyter.views.wire import finite, from_fields
 from distdl_jupyter.worker.hooks import frameworks
 from distdl_jupyter.worker.shutdown import KEPT_ALIVE
 
@@ -100,20 +99,10 @@ class JobRow(JobSummary):
 
 
 def summary(view: JobView, now: float, *, has_checkpoints: bool) -> dict[str, Any]:
-    """Return the fields of a ``JobSummary`` at the moment ``now`` (epoch seconds)."""
+    """Return the fields of a ``JobSummary`` that are not fields of the view, at the moment ``now`` (epoch seconds)."""
     return {
-        "id": view.id,
-        "name": view.name,
         "state": view.state.value,
-        "compute_target": view.compute_target,
         "backend": view.distributed_backend,
-        "node_count": view.node_count,
-        "process_count_per_node": view.process_count_per_node,
-        "created": view.created,
-        "ended": view.ended,
-        "last_sign": view.last_sign,
-        "waited": view.waited,
-        "queued_since": view.queued_since,
         "done": finite(view.done),
         "total": finite(view.total),
         "left": finite(view.remaining(now)),
@@ -128,7 +117,9 @@ def job_row(
     """Return the row of a job at the moment ``now`` (epoch seconds); ``group_value`` is its value in its study."""
     group = _row_group(view, spec, group_value)
     metric = view.metrics.get((group.metric if group else "") or default_metric(list(view.metrics)))
-    return JobRow(
+    return from_fields(
+        JobRow,
+        view,
         **summary(view, now, has_checkpoints=has_checkpoints),
         says=_status_text(view),
         metric=metric.name if metric else "",
@@ -159,7 +150,7 @@ def _newest_alert(view: JobView) -> dict[str, Any]:
     for note in reversed(view.notes):
         if str(note.get("code", "")).startswith(CODE):
             return {"alert": str(note["text"]), "alert_level": str(note["level"])}
-    return {}
+    return {"alert": "", "alert_level": ""}
 
 
 def _status_text(view: JobView) -> str:

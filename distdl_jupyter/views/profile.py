@@ -11,11 +11,10 @@ from distdl_jupyter.core import table
 from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.humanize import clock, plural, ranks
 from distdl_jupyter.core.profiles import Operator, Profile, ProfiledRank
+from distdl_jupyter.views.wire import from_fields
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from distdl_jupyter.core.profiles import Operator
 
 #: Operators of text, HTML and pages; ranks that have a column of their own.
 _MOST_OPERATORS, _MOST_RANKS = 20, 8
@@ -131,13 +130,4 @@ def _milliseconds(seconds: float) -> str:
 
 def job_profile(of: Profile) -> JobProfile:
     """Return a profile for a page."""
-    return JobProfile(
-        number=of.number,
-        t=of.t,
-        steps=of.steps,
-        seconds=of.seconds,
-        says=tuple(_notes(of)),
-        ranks=of.ranks,
-        operators=tuple(shown(of)),
-        traces=tuple(of.traces),
-    )
+    return from_fields(JobProfile, of, says=tuple(_notes(of)), operators=tuple(shown(of)), traces=tuple(of.traces))

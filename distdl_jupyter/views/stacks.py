@@ -18,13 +18,12 @@ from distdl_jupyter.core.humanize import clock, count, duration, plural, ranks
 from distdl_jupyter.core.stacks import Taken
 from distdl_jupyter.core.threads import Frame, Thread
 from distdl_jupyter.views.card import StacksWhy, stacks_why
-from distdl_jupyter.views.wire import finite
+from distdl_jupyter.views.wire import finite, from_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from distdl_jupyter.core.stacks import Group, RankStacks
-    from distdl_jupyter.core.threads import Frame, Thread
 
 #: Threads and frames beyond these say nothing more: a recursion, a pool.
 _MOST_THREADS, _MOST_FRAMES = 40, 60
@@ -94,13 +93,11 @@ class Stacks:
 
 def stacks(taken: Taken) -> Stacks:
     """Return the stacks for a page, the ranks that differ from the others first."""
-    return Stacks(
-        number=taken.number,
-        t=taken.t,
+    return from_fields(
+        Stacks,
+        taken,
         why=stacks_why(taken.why),
         says=taken.sentence,
-        explanation=taken.explanation,
-        collectives=taken.collectives,
         groups=tuple(_group(taken, group) for group in taken.groups()),
         missing=tuple(StackMissing(rank, reason) for rank, reason in sorted(taken.missing.items())),
     )
@@ -115,7 +112,10 @@ def _group(taken: Taken, group: Group) -> StackGroup:
         differs=all(rank in differ for rank in group.ranks),
         frames=_frames(group.thread),
         threads=tuple(replace(thread, frames=_frames(thread)) for thread in members[0].others[:_MOST_THREADS]),
-        places=tuple(_place(member) for member in members),
+        places=tuple(
+            from_fields(StackPlace, member, step=finite(member.step), silent=finite(member.silent))
+            for member in members
+        ),
     )
 
 
@@ -130,10 +130,6 @@ def _own_frames(thread: Thread) -> list[Frame]:
     while frames and frames[-1].kind == "worker":
         frames.pop()
     return frames
-
-
-def _place(member: RankStacks) -> StackPlace:
-    return StackPlace(member.rank, member.host, member.pid, member.state, finite(member.step), finite(member.silent))
 
 
 class StacksShown(Taken):

@@ -19,7 +19,7 @@ from distdl_jupyter.form.cell import read_defaults
 from distdl_jupyter.form.schema import FormRequest, FormState, Variable
 from distdl_jupyter.form.state import Form, plan_of, state, submit_options, variables_of
 from distdl_jupyter.form.target import Target
-from distdl_jupyter.views import requests
+from distdl_jupyter.views import wire
 from distdl_jupyter.widgets.widget import PageWidget, has_extension, shared_width
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class LaunchForm(PageWidget):
     def calls(self) -> Calls:
         """What the page may ask for."""
         return {
-            "form.state": lambda request: self.state(requests.from_data(FormRequest, request)),
-            "form.submit": lambda request: _name_and_id(self.submit(requests.from_data(FormRequest, request))),
+            "form.state": lambda request: self.state(wire.from_data(FormRequest, request)),
+            "form.submit": lambda request: _name_and_id(self.submit(wire.from_data(FormRequest, request))),
         }
 
     def state(self, request: FormRequest | None = None) -> FormState:

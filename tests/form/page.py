@@ -14,8 +14,7 @@ from distdl_jupyter.core.humanize import processes
 from distdl_jupyter.form.cell import KernelContext, cell_state
 from distdl_jupyter.form.schema import Chosen, FormRequest
 from distdl_jupyter.form.state import submit_options, variables_of
-from distdl_jupyter.views.requests import from_data
-from distdl_jupyter.views.wire import to_json
+from distdl_jupyter.views.wire import from_data, to_json
 from distdl_jupyter.widgets.launch import LaunchForm
 
 if TYPE_CHECKING:

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distdl_jupyter.core.findings import Finding
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views import job_table
-from distdl_jupyter.views.card import Notice, card, failure_card
+from distdl_jupyter.views.card import card, failure_card
 from distdl_jupyter.views.job_table import StateName
 from distdl_jupyter.views.wire import to_json
 from tests.widgets import recorded
@@ -206,7 +207,7 @@ def test_the_gravest_and_newest_note_is_the_notice():
     view = JobView.of(JobSpec(id="x", name="x"))
     for level, text in (("info", "a"), ("warning", "b"), ("error", "c"), ("error", "d"), ("warning", "e")):
         view.apply({"type": "note", "t": 1.0, "level": level, "text": text})
-    assert card(view, 2.0).notice == Notice("error", "d")
+    assert card(view, 2.0).notice == Finding("error", "", "d")
 
 
 def test_pages_know_every_state():

@@ -7,8 +7,7 @@ import pytest
 from msgspec import Meta, field
 
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.views.requests import from_json, from_query
-from distdl_jupyter.views.wire import Request
+from distdl_jupyter.views.wire import Request, from_json, from_query
 
 
 class Inner(Request, frozen=True):
