@@ -90,18 +90,15 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def error_from(body: Mapping[str, str]) -> DistDLError:
-    """Return the error that ``answer`` told of, of its own class."""
-    kind = getattr(errors, body.get("type", ""), errors.LaunchFailed)
-    message, code, hint = body.get("message", ""), body.get("code", ""), body.get("hint", "")
-    if kind is InvalidSpec:
-        return InvalidSpec(message, field=body.get("field", ""), code=code, hint=hint)
-    if kind is errors.LaunchFailed:
-        return errors.LaunchFailed(message, code=code, hint=hint, output=body.get("output", ""))
-    known = isinstance(kind, type) and issubclass(kind, DistDLError)
-    found: DistDLError = (
-        kind(message, code=code, hint=hint) if known else errors.LaunchFailed(message, code=code, hint=hint)
-    )
-    return found
+    """Return the error of an ``answer``, of its own class; LaunchFailed for an unknown class."""
+    kind = getattr(errors, body.get("type", ""), None)
+    if not (isinstance(kind, type) and issubclass(kind, DistDLError)):
+        kind = errors.LaunchFailed
+    error = kind(body.get("message", ""), code=body.get("code", ""), hint=body.get("hint", ""))
+    for name in ("field", "output"):
+        if hasattr(error, name):
+            setattr(error, name, body.get(name, ""))
+    return error
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.series import SeriesBook
-from distdl_jupyter.html.curve import HEIGHT, WIDTH, svg, thin
+from distdl_jupyter.html.curve import WIDTH, svg, thin
 
 
 def band_of(points, name="loss"):
@@ -53,15 +53,6 @@ def test_a_spike_survives_thinning():
     assert (rows[0].step, rows[-1].step) == (0.0, 19_999.0)
     assert len(svg(band, "loss", points=60)) < 8_000
     assert len(svg(band, "loss")) < 16_000
-
-
-def test_the_drawing_stays_inside_the_plot():
-    picture = svg(band_of([(0, 0.0, 2.0), (0, 100.0, 0.0)]), "loss")
-    (drawn,) = lines(picture)
-    assert drawn.startswith("M36.0 ")
-    last = [float(n) for n in drawn.rsplit("L", 1)[1].split()]
-    assert last[0] < WIDTH - 10
-    assert last[1] == HEIGHT - 24
 
 
 def test_gaps_split_the_line_and_are_marked():

@@ -93,28 +93,6 @@ def test_a_plug_in_that_fails_is_told_and_hides_no_other(server, tmp_path, monke
         plugin.forget()
 
 
-def test_a_broken_file_of_names_is_told(server, tmp_path):
-    (tmp_path / "jupyter-config").mkdir(exist_ok=True)
-    (tmp_path / "jupyter-config" / "distdl_jupyter.json").write_text("{")
-    refused = server.get("/clusters", status=500)
-    assert "distdl_jupyter.json cannot be read" in refused["message"]
-    assert refused["hint"] == "Fix or delete that file."
-
-
-def test_plugins_tell_their_options_as_json_schema(server, rack):
-    found = server.get("/plugins")
-    rack_ = next(one for one in found["clusters"] if one["name"] == "rack")
-    assert (rack_["title"], rack_["problem"]) == ("Rack", "")
-    assert rack_["options"]["properties"]["machines"] == {
-        "type": "integer",
-        "description": "how many machines",
-        "default": 2,
-    }
-    horovod = next(one for one in found["backends"] if one["name"] == "horovod")
-    assert horovod["labels"] == ["horovod-gloo", "horovod-mpi"]
-    assert horovod["options"]["properties"]["controller"]["enum"] == ["gloo", "mpi"]
-
-
 def test_a_cluster_is_checked_anew_with_a_remedy_for_what_is_wrong(server, rack):
     server.post("/clusters", {"name": "mini", "kind": "rack", "options": {"machines": 2, "down": 1}})
     found = server.post("/clusters/mini/check", {}, 200)

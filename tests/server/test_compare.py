@@ -16,18 +16,6 @@ def jobs(distdl_home):
     return [story.id for story in stories]
 
 
-def test_jobs_are_compared(server, jobs):
-    found = server.get("/compare", ids=",".join(jobs))
-    assert [row["id"] for row in found["jobs"]] == jobs
-    curve = found["curve"]
-    assert (curve["metric"], curve["mode"], curve["log"]) == ("loss", "compare", False)
-    first, second = (trace["line"] for trace in curve["data"][:2])
-    assert first["color"] != second["color"]
-    assert first["dash"] != second["dash"]
-    assert "loss" in found["metrics"]
-    assert all(len(set(row["values"])) == 2 for row in found["rows"])
-
-
 def test_what_the_jobs_ran_with_is_compared_and_can_be_had(server, jobs):
     for id_, version, diff in zip(jobs, ("1.0", "2.0"), ("+lr = 0.1\n", ""), strict=True):
         packages = {"torch": "2.13.0", "oneleaf": version}

@@ -224,21 +224,6 @@ def test_a_deleted_job_is_gone_and_an_unknown_one_never_was(quick):
         assert len(page.of("gone")) == 2 + len(hostile), "each is said once"
 
 
-def test_the_list_follows_what_comes_and_goes(quick):
-    with listening(quick.url, jobs=True) as page:
-        assert page.until_told("jobs")[0]["rows"] == []
-        stories = [recorded.tell(kind) for kind in ("running", "completed", "failed")]
-        page.until(lambda p: p.of("jobs")[-1]["total"] == 3, "three jobs")
-        page.until(lambda p: (p.of("jobs")[-1]["active"], p.of("jobs")[-1]["failed"]) == (1, 1), "their states")
-        known = {row["id"]: row for m in page.of("jobs") for row in m["rows"]}
-        assert {id_: row["state"] for id_, row in known.items()} == {
-            stories[0].id: "running", stories[1].id: "completed", stories[2].id: "failed",
-        }  # fmt: skip
-        assert sum(m["whole"] for m in page.of("jobs")) == 1
-    for one in stories:
-        one.close()
-
-
 def test_twenty_pages_read_a_job_once(quick, story, monkeypatch):
     reads, original = [], PageReader.step
 

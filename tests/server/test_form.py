@@ -42,15 +42,6 @@ def test_it_begins_with_what_the_cells_own_line_says(server):
     assert form["options"]["environment_variables"] == {"A": "1"}
 
 
-def test_a_cell_without_a_line_is_guessed_from_its_code(server):
-    code = "import torch.distributed as dist\ndist.init_process_group()"
-    chosen = server.post("/form", {"code": code}, 200)["chosen"]
-    assert (chosen["distributed_backend"], chosen["name"]) == ("torch", "cell")
-    asked = {"code": "import horovod.torch as hvd", "notebook": "quickstart.ipynb"}
-    chosen = server.post("/form", asked, 200)["chosen"]
-    assert (chosen["distributed_backend"], chosen["name"]) == ("horovod-gloo", "quickstart")
-
-
 @pytest.mark.parametrize(
     ("question", "field", "words"),
     [
@@ -98,13 +89,6 @@ def test_another_kernels_python_answers_for_its_own_environment(server, tmp_path
     own = server.post("/form", {"code": CELL}, 200)
     assert server.post("/form", {"code": CELL, "kernel_name": "other"}, 200) == own
     assert server.post("/form", {"code": CELL, "kernel_name": "none"}, 400)["field"] == "kernel_name"
-
-
-def test_a_wrong_question_is_refused(server):
-    refused = server.post("/form", {"code": "1", "chosen": {"node_count": 0}}, 400)
-    assert (refused["field"], refused["message"]) == ("node_count", "node_count must be a number from 1 to 10,000.")
-    assert server.post("/form", {"code": "1", "chosen": {"distributed_backend": "nope"}}, 200)["problems"]
-    assert server.post("/form", {"code": "1", "environment": [1]}, 400)["field"] == "environment"
 
 
 def test_local_paths_of_data_begin_in_the_notebooks_folder(server, root):

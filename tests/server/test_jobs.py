@@ -165,30 +165,3 @@ def test_jobs_run_on_when_the_server_stops(root, tmp_path):
     (tmp_path / "go").touch()
     with serve(root) as server:
         assert server.until_ended(id_)["values"] == ["'done'"]
-
-
-def test_time_of_steps_is_there_for_a_job_that_trains_and_says_why_not_for_another(server):
-    id_ = server.submit("""
-import torch
-weight = torch.ones(1, requires_grad=True)
-optimizer = torch.optim.SGD([weight], lr=0.1)
-for _ in range(4):
-    (weight * weight).sum().backward()
-    optimizer.step()
-""")
-    server.until_ended(id_)
-    found = server.get(f"/jobs/{id_}/time", last=2)
-    assert [(one["rank"], one["steps"]) for one in found["ranks"]] == [(0, 3)]
-    assert [one["step"] for one in found["steps"]] == [2, 3]
-    assert found["straggler"] is None
-    assert found["says"][0] == "3 steps measured."
-    server.get(f"/jobs/{id_}/time", 400, last=1001)
-    idle = server.submit("1")
-    server.until_ended(idle)
-    found = server.get(f"/jobs/{idle}/time")
-    assert (found["ranks"], found["steps"]) == ([], [])
-    assert found["says"] == [
-        "No step has been measured: a step ends with an optimizer step after a backward pass (torch), or a batch of "
-        "Model.fit (Keras), and none has."
-    ]
-    server.get("/jobs/20200101-000000-aaaaa/time", 404)

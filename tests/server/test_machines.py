@@ -22,11 +22,6 @@ def lab(server, forge):
     return server.post("/clusters", {"name": "lab", "kind": "forge", "options": {"place": "north"}})
 
 
-def test_options_that_can_be_asked_for_are_marked(server, forge):
-    kinds = {one["name"]: one for one in server.get("/plugins")["clusters"]}
-    assert kinds["forge"]["options"]["properties"]["place"]["x-asked"]
-
-
 def test_machines_are_shown_with_their_cost(server, lab):
     assert (lab["can_create"], lab["machines"]["exists"]) == (True, False)
     assert (lab["problem"], lab["billed"]) == ("The machines have not been created yet.", 0)

@@ -19,20 +19,6 @@ def job(distdl_home):
     return story.folder
 
 
-def test_real_outputs_of_a_real_job_come_back_as_they_were_written(server):
-    id_ = server.submit(
-        "import os, pathlib\nout = pathlib.Path(os.environ['DISTDL_JOB_DIR'], 'outputs')\n"
-        "(out / 'models').mkdir()\n(out / 'models' / 'weights.bin').write_bytes(bytes(range(256)) * 20000)\n"
-        "(out / 'notes.txt').write_text('ok')"
-    )
-    server.until_ended(id_)
-    listed = server.get(f"/jobs/{id_}/outputs")["outputs"]
-    assert [(one["path"], one["size"]) for one in listed] == [("models/weights.bin", 5_120_000), ("notes.txt", 2)]
-    answer = server.ask("GET", f"/jobs/{id_}/outputs/models/weights.bin")
-    assert answer.content == bytes(range(256)) * 20000
-    assert answer.headers["Content-Length"] == "5120000"
-
-
 def test_a_download_is_never_shown_as_a_page_of_this_server(server, job):
     (job.outputs / HOSTILE).write_text("<script>alert(1)</script>")
     listed = server.get(f"/jobs/{job.id}/outputs")["outputs"]

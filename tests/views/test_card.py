@@ -38,15 +38,6 @@ def seen(tmp_path):
         story.close()
 
 
-@pytest.mark.parametrize(
-    "kind", ["running", "starting", "silent", "canceling", "failed", "killed", "lost", "completed"]
-)
-def test_a_card_is_strict_json(seen, kind):
-    view = seen(kind)
-    told = to_json(card(view, view.last_sign))
-    assert json.loads(json.dumps(told, allow_nan=False))["state"] == view.state.value
-
-
 def test_a_running_job_says_how_far_it_is(seen):
     view = seen("running")
     told = card(view, view.last_sign)
@@ -144,17 +135,6 @@ def test_ranks_that_made_different_numbers_of_steps_blame_no_rank():
     assert "drop_last=True" in failure.hint
     assert [(moment.text, moment.bad) for moment in failure.timeline] == [(said, True)]
     assert job_table.job_row(view, SPEC, 30.0).says == conclusion
-
-
-def test_a_rank_that_left_early_is_told_with_its_remedy():
-    view = view_of(
-        {"type": "rank", "rank": 1, "status": "ended", "code": 0, "evidence": ""},
-        {"type": "state", "state": "failed"},
-    )
-    failure = failure_card(view)
-    assert (failure.rank, failure.what) == (1, "ended with code 0 before its code was finished")
-    assert "os._exit()" in failure.hint
-    assert [moment.text for moment in failure.timeline] == ["Rank 1 ended with code 0 before its code was finished"]
 
 
 def test_a_crash_is_shown_at_its_line():

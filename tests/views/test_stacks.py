@@ -1,7 +1,5 @@
 """Where ranks stand, as pages show it: of what was really taken from threads that stand somewhere."""
 
-import pytest
-
 from distdl_jupyter.core.failure import RankView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.stacks import taken
@@ -68,25 +66,6 @@ def test_a_card_and_a_row_tell_of_a_stall_until_it_ends():
     found.apply({"type": "stall", "t": 90.0, "since": None})
     assert card(found, 90.0).stall is None
     assert not job_row(found, spec, 90.0).stalled
-
-
-@pytest.mark.parametrize(("state", "kept", "expected"), [
-    (State.FAILED, True, True), (State.LOST, True, True), (State.COMPLETED, True, True), (State.FAILED, False, False),
-    (State.RUNNING, True, False),
-])  # fmt: skip
-def test_only_an_ended_job_with_checkpoints_can_be_resumed(state, kept, expected):
-    spec, found = view(state=state)
-    assert card(found, 1.0, has_checkpoints=kept).can_resume is expected
-    assert job_row(found, spec, 1.0, has_checkpoints=kept).can_resume is expected
-
-
-def test_restarts_are_told_with_the_failure_before_each():
-    spec, found = view({"type": "restart", "t": 5.0, "reason": "Rank 1 failed: KeyError: 'x'.", "rank": 1},
-                       max_restarts=3, resumed_from="20261120-024912-aaaaa")  # fmt: skip
-    told = card(found, 6.0)
-    assert [(one.t, one.reason, one.rank) for one in told.restarts] == [(5.0, "Rank 1 failed: KeyError: 'x'.", 1)]
-    assert (told.max_restarts, told.resumed_from) == (3, "20261120-024912-aaaaa")
-    assert job_row(found, spec, 6.0).restarts == 1
 
 
 def test_as_text_groups_stand_side_by_side_and_long_lines_are_cut():

@@ -6,8 +6,8 @@ from typing import Any, Literal
 import jsonschema
 import pytest
 
+from distdl_jupyter.api.catalogue import json_schema
 from distdl_jupyter.core import registry
-from distdl_jupyter.views.plugins import json_schema
 
 
 @dataclass(frozen=True)
