@@ -7,9 +7,9 @@ call takes:
 - keyword-only parameters: the query of a ``get``, else the fields of the JSON body
 - ``body``: a JSON body whose shape is a ``Request``
 - ``context``: what the call may use of the server
-- ``reading``: the job of the path, read up to now, by the reader that all pages share
+- ``reading``: the up-to-date reader of the job in the path, which all pages share
 
-What it returns is the answer; its docstring is the description.
+Its return value is the response; its docstring is the description.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ BYTES = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class ApiError:
-    """The body of every error. ``field`` is the part of the request that it is about, "" for none.
+    """The body of every error. ``field`` is the invalid part of the request, "" for none.
 
-    ``code`` is the stable name of the error (``cluster-unknown``), by which the documentation has its remedy.
+    ``code`` is the stable name of the error (``cluster-unknown``), by which the documentation lists its fix.
     """
 
     message: str
@@ -65,7 +65,7 @@ class Context:
     run: Callable[..., Awaitable[Any]]
     #: Runs a function in a thread with the reader of a job, which all pages share. Raises JobNotFound.
     read_job: Callable[[str, Callable[[PageReader], Any]], Awaitable[Any]]
-    #: The folder whose notebooks the server shows.
+    #: The root folder of the server's notebooks.
     root: Path
     listing: Listing
     clusters: StatusCache
@@ -74,18 +74,18 @@ class Context:
     max_code_bytes: int
     submit_seconds: float
     form_seconds: float
-    #: Set when the page no longer waits for the answer.
+    #: Set when the page no longer waits for the response.
     gone: threading.Event
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """An answer that is a file. ``name`` is the file's name for the browser to save, "" to show it in the page."""
+    """A response that is a file. ``name`` is the name to save it under, "" to show it in the page."""
 
     pieces: Iterator[bytes]
     media: str
     name: str = ""
-    #: In bytes, None when it is not known before the end.
+    #: In bytes, None if unknown before the end.
     size: int | None = None
     #: The ``Cache-Control`` header.
     cache: str = "no-store"
@@ -102,18 +102,18 @@ class Call:
     function: Callable[..., Any] | None = None
     #: The names of the function's parameters.
     parameters: frozenset[str] = frozenset()
-    #: The types of the query, of the JSON body, and of the JSON answer; None for none.
+    #: The types of the query, of the JSON body, and of the JSON response; None for none.
     query: type[Request] | None = None
     body: type[Request] | None = None
     answer: Any = None
     #: The type of an answer that is not JSON.
     media: str = JSON
     status: int = 200
-    #: Statuses of errors that a valid request may meet.
+    #: Statuses of errors that a valid request may get.
     refuses: tuple[int, ...] = ()
     #: The permission that the user needs.
     action: Action = "read"
-    #: It may take seconds: it runs in a thread of the few for such calls.
+    #: Whether it may take seconds: it runs in the small pool for such calls.
     slow: bool = False
     #: The type of what the page sends over a WebSocket.
     receives: type[Request] | None = None
@@ -134,12 +134,12 @@ def _call(
     Args:
         verb: the HTTP verb in lower case
         path: the address below ``distdl/api``, with ``{id}`` for one part and ``{path}`` for the rest
-        status: the HTTP status of an answer
-        media: the type of an answer that is not JSON
-        refuses: the statuses of errors that a valid request may meet
+        status: the HTTP status of a response
+        media: the type of a response that is not JSON
+        refuses: the statuses of errors that a valid request may get
         action: the permission that the user needs; by default "read" for ``get``, else "write". A call that starts a
             process, connects to another machine or reads a path of the request needs "execute", as a kernel does
-        slow: run it in a thread of the few for calls that may take seconds
+        slow: run it in the small pool for calls that may take seconds
     """
 
     def register(function: F) -> F:
@@ -184,7 +184,7 @@ def _struct(function: Callable[..., Any], fields: list[Any]) -> type[Request]:
 
 
 def _json_type(answer: Any) -> Any:
-    """Return the part of an answer's type that is JSON."""
+    """Return the part of a return type that is JSON."""
     kinds = [kind for kind in typing.get_args(answer) or (answer,) if kind not in (Download, type(None))]
     return kinds[0] if kinds else None
 

@@ -1,4 +1,4 @@
-"""Clusters over HTTP: the built-in ones and those that a user named, with their nodes now."""
+"""Clusters over HTTP: the built-in ones and those that a user named, with the present state of their nodes."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Cluster(ClusterStatus):
     nodes: tuple[Node, ...] = ()
     node_count: int = 0
     active_jobs: int = 0
-    #: What jobs hold of this machine and how many wait for it; None for other machines.
+    #: What jobs hold of this machine and how many are queued for it; None for other clusters.
     in_use: InUse | None = None
 
 
 async def shown(context: Context, wanted: Sequence[ClusterConfig] | None = None) -> tuple[Cluster, ...]:
-    """Return clusters as they are now (all by default); a cluster that answers slowly is shown as it was last known."""
+    """Return the present state of clusters (default: all); of a slow cluster, its last known state."""
     jobs = await context.run(context.listing.known)
     configs = await context.run(cluster_configs.every) if wanted is None else wanted
     statuses = await asyncio.gather(*(context.clusters.now(config) for config in configs))
@@ -123,7 +123,7 @@ def remove(context: Context, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClusterChecks:
-    """The results; ``failed`` when one of them keeps jobs from running there."""
+    """The results; ``failed`` if one of them prevents jobs."""
 
     checks: tuple[Check, ...]
     failed: bool
@@ -131,9 +131,9 @@ class ClusterChecks:
 
 @post("/clusters/{name}/check", action="execute", refuses=(404,))
 async def check(context: Context, name: str, *, distributed_backend: str = "") -> ClusterChecks:
-    """Check every node for problems that would keep a job from running; this can take 30 s.
+    """Check every node for problems that would prevent a job; this can take 30 s.
 
-    With a backend, also for what that needs on every node.
+    With a backend, its requirements are checked too.
     """
     target = await context.run(lambda: cluster_configs.get(name))
     needs = await context.run(lambda: status.needs(distributed_backend)) if distributed_backend else None
@@ -143,7 +143,7 @@ async def check(context: Context, name: str, *, distributed_backend: str = "") -
 
 @dataclass(frozen=True, slots=True)
 class ChoiceList:
-    """All values that are offered."""
+    """The allowed values."""
 
     choices: tuple[Choice, ...]
 

@@ -1,7 +1,7 @@
 """Files of a job over HTTP: its log, its outputs, its pictures and the traces of its profiles.
 
-A checkpoint that the ranks have written in parts is one entry of the list of outputs and is downloaded as one archive.
-Nothing outside the job's ``outputs`` folder is ever read, whatever a path or a link says.
+A checkpoint that ranks wrote in parts is one entry of the list of outputs and is downloaded as one archive. Paths and
+links that lead out of the job's ``outputs`` folder are never read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from distdl_jupyter.views.job_page import LogChanges, log_changes
 from distdl_jupyter.worker.hooks import frameworks
 
 _CHUNK = 1 << 20
-#: Files that are listed at most.
+#: Maximum number of listed files.
 MOST = 10_000
 _SHARD = re.compile(frameworks.SHARDS)
 _TEXT = "text/plain"
@@ -71,7 +71,7 @@ async def log(
 
 
 def _log_text(follower: JobReader, rank: int | None) -> Iterator[bytes]:
-    """Yield the lines that are in the log now, some megabytes at a time; each with its time and rank."""
+    """Yield the present lines of the log with their time and rank, some megabytes at a time."""
     with_rank = follower.view.process_count > 1 and rank is None
     end = parts.size(follower.folder.log)
     while follower.log_cursor < end and (batch := follower.read()):
@@ -88,7 +88,7 @@ def _rank_label(rank: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One file below a job's outputs, or the folder of a sharded checkpoint, which has several."""
+    """One file below a job's outputs, or the folder of a sharded checkpoint with several ``files``."""
 
     path: str
     size: int
@@ -135,7 +135,7 @@ def _files(root: Path) -> Iterator[Output]:
 
 
 def _status(root: Path, path: Path) -> os.stat_result | None:
-    """Return the status of a regular file below ``root``, None for anything else and for what lies outside."""
+    """Return the status of a regular file below ``root``, None for everything else."""
     try:
         if not path.resolve(strict=True).is_relative_to(root.resolve(strict=True)):
             return None
@@ -150,7 +150,7 @@ def output(id_: str, path: str) -> Download:
     """Download one file, or a sharded checkpoint as a tar archive."""
     root = job(id_).folder.outputs
     if "\0" not in path and _status(root, root / path) is not None:
-        # Between the look and the opening only the user's own processes can put a link here.
+        # Between the check and the opening, only the user's own processes can put a link here.
         return file_download((root / path).resolve().open("rb"), Path(path).name)
     if any(entry.path == path and entry.files > 1 for entry in outputs(id_).outputs):
         return Download(_chunks(_archive(root, path)), BYTES, f"{Path(path).name}.tar")
@@ -158,13 +158,13 @@ def output(id_: str, path: str) -> Download:
 
 
 def file_download(file: BinaryIO, name: str) -> Download:
-    """Return an open file as a download; a file that still grows is sent with the size that it has now."""
+    """Return an open file as a download; of a file that grows, only its present size is sent."""
     size = os.fstat(file.fileno()).st_size
     return Download(_chunks(file, size), BYTES, name, size)
 
 
 def _chunks(file: BinaryIO, size: int | None = None) -> Iterator[bytes]:
-    """Yield what a file holds, at most ``size`` bytes, and close it."""
+    """Yield the content of a file, at most ``size`` bytes, and close it."""
     with file:
         left = size
         while left is None or left > 0:
@@ -176,7 +176,7 @@ def _chunks(file: BinaryIO, size: int | None = None) -> Iterator[bytes]:
 
 
 def _archive(root: Path, path: str) -> BinaryIO:
-    """Return what is below ``path`` as a tar archive, made while it is read."""
+    """Return a folder as a tar archive that is packed while it is read."""
     end, begin = os.pipe()
 
     def pack() -> None:

@@ -1,8 +1,8 @@
 """``python -m distdl_jupyter.api.submit_process``: submit source text as a job of this Python for another process.
 
 Standard input holds one JSON object: ``code``, ``name``, ``notebook`` (path of its file, "" for none) and ``options``
-of ``submit``, for a sweep also ``parameters`` and what ``sweep`` takes beside them; secrets among the environment
-variables travel no other way. The last line on standard output is ``{"id": ...}``, or ``{"error": {"type", "message",
+of ``submit``, for a sweep also ``parameters`` and the other arguments of ``sweep``. Secret environment variables are
+sent only this way. The last line on standard output is ``{"id": ...}``, or ``{"error": {"type", "message",
 "code", "hint", "field", "output"}}`` with the class of ``core.errors``. The job works in the current directory.
 """
 
@@ -45,10 +45,10 @@ def sweep_source(
     code: str, parameters: str, *, name: str = "", notebook: str = "", options: Mapping[str, Any] | None = None,
     **plan: Any,
 ) -> Sweep:  # fmt: skip
-    """Run ``code`` many times as a cell, with other values of ``parameters``, and return the sweep.
+    """Run ``code`` many times as a cell with different values of ``parameters`` and return the sweep.
 
-    ``plan`` is what ``sweep`` takes beside the options of its trials; None and "" are as by default. Raises what
-    ``submit_source`` raises.
+    ``plan`` has the arguments of ``sweep`` besides the options of its trials; None and "" are the defaults. Raises
+    what ``submit_source`` raises.
     """
     from distdl_jupyter.core import space
     from distdl_jupyter.studies import sweeps
@@ -80,7 +80,7 @@ def _captured(code: str, names: Mapping[str, Any], notebook: str) -> CapturedCod
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is written to standard output for a request."""
+    """Return the response to a request, which is written to standard output."""
     try:
         return {"id": (sweep_source if "parameters" in request else submit_source)(**request).id}
     except DistDLError as error:
@@ -102,7 +102,7 @@ def error_from(body: Mapping[str, str]) -> DistDLError:
 
 
 def main() -> None:
-    """Read a request, submit it, answer."""
+    """Read a request, submit it and write the response."""
     print(json.dumps(answer(json.load(sys.stdin))), flush=True)  # noqa: T201 - the answer
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.log import Row
     from distdl_jupyter.live.messages import CurveRequest
 
-#: Rows of a job's log that are kept for its pages.
+#: Maximum number of log rows in memory.
 KEPT = 100_000
 #: Rows of the first message about a log, and most rows of a later one. A page that is more than ``BEHIND`` rows behind
 #: continues with the newest ``ANEW``: older ones would delay the newest by seconds.
@@ -46,7 +46,7 @@ _CACHED = 16
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A message as JSON. ``key`` changes with everything it says but the clock."""
+    """A message as JSON. ``key`` changes with everything in it except the clock."""
 
     line: bytes
     key: str
@@ -55,7 +55,7 @@ class Encoded:
 
 
 class LiveJob:
-    """A job and the messages about it. Safe to call from any thread. ``gone``: there is no such job (any more)."""
+    """A job and the messages about it. Safe to call from any thread. ``gone``: the job does not exist (any more)."""
 
     def __init__(self, id_: str, kept: int = KEPT) -> None:
         self.id = id_
@@ -69,7 +69,7 @@ class LiveJob:
     # ---- reading ----
 
     def poll(self) -> bool:
-        """Read for a moment what is new; return whether there was anything. Raises OSError."""
+        """Read what is new for a moment; return whether there was anything. Raises OSError."""
         try:
             if self._reader is None and not self.gone:
                 self._reader = PageReader(JobStore().find(self.id), tail=self._kept)

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from distdl_jupyter.server.sources import Sources
 
 R = TypeVar("R")
-#: Seconds after the start when the handlers are imported, if nobody asked for them before.
+#: Seconds after the start when the handlers are imported, unless a request came earlier.
 _WARM_UP = 1.0
-#: Seconds between two looks whether old jobs are to be deleted again: a laptop that sleeps counts no seconds.
+#: Seconds between two checks whether old jobs must be deleted: the clock of a sleeping laptop does not advance.
 _PRUNED = 3600.0
-#: Forms that are worked out, and jobs that are started, at once.
+#: Maximum number of slow calls at once: launch forms and job starts.
 _SLOW = 4
 
 
@@ -74,16 +74,16 @@ class DistDLApp(ExtensionApp):
     _warm_up: asyncio.TimerHandle | None = None
     _pruning: asyncio.Task[None] | None = None
 
-    # Plain attributes, made when they are first used: Jupyter asks for the value of every trait at the start.
+    # Plain attributes, created on first use: Jupyter reads the value of every trait at the start.
 
     @functools.cached_property
     def pool(self) -> ThreadPoolExecutor:
-        """The threads in which files are read and short questions are answered."""
+        """The threads that read files and run short calls."""
         return ThreadPoolExecutor(self.thread_count, thread_name_prefix="distdl")
 
     @functools.cached_property
     def slow_pool(self) -> ThreadPoolExecutor:
-        """The threads in which forms are worked out and jobs are started."""
+        """The threads that compute forms and start jobs."""
         return ThreadPoolExecutor(_SLOW, thread_name_prefix="distdl-slow")
 
     async def run(self, function: Callable[..., R], *args: Any, slow: bool = False) -> R:
@@ -124,13 +124,13 @@ class DistDLApp(ExtensionApp):
 
     @functools.cached_property
     def sources(self) -> Sources:
-        """What pages look at now."""
+        """What pages watch now."""
         from distdl_jupyter.server.sources import Sources
 
         return Sources(self)
 
     def initialize_handlers(self) -> None:
-        """Put all addresses in."""
+        """Add all addresses."""
         assert self.serverapp is not None
         application = self.serverapp.web_app
         self._routes = routes.add(application, application.settings["base_url"])
@@ -148,14 +148,14 @@ class DistDLApp(ExtensionApp):
             return ""
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
-        """Be told by the server that it has started."""
+        """Warm up, and begin to prune, when the server has started."""
         loop = asyncio.get_running_loop()
         self._warm_up = loop.call_later(_WARM_UP, lambda: loop.run_in_executor(self.pool, lambda: self._routes.rules))
         if self.prune_older or self.prune_keep is not None:
             self._pruning = loop.create_task(self._prune_daily())
 
     async def _prune_daily(self) -> None:
-        """Delete old jobs, as the settings say, until the server ends."""
+        """Delete old jobs according to the settings until the server stops."""
         await asyncio.sleep(_WARM_UP)
         while True:
             await self.run(self._prune, slow=True)
@@ -176,7 +176,7 @@ class DistDLApp(ExtensionApp):
                 self.log.warning("Job %s could not be deleted: %s", job.id, job.problem)
 
     async def stop_extension(self) -> None:
-        """Let all pages go and let go of the threads; jobs go on."""
+        """Close all connections and end the threads; jobs keep running."""
         for waiting in (self._warm_up, self._pruning):
             if waiting is not None:
                 waiting.cancel()

@@ -24,7 +24,7 @@ from distdl_jupyter.server.sources import ClustersSource, ListSource, Source, So
 from distdl_jupyter.views import wire
 from distdl_jupyter.views.wire import encode
 
-#: Most jobs in one subscription, and most curves of each.
+#: Maximum number of jobs in one subscription, and of curves of each.
 _JOBS, _CURVES = 200, 20
 #: Why a connection ends: the page sent something invalid, or may no longer view (RFC 6455, section 7.4.1).
 _POLICY = 1008
@@ -57,7 +57,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         return found
 
     def open(self) -> None:
-        """Begin to send messages."""
+        """Start to send messages."""
         WebSocketMixin.open(self)
         # Some browsers omit this header, and JupyterHub then logs a warning whenever it identifies the user.
         self.request.headers.setdefault("Sec-Fetch-Mode", "websocket")

@@ -83,7 +83,7 @@ class Handler(APIHandler):
 
     @property
     def root(self) -> Path:
-        """The folder whose notebooks the server shows."""
+        """The root folder of the server's notebooks."""
         return Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
 
     @property
@@ -94,7 +94,7 @@ class Handler(APIHandler):
     async def prepare(self, **_redirect: bool) -> None:
         """Decide whether the request is permitted before its body arrives; nothing of a refused request is kept."""
         self._body = bytearray()
-        #: Set when the page no longer waits for the answer.
+        #: Set when the page no longer waits for the response.
         self.gone = threading.Event()
         self._refused: web.HTTPError | None = None
         try:
@@ -130,7 +130,7 @@ class Handler(APIHandler):
         setattr(self, str(self.request.method).lower(), method)
 
     def data_received(self, chunk: bytes) -> None:
-        """Keep a piece of the body, up to the limit."""
+        """Keep a chunk of the body, up to the limit."""
         if self._refused is None and len(self._body) + len(chunk) > self.app.max_body_bytes:
             self._refused = web.HTTPError(413, f"The request body must not exceed {self.app.max_body_bytes:,} bytes")
             self._body.clear()
@@ -144,7 +144,7 @@ class Handler(APIHandler):
         return self._body
 
     def on_connection_close(self) -> None:
-        """End work for a page that has closed."""
+        """Signal cancellation to the running call."""
         self.gone.set()
         super().on_connection_close()
 
@@ -168,7 +168,7 @@ class CallHandler(Handler):
     """The calls of one address; none at an unknown one."""
 
     def initialize(self, calls: dict[str, Call]) -> None:
-        """Take the calls by their verbs."""
+        """Set the calls by their verbs."""
         self._calls = calls
 
     def action(self, verb: str) -> str:
@@ -177,7 +177,7 @@ class CallHandler(Handler):
         return call.action if call else super().action(verb)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer as all handlers do; an unknown verb is answered with those that the address has."""
+        """Write the error; for an unknown verb, list those of the address."""
         if status_code == 405:
             self.set_header("Allow", ", ".join([*(verb.upper() for verb in self._calls), "OPTIONS"]))
         super().write_error(status_code, **kwargs)

@@ -45,7 +45,7 @@ class Source(ABC):
         self._waiting: set[asyncio.Event] = set()
         self._left = time.monotonic()
         self._wake = asyncio.Event()
-        #: What went wrong the last time, None when all went well.
+        #: The error of the last poll, None after a success.
         self.problem: Exception | None = None
         self.task = asyncio.get_running_loop().create_task(self._run())
 
@@ -193,17 +193,17 @@ class Page(Protocol):
 
 
 class Sources:
-    """All sources of this server, and the pages that are open. Used in the event loop only."""
+    """All sources of this server, and the open pages. Used in the event loop only."""
 
     def __init__(self, app: DistDLApp) -> None:
-        #: Another one for each process of the server.
+        #: Different for each process of the server.
         self.server_id = secrets.token_hex(8)
         self.pages: set[Page] = set()
         self.app = app
         self._all: dict[object, Any] = {}
 
     def job(self, id_: str) -> JobSource:
-        """Return the job of an id; it may turn out to be gone."""
+        """Return the source of a job, which may not exist."""
         source: JobSource = self._get(id_, lambda: JobSource(self.app, id_))
         return source
 

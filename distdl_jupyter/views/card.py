@@ -1,7 +1,7 @@
-"""The card of a job: all that the head of its panel shows, with its cost, its data on the way and its failure.
+"""The card of a job: all that the head of its panel shows, with its cost, the staging of its data and its failure.
 
-Pure. Times are epoch seconds of this machine's clock; ``now`` goes along, because a browser's clock may be another.
-A place or a time that no event reports is left out.
+Pure. Times are epoch seconds of this machine's clock; ``now`` is sent too, because a browser's clock may differ.
+Hosts and times that no event reports are left out.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from distdl_jupyter.core.view import JobView, Phase, Picture, ProfileView, Resta
 from distdl_jupyter.views.job_table import JobSummary, summary
 from distdl_jupyter.views.wire import finite, from_fields
 
-#: Up to so many ranks are dots; above that each node is one count.
+#: Maximum number of ranks that are shown as dots; above it, each node shows counts.
 MAX_DOTS = 64
-#: More staging bars than that are summed up by source.
+#: Maximum number of staging bars; more are summed up by source.
 MAX_BARS = 8
-#: Ranks that still run are named one by one up to here.
+#: Maximum number of running ranks that are named one by one.
 _NAMED = 3
 _LEVELS = {"warning": 1, "error": 2}
-#: A failure is shown when the job has ended: before that the first sign may still turn out to be an echo.
+#: A failure is shown when the job has ended: before that, the first error may turn out to be an echo of another.
 _HAS_FAILED = (State.FAILED, State.LOST)
-#: Ranks that ended within so many seconds of each other, in the same way, are one entry.
+#: Ranks that ended in the same way within this many seconds are one entry.
 _GROUP_SECONDS = 1.0
 
 
@@ -49,7 +49,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class ErrorFrame:
-    """One frame of a traceback; ``source`` are some lines around as (number, text)."""
+    """One frame of a traceback; ``source`` has the lines around it as (number, text)."""
 
     file: str
     line: int
@@ -71,7 +71,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class OtherRank:
-    """A rank that ended because of the first, ``after`` so many seconds."""
+    """A rank that ended because of the first failure, ``after`` seconds later."""
 
     rank: int
     what: str
@@ -80,7 +80,7 @@ class OtherRank:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """One line of what happened; ``bad`` is the failure itself."""
+    """One event of the timeline; ``bad`` marks the failure itself."""
 
     t: float
     text: str
@@ -116,7 +116,7 @@ class FailureCard:
 class Cost:
     """What a job's nodes cost. ``per_hour`` is for all of them together, ``spent`` at the card's ``now``.
 
-    ``since`` is when its nodes were its own, None before that.
+    ``since`` is when the job got its nodes, None before.
     """
 
     per_hour: float
@@ -127,13 +127,13 @@ class Cost:
     spent: float
 
 
-#: Why stacks were taken: a user asked, no progress, no progress for too long, the time of the job was over.
+#: Why stacks were captured: a request, no progress, a hang, the time limit of the job, or a failure.
 StacksWhy = Literal["asked", "stall", "hang", "time", "failure"]
 
 
 @dataclass(frozen=True, slots=True)
 class StacksTaken:
-    """Stacks that can be asked for by ``number``."""
+    """Saved stacks, which can be requested by ``number``."""
 
     number: int
     t: float
@@ -151,7 +151,7 @@ class Card(JobSummary):
     unit: str
     step: float | None
     stop: StopView | None
-    #: How many ranks have not ended, and which, where a job is being stopped and few are left.
+    #: How many ranks have not ended, and which ones if a job is being stopped and few are left.
     still_running: int
     stop_places: tuple[str, ...]
     lines: int
@@ -160,10 +160,10 @@ class Card(JobSummary):
     notice: Finding | None
     result: str
     has_metrics: bool
-    #: None where nobody said what a node costs.
+    #: None if the price of a node is unknown.
     cost: Cost | None
     staging: list[StagingView]
-    #: Oldest first; ``max_restarts`` is how many there may be.
+    #: Oldest first; ``max_restarts`` is their maximum number.
     restarts: list[Restart]
     max_restarts: int
     stall: Stall | None
@@ -177,15 +177,15 @@ class Card(JobSummary):
     can_profile: bool
     #: Oldest first.
     pictures: list[Picture]
-    #: The job from whose checkpoints this one goes on, "" for none, and the step at which it leaves that job's curve.
+    #: The job from whose checkpoints this one continues, "" for none, and the step at which it forks from that job.
     resumed_from: str
     forked_at: float | None
-    #: Its place while it waits for its turn.
+    #: Its position while it is queued.
     queue: QueueView | None
 
 
 def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
-    """Return everything that the head of a panel shows; whether there are checkpoints is known from the job's files."""
+    """Return everything that the head of a panel shows."""
     return from_fields(
         Card,
         view,
@@ -205,12 +205,12 @@ def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
         stacks=tuple(StacksTaken(taken.number, taken.t, stacks_why(taken.why)) for taken in view.stacks),
         can_ask_stacks=can_ask_stacks(view),
         profiles=_profiles(view),
-        can_profile=can_ask_stacks(view) and all(one.ended for one in view.profiles),
+        can_profile=can_ask_stacks(view) and all(profile.ended for profile in view.profiles),
     )
 
 
 def origin_text(of: JobSpec | JobView) -> str:
-    """Return the job from whose checkpoints this one goes on, with the step at which it was forked, "" for none."""
+    """Return the job from whose checkpoints this one continues, with the step at which it forks, "" for none."""
     return of.resumed_from if of.forked_at is None else f"{of.resumed_from}, step {humanize.count(of.forked_at)}"
 
 
@@ -238,23 +238,25 @@ def rank_status(rank: RankView) -> RankStatus:
 
 
 def can_ask_stacks(view: JobView) -> bool:
-    """Say whether some rank has begun and not ended, so that it may be asked where it stands."""
+    """Return whether a rank is running, so that stacks can be requested."""
     return not view.state.ended and any(rank.is_running for rank in view.ranks)
 
 
 def _profiles(view: JobView) -> tuple[ProfileView, ...]:
-    """Return the profiles; those that had not ended when the job ended have failed."""
+    """Return the profiles; a profile that was not saved before the job ended has failed."""
     lost = view.state.ended
-    return tuple(replace(one, status="failed") if lost and not one.ended else one for one in view.profiles)
+    return tuple(
+        replace(profile, status="failed") if lost and not profile.ended else profile for profile in view.profiles
+    )
 
 
 def stacks_why(word: str) -> StacksWhy:
-    """Return why stacks were taken; a word of a later version counts as asked."""
+    """Return why stacks were captured; a reason of a later version counts as a request."""
     return word if word in get_args(StacksWhy) else "asked"  # type: ignore[return-value]  # one of them
 
 
 def elsewhere(view: JobView) -> str:
-    """Return on which other host the job's supervisor runs, and what to do when that may be gone; "" for none."""
+    """Return on which other host the job's supervisor runs, and what to do if it is silent; "" for this host."""
     if view.elsewhere is None:
         return ""
     return f"{view.elsewhere.says()} {view.elsewhere.remedy(view.id) if view.elsewhere.is_silent else ''}".rstrip()
@@ -270,7 +272,7 @@ def _running(view: JobView) -> list[RankView]:
 
 
 def _stop_places(view: JobView) -> tuple[str, ...]:
-    """Return which ranks still run in a job that is being stopped, where these are few."""
+    """Return which ranks still run in a job that is being stopped, if they are few."""
     running = _running(view) if view.stop is not None else []
     return tuple(map(_rank_and_pid, running)) if len(running) <= _NAMED else ()
 
@@ -281,7 +283,7 @@ def _rank_and_pid(rank: RankView) -> str:
 
 
 def notice(view: JobView) -> Finding | None:
-    """Return the gravest note, the newest of equals; information stays in the log.
+    """Return the most severe note, the newest of equals, without infos.
 
     A supervisor on another host comes first when it is silent and last when it is not.
     """
@@ -302,7 +304,7 @@ def _result(view: JobView) -> str:
 def cost(view: JobView, now: float) -> Cost | None:
     """Return what pages draw the running sum from, None without a price.
 
-    The sum is nodes x hours x price from the moment when the nodes were the job's own.
+    The sum is nodes x hours x price from the moment when the job got its nodes.
     """
     spent = view.cost(now)
     if spent is None or view.price_per_hour is None:
@@ -318,7 +320,7 @@ def cost(view: JobView, now: float) -> Cost | None:
 
 
 def cost_text(view: JobView, now: float) -> str:
-    """Return ``about 1.23 USD so far``, without the last words at the end, the rate before the start; else ""."""
+    """Return ``about 1.23 USD so far``, of an ended job the total, before the start the hourly rate, else ""."""
     spent = view.cost(now)
     if spent is None or view.price_per_hour is None:
         return ""
@@ -340,7 +342,7 @@ def price_text(spec: JobSpec) -> str:
 
 
 def staging_bars(view: JobView) -> list[StagingView]:
-    """Return a bar for each data source on each node, or in sum where there are many; none without data to stage."""
+    """Return a bar for each data source on each node, or for each source if there are many."""
     if len(view.staging) <= MAX_BARS:
         return view.staging
     names = dict.fromkeys(item.source for item in view.staging)
@@ -358,7 +360,7 @@ def staging_node(bar: StagingView) -> str:
 
 
 def staging_text(bar: StagingView) -> str:
-    """Return how far it is: ``1.2 GB of 4.8 GB, 210 of 512 files, 300 MB from the cache``."""
+    """Return the progress: ``1.2 GB of 4.8 GB, 210 of 512 files, 300 MB from the cache``."""
     parts = [f"{humanize.size(bar.done)} of {humanize.size(bar.total)}"]
     if bar.of > 1:
         parts.append(f"{humanize.count(bar.files)} of {humanize.plural(bar.of, 'file')}")
@@ -420,7 +422,7 @@ def _frame(frame: dict[str, Any]) -> ErrorFrame:
 
 
 def rank_place(rank: RankView) -> str:
-    """Return where a rank runs, as far as it is known: ``node-b (pid 48213, GPU 0)``."""
+    """Return where a rank runs, as far as known: ``node-b (pid 48213, GPU 0)``."""
     inside = [f"pid {rank.pid}"] if rank.pid is not None else []
     inside += [f"GPU {rank.gpu}"] if rank.gpu is not None else []
     if not rank.host:
@@ -429,7 +431,7 @@ def rank_place(rank: RankView) -> str:
 
 
 def failure_timeline(view: JobView, failure: Failure) -> list[TimelineEntry]:
-    """Return what happened in order: when the ranks met, the first failure, the others grouped by how they ended."""
+    """Return the events in order: the rendezvous, the first failure, the other ranks grouped by how they ended."""
     entries = [
         *_rendezvous_entries(view),
         TimelineEntry(failure.when, _first_failure_text(view, failure), bad=True),

@@ -1,4 +1,4 @@
-"""The checkpoints of a job, as text, as HTML that a saved notebook keeps, and as rows for a page."""
+"""The checkpoints of a job as a table for notebooks and terminals, and as rows for a page."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from distdl_jupyter.views.wire import finite, from_fields
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: Metrics of which a table has a column.
+#: Maximum number of metric columns.
 _COLUMNS = 6
 _NONE = "No checkpoints. Checkpoints that the training code saves in distdl_jupyter.checkpoint_dir() are listed here."
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMetric:
-    """A metric at the step of a checkpoint, also as text; ``value`` is None where it is not finite."""
+    """A metric at the step of a checkpoint, also as text; ``value`` is None if it is not finite."""
 
     name: str
     text: str
@@ -28,9 +28,9 @@ class CheckpointMetric:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """One checkpoint: bytes, epoch seconds, and the Python that loads it.
+    """One checkpoint: ``size`` in bytes, ``modified`` in epoch seconds, ``load`` is Python code that loads it.
 
-    ``step`` is None where it is not known, and ``is_named`` says that the file's name has it.
+    ``step`` is None if it is unknown; ``is_named`` says that the file name contains it.
     """
 
     path: str
@@ -44,14 +44,14 @@ class CheckpointRow:
 
 
 class CheckpointList(table.Display, list[Checkpoint]):
-    """Checkpoints, the newest first, that show themselves as a table."""
+    """Checkpoints, newest first, displayed as a table."""
 
     def _parts(self) -> list[str | table.Rows]:
         return [_rows(self) if self else _NONE]
 
 
 def metric_names(known: Iterable[Checkpoint]) -> list[str]:
-    """Return the metrics that some of them have, in the order in which they were reported first."""
+    """Return the names of all metrics of the checkpoints, in the order of their first report."""
     return list(dict.fromkeys(name for one in known for name in one.metrics))
 
 
@@ -68,14 +68,14 @@ def _row(one: Checkpoint, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def step_text(one: Checkpoint) -> str:
-    """Return the step, with "about" where it is known by the time of writing only."""
+    """Return the step, with "about" if it is only known from the time of writing."""
     if one.step is None:
         return ""
     return humanize.count(one.step) if one.is_named else f"about {humanize.count(one.step)}"
 
 
 def rows(known: Iterable[Checkpoint]) -> tuple[CheckpointRow, ...]:
-    """Return them for a page."""
+    """Return the checkpoints for a page."""
     return tuple(
         from_fields(
             CheckpointRow,

@@ -41,7 +41,7 @@ class RankRow:
     last_step: float | None
     lines: int
     error_lines: int
-    #: How its process ended: ``exit code 3``, ``ended by SIGKILL``; "" while it lives or when it ended well.
+    #: How its process ended: ``exit code 3``, ``ended by SIGKILL``; "" while it runs and after a success.
     how: str
 
 
@@ -51,10 +51,10 @@ LogRow = tuple[int, float, int | None, str, str, int, dict[str, int], Styles]
 
 @dataclass(frozen=True, slots=True)
 class LogChanges:
-    """What a log view must do: put ``rows`` in by number, forget those below ``first``, replace ``open``."""
+    """Changes of a log view: insert ``rows`` by number, drop those below ``first``, replace ``open``."""
 
     rows: tuple[LogRow, ...]
-    #: Lines that are being redrawn; they stand below all rows.
+    #: Lines that are being redrawn, below all rows.
     open: tuple[LogRow, ...]
     #: Number of the oldest row that is kept, and of the next row to come.
     first: int
@@ -66,7 +66,7 @@ class LogChanges:
 
 @dataclass(frozen=True, slots=True)
 class SpecRow:
-    """One line of the spec as people read it; ``field`` is its primary name."""
+    """One line of the spec; ``field`` is the primary name of the option."""
 
     field: str
     label: str
@@ -75,7 +75,7 @@ class SpecRow:
 
 @dataclass(frozen=True, slots=True)
 class JobDetail:
-    """One job with everything that does not stream: the spec, its code and what travelled with it."""
+    """One job with everything that is not streamed: the spec, its code and the captured variables."""
 
     card: Card
     metrics: tuple[MetricValue, ...]
@@ -89,9 +89,9 @@ class JobDetail:
     execution_count: int | None
     #: Number of the cell's line that is line 1 of ``code``.
     first_line: int
-    #: The state of the environment when it was submitted.
+    #: Package versions when it was submitted.
     versions: dict[str, str]
-    #: It is the first run of a check (see JobCheck).
+    #: Whether it is the first run of a check (see JobCheck).
     is_check: bool
 
 
@@ -121,7 +121,7 @@ def rank_row(rank: RankView) -> RankRow:
 
 
 def spec_rows(spec: JobSpec) -> list[SpecRow]:
-    """Return the lines of the spec that say something, in the order in which people ask."""
+    """Return the lines of the spec that are set, the most important first."""
     plugins = {**spec.backend_options, **spec.cluster_options}
     rows = [
         ("name", "Name", spec.name),
@@ -143,7 +143,7 @@ def spec_rows(spec: JobSpec) -> list[SpecRow]:
 
 
 def environment_rows(environment: JobEnvironment) -> list[SpecRow]:
-    """Return the lines of what it ran with."""
+    """Return the lines of the environment."""
     rows = [
         ("git", "Git", str(environment.git) if environment.git else ""),
         ("packages", "Packages", humanize.count(len(environment.packages)) if environment.packages else ""),
@@ -163,7 +163,7 @@ def _variables(spec: JobSpec) -> str:
 
 
 def log_changes(book: LogBook, rows: Iterable[Row]) -> LogChanges:
-    """Return rows of a log as short lists, because there are many, with the open lines and counts of now."""
+    """Return rows of a log as short lists, because there are many, with the open lines and the counts."""
     return from_fields(
         LogChanges,
         book,
@@ -174,7 +174,7 @@ def log_changes(book: LogBook, rows: Iterable[Row]) -> LogChanges:
 
 
 def log_row(row: Row) -> LogRow:
-    """Return one row; a line that is being redrawn belongs to its rank although it has no number yet."""
+    """Return one row; a line that is being redrawn has no number yet."""
     lines = row.lines or ({row.rank: 0} if row.rank is not None else {})
     numbers = {str(rank): line for rank, line in lines.items()}
     return (row.n, row.t, row.rank, row.stream, row.text, row.redraws, numbers, row.styles)

@@ -34,10 +34,10 @@ StateName = Literal[
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """The study that a job is a run of, of ``size`` parts. ``value`` is what the runs are compared by, None without.
+    """The study of ``size`` runs that a job belongs to. ``value`` is what the runs are compared by, None if unknown.
 
-    In a scaling study ("scale") that is the rate of all ranks in samples a second, or batches where no size was seen,
-    in a sweep ("sweep") the newest mean of its ``metric``, of which more is better where ``maximize``.
+    In a scaling study ("scale") it is the rate of all ranks in samples (or batches) per second, in a sweep ("sweep")
+    the newest mean of its ``metric``, of which more is better if ``maximize``.
     """
 
     kind: str
@@ -63,20 +63,20 @@ class JobSummary:
     created: float
     ended: float | None
     last_sign: float
-    #: Seconds in a queue before, and since when it waits in one (epoch seconds), None while it does not.
+    #: Seconds in queues before, and since when it is queued now (epoch seconds), None if it is not.
     waited: float
     queued_since: float | None
     done: float | None
     total: float | None
     left: float | None
     can_rerun: bool
-    #: It has ended and left checkpoints.
+    #: Whether it has ended and left checkpoints.
     can_resume: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow(JobSummary):
-    """One job in a list. ``spark`` are up to 40 means of ``metric`` over time; ``says`` why it failed or is lost."""
+    """One job in a list. ``spark`` has up to 40 means of ``metric`` over time; ``says`` is why it failed or is lost."""
 
     says: str
     metric: str
@@ -85,15 +85,15 @@ class JobRow(JobSummary):
     #: Rank that failed first.
     failed_rank: int | None
     notebook: str
-    #: How often its ranks were started anew.
+    #: How often its ranks were restarted.
     restarts: int
-    #: It makes no progress; ``says`` names the ranks that differ.
+    #: Whether it makes no progress; ``says`` names the ranks that differ.
     stalled: bool
     group: RowGroup | None = None
-    #: The newest thing that was worth a message (a metric that is no number, a rule that holds), and its level.
+    #: The newest alert (a NaN metric, a rule that holds), and its level.
     alert: str = ""
     alert_level: str = ""
-    #: Its place in a queue, from 1; None where that is not known.
+    #: Its position in a queue, from 1; None if unknown.
     place: int | None = None
     priority: int = 0
 
@@ -154,7 +154,7 @@ def _newest_alert(view: JobView) -> dict[str, Any]:
 
 
 def _status_text(view: JobView) -> str:
-    """Return in a few words what failed, what the job waits for or what persistent ranks run."""
+    """Return in a few words what failed, what the job waits for, or what persistent ranks run."""
     if view.state is State.FAILED and view.failure is not None:
         if view.failure.kind == "unequal":
             return view.failure.what.rpartition(": ")[2]
@@ -174,7 +174,7 @@ def _status_text(view: JobView) -> str:
 
 
 def _stalled_ranks(view: JobView) -> str:
-    """Return ``No progress: rank 1 differs``, which fits the narrowest list; the job's panel has the whole sentence."""
+    """Return ``No progress: rank 1 differs``, which fits into the narrowest list."""
     differ = list(view.stall.ranks) if view.stall else []
     if not differ:
         return "No progress"
@@ -182,7 +182,7 @@ def _stalled_ranks(view: JobView) -> str:
 
 
 def _kept_alive(view: JobView) -> str:
-    """Return what keeps the processes alive of a job whose code has ended everywhere, "" for nothing."""
+    """Return what keeps the processes alive of a job whose code has ended on all ranks, "" for nothing."""
     if not all(rank.ok or rank.status == "ended" for rank in view.ranks):
         return ""
     notes = (str(note["text"]) for note in view.notes if note.get("code") == KEPT_ALIVE)
@@ -204,7 +204,7 @@ def sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
 
 
 class JobTable(table.Display):
-    """Jobs that show themselves as a table; ``older`` is how many more jobs there are. HTML is escaped."""
+    """Jobs displayed as a table; ``older`` is the number of jobs that are not shown. HTML is escaped."""
 
     def __init__(self, jobs: Sequence[JobRow], older: int = 0, now: float | None = None) -> None:
         self._rows = cells(jobs, time.time() if now is None else now)
@@ -219,7 +219,7 @@ class JobTable(table.Display):
 
 
 def lost_reasons(jobs: Sequence[JobRow]) -> list[str]:
-    """Return a line for each lost job: why it is lost, and the command that starts it again."""
+    """Return a line for each lost job: why it is lost, and the command that reruns it."""
     return [f"{humanize.short_id(job.id)}: {job.says}" for job in jobs if job.state == "lost" and job.says]
 
 

@@ -1,4 +1,4 @@
-"""A profile as text, as HTML that a saved notebook keeps, as a table, and as plain data for a page."""
+"""A profile as a display for notebooks and terminals, as a DataFrame, and as data for a page."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from distdl_jupyter.views.wire import from_fields
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Operators of text, HTML and pages; ranks that have a column of their own.
+#: Maximum number of operators, and of ranks with their own column.
 _MOST_OPERATORS, _MOST_RANKS = 20, 8
-#: Operators below this part of a step are left out, and characters of a name.
+#: Share of a step below which an operator is left out; maximum length of a name.
 _LEAST_SHARE, _LONGEST = 0.0005, 60
 
 
 @dataclass(frozen=True, slots=True)
 class JobProfile:
-    """Some recorded steps of a job: the operators that take the most time of their own, most first.
+    """Recorded steps of a job: the operators with the most time of their own, most first.
 
-    ``seconds`` is the mean step. ``says`` has a sentence for what is missing. ``traces`` are the ranks that have a
-    Chrome trace.
+    ``seconds`` is the mean step time. ``says`` has a sentence for each missing rank. ``traces`` are the ranks that
+    have a Chrome trace.
     """
 
     number: int
@@ -77,7 +77,7 @@ class ProfileShown(table.Display, Profile):
 
 
 def sentences(of: Profile) -> list[str]:
-    """Return what a profile says before its table."""
+    """Return the sentences above the table."""
     who = ranks([one.rank for one in of.ranks])
     return [
         f"{plural(of.steps, 'step')} of {who}, recorded at {clock(of.t)}: {_milliseconds(of.seconds)} ms per step.",
@@ -87,7 +87,7 @@ def sentences(of: Profile) -> list[str]:
 
 
 def _notes(of: Profile) -> list[str]:
-    """Return what a profile lacks."""
+    """Return a sentence for the ranks without a profile."""
     alike: dict[str, list[int]] = {}
     for rank, why in sorted(of.missing.items()):
         alike.setdefault(why, []).append(rank)
@@ -102,7 +102,7 @@ def _stands_out(one: Operator) -> str:
 
 
 def shown(of: Profile) -> list[Operator]:
-    """Return the operators that are worth a line."""
+    """Return the operators that are shown."""
     return [one for one in of.operators if one.share >= _LEAST_SHARE][:_MOST_OPERATORS]
 
 

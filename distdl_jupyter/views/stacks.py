@@ -1,7 +1,7 @@
 """The stacks of all ranks side by side: for pages as plain data, as text, and as HTML that a saved notebook keeps.
 
-Ranks that stand at the same place share a column; those that differ from the others come first. Newest calls stand on
-top. In text and HTML the user's own calls carry their line, and calls of libraries in a row share one line.
+Ranks at the same line share a column; those that differ from the others come first. The newest call is at the top. In
+text and HTML the user's own calls have their source line, and consecutive calls of libraries share one line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.stacks import Group, RankStacks
 
-#: Threads and frames beyond these say nothing more: a recursion, a pool.
+#: Maximum number of threads and frames; more are a pool or a recursion.
 _MOST_THREADS, _MOST_FRAMES = 40, 60
 _WHY = {
     "asked": "",
@@ -34,15 +34,15 @@ _WHY = {
     "time": ", captured at the time limit of the job",
     "failure": ", captured when a rank failed",
 }
-#: Columns of characters: the least that one needs, and what is between two.
+#: Minimum width of a column in characters, and the space between two.
 _NARROWEST, _BETWEEN = 44, 3
-#: Threads beside the main one that text and HTML show of a rank.
+#: Maximum number of threads of a rank, besides the main one, in text and HTML.
 _THREADS_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
 class StackPlace:
-    """One rank when its stack was taken: ``state`` of its process, last ``step``, seconds since its last sign."""
+    """One rank when its stack was captured: ``state`` of its process, last ``step``, ``silent`` seconds."""
 
     rank: int
     host: str
@@ -54,7 +54,7 @@ class StackPlace:
 
 @dataclass(frozen=True, slots=True)
 class StackGroup:
-    """Ranks whose main threads stand at the same place; ``frames`` newest first, ``at`` is that place in words."""
+    """Ranks whose main threads are at the same line; ``frames`` newest first, ``at`` describes the location."""
 
     ranks: tuple[int, ...]
     at: str
@@ -67,7 +67,7 @@ class StackGroup:
 
 @dataclass(frozen=True, slots=True)
 class StackMissing:
-    """A rank that gave no stack, with the reason as a sentence."""
+    """A rank without a stack, with the reason as a sentence."""
 
     rank: int
     why: str
@@ -77,7 +77,7 @@ class StackMissing:
 class Stacks:
     """The stacks of all ranks at one moment, side by side: the groups with the fewest ranks first.
 
-    ``says`` is who stands where, as a clause.
+    ``says`` tells as a clause which ranks are where.
     """
 
     number: int
@@ -86,7 +86,7 @@ class Stacks:
     says: str
     groups: tuple[StackGroup, ...]
     missing: tuple[StackMissing, ...]
-    #: Why the ranks wait and what to do, as sentences; "" where their last collective operations do not tell.
+    #: Why the ranks wait and what to do, as sentences; "" if their last collective operations do not show it.
     explanation: str
     collectives: tuple[Collective, ...]
 
@@ -120,7 +120,7 @@ def _group(taken: Taken, group: Group) -> StackGroup:
 
 
 def _frames(thread: Thread) -> tuple[Frame, ...]:
-    """Return the frames of a thread, newest first, as far as the user's code reaches."""
+    """Return the frames of a thread, newest first, down to the user's code."""
     return tuple((_own_frames(thread) or thread.frames)[:_MOST_FRAMES])
 
 
@@ -133,7 +133,7 @@ def _own_frames(thread: Thread) -> list[Frame]:
 
 
 class StacksShown(Taken):
-    """Stacks that show themselves; ``width`` of the text is the terminal's."""
+    """Stacks that display themselves; the text is as wide as the terminal."""
 
     def __repr__(self) -> str:
         return text(self, shutil.get_terminal_size((120, 24)).columns)
@@ -143,7 +143,7 @@ class StacksShown(Taken):
 
 
 def text(taken: Taken, width: int = 120) -> str:
-    """Return the stacks in columns as far as ``width`` has room for them, else below each other."""
+    """Return the stacks in as many columns as fit into ``width``."""
     blocks = [_block(taken, group) for group in taken.groups()]
     across = max(1, min(len(blocks), (width + _BETWEEN) // (_NARROWEST + _BETWEEN)))
     column = (width + _BETWEEN) // across - _BETWEEN

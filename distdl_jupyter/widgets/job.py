@@ -1,7 +1,7 @@
 """A job in a notebook: the output of a cell, and the widget that ``panel(job)`` returns.
 
 JupyterLab and Notebook draw both by the id of the job, with the view of their job pages, which the server updates. For
-other front ends the page that a notebook saves (``html.job``) is drawn anew once a second. A saved notebook keeps the
+other front ends the page that a notebook saves (``html.job``) is redrawn once a second. A saved notebook keeps the
 page of the job's end.
 """
 
