@@ -52,10 +52,3 @@ def test_subscriptions_and_settings(server, signed_in):
     assert settings.read().subscription_id == "s-1"
     refused = server.patch("/azure", {"token_cache": "everywhere"}, status=400)
     assert (refused["field"], refused["type"]) == ("token_cache", "InvalidSpec")
-
-
-def test_nobody_is_signed_in(server):
-    refused = server.get("/azure/subscriptions", status=424)
-    assert (refused["type"], refused["message"]) == ("NotSignedIn", "Not signed in to Azure.")
-    assert "%dist_config azure" in refused["hint"]
-    server.post("/azure/sign-in", {"credential": "password"}, status=400)

@@ -137,30 +137,6 @@ def test_ranks_that_made_different_numbers_of_steps_blame_no_rank():
     assert job_table.job_row(view, SPEC, 30.0).says == conclusion
 
 
-def test_a_crash_is_shown_at_its_line():
-    crash = "Segmentation fault in Cell [3], line 3, in inner"
-    frame = {
-        "file": "<3>",
-        "line": 3,
-        "function": "inner",
-        "kind": "cell",
-        "label": "Cell [3]",
-        "cell": 3,
-        "source": [],
-    }
-    error = {"type": "Segmentation fault", "message": "", "crash": crash, "frames": [frame], "time": 5.0}
-    view = view_of(
-        {"type": "rank", "rank": 1, "status": "ended", "signal": "SEGV"},
-        result(1, ok=False, error=error),
-        {"type": "state", "state": "failed"},
-    )
-    failure = failure_card(view)
-    assert failure.what == f"ended by SIGSEGV: {crash}"
-    assert (failure.frames[0].cell, failure.frames[0].line) == (3, 3)
-    assert [moment.text for moment in failure.timeline] == ["Rank 1 ended by SIGSEGV"]
-    assert job_table.job_row(view, SPEC, 30.0).says == "ended by SIGSEGV on rank 1"
-
-
 def test_a_failure_is_told_only_when_the_job_has_ended(seen):
     view = seen("running")
     view.apply({"type": "rank", "t": view.last_sign + 1, "rank": 1, "status": "ended", "code": 1})
