@@ -87,7 +87,7 @@ class Hosts:
 
     @property
     def number(self):
-        """What no other test run on this machine has."""
+        """A number that no other test run on this machine uses."""
         return self._number
 
     def interface(self, name):
@@ -100,7 +100,7 @@ class Hosts:
     # what happens to them ---------------------------------------------------------------------
 
     def cut(self, name):
-        """Take the host's link down; what runs there goes on."""
+        """Take the host's link down; its processes continue."""
         run(IP, "-n", self.space(name), "link", "set", self.interface(name), "down")
 
     def join(self, name):
@@ -108,7 +108,7 @@ class Hosts:
         run(IP, "-n", self.space(name), "link", "set", self.interface(name), "up")
 
     def kill(self, name):
-        """End everything on the host at once, its sshd first: nobody answers there any more."""
+        """Kill all processes of the host, its sshd first."""
         self._daemons[self.names.index(name)].kill()
         for pid in run(IP, "netns", "pids", self.space(name)).stdout.split():
             with contextlib.suppress(ProcessLookupError):
@@ -140,7 +140,7 @@ class Hosts:
         return run("ssh", "-F", self.ssh_config, name, *command, **options)
 
     def change_host_key(self, name):
-        """Let known_hosts hold another key for this host, as if somebody stood in its place."""
+        """Write another key of this host into known_hosts, as if another machine had its address."""
         other = self.folder / f"other-{name}"
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other)
         self._know({name: other})
@@ -254,7 +254,7 @@ class Hosts:
         )
 
     def down(self):
-        """Take all of it away, with whatever still runs there."""
+        """Remove the hosts and end their processes."""
         _clean(self._number)
         for daemon in self._daemons:
             daemon.kill()
@@ -295,7 +295,7 @@ def _clean(number):
 
 @pytest.fixture(scope="session")
 def three_hosts():
-    """Three hosts for the whole run: whoever changes one sets it right again."""
+    """Three hosts for the whole run; a test that changes one restores it."""
     if missing():
         pytest.skip(missing())
     hosts = Hosts(3)

@@ -1,4 +1,4 @@
-"""How these stories launch a job and what they look at."""
+"""Starts jobs of these stories and reads their output."""
 
 from distdl_jupyter import submit
 from tests.multihost.training import with_horovod, with_torch

@@ -1,4 +1,4 @@
-"""What goes wrong with several hosts: a link that is cut, versions that differ."""
+"""Failures with several hosts: a link that is cut, versions that differ."""
 
 import os
 import time

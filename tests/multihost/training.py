@@ -1,4 +1,4 @@
-"""What ranks run in these stories: it travels to the hosts, so it knows nothing of tests."""
+"""Functions that ranks run in these stories; they are sent to the hosts, so they import nothing of the tests."""
 
 
 def with_horovod(steps=5):

@@ -1,4 +1,4 @@
-"""Drives the real agent over a pair of pipes, as a supervisor does over ssh, and collects what it says."""
+"""Drives the real agent over two pipes, as a supervisor does over ssh, and collects its messages."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ TIMEOUT = 60
 
 
 def until(condition, what="", seconds=TIMEOUT):
-    """Poll until ``condition()`` is true and return what it gave."""
+    """Poll until ``condition()`` is true and return its value."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, what or "it did not happen"
@@ -51,7 +51,7 @@ class Driven:
         if listen:
             self.listen()
 
-    # hearing ----------------------------------------------------------------------------------
+    # receiving --------------------------------------------------------------------------------
 
     def listen(self):
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -84,7 +84,7 @@ class Driven:
     def text(self, channel):
         return self.data.get(channel, b"").decode()
 
-    # saying -----------------------------------------------------------------------------------
+    # sending ----------------------------------------------------------------------------------
 
     def say(self, frame):
         with self._lock:
@@ -92,7 +92,7 @@ class Driven:
             self.process.stdin.flush()
 
     def beat(self):
-        """Give signs of life until the end."""
+        """Send heartbeats until the end."""
 
         def beat():
             with contextlib.suppress(OSError, ValueError):

@@ -14,7 +14,7 @@ from tests.node.driver import Driven, until
 from tests.processes import executable, is_alive
 
 WAIT = "import time; print('up', flush=True); time.sleep(600)"
-#: Leaves a daemon of its own session behind, which tells its pid, and waits itself.
+#: Starts a daemon in a session of its own, which prints its pid, and waits.
 DAEMON = """
 import os, sys, time
 if os.fork() == 0:

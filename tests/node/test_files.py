@@ -1,4 +1,4 @@
-"""Files travel as a tar, and neither a hostile archive nor a hostile folder leads anything out of its place."""
+"""Files are sent as a tar; neither a hostile archive nor a hostile folder writes or reads outside of its folder."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Open MPI's daemons on other hosts are started through the agents, with no second ssh."""
+"""Open MPI's daemons on other hosts are started by the agents, without a second ssh connection."""
 
 import json
 import os

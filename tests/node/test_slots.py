@@ -1,4 +1,4 @@
-"""The queue of a machine: nothing is held twice, whoever dies and whatever is deleted, and strangers cannot disturb."""
+"""The queue of a machine assigns nothing twice, even if processes are killed or files are deleted."""
 
 import itertools
 import os
@@ -25,7 +25,7 @@ def gpus(count, among=GPUS):
 
 
 def takes(one, need, **more):
-    """Ask until it is the job's turn."""
+    """Request the resources until the job has them."""
     wait_for(lambda: one.ask(need, **more) is None, 10, "the job's turn")
     return one.gpus
 

@@ -1,6 +1,6 @@
-"""What another user of the machine can write and lock, and what the queue makes of it.
+"""Files, folders and locks of another user of the machine, and how the queue treats them.
 
-A second real user plants folders and files and holds locks on them, in a process of its own.
+A process of a second real user creates them.
 """
 
 from __future__ import annotations

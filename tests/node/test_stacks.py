@@ -1,4 +1,4 @@
-"""Asking real processes for their stacks: those that can answer do, all others are left unharmed."""
+"""Requests for stacks of real processes: those that can respond do, and no process is harmed."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Clusters that behave badly, as another package's plug-ins: slow, failing, and one whose turn never comes.
+"""Clusters of another package that behave badly: one is slow, one fails, and one never starts a job.
 
 Their ranks are real processes of this machine. ``tests.plugin.install`` puts a copy of this file into a package of its
 own, so it imports nothing of the tests.
@@ -20,7 +20,7 @@ POINTS = {"clusters": {"slow": "SlowCluster", "failing": "FailingCluster", "neve
 
 
 def checked(modules):
-    """Look for modules as a cluster of other machines does."""
+    """Check modules as a cluster of other machines does."""
     rows = [Check("node-a", "Reachable", "ok", "answers")]
     for name in modules:
         try:
@@ -84,7 +84,7 @@ class FailingOptions:
 
 
 class FailingCluster(LocalCluster):
-    """Something goes wrong where it hurts most."""
+    """Fails in the way that the option ``fails`` names."""
 
     name = "failing"
     title = "Failing"
@@ -156,7 +156,7 @@ class NeverOptions:
 
 
 class NeverCluster(Cluster):
-    """A queue in which no job's turn ever comes; a file in the job's folder stands for its place."""
+    """A queue that never starts a job; a file in the job's folder represents its position."""
 
     name = "never"
     title = "Never"
@@ -200,7 +200,7 @@ class NeverCluster(Cluster):
 
 
 class NeverRun(Run):
-    """A place in the queue."""
+    """A job in the queue."""
 
     streams = ()
 

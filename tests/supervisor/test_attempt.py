@@ -15,7 +15,7 @@ from distdl_jupyter.supervisor.recorder import EventRecorder
 
 
 class Stuck(Run):
-    """Two ranks that no signal reaches; ``left`` are the pids that live."""
+    """Two ranks that ignore every signal; ``left`` are the pids that are alive."""
 
     streams = ()
 

@@ -1,4 +1,4 @@
-"""The whole product on clusters that are slow, that fail and on which nothing ever starts."""
+"""Whole jobs on clusters that are slow, that fail, or that never start a job."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""From bytes to log texts and reports: nothing lost, nothing misread, whatever the cuts."""
+"""Bytes become log texts and reports without loss, wherever the stream is cut."""
 
 import io
 import itertools

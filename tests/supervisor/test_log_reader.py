@@ -1,4 +1,4 @@
-"""Streams that flood are read without starving others, without end and without being kept."""
+"""Streams that never pause are read without delaying others and without being kept in memory."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ METRIC = protocol.encode(NONCE, {"type": "metric", "step": 1, "values": {"loss":
 
 
 class Sink:
-    """Counts bytes of text by rank and keeps what was said in order."""
+    """Counts bytes and lines of each rank and keeps reports in their order."""
 
     def __init__(self):
         self.bytes, self.reports, self.lines = {}, [], {}
@@ -64,7 +64,7 @@ def streams():
 
 
 def flood(streams, rank):
-    """A process that prints one line for ever, as fast as it can."""
+    """Start a process that prints the same line as fast as it can."""
     return streams(rank, ["yes", "epoch 1 loss 0.123456 of a step like any other"])
 
 

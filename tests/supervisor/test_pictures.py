@@ -1,4 +1,4 @@
-"""Pictures that ranks report become files, events and lines of the log: whole, few, and nothing but pictures."""
+"""Pictures that ranks report become files, events and lines of the log; partial and invalid ones are ignored."""
 
 import base64
 import os

@@ -1,4 +1,4 @@
-"""What a rank's log tells of its end: the place of a crash, the last error lines of an exit."""
+"""The cause of a rank's end, read from its log: the line of a crash, the last error lines of an exit."""
 
 import json
 

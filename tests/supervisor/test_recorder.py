@@ -1,4 +1,4 @@
-"""What ranks say becomes events: up to the log's limit and not a byte more, and never too many."""
+"""Output and reports of ranks become events, within the limit of the log and at a limited rate."""
 
 import dataclasses
 import time

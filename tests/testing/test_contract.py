@@ -22,7 +22,7 @@ def installed_cheats(tmp_path, monkeypatch, distdl_home):
     for folder in JobStore().folders():
         processes.kill_job(folder.id)
     with warnings.catch_warnings():
-        # Nobody waited for what a cheat had started; Python tells so when it forgets the process, here and not later.
+        # A cheat does not wait for its processes. Python warns of that when it frees them, which is done here.
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
 

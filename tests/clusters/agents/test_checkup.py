@@ -1,4 +1,4 @@
-"""Real hosts, looked at over real ssh."""
+"""Checks of real hosts over real ssh."""
 
 import contextlib
 import time

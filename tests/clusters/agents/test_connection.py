@@ -1,4 +1,4 @@
-"""One host as the supervisor speaks to it, with a real ssh, a real agent, and what can happen to them."""
+"""The connection of a supervisor to one host: a real ssh, a real agent, and their failures."""
 
 import os
 import queue

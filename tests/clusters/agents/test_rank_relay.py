@@ -1,4 +1,4 @@
-"""The sockets here that lead to ranks elsewhere: private, for this user alone, and gone with the run."""
+"""Local sockets that lead to ranks on other hosts: private to this user, and removed with the run."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from tests.conftest import wait_for
 
 
 class Recorded:
-    """The end of an agent's connection that keeps what is asked of it."""
+    """A connection to an agent that records its requests."""
 
     def __init__(self):
         self.asked, self.sent, self.sinks = [], [], []

@@ -1,4 +1,4 @@
-"""Links to many agents on one loop: none is disturbed by the ends of others."""
+"""Links to many agents share one loop; the end of one does not affect the others."""
 
 import gc
 import os
@@ -12,7 +12,7 @@ from tests.clusters.agents.links import python_link
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
 
-#: Greets, echoes requests, and leaves when its input ends, but for a process that holds on to its errors.
+#: Sends the greeting, echoes requests and exits at the end of its input; a child keeps its standard error open.
 AGENT = """
 import os, subprocess
 from distdl_jupyter.node import frames
@@ -27,7 +27,7 @@ while content := os.read(0, 65536):
 
 
 def met(number):
-    """Reach an agent, ask it, and leave it."""
+    """Connect to an agent, send it requests, and close the connection."""
     link, found = python_link(f"host-{number}", "-c", AGENT)
     found.start()
     try:

@@ -17,7 +17,7 @@ def slurm(site):
     return site
 
 
-#: Saves nothing but when it is told to, and counts on from there until ``go`` is there.
+#: Saves only when it is asked to, and continues from there until ``go`` exists.
 TRAIN = """
     import os, time
     import distdl_jupyter

@@ -1,4 +1,4 @@
-"""A named cluster of real hosts, and what a test looks at: the job's events, what runs on each host."""
+"""A named cluster of real hosts, with the events of its job and the processes on each host."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ class Lab:
                      f"the end of everything on {name}")  # fmt: skip
 
     def kill_supervisor(self):
-        """KILL it together with the process that would end its local children."""
+        """Kill it together with its watchdog."""
         kill_supervisor(self.job, watchdog=True)
 
 

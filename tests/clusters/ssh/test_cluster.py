@@ -1,4 +1,4 @@
-"""What the cluster says without asking anybody, what it refuses, and how ranks are placed on real hosts."""
+"""The cluster of SSH hosts: what it reports without a connection, what it refuses, and where it places ranks."""
 
 import sys
 

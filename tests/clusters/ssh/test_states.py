@@ -1,4 +1,4 @@
-"""Real hosts as a list sees them."""
+"""States of real hosts, as lists show them."""
 
 import sys
 import time
@@ -29,7 +29,7 @@ def hosts_of(hosts_of):
 
 @pytest.fixture
 def soon(monkeypatch):
-    """Who is silent is told after few seconds, of which a test waits for all."""
+    """Report a silent host after few seconds, because tests wait for it."""
     monkeypatch.setattr(cluster, "QUERY_SECONDS", 0.5)
     monkeypatch.setattr(cluster, "ANSWER_SECONDS", 4.0)
     monkeypatch.setitem(command._SETTINGS, "ConnectTimeout", "3")
