@@ -134,12 +134,6 @@ class Answer:
     seconds: float = 0.0
     dones: dict[int, Done] = field(default_factory=dict)
 
-    @property
-    def first_failure(self) -> int | None:
-        """The rank that failed first; one that only lost its peer comes last. None when all succeeded."""
-        failed = failures(self.errors, sorted(self.dones))
-        return None if failed is None else failed.first
-
     def check(self) -> Answer:
         """Return this answer when every rank succeeded. Raises CellFailed with the first failing rank's traceback."""
         failed = failures(self.errors, sorted(self.dones))

@@ -5,16 +5,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from distdl_jupyter import cli, jobs
 from distdl_jupyter.core.errors import JobFailed
-from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client
-from tests.conftest import wait_for
 from tests.processes import distdl
 
 DISTDL = Path(sys.prefix) / "bin" / "distdl"
@@ -109,7 +106,7 @@ def test_run_ends_with_the_warnings_that_came_while_the_job_ran(tmp_path, code, 
     assert "never initializes" not in end, "what was said before the start is not said again"
 
 
-def test_options_behind_the_script_are_said_to_be_its_own(tmp_path):
+def test_options_after_the_script_get_a_note(tmp_path):
     path = tmp_path / "quick.py"
     path.write_text("import sys\nprint(sys.argv[1:])\n")
     done = distdl("submit", "-f", path, "-p", "2")
@@ -127,7 +124,7 @@ def test_options_behind_the_script_are_said_to_be_its_own(tmp_path):
         (["horovodrun", "-np", "4", "python", "a/b.py"], "distdl submit -p 2 -b horovod-gloo a/b.py"),
     ],
 )  # fmt: skip
-def test_other_launchers_are_answered_with_what_to_write(words, says, capsys):
+def test_commands_of_other_launchers_get_the_distdl_command(words, says, capsys):
     assert cli.main(["submit", *words]) == 2
     assert says in capsys.readouterr().err
     assert jobs() == []
@@ -143,7 +140,7 @@ def test_other_launchers_are_answered_with_what_to_write(words, says, capsys):
         (["-p", "2", "python3"], {"process_count_per_node": 2}),
     ],
 )
-def test_what_other_launchers_call_our_options_is_understood(words, options, script, monkeypatch, capsys):
+def test_option_names_of_other_launchers_are_accepted(words, options, script, monkeypatch, capsys):
     given = {}
     monkeypatch.setattr(client, "launch", lambda draft, **more: given.update(more) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -152,7 +149,7 @@ def test_what_other_launchers_call_our_options_is_understood(words, options, scr
 
 
 @pytest.mark.full
-def test_findings_are_told_and_an_interrupt_says_that_the_job_goes_on(tmp_path):
+def test_an_interrupt_prints_findings_and_that_the_job_continues(tmp_path):
     path = tmp_path / "train.py"
     path.write_text("import time\nfor n in range(600):\n    print(n, flush=True)\n    time.sleep(1)\n")
     # What a script starts in the background would not hear the signal.
@@ -173,24 +170,7 @@ def test_findings_are_told_and_an_interrupt_says_that_the_job_goes_on(tmp_path):
     job.wait(60)
 
 
-@pytest.mark.full
-def test_follow_prints_while_the_job_runs_and_stop_ends_it(tmp_path):
-    path = tmp_path / "slow.py"
-    path.write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
-    id_ = distdl("submit", path).stdout.strip()
-    follower = subprocess.Popen([str(DISTDL), "logs", "-f", id_], stdout=subprocess.PIPE, text=True)
-    lines = iter(follower.stdout.readline, "")
-    assert any("begun" in line for line in lines)
-    began = time.monotonic()
-    assert "canceled" in distdl("stop", id_).stdout
-    follower.communicate(timeout=60)
-    assert follower.returncode == 0
-    assert time.monotonic() - began < 60
-    assert "cannot be canceled" in distdl("cancel", id_).stdout
-    wait_for(lambda: jobs()[0].state is State.CANCELED)
-
-
-def test_options_of_the_job_and_of_the_backend_are_taken(tmp_path):
+def test_options_of_the_job_and_of_the_backend_are_used(tmp_path):
     path = tmp_path / "short.py"
     path.write_text("print('done')\n")
     distdl("submit", "-f", "-b", "horovod-gloo", "-o", "cycle_time_ms=0.5", "--hang-timeout-seconds", 60, path)

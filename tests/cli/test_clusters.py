@@ -20,14 +20,6 @@ def distdl(*words, code=0):
     return done.stdout if code == 0 else done.stderr or done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "answer"),
-    [(("sho",), "Did you mean show?"), (("--jsn",), "Did you mean --json?")],
-)
-def test_an_unknown_command_or_flag_is_answered_with_the_nearest(words, answer):
-    assert answer in distdl(*words, code=2)
-
-
 @pytest.mark.full
 def test_a_cluster_is_added_listed_shown_changed_checked_and_removed():
     assert "distdl clusters add lab ssh" in distdl()
@@ -63,10 +55,3 @@ def test_a_cluster_is_added_listed_shown_changed_checked_and_removed():
 )
 def test_a_mistake_is_one_sentence_with_the_remedy(words, says):
     assert says in distdl(*words, code=2)
-
-
-def test_a_silent_cluster_is_told_as_such_and_keeps_nobody_waiting():
-    distdl("add", "slow", "rack", "--silent-seconds", 100)
-    told = distdl()
-    assert "No response for 5 s." in told
-    assert "1 of 1 up" in told

@@ -1,4 +1,4 @@
-"""``distdl vm-sizes``: filters, prices and their sources."""
+"""``distdl vm-sizes`` lists the catalogue and filters it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import pytest
 
 from distdl_jupyter.cli import main
-from tests.standin.prices import Prices
 
 
 @pytest.fixture(autouse=True)
@@ -36,21 +35,3 @@ def test_filters_choose_and_retired_sizes_come_when_asked_for(capsys):
     both = json.loads(said(capsys, "--min-gpu-memory", "100", "--min-gpus", "8", "--json"))
     assert {size["gpu_count"] for size in both} == {8.0}
     assert said(capsys, "nothing").startswith("0 sizes.")
-
-
-def test_prices_are_fetched_when_asked_for_and_cached(capsys, azure):
-    Prices(azure.server)
-    out = said(capsys, "--region", "westeurope", "--prices")
-    row = next(line for line in out.splitlines() if line.startswith("NC24ads_A100_v4"))
-    assert "3.50 USD" in row
-    requests = len(azure.server.requests)
-    assert said(capsys, "--region", "westeurope") == out
-    assert len(azure.server.requests) == requests
-    assert "Prices: Retail Prices API, westeurope, 20" in out
-    rows = json.loads(said(capsys, "A100", "--region", "westeurope", "--json"))
-    assert next(row for row in rows if row["name"] == "NC24ads_A100_v4")["price"]["per_hour"] == 3.5
-
-
-def test_a_missing_region_is_one_sentence(capsys, azure):
-    assert main(["vm-sizes", "--prices"]) == 2
-    assert capsys.readouterr().err.startswith("distdl: Prices depend on an Azure region")

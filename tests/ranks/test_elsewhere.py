@@ -1,6 +1,5 @@
-"""Ranks that stay on other machines: real hosts over ssh, a real Slurm; the kernel speaks to them as to ranks here."""
+"""Persistent ranks on SSH hosts and in a Slurm allocation."""
 
-import contextlib
 import subprocess
 import sys
 import threading
@@ -11,7 +10,6 @@ import pytest
 from distdl_jupyter import capture
 from distdl_jupyter.core.errors import JobFailed, JobNotRunning
 from distdl_jupyter.magic.ranks_lines import RanksTable
-from distdl_jupyter.ranks.answer import Interrupted
 from tests.clusters.ssh.lab import Lab
 from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of
@@ -24,13 +22,7 @@ pytestmark = [needs_hosts, pytest.mark.timeout(300)]
 #: What another kernel does with ranks that this one has started.
 KERNEL = """
 from distdl_jupyter import ranks
-from distdl_jupyter.ranks.answer import RanksBusy
-found = ranks.current()
-try:
-    print("read", dict(found.run("x").values), flush=True)
-except RanksBusy as busy:
-    print(busy, flush=True)
-    found.interrupt()
+print("read", dict(ranks.current().run("x").values))
 """
 HOST = "import os; os.uname().nodename"
 
@@ -53,7 +45,7 @@ def another_kernel():
     return ran.stdout + ran.stderr
 
 
-def test_ranks_on_hosts_keep_names_and_are_asked_as_ranks_here(started, lab, told, tmp_path, monkeypatch):
+def test_ranks_on_hosts_behave_as_ranks_on_this_machine(started, lab, told, tmp_path, monkeypatch):
     (tmp_path / "beside.py").write_text("def double(x):\n    return 2 * x\n")
     monkeypatch.syspath_prepend(tmp_path)
     session = on_hosts(started, lab)
@@ -84,31 +76,6 @@ def test_ranks_on_hosts_keep_names_and_are_asked_as_ranks_here(started, lab, tol
 
 
 @pytest.mark.full
-@pytest.mark.fault("viewers", "a cell on ranks of other hosts continues; the next kernel finds it and all variables")
-def test_a_cell_outlives_a_killed_kernel_and_is_interrupted_by_another_one(started, lab):
-    session = on_hosts(started, lab)
-    code = "from distdl_jupyter import ranks; ranks.current().run('import time; time.sleep(5); x = 1 + rank')"
-    kernel = subprocess.Popen([sys.executable, "-c", code])
-    wait_for(lambda: session.state() == "busy")
-    kernel.kill()
-    kernel.wait()
-    assert session.state() == "busy"
-    wait_for(lambda: session.state() == "idle")
-    assert "read {0: 1, 1: 2}" in another_kernel()
-    asking = threading.Thread(target=lambda: _suppressed(session.run, "import time; x = 'whole'; time.sleep(600)"))
-    asking.start()
-    wait_for(lambda: session.state() == "busy")
-    assert "The ranks are busy with" in another_kernel()
-    asking.join(30)
-    assert dict(session.run("x").values) == {0: "whole", 1: "whole"}
-
-
-def _suppressed(call, *given):
-    with contextlib.suppress(Exception, Interrupted):
-        call(*given)
-
-
-@pytest.mark.full
 @pytest.mark.fault("rank", "a host with persistent ranks stops responding: it is named, with a fix")
 def test_a_host_that_is_lost_ends_the_ranks_with_its_name_and_the_remedy(started, lab):
     session = on_hosts(started, lab)
@@ -124,7 +91,7 @@ def test_a_host_that_is_lost_ends_the_ranks_with_its_name_and_the_remedy(started
 
 
 @pytest.mark.full
-def test_ranks_that_nobody_asks_end_by_themselves(started, lab):
+def test_idle_ranks_end_after_the_timeout(started, lab):
     session = on_hosts(started, lab, idle_timeout=3)
     session.run("import time; time.sleep(5)")
     assert session.state() == "idle", "a cell that runs is no idleness"
@@ -145,16 +112,6 @@ def test_ranks_meet_on_hosts_and_add_up_in_the_next_cells(started, lab, backend)
     assert session.run(SETUP[backend]).errors == {}
     for _ in range(2):
         assert dict(session.run(SUM[backend]).values) == {rank: [10.0, 10.0] for rank in range(4)}
-
-
-@pytest.mark.full
-@pytest.mark.fault("rank", "a persistent rank on another host ends: it is named, with its last output")
-def test_a_rank_that_ends_its_process_on_a_host_ends_the_session(started, lab, told):
-    session = on_hosts(started, lab)
-    with pytest.raises(JobFailed, match="Rank 1 of 2 failed first: exit code 3"):
-        session.run("import os, time\nprint('last words')\nif rank == 1: os._exit(3)\ntime.sleep(600)", on_event=told)
-    assert told.text(1) == "last words\n"
-    lab.until_nothing_is_left()
 
 
 # in an allocation of Slurm ----------------------------------------------------------------------------

@@ -1,11 +1,10 @@
-"""What may happen to a template, a supervisor or a rank at the wrong moment."""
+"""A template, supervisor or rank that is killed or used at the wrong moment."""
 
 import contextlib
 import os
 import signal
 import socket
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -106,21 +105,6 @@ def targets(pid):
     return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()]
 
 
-def test_many_submitters_at_once(distdl_home):
-    jobs = []
-
-    def one(number):
-        jobs.append((number, submit(abs, (-number,), distributed_backend="plain")))
-
-    threads = [threading.Thread(target=one, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [job.result(timeout=120) for _, job in jobs] == [number for number, _ in jobs]
-    assert_warm(*(job for _, job in jobs))
-
-
 def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
     with socket.socket(socket.AF_UNIX) as connection, open(tmp_path / "lock", "wb") as file:
         connection.connect(str(template_files.of().socket))
@@ -142,7 +126,7 @@ def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
     assert not (tmp_path / "events.jsonl").exists()
 
 
-def test_nonsense_at_the_socket_ends_nothing(distdl_home):
+def test_invalid_requests_at_the_socket_end_nothing(distdl_home):
     pid = warm_start.status(template_files.of())["pid"]
     for content in (None, b"", b"{", b"{}", b"[]"):
         with socket.socket(socket.AF_UNIX) as connection, tempfile.TemporaryFile() as file:
@@ -210,7 +194,7 @@ def test_a_template_ends_with_its_socket_and_with_its_data_directory(own_home):
         )
 
 
-def test_there_is_one_template_at_most(own_home):
+def test_there_is_at_most_one_template(own_home):
     for _ in range(3):
         warm_start.make(template_files.of())
     first = warm_start.wait_until_ready(template_files.of())
@@ -222,11 +206,3 @@ def templates(home):
     found = psutil.process_iter(["cmdline", "environ"])
     made = [process for process in found if "distdl_jupyter.warm.template" in (process.info["cmdline"] or ())]
     return [process.pid for process in made if (process.info["environ"] or {}).get("DISTDL_HOME") == str(home)]
-
-
-def test_switched_off_nothing_is_asked_and_nothing_said(distdl_home, monkeypatch):
-    monkeypatch.setenv("DISTDL_WARM", "off")
-    job = submit(abs, (-3,), distributed_backend="plain")
-    assert job.result(timeout=120) == 3
-    assert not is_warm(job)
-    assert cold_reason(job) == ""

@@ -1,16 +1,14 @@
-"""The parts of warm starts by themselves, without a template."""
+"""The parts of warm starts, without a template."""
 
 import os
-import subprocess
 import sys
 import types
 
 import pytest
 
-from distdl_jupyter.warm import fork, preload, process_state, template_files
+from distdl_jupyter.warm import fork, preload, template_files
 from distdl_jupyter.warm.fork import Preloaded
 from distdl_jupyter.warm.preload import Recorder
-from distdl_jupyter.worker import import_recorder
 
 
 def test_reads_of_the_environment_are_recorded(monkeypatch):
@@ -32,14 +30,14 @@ def test_reads_of_the_environment_are_recorded(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_SIZE", "MASTER_PORT", "PATH"])
-def test_a_read_of_what_each_rank_or_shell_has_is_told_and_compared_with_no_job(name):
+def test_a_variable_of_each_rank_or_shell_makes_a_module_unforkable(name):
     with Recorder() as recorder:
         os.environ.get(name)
     assert [read.what for read in recorder.unforkable_reads()] == [name]
     assert name not in recorder.read
 
 
-def test_torchs_own_settings_are_no_variables_of_ranks():
+def test_torchs_own_settings_are_not_variables_of_ranks():
     with Recorder() as recorder:
         os.environ.get("TORCH_DISTRIBUTED_COMPILE_ON_ONE_RANK")
     assert recorder.unforkable_reads() == []
@@ -89,7 +87,7 @@ def test_a_changed_file_or_folder_is_noticed(tmp_path, monkeypatch):
     assert stamps.changed() in (str(file), str(tmp_path / "site"))
 
 
-def test_what_is_learned_is_of_the_last_jobs_and_never_unfit(tmp_path):
+def test_the_history_has_the_last_imports_without_unforkable_ones(tmp_path):
     own = preload.ImportHistory(tmp_path / "learned.json")
     own.add(f"old{number}" for number in range(10_000))
     own.add(["new", "common", "tensorflow.python", "keras"])
@@ -109,56 +107,14 @@ def test_what_is_learned_is_of_the_last_jobs_and_never_unfit(tmp_path):
     assert preload.ImportHistory(tmp_path / "learned.json").names() == []
 
 
-def test_only_installed_modules_are_told(tmp_path, monkeypatch):
-    (tmp_path / "of_mine.py").write_text("")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    __import__("of_mine")
-    names = import_recorder.imported()
-    assert "pytest" in names
-    assert "json" in names
-    assert not {"of_mine", "__main__", "distdl_jupyter", __name__} & set(names)
-    monkeypatch.setenv(import_recorder.VARIABLE, str(tmp_path / "no" / "folder.json"))
-    import_recorder.record()
-
-
 @pytest.mark.parametrize(
     ("environment", "count"),
     [({"OMP_NUM_THREADS": "3"}, 3), ({}, None), ({"OMP_NUM_THREADS": "2,2"}, None), ({"OMP_NUM_THREADS": "0"}, None),
      ({"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "1"}, None)],
 )  # fmt: skip
-def test_a_number_of_threads_that_cannot_be_set_is_a_doubt(environment, count, monkeypatch):
+def test_a_number_of_threads_that_cannot_be_set_means_a_cold_start(environment, count, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
     assert fork.library_threads(environment) == count
-
-
-def test_without_a_numerical_library_there_is_nothing_to_set(monkeypatch):
-    for name in ("torch", "numpy", "scipy"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    assert fork.library_threads({}) == 0
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows where a process keeps its environment")
-def test_a_process_shows_the_mark_that_it_writes():
-    code = ("import sys; from distdl_jupyter.warm.process_state import ArgvBuffer; argv = ArgvBuffer(); "
-            "argv.show(['-P', '-m', 'something', '(rank 0 of me)'], 'DISTDL_JOB_ID=me'); "
-            "print(flush=True); sys.stdin.read()")  # fmt: skip
-    import psutil
-
-    environment = {**os.environ, "DISTDL_JOB_ID": "", **process_state.FILLER_VARIABLE}
-    command = [sys.executable, "-c", code, process_state.FILLER_ARGUMENT]
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
-        seen = psutil.Process(process.pid)
-        line, variables = [word.strip() for word in seen.cmdline()], seen.environ()
-        process.stdin.close()
-    assert line == [sys.executable, "-P", "-m", "something", "(rank 0 of me)"]
-    assert variables["DISTDL_JOB_ID"] == "me"
-    assert process_state.FILLER not in variables
-
-
-def test_without_room_there_is_no_mark():
-    with pytest.raises(LookupError):
-        process_state.ArgvBuffer()
 
 
 def test_data_directories_that_share_a_folder_for_templates_share_one_template(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Every doubt ends in a cold start with one sentence why, and the job never sees what is not its own."""
+"""When a job starts cold, and that a warm job sees only its own settings."""
 
 import os
 import subprocess
@@ -47,23 +47,6 @@ def test_all_ranks_throw_different_dice(distdl_home):
         assert len(set(column)) == 4
 
 
-@pytest.mark.full
-def test_a_variable_that_is_read_at_an_import_starts_cold_and_then_warm(distdl_home, monkeypatch):
-    submit(threads, distributed_backend="torch").result(timeout=120)  # torch reads it; the template learns to import it
-    revive()
-    monkeypatch.setenv("TORCH_LOGS_FORMAT", "%(message)s")
-    try:
-        job = submit(abs, (-1,), distributed_backend="plain")
-        assert job.result(timeout=120) == 1
-        assert "the value of the environment variable TORCH_LOGS_FORMAT differs" in cold_reason(job)
-        revive()
-        again = submit(abs, (-1,), distributed_backend="plain")
-        assert again.result(timeout=120) == 1
-        assert_warm(again)
-    finally:
-        warm_start.stop(template_files.of())  # the other tests' environment is not this one
-
-
 def value_of(name):
     return os.environ.get(name)
 
@@ -95,7 +78,7 @@ def surroundings():
     return os.environ["TERM"], os.environ["PATH"].split(os.pathsep)[-1], os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def test_what_differs_from_terminal_to_terminal_is_the_jobs_own(distdl_home):
+def test_terminal_path_and_priority_are_the_jobs_own(distdl_home):
     """The submitter has another terminal, another PATH and a lower priority than the template."""
     code = textwrap.dedent("""
         from distdl_jupyter import submit
@@ -116,7 +99,7 @@ def test_what_differs_from_terminal_to_terminal_is_the_jobs_own(distdl_home):
 
 
 @pytest.mark.full
-def test_a_template_of_lower_priority_makes_way_for_one_of_the_submitters(own_home):
+def test_a_template_of_lower_priority_is_replaced(own_home):
     start = "from distdl_jupyter import cli; cli.main(['warm', 'start'])"
     subprocess.run(["nice", "-n", "5", sys.executable, "-c", start], check=True, timeout=200)
     job = submit(abs, (-1,), distributed_backend="plain")
@@ -253,7 +236,7 @@ def test_a_job_whose_modules_read_its_rank_leaves_later_jobs_warm(own_home):
         assert_warm(job)
 
 
-def test_ranks_that_mpirun_starts_are_not_said_to_be_warm(distdl_home):
+def test_ranks_started_by_mpirun_start_cold(distdl_home):
     job = submit(abs, (-3,), distributed_backend="horovod-mpi")
     assert job.result(timeout=120) == 3
     assert not is_warm(job)
