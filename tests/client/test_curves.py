@@ -1,9 +1,13 @@
 """Curves and metrics of real jobs are the same however they are read."""
 
+import time
+
 import pytest
 
-from distdl_jupyter import submit
+from distdl_jupyter import jobs, submit
+from distdl_jupyter.cli import show
 from distdl_jupyter.core import humanize
+from distdl_jupyter.html import job as saved
 from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.views import curve
 from tests.written import notes
@@ -114,6 +118,29 @@ def test_the_bar_of_the_training_stays_when_its_result_is_printed():
         ["test loss 0.3"],
     )
     assert (view.done, view.total) == (10, 10)
+
+
+def test_time_in_the_queue_is_not_run_time():
+    def hold():
+        import time
+
+        time.sleep(6)
+
+    def quick():
+        pass
+
+    first = submit(hold, process_count_per_node=1, distributed_backend="plain")
+    job = submit(quick, process_count_per_node=1, distributed_backend="plain", after=[first.id]).wait()
+    view, now = job.view(), time.time()
+    assert view.waiting_time(now) > 4
+    assert view.run_time(now) < 4
+    assert view.run_time(now) + view.waiting_time(now) == pytest.approx(view.elapsed(now))
+    text = humanize.ran_and_waited(view.run_time(now), view.waiting_time(now))
+    assert text.startswith("ran ")
+    assert text in repr(jobs())
+    assert any(text in line for line in show.lines(view))
+    assert text in saved.took(view)
+    assert first.view().waiting_time(now) == 0
 
 
 def ends(job, metric):
