@@ -295,11 +295,10 @@ def _tracker_command(folder: Path, record: tracking.TrackerRecord) -> str:
         logs = folder if has_own else tracking.folder_of(folder, "tensorboard")
         return f"tensorboard --logdir {shlex.quote(str(logs))}"
     if record.tracker == "mlflow":
-        from distdl_jupyter.tracking import settings
-        from distdl_jupyter.tracking import trackers as adapters
+        from distdl_jupyter.tracking.trackers import mlflow_address
 
         try:
-            return f"mlflow ui --backend-store-uri {shlex.quote(adapters.mlflow_address(settings.read()))}"
+            return f"mlflow ui --backend-store-uri {shlex.quote(mlflow_address(tracking.SETTINGS.read()))}"
         except DistDLError:
             return ""
     return ""

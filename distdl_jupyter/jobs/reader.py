@@ -300,11 +300,9 @@ def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool
                 return False
         for type_, fields in resume.end_events(folder, last, spec.cluster, gone):
             _write(folder, type_, **fields)
-        if tracking.of_job(folder.path):
-            from distdl_jupyter.tracking import runs  # imported late: few jobs are lost
-
-            with contextlib.suppress(OSError):
-                runs.bring_up_to_date(folder)
+        with contextlib.suppress(OSError):
+            names = [record.tracker for record in tracking.of_job(folder.path)]
+            control.start_trackers(folder, names, detached=True)
         return True
     finally:
         lock.release()

@@ -18,6 +18,7 @@ from distdl_jupyter.core.errors import DistDLError, JobFailed, ResultUnavailable
 from distdl_jupyter.core.humanize import plural, ranks
 from distdl_jupyter.core.logfile import last_lines
 from distdl_jupyter.core.state import State
+from distdl_jupyter.supervisor import control
 from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.hooks import frameworks
 
@@ -268,12 +269,11 @@ def track(
 
     Raises InvalidSpec.
     """
-    from distdl_jupyter.tracking import runs
-
     names = tracking.names(tracking.check(trackers, "trackers") or "")
     before = {name: tracking.read(folder.path, name) for name in tracking.TITLES}
     until = None if timeout is None else time.monotonic() + timeout
-    processes = runs.bring_up_to_date(folder, names)
+    own = [*(record.tracker for record in tracking.of_job(folder.path)), *tracking.of_spec(folder.spec())]
+    processes = control.start_trackers(folder, names or own, detached=True)
     while any(process.poll() is None for process in processes.values()):
         known = [tracking.read(folder.path, name) for name in processes]
         if all(one.done or (one.trouble and one != before[one.tracker]) for one in known):

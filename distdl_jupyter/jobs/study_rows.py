@@ -27,7 +27,6 @@ from distdl_jupyter.core.sweep import PRUNED, STOPPED
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.jobs import job_list, rerun
 from distdl_jupyter.supervisor import control
-from distdl_jupyter.tracking import messages
 from distdl_jupyter.views.job_table import job_row
 
 if TYPE_CHECKING:
@@ -289,7 +288,7 @@ def tell(id_: str, state: State, problem: str = "") -> None:
     alert = Alert("failure", problem) if problem else Alert("end", _end_text(row))
     own = JobStore(kind="sweeps").folder(id_)
     runs = (JobStore().folder(one.id) for one in jobs if one.group is not None and one.group.id == id_)
-    messages.notify(own if own.path.exists() else next(runs), row.name, state, alert, id_=id_)
+    control.notify(own if own.path.exists() else next(runs), row.name, state, alert, id_=id_)
 
 
 def _end_text(row: JobRow) -> str:

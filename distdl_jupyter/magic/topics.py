@@ -30,13 +30,14 @@ def azure(changes: Mapping[str, str], paged: bool = True) -> Any:  # noqa: FBT00
 def monitoring(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa: FBT001, FBT002 - as above
     """Change the settings of telemetry and messages, send a test message to a new address, and print them.
 
-    Raises InvalidSpec, PluginUnavailable.
+    Raises InvalidSpec, MessageNotSent.
     """
+    from distdl_jupyter.core import tracking
     from distdl_jupyter.core.errors import MessageNotSent
-    from distdl_jupyter.tracking import settings, telemetry
+    from distdl_jupyter.tracking import telemetry
     from distdl_jupyter.tracking.messages import configure, notifications
 
-    own = configure(**changes) if changes else settings.read()
+    own = configure(**changes) if changes else tracking.SETTINGS.read()
     where = ", ".join(telemetry.destinations()) or "not set in the environment"
     service = notifications().service or "none"
     lines = [f"enabled = {own.enabled}", f"destination = {where}", f"address = {service}", f"notify = {own.notify}"]
@@ -50,11 +51,11 @@ def monitoring(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa
 
 def tracking(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa: FBT001, FBT002 - as above
     """Change the settings of experiment trackers and print them. Raises InvalidSpec."""
-    from distdl_jupyter.tracking import settings
+    from distdl_jupyter.core.tracking import SETTINGS, TRACKING, change
     from distdl_jupyter.tracking.trackers import host_of, mlflow_address
 
-    own = settings.change(settings.TRACKING, **changes) if changes else settings.read()
-    shown = {name: getattr(own, name) for name in settings.TRACKING}
+    own = change(TRACKING, **changes) if changes else SETTINGS.read()
+    shown = {name: getattr(own, name) for name in TRACKING}
     shown |= {"track": own.track or "none", "mlflow": host_of(mlflow_address(own))}
     print("\n".join(f"{name} = {value}" for name, value in shown.items()), flush=True)  # noqa: T201 - a cell's output
 

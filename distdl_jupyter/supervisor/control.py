@@ -1,4 +1,4 @@
-"""What other processes do to a supervisor: start it, and send it requests.
+"""What other processes do to a supervisor: start it, and send it requests; and how a job is reported to other programs.
 
 * It outlives the process that starts it: Jupyter's interrupt and kill go to the kernel's whole process group, so it
   gets a session of its own. It is handed the open descriptor of the job's lock: between submitter and supervisor there
@@ -19,18 +19,23 @@ import subprocess
 import sys
 import threading
 import time
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import disk_reserve, events, limits, locks
-from distdl_jupyter.core.errors import LaunchFailed
+from distdl_jupyter.core import disk_reserve, events, limits, locks, tracking
+from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.node import permissions, processes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from distdl_jupyter.core.alerts import Alert
     from distdl_jupyter.core.events import JobLock
+    from distdl_jupyter.core.state import State
     from distdl_jupyter.core.store import JobFolder
+
+#: How variables of a job begin that its trackers get.
+_OF_TRACKERS = ("MLFLOW_", "WANDB_", "AZURE_", "AWS_", "DATABRICKS_")
 
 
 def start_supervisor(
@@ -52,40 +57,75 @@ def start_supervisor(
     """
     if reason := permissions.refusal(folder.path.stat()):
         raise LaunchFailed(f"{folder.path} {reason}, so nothing is started there.", code="job-folder-unusable")
-    with folder.supervisor_log.open("ab") as log:
-        try:
-            process = _spawn(folder, lock.fd, log, python if os.access(python, os.X_OK) else sys.executable, module)
-            assert process.stdin is not None
-            with process.stdin as pipe:
-                pipe.write(json.dumps(dict(secret_variables)).encode() + b"\n")
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise LaunchFailed(
-                f"The job cannot be started: {reason}.", code="supervisor-not-started", hint=limits.remedy(error)
-            ) from error
+    program = python if os.access(python, os.X_OK) else sys.executable
+    command = [program, "-P", "-m", module, str(folder.path), str(lock.fd)]
+    try:
+        _spawn(folder, command, dict(secret_variables), cwd=folder.path, pass_fds=(lock.fd,), start_new_session=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise LaunchFailed(
+            f"The job cannot be started: {reason}.", code="supervisor-not-started", hint=limits.remedy(error)
+        ) from error
     lock.release()
+
+
+def _spawn(folder: JobFolder, command: Sequence[str], input_: Any, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process that writes into the log of supervisors, and send it one line of JSON. Raises OSError."""
+    with folder.supervisor_log.open("ab") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=_without_mark(), **options
+        )
     # A child that ended stays a zombie until its parent waits for it. Where no thread can be had it stays one until
     # this process ends, which is no reason to refuse a job that has begun.
     with contextlib.suppress(RuntimeError):
         threading.Thread(target=process.wait, name=f"reap-{folder.id}", daemon=True).start()
-
-
-def _spawn(folder: JobFolder, lock: int, log: IO[bytes], python: str, module: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [python, "-P", "-m", module, str(folder.path), str(lock)],
-        stdin=subprocess.PIPE,
-        stdout=log,
-        stderr=log,
-        cwd=folder.path,
-        env=_without_mark(),
-        pass_fds=(lock,),
-        start_new_session=True,
-    )
+    assert process.stdin is not None
+    with process.stdin as pipe:
+        pipe.write(json.dumps(input_).encode() + b"\n")
+    return process
 
 
 def _without_mark() -> dict[str, str]:
     """A job that a rank submits must not count as a process of that rank's job."""
     return {name: value for name, value in os.environ.items() if name != "DISTDL_JOB_ID"}
+
+
+# reports to other programs --------------------------------------------------------------------
+
+
+def start_reporter(
+    folder: JobFolder, module: str, *arguments: str, input_: Any = None, detached: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start a module of ``tracking``, which is never imported here: a slow service delays no job. Raises OSError.
+
+    It outlives this process, and is in the session of the supervisor but in no process group of the job. ``detached``
+    gives it its own session, which the end of a terminal does not reach.
+    """
+    command = [sys.executable, "-P", "-m", f"distdl_jupyter.tracking.{module}", str(folder.path), *arguments]
+    group = {"start_new_session": True} if detached else {"process_group": 0}
+    return _spawn(folder, command, input_, cwd="/", **group)
+
+
+def start_trackers(
+    folder: JobFolder, names: Sequence[str], variables: Mapping[str, str] | None = None, *, detached: bool = False
+) -> dict[str, subprocess.Popen[bytes]]:
+    """Start and return the processes of the trackers that lack something of a job. Raises OSError.
+
+    A process ends at once if another one writes the job into its tracker.
+    """
+    own = {name: value for name, value in (variables or {}).items() if name.startswith(_OF_TRACKERS)}
+    pending = [name for name in dict.fromkeys(names) if not tracking.read(folder.path, name).done]
+    return {name: start_reporter(folder, "runs", name, input_=own, detached=detached) for name in pending}
+
+
+def notify(folder: JobFolder, name: str, state: State, alert: Alert, id_: str = "") -> None:
+    """Send an alert of a job, or of the study ``id_``, if the user has set an address. Return at once."""
+    with contextlib.suppress(OSError, DistDLError):  # broken settings are reported when the job has ended
+        own = tracking.SETTINGS.read()
+        if own.address and alert.kind in own.notify.split(","):
+            title = f"{name} ({(id_ or folder.id).rpartition('-')[2]}): {state.value}"
+            message = (own.address, (title, alert.text, alert.kind))
+            start_reporter(folder, "messages", input_=message, detached=bool(id_))
 
 
 # requests -------------------------------------------------------------------------------------

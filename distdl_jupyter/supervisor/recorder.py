@@ -10,16 +10,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distdl_jupyter.core import logfile
+from distdl_jupyter.core import logfile, tracking
 from distdl_jupyter.core.alerts import CODE, AlertWatch
 from distdl_jupyter.core.events import LOG_TYPES, Event
 from distdl_jupyter.core.humanize import size as size_in_words
 from distdl_jupyter.core.redact import Redactor, hidden
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.supervisor import merger, reports
+from distdl_jupyter.supervisor import control, merger, reports
 from distdl_jupyter.supervisor.buffered_writer import BufferedEventWriter
 from distdl_jupyter.supervisor.log_reader import LogText
 from distdl_jupyter.supervisor.merger import ReportMerger
@@ -37,13 +38,14 @@ if TYPE_CHECKING:
     from distdl_jupyter.supervisor.output_metrics import OutputMetrics
     from distdl_jupyter.supervisor.parts import Part
     from distdl_jupyter.supervisor.resume import History, Key
-    from distdl_jupyter.tracking.runs import TrackerProcesses
 
 #: The code of the note that lines of the log are left out.
 _LOG_LIMIT = "log-limit"
 #: Columns of ``Job.metrics()`` besides the metrics, and the code of the note that a metric has another name.
 _COLUMNS = ("rank", "step", "time", "attempt")
 _RENAMED = "metric-renamed"
+#: Seconds between two reads of the records of experiment trackers.
+_TROUBLES = 1.0
 #: Bytes of reports in a kept stream after which the log says how far it was read.
 _UNNOTED = 1_000_000
 #: Before these events all held reports of metrics are written.
@@ -108,8 +110,9 @@ class EventRecorder:
         self.has_own_progress = False
         self._alerts = AlertWatch(spec.notify_when)
         self.end_alert: Alert | None = None
-        #: Set when the job has begun.
-        self.trackers: TrackerProcesses | None = None
+        #: What is wrong with each experiment tracker, and when that is read again.
+        self._troubles = {record.tracker: record.trouble for record in tracking.of_job(folder.path)}
+        self._next_troubles = 0.0
         #: What a launcher has printed, for the run.
         self._launcher_output: list[str] = []
         #: Ranks that showed a sign of progress, and whether it means that they are behind their imports.
@@ -160,11 +163,9 @@ class EventRecorder:
         if alert.kind in ("end", "failure"):
             self.end_alert = alert  # which is sent when nothing of the job is left to do
             return
-        from distdl_jupyter.tracking import messages  # imported late: most events are not alerts
-
         if alert.kind in ("nan", "rule"):
             self.note("warning" if alert.kind == "nan" else "info", alert.text, f"{CODE}{alert.kind}")
-        messages.notify(self.folder, self.view.name, self.view.state, alert)
+        control.notify(self.folder, self.view.name, self.view.state, alert)
 
     def _is_in_events(self, type_: str, fields: dict[str, Any]) -> bool:
         """Say whether a supervisor that died before it wrote the log has written what a rank's kept output brought."""
@@ -271,10 +272,20 @@ class EventRecorder:
     def tick(self) -> None:
         """Do what is due from time to time."""
         self._writer.check()
-        if self.trackers is not None:
-            for level, text in self.trackers.news():
-                self.note(level, text, "tracking")
+        if time.monotonic() > self._next_troubles:
+            self._next_troubles = time.monotonic() + _TROUBLES
+            self._note_troubles()
         self._write_merged(self._merger.due())
+
+    def _note_troubles(self) -> None:
+        """Write a note for each experiment tracker that got into trouble or out of it."""
+        for record in tracking.of_job(self.folder.path):
+            if record.trouble != self._troubles.get(record.tracker, ""):
+                self._troubles[record.tracker] = record.trouble
+                level, text = (
+                    ("warning", record.trouble) if record.trouble else ("info", f"{record.title} is up to date again.")
+                )
+                self.note(level, text, "tracking")
 
     @property
     def is_deleted(self) -> bool:

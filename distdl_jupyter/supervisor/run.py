@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import threading
 import time
 from concurrent.futures import wait
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import environment, events, logfile, registry
+from distdl_jupyter.core import environment, events, logfile, registry, tracking
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.failure import is_lost
 from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.state import State
-from distdl_jupyter.supervisor import messages, resume
+from distdl_jupyter.supervisor import control, messages, resume
 from distdl_jupyter.supervisor.attempt import Attempt, Clock
-from distdl_jupyter.supervisor.control import DRIVER_ENDED, ControlReader, request
+from distdl_jupyter.supervisor.control import ControlReader, request
 from distdl_jupyter.supervisor.launch import Canceled, Launch, call_in_background
 from distdl_jupyter.supervisor.recorder import EventRecorder, redactor_of
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
@@ -71,6 +73,8 @@ class Supervisor:
         self._clock = Clock(self._spec.max_run_duration_seconds)
         self._launch = Launch(self._recorder, self._control, self._clock, secret_variables)
         self._secret_variables = secret_variables
+        #: The processes that write the job's runs in experiment trackers.
+        self._trackers: dict[str, subprocess.Popen[bytes]] = {}
         #: Why the last attempt was stopped (see ``Attempt``), and the sentence for it.
         self._stopped_by = self._reason = ""
         #: Why a queue took the machines from the last attempt, where the job goes into that queue again for it.
@@ -107,12 +111,15 @@ class Supervisor:
                 environment.add(self._folder, git=self.redactor.data(dataclasses.asdict(state)))
 
     def _start_trackers(self) -> None:
-        """Start the processes that write the job's runs in experiment trackers, or restart those that are not done."""
-        from distdl_jupyter.tracking import runs  # imported late: the start of the ranks does not need it
-
-        if self._recorder.trackers is None:
-            self._recorder.trackers = runs.TrackerProcesses(self._folder, self._spec, self._secret_variables)
-        self._recorder.trackers.start()
+        """Start the processes that write the job's runs in experiment trackers, or restart those that have ended."""
+        names = [
+            name
+            for name in tracking.of_spec(self._spec)
+            if name not in self._trackers or self._trackers[name].poll() is not None
+        ]
+        with contextlib.suppress(OSError):
+            variables = {**self._spec.environment_variables, **self._secret_variables}
+            self._trackers |= control.start_trackers(self._folder, names, variables)
 
     @property
     def redactor(self) -> Redactor:
@@ -121,17 +128,19 @@ class Supervisor:
 
     def announce_end(self) -> None:
         """Report the job's end, when all of it is done: as telemetry, to trackers and as a message."""
-        from distdl_jupyter.tracking import messages, telemetry  # imported late: the start does not need it
-
-        telemetry.start(self._folder)
+        try:
+            if tracking.SETTINGS.read().enabled:
+                control.start_reporter(self._folder, "telemetry")
+        except (OSError, DistDLError) as error:
+            print(f"telemetry: not sent, {error}", file=sys.stderr)  # noqa: T201 - into supervisor.log
         self._start_trackers()
         view, alert, group = self._recorder.view, self._recorder.end_alert, self._spec.group
         if alert is not None and group is None:
-            messages.notify(self._folder, view.name, view.state, alert)
-        elif alert is not None and group is not None and view.reason == DRIVER_ENDED:
-            # Of a study its driver tells, and of its runs no one; that one has ended without.
-            end = Alert("end", DRIVER_ENDED)
-            messages.notify(self._folder, f"Scaling of {group.name}", view.state, end, id_=group.id)
+            control.notify(self._folder, view.name, view.state, alert)
+        elif alert is not None and group is not None and view.reason == control.DRIVER_ENDED:
+            # The driver of a study sends its messages; this one has ended without.
+            end = Alert("end", control.DRIVER_ENDED)
+            control.notify(self._folder, f"Scaling of {group.name}", view.state, end, id_=group.id)
 
     def interrupt(self) -> None:
         """Take a signal to the supervisor itself as a request to stop (called from a signal handler)."""

@@ -1,4 +1,41 @@
 """Reports about jobs to other programs: messages, telemetry and experiment trackers. All are off by default.
 
-Each report is written by a process of its own, so that a slow or broken service never delays a job.
+Each report is written by a process of its own, so that a slow or broken service never delays a job. A supervisor starts
+it by the name of its module (``supervisor.control.start_reporter``).
 """
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, NoReturn
+
+from distdl_jupyter.core.errors import DistDLError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def run(name: str, report: Callable[[], str], timeout: int = 0) -> NoReturn:
+    """Write the sentence that ``report`` returns, or its error, and exit; threads of libraries are not waited for.
+
+    Libraries write nowhere meanwhile: their messages may quote an address. ``timeout`` is in seconds, 0 for none.
+    """
+    log = os.dup(1)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+
+    def finish(text: str, status: int) -> NoReturn:
+        os.write(log, f"{name}: {text}\n".encode())
+        os._exit(status)
+
+    signal.signal(signal.SIGALRM, lambda *_: finish(f"not sent, no response within {timeout} s", 1))
+    signal.alarm(timeout)
+    try:
+        text, status = report(), 0
+    except DistDLError as error:
+        text, status = str(error), 1
+    except Exception as error:  # noqa: BLE001 - its text may hold what is secret
+        text, status = f"not sent, {type(error).__name__}", 1
+    finish(text, status)

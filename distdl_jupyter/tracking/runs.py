@@ -13,10 +13,9 @@ import json
 import logging
 import os
 import re
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,7 @@ from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.redact import text as masked
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.tracking import settings
+from distdl_jupyter.tracking import run
 from distdl_jupyter.tracking.trackers import KINDS, SILENCE, Adapter, Point
 from distdl_jupyter.worker.secret_patterns import MASK
 
@@ -47,74 +46,8 @@ PATIENCE = 600.0
 _LATE = 10.0
 #: Bytes of events in one batch.
 _BATCH = 1_000_000
-#: Variables of a job that its trackers get.
-_VARIABLES = ("MLFLOW_", "WANDB_", "AZURE_", "AWS_", "DATABRICKS_")
 #: Options that are tags, or that may hold data of others.
 _NO_PARAMETERS = ("name", "environment_variables", "data", "outputs", "track", "notify_when", "requirements", "after")
-
-
-# starting ---------------------------------------------------------------------------------------
-
-
-class TrackerProcesses:
-    """The processes that write a job's runs, as its supervisor starts and watches them."""
-
-    def __init__(self, folder: JobFolder, spec: JobSpec, secret_variables: Mapping[str, str]) -> None:
-        self._folder = folder
-        self._variables = {**spec.environment_variables, **secret_variables}
-        self._troubles = {name: tracking.read(folder.path, name).trouble for name in trackers_of(spec)}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._polled = 0.0
-
-    def start(self) -> None:
-        """Start each that does not run, unless the job is complete in its tracker."""
-        for name in self._troubles:
-            is_running = name in self._processes and self._processes[name].poll() is None
-            if not is_running and not tracking.read(self._folder.path, name).done:
-                with contextlib.suppress(OSError):
-                    self._processes[name] = start(self._folder, name, self._variables)
-
-    def news(self) -> Iterator[tuple[str, str]]:
-        """Yield level and sentence for each tracker that got into trouble or out of it."""
-        if time.monotonic() - self._polled < _POLL:
-            return
-        self._polled = time.monotonic()
-        for name, trouble in self._troubles.items():
-            record = tracking.read(self._folder.path, name)
-            if record.trouble != trouble:
-                self._troubles[name] = record.trouble
-                level = "warning" if record.trouble else "info"
-                yield level, record.trouble or f"{record.title} is up to date again."
-
-
-def trackers_of(spec: JobSpec) -> tuple[str, ...]:
-    """Return the trackers of a job: its own, else those of the settings; runs of a scaling study have none."""
-    if spec.track or spec.check or (spec.group is not None and spec.group.kind == "scale"):
-        return tracking.names(spec.track or "")
-    try:
-        return tracking.names(settings.read().track)
-    except DistDLError:  # reported when the job has ended
-        return ()
-
-
-def start(
-    folder: JobFolder, tracker: str, variables: Mapping[str, str], *, detached: bool = False
-) -> subprocess.Popen[bytes]:
-    """Start the process that writes a job into a tracker; it ends at once if another one does. Raises OSError."""
-    own = {name: value for name, value in variables.items() if name.startswith(_VARIABLES)}
-    with folder.supervisor_log.open("a", encoding="utf-8") as log:
-        arguments = (str(folder.path), tracker)
-        return settings.start_process("runs", *arguments, log=log.fileno(), input_=own, detached=detached)
-
-
-def bring_up_to_date(folder: JobFolder, names: Sequence[str] = ()) -> dict[str, subprocess.Popen[bytes]]:
-    """Start and return the processes that write what some trackers lack of a job, by default all of its trackers."""
-    names = names or [*(record.tracker for record in tracking.of_job(folder.path)), *trackers_of(folder.spec())]
-    pending = [name for name in dict.fromkeys(names) if not tracking.read(folder.path, name).done]
-    return {name: start(folder, name, {}, detached=True) for name in pending}
-
-
-# what is written --------------------------------------------------------------------------------
 
 
 class MeanFold:
@@ -172,13 +105,10 @@ def tags(spec: JobSpec, known: JobEnvironment) -> dict[str, str]:
             "distdl.job_id": spec.id,
             "distdl.job_name": spec.name,
             "distdl.cluster": spec.compute_target,
-            "distdl.cluster_kind": spec.cluster,
             "distdl.backend": spec.distributed_backend,
-            "distdl.process_count": str(spec.process_count),
             "distdl.notebook": spec.source.notebook,
             "distdl.resumed_from": spec.resumed_from,
             "distdl.group": spec.group.id if spec.group else "",
-            "distdl.python": known.python.partition(" ")[0],
             "git.commit": git.commit if git else "",
             "git.branch": git.branch if git else "",
             "git.repository": git.remote if git else "",
@@ -189,10 +119,6 @@ def tags(spec: JobSpec, known: JobEnvironment) -> dict[str, str]:
 
 def _masked(values: Mapping[str, str]) -> dict[str, str]:
     return {name: MASK if is_secret(name, value) else masked(value) for name, value in values.items() if value}
-
-
-class Trouble(Exception):
-    """The tracker does not accept data now; a sentence."""
 
 
 class RunWriter:
@@ -224,9 +150,9 @@ class RunWriter:
         return is_new
 
     def follow(self) -> str:
-        """Write the job until all is written or ``PATIENCE`` is over; return the outcome. Raises DistDLError, OSError.
+        """Write the job until all is written or ``PATIENCE`` is over, and return the outcome.
 
-        A tracker that is in trouble is retried.
+        A tracker that is in trouble is retried. Raises ImportError and DistDLError if a retry cannot help.
         """
         pause, over = _POLL, None
         while self._folder.spec_file.exists():
@@ -235,9 +161,11 @@ class RunWriter:
                     return "complete"
                 self._keep(trouble="")
                 pause = _POLL
-            except Trouble as trouble:
+            except (ImportError, DistDLError):
+                raise
+            except Exception as error:  # noqa: BLE001 - its text may hold what is secret
                 if pause > _POLL or self._view.state.ended:  # a single failure is not reported
-                    self._keep(trouble=str(trouble))
+                    self._keep(trouble=explain(self._record.title, self._tracker.place, error))
                 pause = min(2 * pause, _LONGEST_PAUSE)
             is_over = self._view.state.ended or self._folder.supervisor().is_dead
             over = (over or time.monotonic()) if is_over else None
@@ -247,28 +175,28 @@ class RunWriter:
         return "the job's folder is gone"
 
     def _step(self) -> bool:
-        """Write what is new; return whether the whole job is written. Raises Trouble, OSError."""
+        """Write what is new; return whether the whole job is written. Raises what the tracker raises."""
         if not self._is_open:
-            run, experiment, url = self._call(self._tracker.open, self._record)
+            run_id, experiment, url = self._tracker.open(self._record)
             self._is_open = True
-            self._keep(run=run, experiment=experiment, url=url, place=self._tracker.place, done=False)
+            self._keep(run=run_id, experiment=experiment, url=url, place=self._tracker.place, done=False)
         known = environment.read(self._folder)
         if known != self._described:  # the versions and the state of git are known later
-            self._call(self._tracker.describe, parameters(self._spec), tags(self._spec, known))
+            self._tracker.describe(parameters(self._spec), tags(self._spec, known))
             self._described = known
         while self._read() or self._points:
             self._write()
         if self._view.state.ended:
             self._points += self._fold.flush()
             self._write()
-            self._call(self._tracker.upload, self._folder.outputs, self._outputs())
-            self._call(self._tracker.close, self._view.state, self._view.ended)
+            self._tracker.upload(self._folder.outputs, self._outputs())
+            self._tracker.close(self._view.state, self._view.ended)
             self._keep(done=True, trouble="")
         return self._record.done
 
     def _write(self) -> None:
         if self._points:
-            self._call(self._tracker.write, self._points)
+            self._tracker.write(self._points)
             self._points = []
         self._keep(events=self._position)
 
@@ -279,18 +207,11 @@ class RunWriter:
         left_out = self._folder.checkpoints if self._artifacts == "outputs" else None
         return sorted(path for path in files if left_out is None or not path.is_relative_to(left_out))
 
-    def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return method(*arguments)
-        except (ImportError, DistDLError):
-            raise
-        except Exception as error:  # noqa: BLE001 - its text may hold what is secret
-            raise Trouble(explain(self._record.title, self._tracker.place, error)) from None
-
     def close(self) -> None:
         """Leave the run to another process, if the job has not ended."""
         if self._is_open and not self._record.done:
-            self._call(self._tracker.close, None)
+            with contextlib.suppress(Exception):
+                self._tracker.close(None)
 
     def _keep(self, **changes: Any) -> None:
         """Change the record. Raises OSError."""
@@ -314,35 +235,33 @@ def explain(title: str, place: str, error: BaseException) -> str:
     return f"{title} at {place} rejected the request ({type(error.__cause__ or error).__name__})."
 
 
+def write(folder: JobFolder, name: str) -> str:
+    """Write a job into a tracker and return the outcome."""
+    # A record from the start shows that the job has this tracker.
+    record = replace(tracking.read(folder.path, name), trouble="")
+    record.write(folder.path)
+    try:
+        settings = tracking.SETTINGS.read()
+        writer = RunWriter(folder, KINDS[name](folder.spec(), folder.path, settings), settings.artifacts)
+        with contextlib.closing(writer):
+            return writer.follow()
+    except ImportError:
+        text = f"{record.title} needs a package: pip install 'distdl-jupyter[{name}]'"
+    except DistDLError as error:
+        text = str(error)
+    replace(tracking.read(folder.path, name), trouble=text).write(folder.path)
+    return text
+
+
 def main() -> None:
     """Write a job into a tracker, unless another process does."""
     folder, name = JobFolder(Path(sys.argv[1])), sys.argv[2]
     os.environ.update({**json.loads(sys.stdin.read()), **SILENCE})
     logging.disable(logging.CRITICAL)
-    log = settings.private_log()
     tracking.folder_of(folder.path).mkdir(exist_ok=True, mode=0o700)
     with (tracking.folder_of(folder.path) / f"{name}.lock").open("a") as lock, contextlib.suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        settings.finish(log, f"{name}: {_run(folder, name)}")
-
-
-def _run(folder: JobFolder, name: str) -> str:
-    # A record from the start shows that the job has this tracker.
-    record = replace(tracking.read(folder.path, name), trouble="")
-    record.write(folder.path)
-    try:
-        known = settings.read()
-        writer = RunWriter(folder, KINDS[name](folder.spec(), folder.path, known), known.artifacts)
-        with contextlib.closing(writer):
-            return writer.follow()
-    except ImportError:
-        text = f"{record.title} needs a package: pip install 'distdl-jupyter[{name}]'"
-    except (Trouble, DistDLError) as error:
-        text = str(error)
-    except Exception as error:  # noqa: BLE001 - its text may hold what is secret
-        return f"not written, {type(error).__name__}"
-    replace(tracking.read(folder.path, name), trouble=text).write(folder.path)
-    return text
+        run(name, lambda: write(folder, name))
 
 
 if __name__ == "__main__":

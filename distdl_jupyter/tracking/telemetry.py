@@ -7,21 +7,18 @@ names of people, machines, jobs, data or metrics, log lines or error messages.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter._version import __version__
-from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import batches
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.tracking import settings
+from distdl_jupyter.tracking import run
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.events import Event
@@ -39,34 +36,17 @@ SILENCE = {
     "APPLICATIONINSIGHTS_CONTROLPLANE_DISABLED": "true",
     "APPLICATIONINSIGHTS_OPENTELEMETRY_RESOURCE_METRIC_DISABLED": "true",
 }
-_FAILED = (State.FAILED, State.LOST)
 _PARTS = ("stage", "start", "rendezvous", "train", "collect")
 _NAME = "distdl_jupyter"
 
 
-class Span(NamedTuple):
-    """A part of a job, in epoch seconds; the first one is the whole job."""
-
-    name: str
-    begin: float
-    end: float
+#: A part of a job: its name, begin and end in epoch seconds.
+Span = tuple[str, float, float]
 
 
 def destinations() -> list[str]:
     """Return the variables of the environment that name a destination."""
     return [name for name in (CONNECTION_STRING, *ENDPOINTS) if os.environ.get(name)]
-
-
-def start(folder: JobFolder) -> bool:
-    """Send an ended job, if the user wants that and the environment names a destination; return whether it began."""
-    with contextlib.suppress(OSError), folder.supervisor_log.open("a", encoding="utf-8") as log:
-        try:
-            if destinations() and settings.read().enabled:
-                settings.start_process("telemetry", str(folder.path), log=log.fileno())
-                return True
-        except DistDLError as error:
-            log.write(f"telemetry: not sent, {error}\n")
-    return False
 
 
 def summarize(spec: JobSpec, events: Iterable[Event]) -> tuple[list[Span], dict[str, str | int]]:
@@ -79,20 +59,19 @@ def summarize(spec: JobSpec, events: Iterable[Event]) -> tuple[list[Span], dict[
                 left_queue = float(event["t"])
     end = max(view.ended or view.last_sign, view.created)
     left_queue = left_queue or end
-    spans = [Span("job", view.created, end), Span("queue", view.created, left_queue)]
+    spans = [("job", view.created, end), ("queue", view.created, left_queue)]
     for phase in view.phases:
         if phase.phase in _PARTS and phase.begun is not None:
             # The queue of a cluster is not part of the start.
             begin = max(phase.begun, left_queue) if phase.phase == "start" else phase.begun
             stop = end if phase.seconds is None else phase.begun + phase.seconds
-            spans.append(Span(phase.phase, begin, max(begin, stop)))
+            spans.append((phase.phase, begin, max(begin, stop)))
     return spans, {
         "distdl.cluster.kind": spec.cluster,
         "distdl.backend": spec.distributed_backend,
         "distdl.world_size": spec.process_count,
         "distdl.node_count": spec.node_count,
         "distdl.state": view.state.value,
-        **({"distdl.failed_rank": view.failure.rank} if view.failure else {}),
     }
 
 
@@ -123,26 +102,28 @@ def send(id_: str, parts: Sequence[Span], attributes: Mapping[str, str | int]) -
         context, kind = (set_span_in_context(spans[0]), SpanKind.INTERNAL) if spans else (None, SpanKind.CONSUMER)
         spans.append(tracer.start_span(name, context, kind, attributes, start_time=int(begin * 1e9)))
         spans[-1].set_attribute("distdl.job.id", id_)
-        spans[-1].set_status(Status(StatusCode.ERROR if attributes["distdl.state"] in _FAILED else StatusCode.OK))
+        spans[-1].set_status(
+            Status(StatusCode.ERROR if attributes["distdl.state"] in ("failed", "lost") else StatusCode.OK)
+        )
         spans[-1].end(int(end * 1e9))
     return {exporter.export(spans).name for exporter in exporters} == {"SUCCESS"}
 
 
-def main() -> None:
-    """Send the job of a folder and write one line about it."""
-    log, folder = settings.private_log(), JobFolder(Path(sys.argv[1]))
-    late = f"telemetry: not sent, no response within {TIMEOUT} s"
-    signal.signal(signal.SIGALRM, lambda *_: settings.finish(log, late))
-    signal.alarm(TIMEOUT)
+def report(folder: JobFolder) -> str:
+    """Send the job of a folder and return a sentence about it."""
     try:
         events = (event for batch, _ in batches(folder.events) for event in batch)
-        text = "sent" if send(folder.id, *summarize(folder.spec(), events)) else "not sent, the endpoint rejected it"
+        is_sent = send(folder.id, *summarize(folder.spec(), events))
     except ImportError:
         extra = "azure-monitor" if os.environ.get(CONNECTION_STRING) else "otlp"
-        text = f"not sent, a package is missing. Run: pip install 'distdl-jupyter[{extra}]'"
-    except Exception as error:  # noqa: BLE001 - its text may hold what is secret
-        text = f"not sent, {type(error).__name__}"
-    settings.finish(log, f"telemetry: {text}")
+        return f"not sent, a package is missing. Run: pip install 'distdl-jupyter[{extra}]'"
+    return "sent" if is_sent else "not sent, the endpoint rejected it"
+
+
+def main() -> None:
+    """Send the job of a folder, if the environment names a destination."""
+    if destinations():
+        run("telemetry", lambda: report(JobFolder(Path(sys.argv[1]))), TIMEOUT)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import shutil
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -24,8 +23,7 @@ from distdl_jupyter.core.state import State
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.core.tracking import TrackerRecord
-    from distdl_jupyter.tracking.settings import Settings
+    from distdl_jupyter.core.tracking import Settings, TrackerRecord
 
 #: The MLflow experiment and the W&B project of jobs whose environment names none.
 _PROJECT = "distdl_jupyter"
@@ -113,18 +111,12 @@ class MLflow(Tracker):
 
         self._address = mlflow_address(settings)
         self.place, self._is_local = host_of(self._address), self._address == local_store()
-        if self._address.startswith("azureml:") and not (find_spec("azureml") and find_spec("azureml.mlflow")):
-            text = "Azure ML tracking needs a package: pip install azureml-mlflow"
-            raise DistDLError(text, code="tracker-package-missing")
         self._mlflow: Any = mlflow
         self._client: Any = None
         self._run = ""
 
     def open(self, record: TrackerRecord) -> tuple[str, str, str]:
         """Open the run."""
-        if record.run and record.place != self.place:
-            text = f"The job's run is in MLflow at {record.place}, but the settings now name {self.place}."
-            raise DistDLError(text, code="tracker-elsewhere")
         if self._client is None:
             if self._is_local:
                 (store.home() / "mlflow").mkdir(parents=True, exist_ok=True, mode=0o700)

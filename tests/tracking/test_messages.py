@@ -9,17 +9,17 @@ import sys
 import pytest
 
 from distdl_jupyter import cli, jobs, notifications, prune, scale, scaling, submit, sweep, uniform
-from distdl_jupyter.core.errors import InvalidSpec, JobFailed, MessageNotSent
+from distdl_jupyter.core import tracking
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, MessageNotSent
 from distdl_jupyter.jobs import client, study_rows
 from distdl_jupyter.magic import topics
-from distdl_jupyter.tracking import messages, settings
-from distdl_jupyter.tracking.messages import Message
+from distdl_jupyter.tracking import messages
 from tests.client import scaled, swept
 from tests.conftest import wait_for
 from tests.tracking.endpoint import Endpoint
 
 pytestmark = pytest.mark.timeout(120)
-MESSAGE = Message("digits <b> (k3f9x): failed", "Rank 1 & rank 2 failed.", "failure")
+MESSAGE = ("digits <b> (k3f9x): failed", "Rank 1 & rank 2 failed.", "failure")
 
 
 def address(endpoint, path="secret-path"):
@@ -49,7 +49,7 @@ def test_a_message_is_sent_again_and_the_error_does_not_quote_the_address(status
     broken = Endpoint(status)
     with pytest.raises(MessageNotSent) as error:
         messages.deliver(address(broken), MESSAGE)
-    assert error.value.message == f"The message could not be sent: json responded with {status}."
+    assert error.value.message.startswith(f"The message could not be sent: json responded with {status}. Check that ")
     assert len(broken.posts) == 3
     broken.close()
     with pytest.raises(MessageNotSent) as error:
@@ -71,10 +71,9 @@ def test_a_redirect_is_not_followed(endpoint):
      "json://[a/secret", "nothing://secret"],
 )  # fmt: skip
 def test_an_address_that_is_not_valid_is_refused_without_being_quoted(text):
-    with pytest.raises(InvalidSpec) as error:
+    with pytest.raises(MessageNotSent, match=r"The address for messages is not valid.*jsons://HOST/PATH") as error:
         messages.deliver(text)
-    assert (error.value.code, "secret" in str(error.value)) == ("message-address-invalid", False)
-    assert "jsons://HOST/PATH" in error.value.hint
+    assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +87,7 @@ def test_a_missing_package_is_named_with_its_extra():
     code = "import sys; sys.modules['apprise'] = None; from distdl_jupyter.tracking import messages; messages.main()"
     body = json.dumps(("json://127.0.0.1/secret", None))
     done = subprocess.run([sys.executable, "-c", code], input=body, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 3
-    assert done.stdout.strip().endswith("pip install 'distdl-jupyter[messages]'")
+    assert "pip install 'distdl-jupyter[messages]'" in done.stdout
 
 
 def test_an_address_is_set_tested_and_deleted_and_never_shown(endpoint, capsys, monkeypatch):
@@ -99,7 +97,7 @@ def test_an_address_is_set_tested_and_deleted_and_never_shown(endpoint, capsys, 
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{address(endpoint)}\n"))
     assert cli.main(["notify", "--set", "--for", "failure", "--test"]) == 0
     assert capsys.readouterr().out == "Messages are sent to json, for failure.\nTest message sent.\n"
-    assert json.loads(endpoint.posts[0][2])["message"] == messages.HELLO.text
+    assert json.loads(endpoint.posts[0][2])["message"] == messages.HELLO[1]
     assert repr(notifications()) == "Notifications(service='json', notify='failure')"
     endpoint.close()
     assert cli.main(["notify", "--test"]) == 2
@@ -114,15 +112,15 @@ def test_settings_are_checked_stored_privately_and_shown_without_the_address(end
     assert "A message was sent to json." in output
     assert "notify = failure,rule" in output
     assert "secret-path" not in output
-    assert settings.FILE.path.stat().st_mode & 0o077 == 0
-    settings.change(enabled="true")
-    assert settings.read().notify == "failure,rule", "one setting does not change the others"
+    assert tracking.SETTINGS.path.stat().st_mode & 0o077 == 0
+    tracking.change(enabled="true")
+    assert tracking.SETTINGS.read().notify == "failure,rule", "one setting does not change the others"
     wrong = {"address": "file:///etc/passwd", "notify": "everything", "enabled": "perhaps", "connection_string": "x=y"}
     for name, value in wrong.items():
-        with pytest.raises(InvalidSpec):
+        with pytest.raises(DistDLError):
             messages.configure(**{name: value})
-    assert settings.read().address == address(endpoint)
-    assert not settings.change(address="").address
+    assert tracking.SETTINGS.read().address == address(endpoint)
+    assert not tracking.change(address="").address
 
 
 def noisy():
@@ -137,7 +135,7 @@ def noisy():
 
 def test_a_job_says_what_happens_while_it_runs_and_how_it_ends(endpoint):
     secret = secrets.token_hex()  # made here: what git says of this file may be in a job's record
-    settings.change(address=address(endpoint, secret))
+    tracking.change(address=address(endpoint, secret))
     job = submit(noisy, name="noisy", distributed_backend="plain", notify_when=["loss < 0.1"])
     job.wait(60)
     texts = {(item["type"], item["message"]) for item in received(endpoint, 3)}
@@ -161,7 +159,7 @@ def received(endpoint, count):
 
 
 def test_a_sweep_that_fails_before_its_first_trial_is_a_row_and_is_told(endpoint, distdl_home):
-    settings.change(address=address(endpoint))
+    tracking.change(address=address(endpoint))
     found = sweep(swept.trains, {"lr": uniform(-1.7e308, 1.7e308)}, trials=2, sampler="random", name="digits")
     (row,) = study_rows.folded(client.rows())
     assert (row.id, row.name, row.state, row.total) == (found.id, "Sweep of digits", "running", 2)
@@ -183,7 +181,7 @@ def test_a_sweep_that_fails_before_its_first_trial_is_a_row_and_is_told(endpoint
 
 
 def test_a_scaling_study_is_told_once_and_none_of_its_runs(endpoint, distdl_home):
-    settings.change(address=address(endpoint))
+    tracking.change(address=address(endpoint))
     with pytest.raises(JobFailed):
         scale(scaled.fails, [1], backends="plain", name="digits")
     (said,) = received(endpoint, 1)
