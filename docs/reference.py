@@ -24,7 +24,6 @@ from IPython.core.interactiveshell import InteractiveShell
 import distdl_jupyter
 from distdl_jupyter import cli
 from distdl_jupyter.api import openapi
-from distdl_jupyter.azure.identity import KNOWN
 from distdl_jupyter.clusters.slurm.text import REFUSALS
 from distdl_jupyter.clusters.ssh.command import CAUSES
 from distdl_jupyter.core import collectives, failure, limits, registry
@@ -413,8 +412,6 @@ def tables() -> Iterator[codes.Entry]:
     refusals = dict((*limits.LIMITS.values(), *limits.DISK.values(), limits.OTHER, ("start-refused", "")))
     for code, remedy in refusals.items():
         yield codes.Entry(code, "", remedy, "core/limits", 0, explicit=True)
-    for code, (_, message, remedy) in KNOWN.items():
-        yield codes.Entry(code, message, remedy, "azure/identity", 0, explicit=True)
     for pattern, code, remedy in REFUSALS:
         message = f"sbatch failed: … {pattern} …"
         yield codes.Entry(code, message, remedy.replace("{values}", "…"), "clusters/slurm", 0, explicit=True)

@@ -13,7 +13,7 @@ from msgspec import Meta, field
 
 from distdl_jupyter.api import submitting
 from distdl_jupyter.api.call import Context, checked_id, delete, get, job, post
-from distdl_jupyter.core import environment, tracking
+from distdl_jupyter.core import environment, reporting, tracking
 from distdl_jupyter.core.curves import Line
 from distdl_jupyter.core.environment import JobEnvironment
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
@@ -298,7 +298,7 @@ def _tracker_command(folder: Path, record: tracking.TrackerRecord) -> str:
         from distdl_jupyter.tracking.trackers import mlflow_address
 
         try:
-            return f"mlflow ui --backend-store-uri {shlex.quote(mlflow_address(tracking.SETTINGS.read()))}"
+            return f"mlflow ui --backend-store-uri {shlex.quote(mlflow_address(reporting.SETTINGS.read()))}"
         except DistDLError:
             return ""
     return ""

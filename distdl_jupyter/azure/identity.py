@@ -42,50 +42,18 @@ REMAINS = (
 SUBSCRIPTIONS_VERSION = "2022-12-01"
 #: Seconds that a sign-in waits for its code, and for which a token must be valid to be used again.
 _PROMPT_SECONDS, _MARGIN = 60.0, 300.0
-#: Code -> (what azure-identity or Entra ID writes, what is wrong, what to do); the first match counts. The numbers are
-#: Entra ID's: learn.microsoft.com/entra/identity-platform/reference-error-codes
-KNOWN = {
-    "azure-sign-in-policy": (
-        r"AADSTS(530\d\d|5300\d\d|50199)\b",
-        "The policy of your organization does not allow this sign-in method.",
-        "Use another method, or ask the tenant's administrator.",
-    ),
-    "azure-sign-in-expired": (
-        r"AADSTS(50078|50173|70008|70043|70044|700082|700084)\b|interaction_required|authentication is required",
-        "The sign-in has expired.",
-        "Sign in again.",
-    ),
-    "azure-sign-in-incomplete": (
-        r"AADSTS(70018|65004|70019|70020)\b|authorization_declined|access_denied|expired_token|code_expired|Timed out",
-        "The sign-in was declined or not completed in time.",
-        "Sign in again with an account that may use Azure.",
-    ),
-    "azure-tenant-unknown": (
-        r"AADSTS(50059|90002|900021|900023)\b|Invalid tenant|get authority configuration",
-        "The tenant does not exist.",
-        "Set its id or one of its domains: %dist_config azure tenant_id=...",
-    ),
-    "azure-no-browser": (
-        r"Failed to open a browser|start an HTTP server",
-        "A browser cannot be opened on the machine that runs Jupyter.",
-        "Sign in with a device code instead.",
-    ),
-    "azure-no-keyring": (
-        r"Cache encryption is impossible",
-        "This machine has no keyring, and token_cache=keyring does not allow a file.",
-        "Clear token_cache to allow a file that only you can read, or sign in by default (az login).",
-    ),
-    "azure-sign-in-unreachable": (
-        r"getaddrinfo|ame or service|resolve|Connection (refused|aborted|reset)|Max retries|timed out|unreachable$",
-        "The sign-in service cannot be reached.",
+#: Seconds after which a cache without a sign-in is read again.
+_PAUSE = 1.0
+#: What azure-identity writes, and what to do; the first match counts.
+HINTS = (
+    (r"Failed to open a browser|start an HTTP server", "Sign in with a device code instead."),
+    (r"Cache encryption is impossible", "This machine has no keyring. Clear token_cache to allow a file instead."),
+    (
+        r"getaddrinfo|ame or service|resolve|Connection (refused|aborted|reset)|Max retries|timed out|unreachable",
         "Check the network connection of this machine. Behind a proxy, set HTTPS_PROXY.",
     ),
-    "azure-no-default-credential": (
-        r"DefaultAzureCredential failed to retrieve a token",
-        "DefaultAzureCredential found no credentials on this machine.",
-        "Run az login, set AZURE_CLIENT_ID and related variables, or sign in with a device code.",
-    ),
-}
+    (r"DefaultAzureCredential failed", "Run az login, set AZURE_CLIENT_ID and others, or sign in with a device code."),
+)
 logging.getLogger("azure.identity").addHandler(logging.NullHandler())  # failures are raised, and reported once
 
 
@@ -140,11 +108,25 @@ class Credential:
         if token is None or token.expires_on - time.time() < _MARGIN or options.get("claims"):
             try:
                 # Tokens with continuous access evaluation have a cache of their own, in which nobody is signed in.
-                token = _library_credential(*key).get_token(*scopes, **{**options, "enable_cae": False})
+                token = _request(key, scopes, {**options, "enable_cae": False})
             except (AzureError, ValueError, KeyError) as error:
                 raise explain(error) from None
             _tokens[key, scopes] = token
         return token
+
+
+def _request(key: tuple[AzureSettings, Cloud, object], scopes: tuple[str, ...], options: dict[str, Any]) -> AccessToken:
+    from azure.identity import AuthenticationRequiredError
+
+    try:
+        return _library_credential(*key).get_token(*scopes, **options)
+    except AuthenticationRequiredError as error:
+        if "AADSTS" in str(error):  # Entra ID's own response
+            raise
+        # azure-identity's cache writes its file in place, so a file that another process writes now looks empty.
+        time.sleep(_PAUSE)
+        _library_credential.cache_clear()
+        return _library_credential(*key).get_token(*scopes, **options)
 
 
 _tokens: dict[Any, AccessToken] = {}
@@ -162,7 +144,7 @@ def blob_service(account: str) -> BlobServiceClient:
 
     cloud = settings.read().endpoints
     return BlobServiceClient(
-        cloud.blob_endpoint(account),
+        cloud.blob.format(account=account),
         credential=credential(),
         audience=cloud.storage_audience,
         connection_timeout=10,
@@ -190,12 +172,9 @@ def _library_credential(own: AzureSettings, cloud: Cloud, _variables: object) ->
         client = {"managed_identity_client_id": own.client_id} if own.client_id else {}
         # az needs more than the usual 10 seconds on a busy machine.
         return DefaultAzureCredential(process_timeout=60, authority=cloud.authority, **client, **_discovery(cloud))
+    record = AuthenticationRecord.deserialize(own.record)
     return DeviceCodeCredential(
-        authentication_record=AuthenticationRecord.deserialize(own.record),
-        disable_automatic_authentication=True,
-        cache_persistence_options=_cache(own),
-        tenant_id=own.tenant_id or None,
-        **_discovery(cloud),
+        authentication_record=record, disable_automatic_authentication=True, **_options_of_people(own, cloud)
     )
 
 
@@ -204,10 +183,14 @@ def _discovery(cloud: Cloud) -> dict[str, Any]:
     return {} if cloud.name in CLOUDS else {"disable_instance_discovery": True}
 
 
-def _cache(own: AzureSettings) -> Any:
+def _options_of_people(own: AzureSettings, cloud: Cloud) -> dict[str, Any]:
+    """Return the options of a sign-in by device code or browser."""
     from azure.identity import TokenCachePersistenceOptions
 
-    return TokenCachePersistenceOptions(name=CACHE, allow_unencrypted_storage=own.token_cache != "keyring")  # noqa: S105
+    is_file_allowed = own.token_cache != "keyring"  # noqa: S105 - the kind of a cache
+    cache = TokenCachePersistenceOptions(name=CACHE, allow_unencrypted_storage=is_file_allowed)
+    tenant = {"tenant_id": own.tenant_id} if own.tenant_id else {}
+    return {"cache_persistence_options": cache, **tenant, **_discovery(cloud)}
 
 
 class _Attempt:
@@ -233,8 +216,8 @@ class _Attempt:
         from azure.identity import DeviceCodeCredential, InteractiveBrowserCredential
 
         own, cloud = self.settings, self.settings.endpoints
-        options: dict[str, Any] = {name: value for name in ("tenant_id", "client_id") if (value := getattr(own, name))}
-        options |= {"authority": cloud.authority, "cache_persistence_options": _cache(own), **_discovery(cloud)}
+        client = {"client_id": own.client_id} if own.client_id else {}
+        options = {"authority": cloud.authority, **client, **_options_of_people(own, cloud)}
         if own.credential == "device_code":
             self.credential = DeviceCodeCredential(prompt_callback=self._show, **options)
         else:
@@ -366,10 +349,8 @@ def explain(error: BaseException) -> DistDLError:
     text = mask(str(error))
     number = re.search(r"AADSTS\d+", text)
     text = text[number.start() :] if number else text.removeprefix("Authentication failed: ")
-    for code, (pattern, message, hint) in KNOWN.items():
-        if re.search(pattern, text):
-            return NotSignedIn(f"{message[:-1]} ({number.group()})." if number else message, code=code, hint=hint)
+    hint = next((hint for pattern, hint in HINTS if re.search(pattern, text)), "Sign in again.")
     first = re.split(r"\s*(?:Trace ID|Correlation ID|Timestamp|To mitigate|Visit https|\n)", text.strip())[0]
     return NotSignedIn(
-        f"Azure did not issue a token. {first[:300].rstrip('.')}.", code="azure-sign-in-failed", hint="Sign in again."
+        f"Azure did not issue a token. {first[:300].rstrip('.')}.", code="azure-sign-in-failed", hint=hint
     )

@@ -23,7 +23,7 @@ from distdl_jupyter.azure import settings
 from distdl_jupyter.azure.rest import Rest
 from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.caches import cache_directory
-from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 
 PREFIX = "Standard_"
 API_VERSION = "2023-01-01-preview"
@@ -78,19 +78,13 @@ def fetch(size: str = "", region: str = "", currency: str = "") -> dict[str, Pri
     Raises InvalidSpec without a region, AzureRefused.
     """
     region, currency = region_and_currency(region, currency)
-    address = settings.read().endpoints.prices
-    if not address:
-        raise AzureRefused(
-            "This cloud has no Retail Prices API.",
-            code="azure-no-retail-prices",
-            hint="Set the price with price_per_hour.",
-        )
     name = size.removeprefix(PREFIX).replace("'", "")
     sizes = f"armSkuName eq '{PREFIX}{name}'" if size else f"contains(armSkuName, '{PREFIX}N')"
     query = (
         f"serviceName eq 'Virtual Machines' and armRegionName eq '{region}' and priceType eq 'Consumption' and {sizes}"
     )
-    items = Rest(address, None, retries=1).pages("", API_VERSION, **{"currencyCode": f"'{currency}'", "$filter": query})
+    service = Rest(settings.read().endpoints.prices, None, retries=1)
+    items = service.pages("", API_VERSION, **{"currencyCode": f"'{currency}'", "$filter": query})
     prices = hourly_prices(items, region, currency, time.strftime("%Y-%m-%d"))
     others = {key: price for key, price in _load(region, currency).items() if size and key != name.lower()}
     with contextlib.suppress(OSError):
@@ -143,20 +137,17 @@ def region_and_currency(region: str = "", currency: str = "") -> tuple[str, str]
 def hourly_prices(items: Iterable[Mapping[str, Any]], region: str, currency: str, day: str) -> dict[str, Price]:
     """Return one price, by the size's name in small letters, for each size whose newest Linux meters agree on one."""
     values = {**_HOURLY, "armRegionName": region, "currencyCode": currency}
-    #: Of each size, the amounts of the newest meters; those of the meters' own region come first.
-    newest: dict[str, tuple[tuple[bool, str], set[float]]] = {}
+    #: The amounts of each size by the days from which they hold.
+    amounts: dict[str, dict[str, set[float]]] = {}
     for item in items:
         text = f"{item.get('productName')} {item.get('skuName')} {item.get('meterName')}".lower()
-        is_other = _OTHERS.search(text) or item.get("tierMinimumUnits") or not item.get("armSkuName")
-        if is_other or any(item.get(name) != value for name, value in values.items()):
-            continue
-        size = str(item["armSkuName"]).removeprefix(PREFIX).lower()
-        rank = (bool(item.get("isPrimaryMeterRegion", True)), str(item.get("effectiveStartDate", "")))
-        known, amounts = newest.get(size, (rank, set()))
-        if rank >= known:
-            newest[size] = rank, (amounts if rank == known else set()) | {float(item["retailPrice"])}
+        is_other = _OTHERS.search(text) or item.get("tierMinimumUnits") or not item.get("isPrimaryMeterRegion", True)
+        if (size := str(item.get("armSkuName", ""))) and not is_other and values.items() <= item.items():
+            days = amounts.setdefault(size.removeprefix(PREFIX).lower(), {})
+            days.setdefault(str(item.get("effectiveStartDate", "")), set()).add(float(item["retailPrice"]))
+    newest = {size: days[max(days)] for size, days in amounts.items()}
     source = f"{SERVICE}, {region}, {day}"
-    prices = {size: amounts.pop() for size, (_, amounts) in newest.items() if len(amounts) == 1}
+    prices = {size: min(equal) for size, equal in newest.items() if len(equal) == 1}
     return {size: Price(amount, currency, source, day) for size, amount in prices.items() if amount}
 
 

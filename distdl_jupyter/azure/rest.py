@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.errors import AzureRefused, NotSignedIn
+from distdl_jupyter.core.errors import AzureRefused
 from distdl_jupyter.worker.secret_patterns import mask
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Rest:
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         """Return the response (status_code, headers, json()). Raises AzureRefused, NotSignedIn."""
-        from azure.core.exceptions import AzureError, ClientAuthenticationError
+        from azure.core.exceptions import AzureError
         from azure.core.rest import HttpRequest
 
         url = path if path.startswith("https://") else self.address + path
@@ -85,15 +85,9 @@ class Rest:
         try:
             response = self._client.send_request(request)
             response.read()
-        except ClientAuthenticationError as error:
-            raise NotSignedIn(
-                f"Azure did not issue a token. {_first_line(error)}",
-                code="azure-no-token",
-                hint="Sign in to Azure again.",
-            ) from None
         except AzureError as error:
             raise AzureRefused(
-                f"{_host(url)} cannot be reached: {_first_line(error)}",
+                f"{_host(url)} cannot be reached: {mask(str(error).strip().partition(chr(10))[0])[:300]}",
                 code="azure-unreachable",
                 hint="Check the network connection of this machine. Behind a proxy, set HTTPS_PROXY.",
             ) from None
@@ -106,20 +100,14 @@ def refused(response: Any) -> AzureRefused:
     """Return the error of a response with a status of 400 and more."""
     try:
         document = response.json()
-    except ValueError:
-        document = {}
-    document = document if isinstance(document, dict) else {}
-    inner = document.get("error", document)
-    if not isinstance(inner, dict):
-        inner = {"code": inner, "message": document.get("error_description")}
+        inner = document.get("error", document)
+        inner = inner if isinstance(inner, dict) else {"code": inner, "message": document.get("error_description")}
+    except (ValueError, AttributeError):  # not a JSON object
+        inner = {}
     code, message = str(inner.get("code") or ""), mask(str(inner.get("message") or "")).strip()
     status, host = response.status_code, _host(response.request.url)
     text = f"{host} responded with {status}{' ' + code if code else ''}" + (f": {message}" if message else ".")
     return AzureRefused(text, status=status, code="azure-request-refused", azure_code=code, hint=_HINTS.get(status, ""))
-
-
-def _first_line(error: BaseException) -> str:
-    return mask(str(error).strip().split("\n", 1)[0])[:300]
 
 
 def _host(url: str) -> str:

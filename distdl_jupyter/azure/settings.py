@@ -33,12 +33,8 @@ class Cloud(msgspec.Struct, frozen=True, kw_only=True):
     ml_audience: _Https
     portal: _Https
     storage_audience: _Https = "https://storage.azure.com"
-    #: The Retail Prices API, "" where there is none.
-    prices: _Https | Literal[""] = ""
-
-    def blob_endpoint(self, account: str) -> str:
-        """Return the address of a storage account's blobs."""
-        return self.blob.format(account=account)
+    #: The Retail Prices API.
+    prices: _Https = "https://prices.azure.com/api/retail/prices"
 
     def scope(self, audience: str) -> str:
         """Return the scope of a token for ``audience``."""
@@ -83,22 +79,15 @@ class AzureSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _read_cloud(name: str) -> Cloud:
-    path = Path(name).expanduser()
-    if not path.is_absolute():
-        raise InvalidSpec(
-            f"Unknown Azure cloud {name!r}.",
-            code="azure-cloud-unknown",
-            field="cloud",
-            hint=f"Use one of: {', '.join(CLOUDS)}; or the absolute path of a JSON file with its addresses.",
-        )
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Cloud)
+        return msgspec.json.decode(Path("/", Path(name).expanduser()).read_bytes(), type=Cloud)
     except (OSError, ValueError) as error:
         raise InvalidSpec(
-            f"The cloud described in {path} cannot be read ({error}).",
-            code="azure-cloud-file-unreadable",
+            f"Unknown Azure cloud {name!r} ({error}).",
+            code="azure-cloud-unknown",
             field="cloud",
-            hint="Each address must start with https:// and have no slash at its end.",
+            hint=f"Use one of: {', '.join(CLOUDS)}; or the absolute path of a JSON file with its addresses, each of "
+            "which starts with https:// and has no slash at its end.",
         ) from None
 
 

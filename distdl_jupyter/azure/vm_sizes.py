@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import difflib
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -24,14 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import prices
 from distdl_jupyter.azure.prices import PREFIX
+from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import TIMES
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: Finds the short word in a model's full name: "NVIDIA Tesla V100 (NVLink)" -> "V100".
-_SHORT_GPU = re.compile(r"RTX PRO \d+|MI\d+X|GB\d+|[AHKPTV]\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +41,8 @@ class VmSize:
 
     name: str
     series: str
+    #: The model's short word (``A100``, ``T4``, ``RTX PRO 6000``) and its full name.
+    gpu: str
     gpu_model: str
     gpu_count: Fraction
     gpu_memory_gib: int | None
@@ -73,12 +72,6 @@ class VmSize:
     def size(self) -> str:
         """Return the name as Azure's interfaces take it: ``Standard_NC96ads_A100_v4``."""
         return PREFIX + self.name
-
-    @property
-    def gpu(self) -> str:
-        """Return the model's short word: ``A100``, ``T4``, ``RTX PRO 6000``."""
-        match = _SHORT_GPU.search(self.gpu_model)
-        return match.group() if match else self.gpu_model
 
     @property
     def whole_gpus(self) -> int:
@@ -132,14 +125,14 @@ class VmSize:
         return tuple(part.strip() for part in self.source.split("; ") if part.strip())
 
 
-#: How the cell of a column of each type is read.
-_READ: Mapping[str, Callable[[str], Any]] = {
-    "str": str,
-    "Fraction": Fraction,
-    "int | None": lambda cell: int(cell) if cell else None,
-    "float | None": lambda cell: float(cell) if cell else None,
-    "bool | None": lambda cell: not cell.startswith("no") if cell else None,
-    "date | None": lambda cell: date.fromisoformat(cell) if cell else None,
+#: How the cell of a column of each type is read, and the type of the column in a table of pandas.
+_TYPES: Mapping[str, tuple[Callable[[str], Any], str]] = {
+    "str": (str, "object"),
+    "Fraction": (Fraction, "float"),
+    "int | None": (lambda cell: int(cell) if cell else None, "Int64"),
+    "float | None": (lambda cell: float(cell) if cell else None, "float"),
+    "bool | None": (lambda cell: not cell.startswith("no") if cell else None, "boolean"),
+    "date | None": (lambda cell: date.fromisoformat(cell) if cell else None, "object"),
 }
 
 
@@ -147,9 +140,9 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 def catalogue() -> tuple[VmSize, ...]:
     """Return all sizes, retired ones included, series by series."""
     text = resources.files(__package__).joinpath("vm_sizes.csv").read_text(encoding="utf-8")
-    fields = {field.name: _READ[str(field.type)] for field in dataclasses.fields(VmSize)}
+    columns = {field.name: _TYPES[str(field.type)][0] for field in dataclasses.fields(VmSize)}
     rows = csv.DictReader(text.splitlines())
-    return tuple(VmSize(**{name: read(row[name]) for name, read in fields.items()}) for row in rows)
+    return tuple(VmSize(**{name: read(row[name]) for name, read in columns.items()}) for row in rows)
 
 
 def catalogue_date() -> date:
@@ -158,28 +151,12 @@ def catalogue_date() -> date:
 
 
 def find(name: str) -> VmSize:
-    """Return the size of this name, written with or without ``Standard_``, in any case.
-
-    The name of a series ("NCv3", "NCads_H100_v5") means its size with the most GPUs, the fastest network and the most
-    memory, because one large machine comes before several. Raises InvalidSpec that names the nearest sizes.
-    """
-    key = _key(name)
+    """Return the size of this name, with or without ``Standard_``, in any case. Raises InvalidSpec."""
     names = {_key(size.name): size for size in catalogue()}
-    series: dict[str, list[VmSize]] = {}
-    for size in catalogue():
-        for word in _series_keys(size.series):
-            series.setdefault(word, []).append(size)
-    if key in names:
-        return names[key]
-    if key in series:
-        return max(series[key], key=lambda size: (size.gpu_count, bool(size.infiniband), size.ram_gib or 0))
-    words = {word: members[0].series.split(" (")[0] for word, members in series.items()}
-    words |= {word: size.name for word, size in names.items()}
-    near = dict.fromkeys(words[word] for word in difflib.get_close_matches(key, words, n=3, cutoff=0.5))
-    newest = [size.name for size in catalogue() if size.infiniband and not size.retired][-3:]
-    advice = f"Did you mean {' or '.join(near)}?" if near else f"The newest sizes are {', '.join(newest)}."
+    if size := names.get(_key(name)):
+        return size
     raise InvalidSpec(
-        f"Unknown GPU size {name!r}. {advice}",
+        unknown(name, [size.name for size in catalogue()], "GPU size"),
         code="vm-size-unknown",
         field="vm_size",
         hint="To list all sizes, call distdl_jupyter.vm_sizes().",
@@ -188,13 +165,6 @@ def find(name: str) -> VmSize:
 
 def _key(text: str) -> str:
     return re.sub(r"[\s\-]+", "_", text.strip().lower()).removeprefix(PREFIX.lower())
-
-
-def _series_keys(series: str) -> set[str]:
-    """Return the names of a series: "NC (v1)" is "nc" and "ncv1", "NCasT4_v3" is also "ncast4v3"."""
-    word = series.split(" (", maxsplit=1)[0]
-    keys = {_key(name) for name in (word, f"{word}-series", *([f"{word}v1"] if "(v1)" in series else []))}
-    return keys | {key.replace("_", "") for key in keys}
 
 
 def select(
@@ -251,14 +221,11 @@ def vm_sizes(
         catalogue(), gpu=gpu, min_gpu_memory_gib=min_gpu_memory_gib, min_gpus=min_gpus, infiniband=infiniband,
         retired=retired,
     )  # fmt: skip
-    types = {field.name: str(field.type) for field in dataclasses.fields(VmSize)}
+    types = {field.name: _TYPES[str(field.type)][1] for field in dataclasses.fields(VmSize)}
     table = pd.DataFrame([[getattr(size, name) for name in types] for size in rows], columns=pd.Index(list(types)))
-    dtypes = {"int | None": "Int64", "bool | None": "boolean", "Fraction": "float", "float | None": "float"}
-    table = table.astype({name: dtypes[kind] for name, kind in types.items() if kind in dtypes})
-    table.insert(2, "gpu", [size.gpu for size in rows])
-    cached = [prices.cached(size.name, region) for size in rows]
-    table["price_per_hour"] = [price.per_hour if price else float("nan") for price in cached]
-    table["currency"] = [price.currency if price else "" for price in cached]
-    table["price_source"] = [price.source if price else "" for price in cached]
+    table = table.astype(types)
+    costs = [prices.cached(size.name, region) or prices.Price(float("nan"), "", "") for size in rows]
+    for column, name in (("price_per_hour", "per_hour"), ("currency", "currency"), ("price_source", "source")):
+        table[column] = [getattr(price, name) for price in costs]
     table.attrs["catalogue_date"] = str(catalogue_date())
     return table.set_index("name")

@@ -1,74 +1,21 @@
-"""Experiment trackers: their names, as ``track`` accepts them, the user's settings, their progress in a job's folder.
-
-The settings are also those of messages and telemetry. The address for messages and that of a tracking server are
-secrets. Keys and connection strings of telemetry stay in the environment.
-"""
+"""Names of experiment trackers, as the option ``track`` accepts them, and their progress in a job's folder."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from distdl_jupyter.core import atomic_write
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.core.user_settings import SettingsFile
+from distdl_jupyter.core.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from distdl_jupyter.core.spec import JobSpec
 
 #: By name, as people know them.
 TITLES = {"mlflow": "MLflow", "tensorboard": "TensorBoard", "wandb": "Weights & Biases"}
 #: Disables tracking for one job, if the user's settings name trackers.
 OFF = "off"
-#: The names of ``%dist_config monitoring`` and ``%dist_config tracking``.
-MONITORING = ("enabled", "address", "notify")
-TRACKING = ("track", "mlflow", "artifacts")
-#: Events that send a message, as ``core.alerts.Kind``.
-KINDS = "end,failure,stall,nan,rule"
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The settings by their names.
-
-    ``enabled`` exports ended jobs to OpenTelemetry, ``address`` names the service for messages, ``notify`` the events
-    that send one, ``track`` the trackers of jobs that set none, ``mlflow`` the address of MLflow.
-    """
-
-    enabled: bool = False
-    address: str = ""
-    notify: Annotated[str, msgspec.Meta(pattern=f"^(({KINDS.replace(',', '|')})(,(?=.)|$))+$")] = KINDS
-    track: str = ""
-    mlflow: Annotated[str, msgspec.Meta(pattern=r"^\S*$")] = ""
-    artifacts: Literal["outputs", "all", "none"] = "outputs"
-
-
-SETTINGS = SettingsFile(
-    name="distdl_monitoring.json",
-    type=Settings,
-    allowed={
-        "enabled": "true or false",
-        "notify": f"some of {KINDS}",
-        "mlflow": "an address without spaces, for example https://tracking.example or sqlite:////home/me/mlflow.db",
-        "artifacts": "outputs, all or none",
-    },
-    secrets="Keys, tokens and destinations of telemetry are set in the environment of Jupyter.",
-)
-
-
-def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **changes: Any) -> Settings:
-    """Change some settings of ``names`` and return them all; an empty value restores a default. Raises InvalidSpec.
-
-    An ``address`` is not checked here: ``tracking.messages.configure`` does.
-    """
-    if "track" in changes:
-        changes["track"] = check(changes["track"], "track")
-    if "notify" in changes:
-        changes["notify"] = str(changes["notify"] or "").replace(" ", "")
-    return SETTINGS.write(SETTINGS.changed(changes, "monitoring" if names == MONITORING else "tracking", names))
 
 
 def check(value: Any, field: str) -> str | None:
@@ -87,16 +34,6 @@ def check(value: Any, field: str) -> str | None:
 def names(text: str) -> tuple[str, ...]:
     """Return the trackers in a checked text."""
     return tuple(name for name in text.split(",") if name and name != OFF)
-
-
-def of_spec(spec: JobSpec) -> tuple[str, ...]:
-    """Return the trackers of a job: its own, else those of the settings; runs of a scaling study have none."""
-    if spec.track or spec.check or (spec.group is not None and spec.group.kind == "scale"):
-        return names(spec.track or "")
-    try:
-        return names(SETTINGS.read().track)
-    except DistDLError:  # reported when the job has ended
-        return ()
 
 
 def shown(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from distdl_jupyter.core import atomic_write
+from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -52,8 +53,6 @@ class SettingsFile(Generic[S]):
 
         ``subject`` is what the names are for. Raises InvalidSpec.
         """
-        from distdl_jupyter.core.aliases import unknown  # it imports the options, which have settings of trackers
-
         names = names or self.type.__struct_fields__
         for name in changes:
             if name not in names:

@@ -13,7 +13,7 @@ import time
 from types import WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import events, tracking
+from distdl_jupyter.core import events, reporting, tracking
 from distdl_jupyter.core.errors import DistDLError, JobFailed, ResultUnavailable
 from distdl_jupyter.core.humanize import plural, ranks
 from distdl_jupyter.core.logfile import last_lines
@@ -272,7 +272,7 @@ def track(
     names = tracking.names(tracking.check(trackers, "trackers") or "")
     before = {name: tracking.read(folder.path, name) for name in tracking.TITLES}
     until = None if timeout is None else time.monotonic() + timeout
-    own = [*(record.tracker for record in tracking.of_job(folder.path)), *tracking.of_spec(folder.spec())]
+    own = [*(record.tracker for record in tracking.of_job(folder.path)), *reporting.trackers_of(folder.spec())]
     processes = control.start_trackers(folder, names or own, detached=True)
     while any(process.poll() is None for process in processes.values()):
         known = [tracking.read(folder.path, name) for name in processes]

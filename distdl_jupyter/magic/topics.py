@@ -32,12 +32,12 @@ def monitoring(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa
 
     Raises InvalidSpec, MessageNotSent.
     """
-    from distdl_jupyter.core import tracking
+    from distdl_jupyter.core import reporting
     from distdl_jupyter.core.errors import MessageNotSent
     from distdl_jupyter.tracking import telemetry
     from distdl_jupyter.tracking.messages import configure, notifications
 
-    own = configure(**changes) if changes else tracking.SETTINGS.read()
+    own = configure(**changes) if changes else reporting.SETTINGS.read()
     where = ", ".join(telemetry.destinations()) or "not set in the environment"
     service = notifications().service or "none"
     lines = [f"enabled = {own.enabled}", f"destination = {where}", f"address = {service}", f"notify = {own.notify}"]
@@ -51,7 +51,7 @@ def monitoring(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa
 
 def tracking(changes: Mapping[str, str], _paged: bool = True) -> None:  # noqa: FBT001, FBT002 - as above
     """Change the settings of experiment trackers and print them. Raises InvalidSpec."""
-    from distdl_jupyter.core.tracking import SETTINGS, TRACKING, change
+    from distdl_jupyter.core.reporting import SETTINGS, TRACKING, change
     from distdl_jupyter.tracking.trackers import host_of, mlflow_address
 
     own = change(TRACKING, **changes) if changes else SETTINGS.read()

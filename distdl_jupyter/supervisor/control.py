@@ -21,7 +21,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import disk_reserve, events, limits, locks, tracking
+from distdl_jupyter.core import disk_reserve, events, limits, locks, reporting, tracking
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.node import permissions, processes
 
@@ -121,7 +121,7 @@ def start_trackers(
 def notify(folder: JobFolder, name: str, state: State, alert: Alert, id_: str = "") -> None:
     """Send an alert of a job, or of the study ``id_``, if the user has set an address. Return at once."""
     with contextlib.suppress(OSError, DistDLError):  # broken settings are reported when the job has ended
-        own = tracking.SETTINGS.read()
+        own = reporting.SETTINGS.read()
         if own.address and alert.kind in own.notify.split(","):
             title = f"{name} ({(id_ or folder.id).rpartition('-')[2]}): {state.value}"
             message = (own.address, (title, alert.text, alert.kind))

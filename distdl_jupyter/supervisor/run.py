@@ -14,7 +14,7 @@ import time
 from concurrent.futures import wait
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.core import environment, events, logfile, registry, tracking
+from distdl_jupyter.core import environment, events, logfile, registry, reporting
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.failure import is_lost
@@ -114,7 +114,7 @@ class Supervisor:
         """Start the processes that write the job's runs in experiment trackers, or restart those that have ended."""
         names = [
             name
-            for name in tracking.of_spec(self._spec)
+            for name in reporting.trackers_of(self._spec)
             if name not in self._trackers or self._trackers[name].poll() is not None
         ]
         with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ class Supervisor:
     def announce_end(self) -> None:
         """Report the job's end, when all of it is done: as telemetry, to trackers and as a message."""
         try:
-            if tracking.SETTINGS.read().enabled:
+            if reporting.SETTINGS.read().enabled:
                 control.start_reporter(self._folder, "telemetry")
         except (OSError, DistDLError) as error:
             print(f"telemetry: not sent, {error}", file=sys.stderr)  # noqa: T201 - into supervisor.log

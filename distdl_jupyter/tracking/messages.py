@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from distdl_jupyter.core import tracking
+from distdl_jupyter.core import reporting
 from distdl_jupyter.core.errors import InvalidSpec, MessageNotSent, PluginUnavailable
 from distdl_jupyter.tracking import run
 
@@ -43,7 +43,7 @@ def notifications(address: str | None = None, notify: str | None = None, *, test
     With ``test``, a test message is sent now. Raises InvalidSpec, MessageNotSent.
     """
     changes = {name: value for name, value in (("address", address), ("notify", notify)) if value is not None}
-    current = configure(**changes) if changes else tracking.SETTINGS.read()
+    current = configure(**changes) if changes else reporting.SETTINGS.read()
     if test:
         if not current.address:
             raise InvalidSpec(
@@ -56,11 +56,11 @@ def notifications(address: str | None = None, notify: str | None = None, *, test
     return Notifications(_service(current.address), current.notify)
 
 
-def configure(**changes: Any) -> tracking.Settings:
+def configure(**changes: Any) -> reporting.Settings:
     """Change settings of telemetry and messages and return them; an address is checked. Raises as ``deliver`` does."""
     if address := str(changes.get("address") or "").strip():
         deliver(address)
-    return tracking.change(tracking.MONITORING, **changes)
+    return reporting.change(reporting.MONITORING, **changes)
 
 
 def _service(address: str) -> str:

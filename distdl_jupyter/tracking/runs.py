@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from distdl_jupyter.core import environment, tracking
+from distdl_jupyter.core import environment, reporting, tracking
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import read
 from distdl_jupyter.core.options import ABOUT, DEFAULTS
@@ -241,7 +241,7 @@ def write(folder: JobFolder, name: str) -> str:
     record = replace(tracking.read(folder.path, name), trouble="")
     record.write(folder.path)
     try:
-        settings = tracking.SETTINGS.read()
+        settings = reporting.SETTINGS.read()
         writer = RunWriter(folder, KINDS[name](folder.spec(), folder.path, settings), settings.artifacts)
         with contextlib.closing(writer):
             return writer.follow()

@@ -22,8 +22,9 @@ from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.state import State
 
 if TYPE_CHECKING:
+    from distdl_jupyter.core.reporting import Settings
     from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.core.tracking import Settings, TrackerRecord
+    from distdl_jupyter.core.tracking import TrackerRecord
 
 #: The MLflow experiment and the W&B project of jobs whose environment names none.
 _PROJECT = "distdl_jupyter"

@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -80,8 +81,8 @@ def test_a_declined_or_expired_code_is_reported(people, ending):
     identity.sign_in("device_code")
     getattr(people.login, ending)()
     status = completed()
-    assert (status.state, status.problem.code) == ("failed", "azure-sign-in-incomplete")
-    assert status.problem.hint.startswith("Sign in again")
+    assert (status.state, status.problem.code) == ("failed", "azure-sign-in-failed")
+    assert status.problem.hint == "Sign in again."
     assert signed_in_by_code(people).state == "signed_in"
 
 
@@ -107,7 +108,7 @@ def test_a_cancelled_second_sign_in_leaves_the_first(people):
     identity.sign_in("device_code", tenant_id=TENANT)
     people.login.decline()
     status = completed()
-    assert (status.state, status.account.name, status.problem.code) == ("signed_in", USER, "azure-sign-in-incomplete")
+    assert (status.state, status.account.name, status.problem.code) == ("signed_in", USER, "azure-sign-in-failed")
 
 
 def by_browser(code):
@@ -150,10 +151,10 @@ def test_a_token_is_renewed_and_an_expired_sign_in_is_reported(people):
     assert identity.credential().get_token(BLOB).token != identity.credential().get_token(BLOB).token
     people.login.revoke()
     held = identity.credential()
-    with pytest.raises(NotSignedIn, match=r"The sign-in has expired \(AADSTS700082\)\. Sign in again\."):
+    with pytest.raises(NotSignedIn, match=r"AADSTS700082: The refresh token has expired .* Sign in again\."):
         held.get_token(BLOB)
     status = identity.status()
-    assert (status.state, status.account, status.problem.code) == ("failed", None, "azure-sign-in-expired")
+    assert (status.state, status.account, status.problem.code) == ("failed", None, "azure-sign-in-failed")
 
 
 def test_settings_that_change_after_the_sign_in_need_another(people):
@@ -163,6 +164,15 @@ def test_settings_that_change_after_the_sign_in_need_another(people):
         identity.credential()
     assert caught.value.code == "azure-signed-out"
     assert identity.status().account is None
+
+
+def test_a_cache_that_another_process_writes_is_read_again(people):
+    signed_in_by_code(people)
+    content = cache_file().read_text()
+    cache_file().write_text("")  # azure-identity empties the file before it writes it
+    identity.forget()
+    threading.Timer(0.1, cache_file().write_text, (content,)).start()
+    assert identity.credential().get_token(BLOB).token in people.login.access
 
 
 def test_processes_renew_the_sign_in_at_once(people):
@@ -209,13 +219,13 @@ def test_tokens_are_in_the_cache_and_nowhere_else(people, tmp_path):
 
 def test_a_user_may_refuse_the_file(people):
     status = identity.sign_in("device_code", token_cache="keyring")
-    assert (status.state, status.problem.code) == ("failed", "azure-no-keyring")
+    assert (status.state, "no keyring" in status.problem.hint) == ("failed", True)
     assert not people.login.codes
     signed_in_by_code(people)
     settings.change(token_cache="keyring")
     with pytest.raises(NotSignedIn) as caught:
         identity.credential().get_token(BLOB)
-    assert caught.value.code == "azure-no-keyring"
+    assert "no keyring" in caught.value.hint
     with pytest.raises(InvalidSpec):
         settings.change(token_cache="memory")
 

@@ -21,18 +21,3 @@ def test_a_retired_size_has_a_successor_that_can_be_rented_and_holds_the_trainin
         assert size.successor_reason.startswith(f"{new.gpus_text} {new.memory_text} instead of {size.gpus_text} ")
         assert size.successor_reason.endswith("It has no InfiniBand.") is bool(size.infiniband and not new.infiniband)
         assert ("migration guide" in size.successor_reason) is (".md@" in size.successor_source)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("NC24r", "NC64as_T4_v3"),  # the guide names it
-        ("ND24rs", "ND96amsr_A100_v4"),  # the guide names it, for InfiniBand
-        ("NC12", "NC48ads_A100_v4"),  # the guide names one with half the GPUs
-        ("ND6s", "NC24ads_A100_v4"),  # the guide names one with less memory
-        ("NC6s_v3", "NC40ads_H100_v5"),  # the guide names the series
-        ("NC24rs_v3", "NC96ads_A100_v4"),  # the guide's series has no size with four GPUs
-    ],
-)
-def test_the_successor_follows_the_migration_guide_where_that_fits(old: str, new: str) -> None:
-    assert find(old).successor == new

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import pytest
 
-from distdl_jupyter.azure import catalogue, catalogue_date, find, vm_sizes
+from distdl_jupyter.azure import catalogue, find, vm_sizes
 from distdl_jupyter.core.errors import InvalidSpec
 
 
@@ -29,10 +29,6 @@ def test_retired_sizes_have_a_date_and_others_none() -> None:
         assert size.retired is (size.retirement_date is not None), size.name
     assert {size.series for size in catalogue() if size.retired} == {"NC (v1)", "NCv2", "NCv3", "ND (v1)"}
     assert find("NC24rs_v3").retirement_date == date(2025, 9, 30)
-
-
-def test_catalogue_date_is_that_of_the_lifecycle_page() -> None:
-    assert catalogue_date() == date(2026, 9, 24)
 
 
 def test_what_no_page_states_stays_unknown() -> None:
@@ -76,14 +72,6 @@ def test_the_fabric_is_written_as_far_as_it_is_known(name: str, text: str) -> No
         ("Standard_NC96ads_A100_v4", "NC96ads_A100_v4"),
         ("standard_nc96ADS_a100_V4", "NC96ads_A100_v4"),
         ("  ND40rs v2 ", "ND40rs_v2"),
-        ("NCv3", "NC24rs_v3"),
-        ("NC", "NC24r"),
-        ("NCv2", "NC24rs_v2"),
-        ("nd", "ND24rs"),
-        ("NDv2", "ND40rs_v2"),
-        ("NCasT4_v3", "NC64as_T4_v3"),
-        ("NCadsH100v5", "NC80adis_H100_v5"),
-        ("NDv2-series", "ND40rs_v2"),
     ],
 )
 def test_a_size_is_found_however_it_is_written(written: str, name: str) -> None:
@@ -97,13 +85,9 @@ def test_every_size_finds_itself() -> None:
         assert find(size.size.upper()) is size
 
 
-@pytest.mark.parametrize(
-    ("written", "near"),
-    [("NC96_A100", "NC96ads_A100_v4"), ("ND96isr_H300_v5", "ND96isr_H200_v5"), ("quantum", "ND128isr_GB300_v6")],
-)
-def test_an_unknown_size_is_answered_with_the_nearest(written: str, near: str) -> None:
-    with pytest.raises(InvalidSpec, match=near) as caught:
-        find(written)
+def test_an_unknown_size_is_answered_with_the_nearest() -> None:
+    with pytest.raises(InvalidSpec, match=r"Unknown GPU size 'NC96_A100'\. Did you mean NC96ads_A100_v4") as caught:
+        find("NC96_A100")
     assert caught.value.field == "vm_size"
 
 
@@ -124,14 +108,6 @@ def test_unknown_values_are_missing_in_the_table_and_pass_no_condition() -> None
     known = set(vm_sizes(infiniband=True).index) | set(vm_sizes(infiniband=False).index)
     assert "NC4as_T4_v3" not in known
     assert "NC24lds_xl_RTXPRO6000BSE_v6" not in vm_sizes(min_gpu_memory_gib=1).index
-
-
-def test_no_price_stands_in_the_catalogue_and_the_table_has_none_that_nobody_told(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("DISTDL_CACHE", str(tmp_path))
-    words = " ".join([*vm_sizes(retired=True).columns, *(size.notes for size in catalogue())]).lower()
-    assert "usd" not in words
-    assert "per hour" not in words
-    assert vm_sizes(region="westeurope")["price_per_hour"].isna().all()
 
 
 def test_the_catalogue_is_read_without_pandas() -> None:

@@ -60,7 +60,7 @@ def test_it_begins_with_something_that_runs() -> None:
 
 
 def test_what_the_page_gets_is_plain_json() -> None:
-    json.dumps(shown(Page(horovod_train, vm_size="NCv3", node_count=2)), allow_nan=False)
+    json.dumps(shown(Page(horovod_train, vm_size="NC6s_v3", node_count=2)), allow_nan=False)
 
 
 def test_defaults_are_taken_under_their_aliases() -> None:

@@ -204,7 +204,7 @@ def _cloud_options() -> dict[str, Any]:
         "resource_manager": cloud.resource_manager,
         "active_directory": cloud.authority,
         "aml_resource_id": cloud.ml_audience,
-        "storage_endpoint": urlsplit(cloud.blob_endpoint("x")).netloc.removeprefix("x.blob."),
+        "storage_endpoint": urlsplit(cloud.blob.format(account="x")).netloc.removeprefix("x.blob."),
         "registry_discovery_endpoint": f"{cloud.ml_audience}/",
     }
     # azure-ai-ml caches the addresses of a name for as long as the process lives.

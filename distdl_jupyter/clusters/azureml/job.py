@@ -157,7 +157,7 @@ def azure_distribution(spec: JobSpec, distribution: Distribution) -> Any:
 
 
 def _address(account: str, container: str, prefix: str) -> str:
-    base = f"{settings.read().endpoints.blob_endpoint(account)}/{container}/"
+    base = f"{settings.read().endpoints.blob.format(account=account)}/{container}/"
     return base + (f"{prefix.strip('/')}/" if prefix.strip("/") else "")
 
 

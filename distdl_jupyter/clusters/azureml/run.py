@@ -349,7 +349,7 @@ def _container(workspace: Workspace, name: str) -> Any:
     store = workspace.datastore(name)
     account, container = str(store["accountName"]), str(store["containerName"])
     credential = _signature(workspace, name, store) or identity.credential()
-    return ContainerClient(settings.read().endpoints.blob_endpoint(account), container, credential=credential)
+    return ContainerClient(settings.read().endpoints.blob.format(account=account), container, credential=credential)
 
 
 def _signature(workspace: Workspace, name: str, store: dict[str, Any]) -> str:
