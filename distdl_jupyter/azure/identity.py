@@ -115,7 +115,7 @@ class Credential:
         return token
 
 
-def _request(key: tuple[AzureSettings, Cloud, object], scopes: tuple[str, ...], options: dict[str, Any]) -> AccessToken:
+def _request(key: tuple[AzureSettings, Cloud, object], scopes: tuple[str, ...], options: dict[str, Any]) -> Any:
     from azure.identity import AuthenticationRequiredError
 
     try:

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from distdl_jupyter.azure import identity, settings
-from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, NotSignedIn
+from distdl_jupyter.core.errors import AzureRefused, NotSignedIn
 from distdl_jupyter.views.azure import doctor_rows
 from tests import processes
 from tests.standin.login import CLIENT, DEVELOPER_CLIENT, TENANT, USER
@@ -33,13 +33,6 @@ def test_a_token_is_for_the_requested_audience_and_used_while_it_is_valid(signed
     assert signed_in.login.access[first.token]["aud"] == "https://storage.azure.com"
     assert len(signed_in.server.asked("/token")) == 1
     assert first.expires_on == pytest.approx(time.time() + 3600, abs=60)
-
-
-def test_nobody_is_signed_in(azure):
-    assert identity.status().account is None
-    with pytest.raises(NotSignedIn) as caught:
-        identity.credential()
-    assert (caught.value.code, caught.value.hint) == ("azure-signed-out", identity.HOW)
 
 
 def test_a_machine_without_credentials_says_what_to_do(azure, monkeypatch):
@@ -121,13 +114,6 @@ def test_a_managed_identity(azure, monkeypatch, client):
     assert identity.credential().get_token(BLOB).token
     assert requests[-1]["resource"] == "https://storage.azure.com"
     assert requests[-1].get("client_id", "") == client
-
-
-def test_an_unknown_method_is_refused(azure):
-    for kind in ("password", ""):
-        with pytest.raises(InvalidSpec) as caught:
-            identity.sign_in(kind)
-        assert caught.value.field == "credential"
 
 
 def test_the_doctor_checks_a_chosen_sign_in(signed_in, monkeypatch):

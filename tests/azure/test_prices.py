@@ -130,3 +130,38 @@ def test_the_next_page_may_name_the_port_of_https() -> None:
     assert _host("https://prices.azure.com:443/api/retail/prices?$skip=100") == _host("https://prices.azure.com/x")
     with pytest.raises(AzureRefused, match="is not trusted with a token"):
         Rest("https://prices.azure.com", None).get("https://elsewhere.example/x")
+
+
+# what a node costs ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "amount", "currency"),
+    [(3.5, 3.5, "USD"), ("3.5 EUR", 3.5, "EUR"), ("3,5eur", 3.5, "EUR"), (" 12 ", 12.0, "USD")],
+)
+def test_an_own_price_is_a_number_or_a_number_with_a_currency(given, amount, currency):
+    rate = prices.node_price(given, None, bills=False)
+    assert (rate.per_hour, rate.currency, rate.source) == (amount, currency, "set by you")
+
+
+@pytest.mark.parametrize("given", ["free", "0", -1, True, "3.5 dollars", "1e9"])
+def test_what_is_no_price_is_refused_with_examples(given):
+    with pytest.raises(InvalidSpec, match=r'price_per_hour is .*Examples: 3\.5, "3\.5 EUR"'):
+        prices.own_price(given)
+
+
+def test_a_known_price_counts_where_the_cluster_bills_and_nowhere_else(service):
+    assert prices.node_price(None, "Standard_NC24ads_A100_v4", bills=True) is None  # nobody asked yet
+    prices.fetch()
+    rate = prices.node_price(None, "Standard_NC24ads_A100_v4", bills=True)
+    assert (rate.per_hour, rate.currency) == (3.5, "USD")
+    assert rate.source.startswith("Retail Prices API, westeurope, 20")
+    assert prices.node_price(None, "Standard_NC24ads_A100_v4", bills=False) is None
+    assert prices.node_price(None, "Standard_NC24ads_A100_v4", bills=True, interruptible=True) is None
+    assert prices.node_price(None, None, bills=True) is None
+    assert prices.node_price("2 EUR", "Standard_NC24ads_A100_v4", bills=True).per_hour == 2.0
+
+
+def test_a_broken_settings_file_costs_the_price_and_not_the_job(service):
+    settings.FILE.path.write_text("{")
+    assert prices.node_price(None, "NC4as_T4_v3", bills=True) is None

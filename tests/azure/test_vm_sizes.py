@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from datetime import date
 from fractions import Fraction
 
 import pytest
@@ -22,13 +21,6 @@ def test_every_row_has_a_source_and_a_gpu() -> None:
         assert re.fullmatch(r"[A-Z]{1,2}\d+X?|RTX PRO 6000", size.gpu), size.gpu
         assert not size.name.startswith("Standard_")
         assert size.size == f"Standard_{size.name}"
-
-
-def test_retired_sizes_have_a_date_and_others_none() -> None:
-    for size in catalogue():
-        assert size.retired is (size.retirement_date is not None), size.name
-    assert {size.series for size in catalogue() if size.retired} == {"NC (v1)", "NCv2", "NCv3", "ND (v1)"}
-    assert find("NC24rs_v3").retirement_date == date(2025, 9, 30)
 
 
 def test_what_no_page_states_stays_unknown() -> None:
@@ -114,3 +106,20 @@ def test_the_catalogue_is_read_without_pandas() -> None:
     code = "import sys, distdl_jupyter.azure as a; a.catalogue(); print(sys.modules.keys() & {'pandas', 'numpy'})"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "set()"
+
+
+@pytest.mark.parametrize("size", catalogue(), ids=lambda size: size.name)
+def test_a_retired_size_has_a_successor_that_can_be_rented_and_holds_the_training(size) -> None:
+    assert bool(size.successor) is bool(size.successor_reason) is size.retired
+    assert size.retired is (size.retirement_date is not None)
+    if size.retired:
+        new = find(size.successor)
+        assert new.name == size.successor
+        assert not new.retired
+        assert new.nvidia
+        assert not new.arm_host
+        assert new.gpu_memory_gib >= size.gpu_memory_gib
+        assert new.gpu_count >= size.gpu_count
+        assert size.successor_reason.startswith(f"{new.gpus_text} {new.memory_text} instead of {size.gpus_text} ")
+        assert size.successor_reason.endswith("It has no InfiniBand.") is bool(size.infiniband and not new.infiniband)
+        assert ("migration guide" in size.successor_reason) is (".md@" in size.successor_source)
