@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from distdl_jupyter.core import disk_reserve, events, limits, locks, reporting, tracking
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
@@ -59,26 +59,24 @@ def start_supervisor(
         raise LaunchFailed(f"{folder.path} {reason}, so nothing is started there.", code="job-folder-unusable")
     program = python if os.access(python, os.X_OK) else sys.executable
     command = [program, "-P", "-m", module, str(folder.path), str(lock.fd)]
-    try:
-        _spawn(folder, command, dict(secret_variables), cwd=folder.path, pass_fds=(lock.fd,), start_new_session=True)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise LaunchFailed(
-            f"The job cannot be started: {reason}.", code="supervisor-not-started", hint=limits.remedy(error)
-        ) from error
+    with folder.supervisor_log.open("ab") as log:
+        try:
+            _spawn(command, log, dict(secret_variables), cwd=folder.path, pass_fds=(lock.fd,), start_new_session=True)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise LaunchFailed(
+                f"The job cannot be started: {reason}.", code="supervisor-not-started", hint=limits.remedy(error)
+            ) from error
     lock.release()
 
 
-def _spawn(folder: JobFolder, command: Sequence[str], input_: Any, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a process that writes into the log of supervisors, and send it one line of JSON. Raises OSError."""
-    with folder.supervisor_log.open("ab") as log:
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=_without_mark(), **options
-        )
-    # A child that ended stays a zombie until its parent waits for it. Where no thread can be had it stays one until
+def _spawn(command: Sequence[str], log: IO[bytes], input_: Any, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process and send it one line of JSON. Raises OSError."""
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=_without_mark(), **options)
+    # A child that ended stays a zombie until its parent waits for it. If no thread can be started, it stays one until
     # this process ends, which is no reason to refuse a job that has begun.
     with contextlib.suppress(RuntimeError):
-        threading.Thread(target=process.wait, name=f"reap-{folder.id}", daemon=True).start()
+        threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
     assert process.stdin is not None
     with process.stdin as pipe:
         pipe.write(json.dumps(input_).encode() + b"\n")
@@ -103,7 +101,8 @@ def start_reporter(
     """
     command = [sys.executable, "-P", "-m", f"distdl_jupyter.tracking.{module}", str(folder.path), *arguments]
     group = {"start_new_session": True} if detached else {"process_group": 0}
-    return _spawn(folder, command, input_, cwd="/", **group)
+    with folder.supervisor_log.open("ab") as log:
+        return _spawn(command, log, input_, cwd="/", **group)
 
 
 def start_trackers(
