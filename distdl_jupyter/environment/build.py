@@ -162,7 +162,7 @@ _BUILD_TOOLS = ("cmake>=3.18", "setuptools<81", "wheel", "packaging", "cloudpick
 _BYTES_PER_COMPILER = 2 * 1024**3
 """A unit that includes torch's headers takes 1 to 2 GB."""
 
-_REVISION = 2
+_REVISION = 3
 """Counts the changes of this module and its patches that make earlier wheels unfit."""
 
 

@@ -62,6 +62,15 @@ _HEADERS = "".join(
     f" -include {header}" for header in ("string", "cstdint", "stdexcept", "algorithm", "functional", "memory")
 )
 
+_TORCH_CUDA = "if (Pytorch_CUDA OR Pytorch_ROCM)\n"
+
+_COMPLETE_CUDA = """if (Pytorch_CUDA AND NOT HAVE_CUDA)
+    find_package(CUDAToolkit QUIET)
+    set(Pytorch_CUDA ${CUDAToolkit_FOUND})
+endif()
+
+"""
+
 PATCHES = (
     Patch("torch's headers need C++17", "CMakeLists.txt", "CXX_STANDARD 14)", "CXX_STANDARD 17)"),
     Patch("torch's headers need C++17", "horovod/torch/CMakeLists.txt", "CXX_STANDARD 14)", "CXX_STANDARD 17)"),
@@ -85,6 +94,12 @@ PATCHES = (
         "horovod/tensorflow/CMakeLists.txt",
         'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n',
         "",
+    ),
+    Patch(
+        "an nvcc on PATH without the CUDA libraries must not end a build for CPUs",
+        "cmake/Modules/FindPytorch.cmake",
+        _TORCH_CUDA,
+        _COMPLETE_CUDA + _TORCH_CUDA,
     ),
     Patch("debug information makes the wheel larger", "setup.py", "'RelWithDebInfo'", "'Release'"),
     Patch("a wheel fits any environment", "CMakeLists.txt", "project(horovod CXX)\n", _LIBRARY_PATHS),

@@ -28,6 +28,7 @@ def test_each_text_is_replaced_once(tmp_path: Path, system_mpi: bool) -> None:
     assert "CMAKE_INSTALL_RPATH" in text
     assert ("IN LISTS MPI_LIBRARIES" in text) is system_mpi
     assert "= delete;" in (folder / "third_party/flatbuffers/include/flatbuffers/stl_emulation.h").read_text()
+    assert "find_package(CUDAToolkit QUIET)" in (folder / "cmake/Modules/FindPytorch.cmake").read_text()
 
 
 def test_a_source_that_is_another_one_is_refused(tmp_path: Path) -> None:
