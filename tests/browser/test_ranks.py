@@ -109,6 +109,6 @@ def test_a_prompt_on_every_rank_outlives_its_kernel(desk: Callable[..., Book]) -
     book.page.evaluate("(name) => window.jupyterapp.commands.execute('docmanager:open', {path: name})", book.name)
     book.kernel_idle()
     book.run(7)
-    expect(output(book, 7)).to_contain_text("3 ranks ended")
+    expect(output(book, 7)).to_contain_text("3 ranks stopped")
     wait_for(lambda: not until_gone(folder.id, 0.1))
     assert not book.errors
