@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from distdl_jupyter.node import devices, processes
+from distdl_jupyter.node import devices
 from distdl_jupyter.node.resources import Sampler
 from tests.conftest import wait_for
 
@@ -49,18 +49,6 @@ def test_pages_that_forked_children_share_count_once(start):
         process.stdout.readline()
     ranks = Sampler().sample({0: process.pid}, [], {})["ranks"]
     assert 200e6 < ranks["0"][1] < 300e6
-
-
-def test_what_remains_of_a_rank_counts_whole_when_its_children_have_ended(start):
-    process = start(FORKS)
-    for _ in range(4):
-        process.stdout.readline()
-    sampler = Sampler()
-    sampler.sample({0: process.pid}, [], {})
-    for child in processes.descendants([process.pid], processes.table()) - {process.pid}:
-        os.kill(child, signal.SIGKILL)
-    wait_for(lambda: len(processes.descendants([process.pid], processes.table())) == 1)
-    assert 200e6 < sampler.sample({0: process.pid}, [], {})["ranks"]["0"][1] < 300e6
 
 
 def test_a_child_that_burns_a_core_counts_for_its_rank(start):

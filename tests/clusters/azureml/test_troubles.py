@@ -88,14 +88,6 @@ def test_an_image_that_cannot_be_built_fails_the_job_with_azures_words_and_a_rem
         assert "ERROR: no matching distribution" in listener.lines[None, "out"]
 
 
-def test_what_an_images_shell_complains_about_is_shown(ml):
-    with Lab(ml, python="/nowhere/python").running("1") as (_, listener):
-        listener.until_ended(1, 60)
-        listener.drain()
-        assert any("/nowhere/python" in line for line in listener.lines[None, "out"])
-        assert "exited with status code 127" in listener.exits[0].evidence
-
-
 @pytest.mark.full
 def test_nodes_that_are_taken_away_are_told_and_the_job_begins_anew(ml):
     with Lab(ml).counting(60) as listener:

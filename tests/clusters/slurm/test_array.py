@@ -17,7 +17,6 @@ from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.studies.sweep_study import folder
 from tests.client.test_sweep import _nothing_goes_on, driver, kill  # noqa: F401 - a fixture
 from tests.clusters.slurm.conftest import slurm_jobs
-from tests.clusters.slurm.test_requeue import preempt
 from tests.clusters.slurm.test_slurm import events, notes
 from tests.conftest import wait_for
 from tests.slurm import needs_slurm
@@ -141,22 +140,6 @@ def test_an_array_that_is_canceled_from_outside(slurm, swept):
     assert states(found) == {"completed": 14 - failed, "failed": failed}
     assert set(tasks().values()) == {1}
     assert slurm_jobs(slurm) == {}
-
-
-@pytest.mark.full
-@pytest.mark.fault("restarts", "preempted trials of a sweep use other tasks of its array, each once")
-def test_preempted_trials_take_other_tasks(site, swept):
-    found = swept.start(4, partition="low", requeue=1)
-    wait_for(lambda: [job.state for job in jobs()] == [State.RUNNING] * 2, what="two trials whose ranks run")
-    number = root_of(next(iter(running(site))))
-    preempt(site)
-    wait_for(lambda: running(site) == {f"{number}_2", f"{number}_3"}, what="tasks after the preemption")
-    swept.go.touch()
-    found.wait(120)
-    assert states(found) == {"completed": 4}, [job.view().reason for job in jobs()]
-    assert set(tasks().values()) == {1}
-    assert {f"{number}_{task}" for task in range(4)} < tasks().keys()
-    assert slurm_jobs(site) == {}
 
 
 @pytest.mark.full
