@@ -22,7 +22,11 @@ from pathlib import Path
 import nbformat
 from playwright.sync_api import Page
 
-from tests.benchmarks import finished, report
+from distdl_jupyter.core.spec import Source
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobStore
+from tests import finished
+from tests.benchmarks import report
 from tests.benchmarks.launchers import lab_of_this_environment, workplace
 from tests.benchmarks.report import Report, interleaved
 from tests.browser.conftest import TIMEOUT, Lab, open_chromium
@@ -63,9 +67,21 @@ def measure(turns: int) -> Iterator[Report]:
     with workplace() as (scratch, _):
         homes = {many: scratch / f"home-{many}" for many in SIZES}
         for many, home in homes.items():
-            finished.jobs(home, many)
+            _write_jobs(JobStore(home), many)
         yield in_python(homes, turns)
         yield from in_lab(homes, scratch, turns)
+
+
+def _write_jobs(store: JobStore, many: int) -> None:
+    """Write so many finished jobs; every 25th has 64 ranks, every 10th has failed."""
+    now = time.time()
+    code = "\n".join(f"layer_{n} = torch.nn.Linear({n}, {n + 1})  # a line of a cell that trains" for n in range(60))
+    for number in range(many):
+        finished.job(
+            number, State.FAILED if number % 10 == 9 else State.COMPLETED, store=store, steps=200, notes=50,
+            created=now - 60 * (many - number), process_count_per_node=64 if number % 25 == 24 else 4,
+            source=Source(code=code, notebook="training.ipynb", command="%%distributed -p 4"),
+        )  # fmt: skip
 
 
 def in_python(homes: dict[int, Path], turns: int) -> Report:

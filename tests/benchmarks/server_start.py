@@ -35,8 +35,11 @@ ServerApp.launch_instance()
 
 
 @contextmanager
-def serving(folder: Path, *, ours: bool = True) -> Iterator[tuple[psutil.Process, str]]:
-    """Start a server with this extension alone or with none; yield its process and its address when it answers."""
+def serving(folder: Path, *, ours: bool = True, **traits: float) -> Iterator[tuple[psutil.Process, str]]:
+    """Start a server with this extension alone or with none; yield its process and its address when it answers.
+
+    ``traits`` are those of the extension. The data directory is that of the environment, else one in ``folder``.
+    """
     kinds = {f"JUPYTER_{kind}_DIR": str(folder / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
     options = {
         "ServerApp.port": free_port(),
@@ -46,11 +49,12 @@ def serving(folder: Path, *, ours: bool = True) -> Iterator[tuple[psutil.Process
         "ServerApp.root_dir": str(folder),
         "ServerApp.log_level": "ERROR",
         "IdentityProvider.token": TOKEN,
+        **{f"DistDLApp.{name}": value for name, value in traits.items()},
     }
     given = {"distdl_jupyter": True} if ours else {}
     code = START.replace("launch_instance()", f"launch_instance(jpserver_extensions={given})")
     command = [sys.executable, "-c", code, *(f"--{name}={value}" for name, value in options.items())]
-    environment = {**os.environ, **kinds, "DISTDL_HOME": str(folder / "home")}
+    environment = {"DISTDL_HOME": str(folder / "home"), **os.environ, **kinds}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         url = f"http://127.0.0.1:{options['ServerApp.port']}"

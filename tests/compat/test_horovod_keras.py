@@ -21,14 +21,13 @@ TRAINS = """
     x = np.random.default_rng(0).random((32, 4)).astype("float32")
     y = x.sum(1, keepdims=True)
     own = slice(hvd.rank(), None, hvd.size())
-    model = keras.Sequential([{shape}keras.layers.Dense(3, "relu"), keras.layers.Dense(1)])
+    model = keras.Sequential([keras.layers.Dense(3, "relu"), keras.layers.Dense(1)])
     begin = {begin}
     if begin is not None:
         model.build((None, 4))
         if hvd.rank() == 0:
             model.set_weights([np.array(one, "float32") for one in begin])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.05)), "mse")
-    {compiled}
     history = model.fit(x[own], y[own], batch_size=32 // hvd.size(), epochs=4, verbose=0, shuffle=False, callbacks=[
         hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()])
     {{"weights": [one.tolist() for one in model.get_weights()], "losses": history.history["loss"],
@@ -37,8 +36,8 @@ TRAINS = """
 BEGIN = [[[0.1 * (a + b) for b in range(3)] for a in range(4)], [0.1] * 3, [[0.2], [0.3], [0.4]], [0.0]]
 
 
-def train(ranks, *, backend="torch", begin=None, compiled="", shape="", controller="horovod-gloo"):
-    code = textwrap.dedent(TRAINS).strip().format(begin=begin, compiled=compiled, shape=shape)
+def train(ranks, *, backend="torch", begin=None, controller="horovod-gloo"):
+    code = textwrap.dedent(TRAINS).strip().format(begin=begin)
     job = submit_source(code, options={
         "distributed_backend": controller, "process_count_per_node": ranks,
         "environment_variables": {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},

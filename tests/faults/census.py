@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from tests.conftest import wait_for
 
 
@@ -28,14 +30,9 @@ class Census:
 
 def of(pid: int) -> Census:
     """Count what a process holds now."""
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    children = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):
-            children += len((task / "children").read_text().split())
-    return Census(
-        len(os.listdir(f"/proc/{pid}/fd")), int(status["Threads"]), children, int(status["VmRSS"].split()[0]) / 1024
-    )
+    process = psutil.Process(pid)
+    memory = process.memory_info().rss / 2**20
+    return Census(process.num_fds(), process.num_threads(), len(process.children()), memory)
 
 
 def settled(pid: int, before: Census, memory: float, timeout: float = 90.0) -> Census:

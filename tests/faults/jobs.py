@@ -23,26 +23,30 @@ _OTHERS = ("/distdl-ports-", "/pytest-", str(Path(__file__).parents[2]))
 BACKENDS = {"plain": 1, "torch": 2, "horovod-gloo": 2, "horovod-mpi": 2}
 
 
+def connect(backend):
+    """Initialize the backend in a rank; return a function in which all ranks meet."""
+    if backend == "plain":
+        return lambda: None
+    import torch
+
+    if backend.startswith("torch"):
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        return lambda: dist.all_reduce(torch.ones(3))
+    import horovod.torch as hvd
+
+    hvd.init()
+    return lambda: hvd.allreduce(torch.ones(3))
+
+
 def train(backend, steps=100_000, pause=0.0):
     """Print a number in every step; with more than one rank all of them meet in every step."""
     import time
 
-    meet = None
-    if backend == "torch":
-        import torch
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo")
-        meet = lambda: dist.all_reduce(torch.ones(3))  # noqa: E731 - one line travels better
-    elif backend != "plain":
-        import horovod.torch as hvd
-        import torch
-
-        hvd.init()
-        meet = lambda: hvd.allreduce(torch.ones(3))  # noqa: E731
+    meet = connect(backend)
     for step in range(steps):
-        if meet is not None:
-            meet()
+        meet()
         print(f"line {step}", flush=True)
         time.sleep(pause)
 

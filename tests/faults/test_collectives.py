@@ -87,6 +87,10 @@ def start(code):
     return submit(code, process_count_per_node=2, distributed_backend="torch")
 
 
+def row(table, rank):
+    return next(one for one in table if rank in one.ranks)
+
+
 def explained(job):
     """Return the stacks of a job that hangs, once they explain it twice: the first may be from before it hangs."""
     last = None
@@ -104,10 +108,6 @@ def explained(job):
     return wait_for(look, 120, "an explanation")
 
 
-def row(table, rank):
-    return next(one for one in table if rank in one.ranks)
-
-
 @pytest.mark.fault("stuck", TOGETHER)
 def test_a_barrier_that_times_out_says_where_the_other_rank_was():
     job = start(late_for_a_barrier)
@@ -123,26 +123,6 @@ def test_a_barrier_that_times_out_says_where_the_other_rank_was():
 
 
 @pytest.mark.fault("stuck", TOGETHER)
-def test_a_collective_operation_inside_if_rank_0():
-    job = start(only_rank_0)
-    taken = explained(job)
-    assert taken.finding.code == "collective-order"
-    assert [(one.ranks, one.operation, one.number, one.sizes) for one in taken.collectives] == [
-        ((0,), "all_reduce", 2, "[5]"),
-        ((1,), "barrier", 2, ""),
-    ]
-
-
-@pytest.mark.fault("stuck", TOGETHER)
-def test_validation_on_rank_0_through_a_ddp_model_with_buffers():
-    job = start(validates_on_rank_0)
-    taken = explained(job)
-    assert taken.finding.code == "ddp-buffers"
-    assert taken.finding.ranks == (0,)
-    assert row(taken.collectives, 0).title == "DDP's broadcast of buffers"
-
-
-@pytest.mark.fault("stuck", TOGETHER)
 def test_tensors_of_different_shapes():
     job = start(different_shapes)
     assert job.wait(120).state is State.FAILED
@@ -152,17 +132,21 @@ def test_tensors_of_different_shapes():
 
 
 @pytest.mark.fault("stuck", TOGETHER)
-def test_a_rank_with_one_batch_less():
-    job = start(one_batch_less)
-    taken = explained(job)
-    assert (taken.finding.code, taken.finding.ranks) == ("collective-missed", (1,))
-    assert row(taken.collectives, 0).caller == "the backward pass"
-
-
-@pytest.mark.fault("stuck", TOGETHER)
-def test_ranks_in_different_process_groups():
-    job = start(different_groups)
-    taken = explained(job)
-    assert taken.finding.code == "collective-missed"
-    assert {(row(taken.collectives, rank).group, row(taken.collectives, rank).number) for rank in (0, 1)} == {
-        ("1", 1), ("default", 2)}  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "finding", "differ", "shown"),
+    [
+        (only_rank_0, "collective-order", None,
+         {"operation": ("all_reduce", "barrier"), "number": (2, 2), "sizes": ("[5]", "")}),
+        (validates_on_rank_0, "ddp-buffers", (0,), {"title": ("DDP's broadcast of buffers", None)}),
+        (one_batch_less, "collective-missed", (1,), {"caller": ("the backward pass", None)}),
+        (different_groups, "collective-missed", None, {"group": ("1", "default"), "number": (1, 2)}),
+    ],
+)  # fmt: skip
+def test_a_hang_is_explained_by_what_each_rank_called(code, finding, differ, shown):
+    """``shown`` are fields of the rows of ranks 0 and 1."""
+    taken = explained(start(code))
+    assert taken.finding.code == finding
+    assert differ in (None, taken.finding.ranks)
+    for field, values in shown.items():
+        for rank, value in enumerate(values):
+            assert value in (None, getattr(row(taken.collectives, rank), field)), (rank, field)

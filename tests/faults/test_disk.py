@@ -13,15 +13,10 @@ import pytest
 
 import distdl_jupyter
 from distdl_jupyter.api.submit_process import submit_source
-from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.core import events, logfile
 from distdl_jupyter.core.errors import DiskRefused, JobFailed, JobNotFound
-from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.supervisor import buffered_writer
-from distdl_jupyter.supervisor.log_reader import LogText
-from distdl_jupyter.supervisor.recorder import EventRecorder
+from distdl_jupyter.core.store import JobStore
 from tests.conftest import until_gone, wait_for
 from tests.faults import disks, jobs
 from tests.processes import distdl
@@ -174,8 +169,9 @@ def test_a_disk_that_is_full_to_the_end(disk, tmp_path):
     assert "disk-full" in notes(job)
 
 
-@pytest.mark.full
-@pytest.mark.fault("disk", "lines of the log are skipped and counted, metrics are not; the log stays readable")
+@pytest.mark.fault(
+    "disk", "more output than there is space for: lines of the log are skipped and counted, the end is written"
+)
 def test_a_flood_on_a_full_disk(disk, tmp_path):
     training = Training(tmp_path, size=200_000)
     job = training.job
@@ -307,16 +303,23 @@ def test_a_home_that_cannot_be(kind, tmp_path):
     assert "Traceback" not in listed.stderr
 
 
-@pytest.mark.fault("disk", "its processes end; waiting callers are notified; other jobs and the list continue")
-def test_a_job_folder_deleted_while_it_runs(tmp_path):
+@pytest.mark.fault(
+    "disk", "its processes end; waiting callers get an error, the server answers 404; other jobs and the list continue"
+)
+def test_a_job_folder_deleted_while_it_runs(server, tmp_path):
     (tmp_path / "one").mkdir()
     (tmp_path / "other").mkdir()
     training, other = Training(tmp_path / "one"), Training(tmp_path / "other")
+    server.until(training.job.id, "running")
     assert training.job.view().state is State.RUNNING
     shutil.rmtree(training.job.folder.path, ignore_errors=True)
     with pytest.raises(JobNotFound, match="folder was deleted"):
         training.job.wait(60)
+    for path in ("", "/result", "/log", "/outputs", "/curve", "/metrics"):
+        assert server.ask("GET", f"/jobs/{training.job.id}{path}").status_code == 404, path
+    assert server.ask("POST", f"/jobs/{training.job.id}/cancel", json={}).status_code == 404
     assert until_gone(training.job.id, 60) == []
+    assert server.get("/jobs")["total"] == 1
     assert distdl_jupyter.jobs() == [other.job]
     assert not training.job.folder.path.exists()
     other.goes_on()
@@ -373,42 +376,6 @@ def test_files_that_may_not_grow(tmp_path):
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
-@pytest.fixture
-def limit():
-    """Files of this process may have 150,000 bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.fault(
-    "disk", "far more output is waiting than there is space for: lines of the log are skipped, the end is written"
-)
-@pytest.mark.parametrize("size", [10, 100, 3000])
-@pytest.mark.parametrize("short_of", ["disk", "limit"])
-def test_an_end_that_is_told_in_the_room_that_is_kept(short_of, size, request, distdl_home, monkeypatch):
-    request.getfixturevalue(short_of)
-    monkeypatch.setattr(buffered_writer, "_WAIT_FOR_ALL", 0.1)
-    monkeypatch.setattr(buffered_writer, "_WAIT_FOR_END", 1.0)
-    folder = JobFolder(distdl_home / "job")
-    folder.path.mkdir(parents=True)
-    recorder = EventRecorder(folder, JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0))
-    if short_of == "disk":
-        disks.fill(distdl_home)
-    for number in range(200_000 // size):
-        recorder.take(Stream(-1, 0, "out"), [LogText(f"line {number} " + "x" * size)])
-        recorder.tick()
-    for state in ("starting", "running", "failed"):
-        recorder.state(State(state), "Its own reason.")
-    recorder.close()
-    found, end = events.read_all(folder.events)
-    assert end == folder.events.stat().st_size
-    assert [event["state"] for event in found if event["type"] == "state"] == ["starting", "running", "failed"]
-    (told,) = [event["text"] for event in found if event.get("code") == "disk-room"]
-    assert "lines of the log were lost" in told
-
-
 def write_many(writer, text):
     for number in range(200):
         writer.write("log", rank=0, stream="out", text=f"full {number} {text}")
@@ -463,19 +430,3 @@ def test_a_server_whose_disk_is_full(disk, server, tmp_path, injected):
     disks.fill(disk)
     server.post(f"/jobs/{training.job.id}/cancel", {}, status=202)
     assert server.until_ended(training.job.id)["state"] == "canceled"
-
-
-@pytest.mark.fault("disk", "the server reports the job as gone, with 404, and keeps running")
-def test_a_server_whose_jobs_are_deleted_under_it(server, tmp_path, injected):
-    for number in range(few_or_all(1, 3)):
-        (tmp_path / str(number)).mkdir()
-        training = Training(tmp_path / str(number))
-        id_ = training.job.id
-        server.until(id_, "running")
-        shutil.rmtree(training.job.folder.path, ignore_errors=True)
-        for path in ("", "/result", "/log", "/outputs", "/curve", "/metrics"):
-            assert server.ask("GET", f"/jobs/{id_}{path}").status_code == 404, path
-        assert server.ask("POST", f"/jobs/{id_}/cancel", json={}).status_code == 404
-        assert server.get("/jobs")["total"] == 0
-        assert until_gone(id_, 60) == []
-        injected()

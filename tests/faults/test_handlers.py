@@ -1,10 +1,9 @@
-"""Requests that no page would send: every answer is an error of the conversation, and no other file is ever read.
+"""Requests that no page would send: every answer is an error of the conversation.
 
 What the OpenAPI file describes is held against a running server by ``tests/server/test_openapi``; here is what no
-schema generates: raw query strings, bodies, headers, links and pipes among a job's outputs.
+schema generates: raw query strings, bodies and headers.
 """
 
-import os
 import random
 
 import pytest
@@ -30,6 +29,7 @@ HEADERS = ({"Range": "bytes=-99999999999999999999"}, {"Range": "bytes=5-1"}, {"R
     {"Accept": "*/*;q=x"},
            {"Accept": "image/png"}, {"Content-Type": "text/xml"}, {"If-None-Match": '"' * 500}, {"X": "y" * 5000},
            {"If-Modified-Since": "yesterday"}, {"Content-Encoding": "gzip"})  # fmt: skip
+NAMES = ("limit", "offset", "state", "q", "rank", "tail", "metric", "mode", "since", "n", "x[]", "mark", "after")
 VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -37,7 +37,7 @@ VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 def job(distdl_home):
     story = recorded.tell("completed", JobStore())
     story.close()
-    (story.folder.outputs / "model.pt").write_bytes(bytes(range(256)) * 40)
+    (story.folder.outputs / "model.pt").write_bytes(b"weights")
     return story.folder
 
 
@@ -63,56 +63,28 @@ def sound(answer, what):
         assert {"message", "type", "hint"} <= set(found), what
 
 
-def is_stream(path):
-    return "stream" in path
-
-
-@pytest.mark.full
-@pytest.mark.fault("handlers", "a path, a huge text, no text for an id: 4xx with message, type and hint")
-def test_ids_that_are_none(server, job, injected):
-    for id_ in IDS:
-        for verb in VERBS:
-            for path in addresses(id_):
-                if f"/{id_}" not in path:
-                    continue
-                # Tornado closes the connection behind an address that is no UTF-8.
-                answer = server.ask(verb, path, headers={"Connection": "close"})
-                sound(answer, (verb, path))
-                assert answer.status_code >= 400, (verb, path)
-                injected()
-    assert job.spec_file.exists()
-
-
-@pytest.mark.fault("handlers", "any query, body and header at any address: never a 500, and the server keeps running")
+@pytest.mark.fault(
+    "handlers",
+    "any id, query, body and header at any address: never a 500, 4xx for an id of no job; the server keeps running",
+)
 def test_any_request_at_any_address(server, job, injected):
     chance = random.Random(7)
     for _ in range(few_or_all(250, 3000)):
-        path = chance.choice([path for path in addresses(job.id) if not is_stream(path) and "azure" not in path])
+        id_ = chance.choice((job.id, *IDS)) if chance.random() < 0.5 else job.id
+        path = chance.choice([path for path in addresses(id_) if "stream" not in path and "azure" not in path])
         verb = chance.choice(VERBS)
         if verb == "DELETE" and path == f"/jobs/{job.id}":
             continue
-        names = (
-            "limit",
-            "offset",
-            "state",
-            "q",
-            "rank",
-            "tail",
-            "metric",
-            "mode",
-            "since",
-            "n",
-            "x[]",
-            "mark",
-            "after",
-        )
-        query = "&".join(f"{chance.choice(names)}={chance.choice(VALUES)}" for _ in range(chance.randrange(3)))
+        query = "&".join(f"{chance.choice(NAMES)}={chance.choice(VALUES)}" for _ in range(chance.randrange(3)))
         body = chance.choice(BODIES) if verb in ("POST", "PUT", "PATCH") else None
         if path.endswith(("/rerun", "/resume")) and verb == "POST":
             continue  # these begin real jobs
         headers = chance.choice(HEADERS) if chance.random() < 0.4 else {}
+        if id_ in IDS:  # Tornado closes the connection behind an address that is not UTF-8.
+            headers = {**headers, "Connection": "close"}
         answer = server.ask(verb, f"{path}?{query}" if query else path, content=body, headers=headers)
         sound(answer, (verb, path, query, body, headers))
+        assert answer.status_code >= 400 or f"/{id_}" not in path or id_ == job.id, (verb, path)
         injected()
     assert server.get("/jobs")["total"] == 1
 
@@ -150,29 +122,3 @@ def test_foreign_tokens(server, job, injected):
                     assert job.id not in answer.text or answer.status_code == 404
                     injected()
     assert job.spec_file.exists()
-
-
-@pytest.mark.fault("handlers", "links, pipes and loops among the outputs: nothing outside is listed or read")
-def test_outputs_that_point_outside(server, job, tmp_path, injected):
-    secret = tmp_path / "secret.txt"
-    secret.write_text("root:x:secret")
-    outputs = job.outputs
-    (outputs / "absolute").symlink_to(secret)
-    (outputs / "relative").symlink_to("../spec.json")
-    (outputs / "folder").symlink_to(tmp_path)
-    (outputs / "loop").symlink_to("loop")
-    (outputs / "self").symlink_to(".")
-    (outputs / "chain").symlink_to("absolute")
-    os.mkfifo(outputs / "pipe")
-    (outputs / "device").symlink_to("/dev/zero")
-    (outputs / "proc").symlink_to("/proc/self/environ")
-    listed = [one["path"] for one in server.get(f"/jobs/{job.id}/outputs")["outputs"]]
-    assert set(listed) <= {"model.pt"}, listed
-    for name in ("absolute", "relative", "folder/secret.txt", "loop", "chain", "pipe", "device", "proc",
-                 "self%2f..%2f..%2fspec.json", "model.pt%2f..%2f..%2fspec.json", "model.pt/x", "./../spec.json",
-                 "a" * 4000, "%00", "..%5cspec.json"):  # fmt: skip
-        answer = server.ask("GET", f"/jobs/{job.id}/outputs/{name}")
-        assert answer.status_code == 404, (name, answer.status_code)
-        sound(answer, name)
-        injected()
-    assert server.ask("GET", f"/jobs/{job.id}/outputs/model.pt").content == bytes(range(256)) * 40

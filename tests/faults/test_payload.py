@@ -1,9 +1,7 @@
 """Payloads that cannot be pickled, sent or opened: answered with the name and the remedy."""
 
-import gc
 import json
 import os
-import resource
 import subprocess
 import sys
 import textwrap
@@ -110,8 +108,6 @@ def test_large_values(size):
     answer, more = done.stdout.splitlines()
     assert answer == str(size)
     assert int(more) < size // 2 + 100_000_000
-    gc.collect()
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0
 
 
 @pytest.mark.fault("payload", "values that do not fit on the disk are rejected with its name and a fix")

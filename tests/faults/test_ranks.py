@@ -53,23 +53,10 @@ def dies(backend, victim, how, moment):
             exec(how)
 
     at("before the backend")
-    meet = lambda: None  # noqa: E731 - one line travels better
-    if backend == "torch":
-        import torch
-        import torch.distributed as dist
-
-        at("before the others are met")
-        dist.init_process_group("gloo")
-        meet = lambda: dist.all_reduce(torch.ones(3))  # noqa: E731
-    elif backend != "plain":
-        import horovod.torch as hvd
-        import torch
-
-        at("before the others are met")
-        hvd.init()
-        meet = lambda: hvd.allreduce(torch.ones(3))  # noqa: E731
-    else:
-        at("before the others are met")
+    if backend != "plain":
+        import torch  # noqa: F401 - what takes longest before ranks meet
+    at("before the others are met")
+    meet = jobs.connect(backend)
     for step in range(2000 if moment == "in a step" else 10):
         meet()
         if step == 5:
@@ -126,14 +113,7 @@ def leaves_early(backend, victim):
     import os
 
     rank = os.environ["DISTDL_RANK"]
-    if backend == "torch":
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo")
-    elif backend != "plain":
-        import horovod.torch as hvd
-
-        hvd.init()
+    jobs.connect(backend)
     if rank == str(victim):
         print("the last words", flush=True)
         os._exit(0)
@@ -161,21 +141,18 @@ def test_a_rank_that_leaves_with_code_0_before_its_end(backend):
 
 def uneven(backend):
     """Train on data of which rank 0 has one batch more."""
+    import os
+
     import torch
 
     from distdl_jupyter import log
 
+    jobs.connect(backend)
     if backend == "torch":
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo")
-        rank, meet = dist.get_rank(), dist.all_reduce
+        from torch.distributed import all_reduce as meet
     else:
-        import horovod.torch as hvd
-
-        hvd.init()
-        rank, meet = hvd.rank(), hvd.allreduce
-    for step in range(5 if rank == 0 else 4):
+        from horovod.torch import allreduce as meet
+    for step in range(5 if os.environ["DISTDL_RANK"] == "0" else 4):
         meet(torch.ones(3))
         log(step=step, loss=1.0)
 

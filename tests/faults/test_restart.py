@@ -1,7 +1,6 @@
 """Ranks that fail and are started anew, jobs that are resumed: the training goes on from its checkpoint."""
 
 import importlib.util
-import os
 import shutil
 import signal
 
@@ -11,7 +10,6 @@ from distdl_jupyter import attach, submit
 from distdl_jupyter.cli import main
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed
 from distdl_jupyter.core.state import State
-from distdl_jupyter.jobs import rerun
 from distdl_jupyter.jobs.reader import JobReader
 from tests.conftest import wait_for
 from tests.faults import jobs
@@ -180,7 +178,8 @@ def ended(how):
 
 
 @pytest.mark.fault(
-    "restarts", "a failed, canceled or lost job is resumed from its checkpoint, also twice, with other counts"
+    "restarts",
+    "a failed, canceled or lost job is resumed from its checkpoint, also twice, with other counts; its own files stay",
 )
 @pytest.mark.parametrize("how", ["lost", pytest.param("failed", marks=pytest.mark.full),
                                  pytest.param("canceled", marks=pytest.mark.full)])  # fmt: skip
@@ -241,20 +240,6 @@ def test_a_half_written_checkpoint():
     job = started("plain", [(0, 0, 6, half)], max_restarts=1).wait(120)
     assert job.state is State.COMPLETED, text(job)
     assert begun_at(job) == [0, 4]
-
-
-@pytest.mark.fault(
-    "restarts", "a resumed job shares its checkpoints' bytes where the file system can, else has its own copy"
-)
-def test_a_copy_is_never_a_link(tmp_path):
-    old, new = tmp_path / "old.pt", tmp_path / "new.pt"
-    old.write_bytes(os.urandom(1 << 20))
-    rerun._copy(str(old), str(new))
-    content = old.read_bytes()
-    assert new.read_bytes() == content
-    with new.open("r+b") as file:
-        file.write(b"changed")
-    assert old.read_bytes() == content
 
 
 @pytest.mark.fault("restarts", "a lost node: the job continues with the remaining nodes, the world is smaller")
@@ -320,40 +305,3 @@ def test_a_start_that_fails(tmp_path):
     assert (view.state, view.restart_count) == (State.FAILED, 1)
     assert str(folder) in view.reason
     shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.mark.fault(
-    "restarts", "a cell with --max-restarts: its variables, its results and its curve are those of the last attempt"
-)
-@pytest.mark.full
-def test_a_cell(tmp_path):
-    from IPython.core.interactiveshell import InteractiveShell
-
-    shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "distdl_jupyter")
-    shell.user_ns["limit"] = 8
-    shell.run_cell_magic("distributed", "--max-restarts 2 -p 2", CELL)
-    job = attach(newest()).wait(240)
-    assert job.state is State.COMPLETED, text(job)
-    assert job.view().restart_count == 1
-    assert job.results() == [(1, 5), (1, 5)]
-    assert [row.step for row in curve(job)] == list(range(8))
-
-
-CELL = """
-import json, os, time
-import distdl_jupyter
-rank, restart = int(os.environ["RANK"]), int(os.environ["DISTDL_RESTART_COUNT"])
-path = distdl_jupyter.checkpoint_dir() / f"{rank}.json"
-first = json.loads(path.read_text()) if path.exists() else 0
-for step in range(first, limit):
-    distdl_jupyter.log(step=step, loss=1 / (step + 1))
-    time.sleep(0.2)
-    if step == 4:
-        path.write_text(str(step + 1))
-        time.sleep(1)
-        if restart == 0 and rank == 1:
-            os.kill(os.getpid(), 9)
-        time.sleep(30 if restart == 0 else 0)
-(restart, first)
-"""

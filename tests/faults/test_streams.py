@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import shutil
+import socket
+import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
+from tornado.httpclient import HTTPRequest
+from tornado.websocket import websocket_connect
 
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import client
 from distdl_jupyter.server.app import DistDLApp
 from tests import finished
+from tests.benchmarks.server_start import serving
 from tests.conftest import crowded, wait_for
-from tests.faults import census, server
+from tests.faults import census
 from tests.faults.jobs import submit
 from tests.selection import few_or_all
 from tests.server.listening import told
+from tests.server.running import API, TOKEN
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
@@ -48,9 +56,75 @@ def floods():
         time.sleep(0.02)
 
 
+def asking(url, timeout=120):
+    return httpx.Client(base_url=url, headers={"Authorization": f"token {TOKEN}"}, timeout=timeout)
+
+
+class Reader:
+    """One reader of a job, and what it has been told: rows of the log by number, with the time when each came."""
+
+    def __init__(self, url, job, **wish):
+        self._address = f"{url.replace('http', 'ws', 1)}{API}/events"
+        self._job, self._wish = job, wish
+        self.rows, self.came, self.wholes, self.mark, self.key = {}, {}, 0, 0, ""
+        self.told_again = 0
+        self.state, self.steps = "", {}
+
+    async def open(self, room=0):
+        """Connect and subscribe; with ``room`` the socket takes no more than some kilobytes."""
+        request = HTTPRequest(self._address, headers={"Authorization": f"token {TOKEN}"})
+        self._connection = await websocket_connect(request, max_message_size=2**26)
+        if room:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+        wish = {"log": {"mark": self.mark}, "key": self.key, **self._wish}
+        await self._connection.write_message(json.dumps({"number": 1, "job": {self._job: wish}}))
+
+    @property
+    def _socket(self):
+        return self._connection.protocol.stream.socket
+
+    async def read(self, until):
+        """Read until ``until(reader)`` is true."""
+        while (text := await self._connection.read_message()) is not None:
+            self._take(json.loads(text))
+            if until(self):
+                return
+        raise AssertionError("the server has ended the connection")
+
+    def _take(self, message):
+        now = time.monotonic()
+        if message["type"] == "log":
+            self.wholes += message["whole"]
+            if message["whole"]:
+                self.rows.clear()
+            for row in message["rows"]:
+                self.told_again += row[0] in self.rows
+                self.rows[row[0]] = row[4]
+                self.came.setdefault(row[4], now)
+            self.mark = message["mark"]
+        elif message["type"] == "job":
+            self.state, self.key = message["card"]["state"], message["key"]
+            for metric in message["metrics"]:
+                self.steps.setdefault((metric["name"], metric["step"]), now)
+
+    async def close(self, *, rudely=False):
+        """Go away, as a page that is closed or as a machine that is switched off."""
+        stream = self._connection.protocol.stream
+        if rudely:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            stream.close()
+            self._connection.protocol = None  # else it complains that nobody has closed it
+        else:
+            self._connection.close()
+            until = time.monotonic() + 10
+            while not stream.closed() and time.monotonic() < until:  # noqa: ASYNC110 - its callback is taken
+                await asyncio.sleep(0.01)  # the server says good-bye, or the loop ends with an open socket
+            stream.close()
+
+
 @pytest.fixture
 def served(tmp_path):
-    with server.running(tmp_path) as (process, url), server.asking(url) as http:
+    with serving(tmp_path, linger_seconds=1) as (process, url), asking(url) as http:
         yield process.pid, url, http
 
 
@@ -82,13 +156,13 @@ async def comes_back(reader, often):
 
 async def crowd(url, job, flood, many):
     """Let so many readers look at once; return those that read to the end, and those that come back."""
-    readers = [server.Reader(url, job, curves=[{"metric": "", "mode": "band"}]) for _ in range(many)]
+    readers = [Reader(url, job, curves=[{"metric": "", "mode": "band"}]) for _ in range(many)]
     part = many * 15 // 100
-    stuck = [server.Reader(url, flood) for _ in range(part)]
+    stuck = [Reader(url, flood) for _ in range(part)]
     for number, one in enumerate(stuck):
         await one.open(room=4096 if number % 2 else 65536)
     back, gone, rest = readers[:part], readers[part : 2 * part], readers[2 * part : many - part]
-    others = [server.Reader(url, flood) for _ in range(max(1, part // 3))]
+    others = [Reader(url, flood) for _ in range(max(1, part // 3))]
     looking = [asyncio.create_task(_look(one)) for one in others]
     await asyncio.wait_for(
         asyncio.gather(
@@ -144,7 +218,7 @@ def test_a_hundred_readers_of_one_job(served, injected):
             for reader in back:
                 assert reader.wholes == 1, "what a reader knows is not told again"
             injected(many)
-            alive = http.get(f"{server.API}/jobs").status_code
+            alive = http.get(f"{API}/jobs").status_code
             assert alive == 200
             held.append(with_pool(census.of(pid)))
     finally:
@@ -174,7 +248,7 @@ def test_a_thousand_jobs_in_the_folder(served, injected):
     assert len(ids) == many
 
     def total():
-        return http.get(f"{server.API}/jobs").json()["total"]
+        return http.get(f"{API}/jobs").json()["total"]
 
     wait_for(lambda: total() == many, 60, "all jobs listed")
     listing(url, many)
@@ -200,10 +274,10 @@ def test_a_reader_that_never_reads(served, injected):
     flood = submit(floods, distributed_backend="plain")
 
     async def watch():
-        reading = server.Reader(url, flood.id)
+        reading = Reader(url, flood.id)
         await reading.open()
         looking = asyncio.create_task(reading.read(lambda _: False))
-        stuck = server.Reader(url, flood.id)
+        stuck = Reader(url, flood.id)
         await stuck.open(room=4096)
         # The server keeps the newest 100,000 rows of a job that somebody looks at, and its memory is in pieces only
         # after several times as many. A reader whose rows were kept for it would cost 100 MB from then on.

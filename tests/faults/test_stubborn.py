@@ -64,22 +64,13 @@ def run_then(programs, then):
     exec(then, {})
 
 
-def ignores():
-    return "import signal, time\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\ntime.sleep(600)"
-
-
-def blocks():
-    """Block signals behind Python's back, in every thread to come."""
-    return (
-        "import ctypes, time\nfull = (ctypes.c_ulong * 16)(*[2**64 - 1] * 16)\n"
-        "ctypes.CDLL(None).pthread_sigmask(0, full, None)\nctypes.PyDLL(None).sleep(600)"
-    )
-
-
 WAIT = "import time; time.sleep(600)"
 STORIES = {
-    "ignored signals": ((), ignores()),
-    "signals blocked in C": ((), blocks()),
+    "ignored signals": ((), IGNORES),
+    "signals blocked in C": (  # behind Python's back, in every thread to come
+        (), "import ctypes\nfull = (ctypes.c_ulong * 16)(*[2**64 - 1] * 16)\n"
+        "ctypes.CDLL(None).pthread_sigmask(0, full, None)\nctypes.PyDLL(None).sleep(600)"
+    ),
     "a daemon without a mark": ((daemon(LEAVE + IGNORES),), WAIT),
     "a stopped process": ((daemon(LEAVE + "import signal; os.kill(os.getpid(), signal.SIGSTOP)"),), WAIT),
     "two that start each other": ((PAIR,), WAIT),

@@ -6,6 +6,7 @@ import signal
 import textwrap
 import time
 
+import psutil
 import pytest
 
 from distdl_jupyter import ranks
@@ -95,7 +96,7 @@ def test_a_stopped_rank():
     pid = job.view().ranks[0].pid
     os.kill(pid, signal.SIGSTOP)
     try:
-        wait_for(lambda: "T" in state(pid), 10)
+        wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, 10)
         taken = job.stacks(30)
         assert "stopped" in taken.missing[0]
         assert f"kill -CONT {pid}" in taken.missing[0]
@@ -111,25 +112,12 @@ def test_a_stopped_rank():
 def test_a_rank_that_has_become_another_program():
     job = run("program")
     pid = job.view().ranks[1].pid
-    wait_for(lambda: name(pid) == "sleep", 30)
+    wait_for(lambda: psutil.Process(pid).name() == "sleep", 30)
     for _ in range(3):
         taken = job.stacks(30)
         assert "another program (sleep)" in taken.missing[1]
         assert taken.ranks[0].main.own
-        assert name(pid) == "sleep"
-
-
-def state(pid):
-    return field(pid, "State")
-
-
-def name(pid):
-    return field(pid, "Name")
-
-
-def field(pid, word):
-    with open(f"/proc/{pid}/status") as file:
-        return next(line.partition(":")[2].strip() for line in file if line.startswith(f"{word}:"))
+        assert psutil.Process(pid).name() == "sleep"
 
 
 @pytest.mark.fault(

@@ -22,7 +22,6 @@ from distdl_jupyter.core.sweep import Plan
 from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.rerun import EarlierCode, ResumedCode
 from distdl_jupyter.node import permissions, run_dir
-from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.payload import CannotLoad, Payload, extend_path, load
 from tests.processes import executable
 
@@ -41,13 +40,6 @@ def too_open(root):
         if seen.st_mode & 0o077:
             found["/".join(below)] = oct(stat.S_IMODE(seen.st_mode))
     return found
-
-
-@pytest.fixture
-def open_umask():
-    before = os.umask(0)
-    yield
-    os.umask(before)
 
 
 SUBMIT = """
@@ -174,14 +166,12 @@ def test_a_value_that_others_may_have_written_is_not_opened(tmp_path):
     os.mkfifo(value, 0o600)
     with pytest.raises(DistDLError, match="is not a regular file"):
         job.results()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_value_of_another_user_is_not_opened():
-    job = finished()
-    os.chown(job.folder.result(0), 4321, 4321)
-    with pytest.raises(DistDLError, match="belongs to another user"):
-        job.results()
+    if os.geteuid() == 0:
+        value.unlink()
+        value.write_bytes(planted.read_bytes())
+        os.chown(value, 4321, 4321)
+        with pytest.raises(DistDLError, match="belongs to another user"):
+            job.results()
 
 
 def test_a_rank_opens_no_payload_that_others_may_have_written(tmp_path):
@@ -203,36 +193,27 @@ def ended_job(home):
     return folder
 
 
-def plant_payload(folder):
-    folder.payload.chmod(0o666)
+def let_others_write(folder, name, mode):
+    """Open a file of a job; modes say nothing in a folder that nobody else enters."""
+    for closed in (folder.path, folder.code):
+        closed.chmod(0o755)
+    (folder.path / name).chmod(mode)
 
 
-def plant_link(folder):
-    folder.payload.rename(folder.path / "elsewhere")
-    folder.payload.symlink_to(folder.path / "elsewhere")
-
-
-def plant_module(folder):
-    folder.path.chmod(0o755)
-    folder.code.chmod(0o755)
-    (folder.code / "shards.py").chmod(0o666)
-
-
-def plant_folder_of_modules(folder):
-    folder.path.chmod(0o755)
-    folder.code.chmod(0o777)
-
-
-def plant_spec(folder):
-    folder.spec_file.chmod(0o666)
-
-
-@pytest.mark.parametrize("plant", [plant_payload, plant_link, plant_module, plant_folder_of_modules, plant_spec])
-def test_a_rerun_copies_nothing_that_somebody_else_could_have_put_there(tmp_path, plant):
+@pytest.mark.parametrize(
+    ("name", "mode"), [("payload.pkl", 0o666), ("payload.pkl", None), ("code/shards.py", 0o666), ("code", 0o777),
+                       ("spec.json", 0o666)],
+)  # fmt: skip
+def test_a_rerun_copies_nothing_that_somebody_else_could_have_put_there(tmp_path, name, mode):
+    """``mode`` None stands for a symbolic link."""
     earlier, new = ended_job(tmp_path / "a"), ended_job(tmp_path / "b")
     code = EarlierCode(earlier, earlier.spec())
     code.write(new)
-    plant(earlier)
+    if mode is None:
+        (earlier.path / name).rename(earlier.path / "elsewhere")
+        (earlier.path / name).symlink_to(earlier.path / "elsewhere")
+    else:
+        let_others_write(earlier, name, mode)
     with pytest.raises(JobNotFound, match=r"is writable by others|is a symbolic link") as caught:
         code.write(new)
     assert str(caught.value).startswith(f"The code of job {earlier.id} cannot be read: ")
@@ -258,7 +239,7 @@ def test_a_module_that_somebody_else_could_have_put_there_is_not_imported(tmp_pa
         extend_path(folder.path, Payload("cell"))
         assert sys.path[0] == str(folder.code)
         sys.path[:] = path
-        plant_module(folder)
+        let_others_write(folder, "code/shards.py", 0o666)
         with pytest.raises(CannotLoad, match=r"modules cannot be imported: .*shards\.py is writable by others"):
             extend_path(folder.path, Payload("cell"))
         assert sys.path == path
@@ -274,19 +255,3 @@ def test_modes_in_a_folder_that_nobody_else_enters_say_nothing(tmp_path):
     assert permissions.tree_refusal(folder.code) == ""
     assert permissions.tree_refusal(folder.checkpoints) == ""
     assert permissions.tree_refusal(folder.path / "none") == ""
-
-
-def test_files_that_are_opened_are_the_user_s_own(tmp_path):
-    path = tmp_path / "file"
-    with open(path, "w", opener=owned.private) as file:
-        file.write("x")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    with owned.open_own(path) as file:
-        assert file.read() == b"x"
-    with pytest.raises(FileNotFoundError):
-        owned.open_own(tmp_path / "none")
-
-
-def test_the_store_makes_private_folders_below_an_open_umask(tmp_path, open_umask):
-    JobStore(tmp_path / "new" / "home").prepare("20260101-000000-aaaaa")
-    assert too_open(tmp_path / "new" / "home") == {}

@@ -7,13 +7,13 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from distdl_jupyter.jobs import client
 from distdl_jupyter.node import processes
 from distdl_jupyter.worker.identity import rendezvous_secret
 from tests.conftest import wait_for
-from tests.security import listening
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.skipif(sys.platform != "linux", reason="/proc lists sockets")]
 TIMEOUT = 300
@@ -58,6 +58,17 @@ BACKENDS = [
 ]  # fmt: skip
 
 
+def listening(pids, programs=()):
+    """Return addresses and ports on which processes listen, or those of them that run one of the programs."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            if not programs or Path(process.exe()).name in programs:
+                found |= {one.laddr for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
+    return found
+
+
 @pytest.mark.parametrize(("backend", "count"), BACKENDS)
 def test_a_job_here_listens_on_the_loopback_only(distdl_home, tmp_path, backend, count):
     go = tmp_path / "go"
@@ -67,8 +78,7 @@ def test_a_job_here_listens_on_the_loopback_only(distdl_home, tmp_path, backend,
         TIMEOUT, f"all ranks of {backend}",
     )  # fmt: skip
     pids = processes.of_job({processes.MARK: job.id})
-    found = listening.of_processes(pids)
-    launchers = listening.of_processes([pid for pid in pids if listening.program(pid) in LAUNCHERS])
+    found, launchers = listening(pids), listening(pids, LAUNCHERS)
     go.touch()
     assert all(job.results(TIMEOUT)), "\n".join(map(str, job.logs()))
     assert (backend == "plain") == (not found), "a backend of several processes meets over TCP"

@@ -34,16 +34,24 @@ def test_a_download_is_never_shown_as_a_page_of_this_server(server, job):
     assert "X-Injected" not in answer.headers
 
 
-@pytest.mark.fault("handlers", "a path that leads out of the outputs is 404")
+@pytest.mark.fault(
+    "handlers",
+    "links, pipes and loops among the outputs, paths that lead out of them: nothing outside is listed or read",
+)
 @pytest.mark.parametrize(
     "path",
     ["../spec.json", "..%2fspec.json", "%2e%2e/%2e%2e/spec.json", "/etc/passwd", "%2fetc%2fpasswd", "models", "none",
-     "a%00b", "link", "folder/spec.json", "pipe", "~/.bashrc", "models/../../spec.json"],
+     "a%00b", "link", "folder/spec.json", "pipe", "~/.bashrc", "models/../../spec.json", "loop",
+     "self%2f..%2f..%2fspec.json", "device", "environment", "..%5cspec.json", "a" * 4000],
 )  # fmt: skip
 def test_nothing_outside_is_ever_read(server, job, path):
     (job.outputs / "models").mkdir()
     (job.outputs / "link").symlink_to("/etc/passwd")
     (job.outputs / "folder").symlink_to(job.path)
+    (job.outputs / "loop").symlink_to("loop")
+    (job.outputs / "self").symlink_to(".")
+    (job.outputs / "device").symlink_to("/dev/zero")
+    (job.outputs / "environment").symlink_to("/proc/self/environ")
     os.mkfifo(job.outputs / "pipe")
     answer = server.ask("GET", f"/jobs/{job.id}/outputs/{path}")
     assert answer.status_code == 404, answer.text

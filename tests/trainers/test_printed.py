@@ -6,18 +6,9 @@ import textwrap
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.api.submit_process import submit_source
-from tests.trainers.test_trainers import curve, here
+from tests.trainers.test_trainers import curve, ended, here
 
 pytestmark = pytest.mark.timeout(300)
-
-
-def run(code, **options):
-    """Run a cell on two ranks and return the job, which has ended."""
-    given = {"distributed_backend": "torch", "process_count_per_node": 2, **options}
-    job = submit_source(textwrap.dedent(code).strip(), options=given)
-    job.results(timeout=240)
-    return job
 
 
 TORCH = """
@@ -41,7 +32,7 @@ TORCH = """
 
 
 def test_prints_of_a_torch_example_are_the_curves_of_both_ranks():
-    job = run(TORCH)
+    job = ended(TORCH)
     assert job.view().output_metrics == ["loss", "test_loss", "test_accuracy"]
     metrics = job.metrics()
     for rank in (0, 1):
@@ -51,7 +42,7 @@ def test_prints_of_a_torch_example_are_the_curves_of_both_ranks():
 
 
 def test_prints_are_not_read_when_the_option_says_so():
-    assert run(TORCH, metrics_from_output=False).metrics().columns.tolist() == ["rank", "step", "time"]
+    assert ended(TORCH, metrics_from_output=False).metrics().columns.tolist() == ["rank", "step", "time"]
 
 
 def with_bar():

@@ -15,11 +15,18 @@ def here(*modules):
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 
 
-def run(code, steps=0, **options):
-    """Run a cell on two ranks; return its values and its metrics. The time of as many ``steps`` was measured."""
+def ended(code, **options):
+    """Run a cell on two ranks; return its job, which has completed."""
     given = {"distributed_backend": "torch", "process_count_per_node": 2, **options}
     job = submit_source(textwrap.dedent(code).strip(), options=given)
-    values = job.results(timeout=240)
+    job.results(timeout=240)
+    return job
+
+
+def run(code, steps=0, **options):
+    """Run a cell on two ranks; return its values and its metrics. The time of as many ``steps`` was measured."""
+    job = ended(code, **options)
+    values = job.results()
     if steps:
         rows = job.time().rows
         assert [(row.step, row.rank) for row in rows] == [(step, rank) for step in range(steps) for rank in (0, 1)]
