@@ -55,13 +55,47 @@ def line(node, one, *, heard=NOW, stale=False):
     return node("ui.lineText(ui.secondLine(given.row, given.now, given.heard, given.stale))", given)
 
 
-def test_time_in_the_queue_is_not_run_time(node):
-    done = row(state="completed", created=NOW - 50, ended=NOW, waited=46.6)
-    assert line(node, done) == "lab-3, 2 × 2, ran 3 s, waited 47 s, just now"
-    running = row(created=NOW - 50, waited=40)
-    assert node(f"ui.figure(given, {NOW})", running) == {"value": "10 s", "label": "elapsed"}
-    waiting = row(state="queued", created=NOW - 50, queued_since=NOW - 49)
-    assert node(f"ui.figure(given, {NOW})", waiting) == {"value": "49 s", "label": "waiting"}
+PROGRESS = {"done": 62, "total": 100, "left": 28}
+STALLED = "No progress: rank 2 is in In [7], line 3."
+PAST = {"created": NOW - 1142, "ended": NOW - 960}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (PROGRESS, "lab-3, 2 × 2, 62 %, 28 s left"),
+        ({}, "lab-3, 2 × 2, running"),
+        ({"says": "runs In [7]"}, "lab-3, 2 × 2, runs In [7]"),
+        ({"says": "waits for a cell", "value": 0.3}, "lab-3, 2 × 2, waits for a cell"),
+        ({"stalled": True, "says": STALLED}, STALLED),
+        ({"state": "starting", "says": "waiting for rank 1"}, "lab-3, 2 × 2, waiting for rank 1"),
+        ({"state": "queued"}, "lab-3, 2 × 2, queued"),
+        ({"state": "queued", "says": "waiting for 2 GPUs", "place": 1}, "waiting for 2 GPUs"),
+        ({"state": "completed", **PAST}, "lab-3, 2 × 2, 3 min 2 s, 16 min ago"),
+        ({"state": "completed", "created": NOW - 50, "ended": NOW, "waited": 46.6},
+         "lab-3, 2 × 2, ran 3 s, waited 47 s, just now"),
+        ({"state": "canceled", "done": 18, "total": 100, **PAST}, "lab-3, 2 × 2, canceled at 18 %"),
+        ({"state": "failed", "says": "KeyError on `rank` 2", **PAST}, "KeyError on rank 2, 16 min ago"),
+        ({"state": "lost", "says": "supervisor ended, no result. Run it again.", "last_sign": NOW - 960},
+         "supervisor ended, no result, 16 min ago"),
+    ],
+)  # fmt: skip
+def test_the_second_line_of_a_row(node, changes, text):
+    assert line(node, row(**changes)) == text
+
+
+def test_the_time_that_is_left_counts_down_and_stops_with_the_server(node):
+    assert line(node, row(**PROGRESS), heard=NOW - 10) == "lab-3, 2 × 2, 62 %, 18 s left"
+    assert line(node, row(**PROGRESS), heard=NOW - 100) == "lab-3, 2 × 2, 62 %, 0 s left"
+    told = line(node, row(**PROGRESS, stalled=True, says=STALLED), stale=True)
+    assert told.startswith("lab-3, 2 × 2, 62 % at ")
+    assert "left" not in told
+
+
+def test_in_a_narrow_list_a_waiting_job_says_first_for_what(node):
+    waits = row(state="queued", says="waiting for 2 GPUs, held by digits", place=1)
+    parts = node(f"(({{ tell, more }}) => [tell, more])(ui.secondLine(given, {NOW}, {NOW}, false))", waits)
+    assert parts == ["waiting for 2 GPUs", "held by digits"]
 
 
 def test_a_study_is_counted_as_the_one_row_that_it_is(node):
@@ -72,60 +106,6 @@ def test_a_study_is_counted_as_the_one_row_that_it_is(node):
     studies = "new Map([['s1', given.study]])"
     assert node(f"ui.rowCount(given.items, {studies}, () => true)", given) == 3
     assert node(f"ui.rowCount(given.items, {studies}, (row) => ui.passes(row, 'failed'))", given) == 1
-
-
-def test_a_running_job_says_how_much_is_done_and_what_is_left_from_when_it_was_told(node):
-    running = row(done=62, total=100, left=28)
-    assert line(node, running) == "lab-3, 2 × 2, 62 %, 28 s left"
-    assert line(node, running, heard=NOW - 10) == "lab-3, 2 × 2, 62 %, 18 s left"
-    assert line(node, running, heard=NOW - 100) == "lab-3, 2 × 2, 62 %, 0 s left"
-
-
-def test_ranks_that_stay_say_what_they_run(node):
-    assert line(node, row(says="runs In [7]")) == "lab-3, 2 × 2, runs In [7]"
-    assert line(node, row(says="waits for a cell", value=0.3)) == "lab-3, 2 × 2, waits for a cell"
-    assert line(node, row()) == "lab-3, 2 × 2, running"
-
-
-def test_a_running_job_of_a_server_that_is_silent_says_as_of_when(node):
-    told = line(node, row(done=62, total=100, left=28), stale=True)
-    assert told.startswith("lab-3, 2 × 2, 62 % at ")
-    assert "left" not in told
-
-
-def test_a_job_without_progress_says_which_rank_differs(node):
-    stalled = row(done=62, total=100, stalled=True, says="No progress: rank 2 is in In [7], line 3.")
-    assert line(node, stalled) == "No progress: rank 2 is in In [7], line 3."
-    assert line(node, stalled, stale=True).startswith("lab-3, 2 × 2, 62 % at ")
-
-
-def test_each_other_state_says_what_is_most_worth_knowing(node):
-    assert line(node, row(state="starting", says="waiting for rank 1")) == "lab-3, 2 × 2, waiting for rank 1"
-    assert line(node, row(state="queued")) == "lab-3, 2 × 2, queued"
-    waits = row(state="queued", says="waiting for 2 GPUs, held by digits", place=1)
-    assert line(node, waits) == "waiting for 2 GPUs, held by digits"
-    # What is left out first in a narrow list.
-    parts = "(({ tell, more }) => [tell, more])"
-    assert node(f"{parts}(ui.secondLine(given, {NOW}, {NOW}, false))", waits) == [
-        "waiting for 2 GPUs",
-        "held by digits",
-    ]
-    ended = {"created": NOW - 1142, "ended": NOW - 960}
-    assert line(node, row(state="completed", **ended)) == "lab-3, 2 × 2, 3 min 2 s, 16 min ago"
-    assert line(node, row(state="canceled", done=18, total=100, **ended)) == "lab-3, 2 × 2, canceled at 18 %"
-    assert line(node, row(state="failed", says="KeyError on rank 2", **ended)) == "KeyError on rank 2, 16 min ago"
-    assert line(node, row(state="lost", says="supervisor ended, no result", last_sign=NOW - 960)) == (
-        "supervisor ended, no result, 16 min ago"
-    )
-
-
-def test_a_row_shows_no_backticks_of_a_sentence(node):
-    says = "Horovod is not installed. Run `distdl install horovod`."
-    for state in ("failed", "preparing"):
-        assert "Run distdl install horovod" in line(node, row(state=state, says=says, ended=NOW))
-    lost = row(state="lost", says="`gpu-3` does not respond. Run distdl rerun k3f9.", last_sign=NOW - 960)
-    assert line(node, lost).startswith("gpu-3 does not respond, ")
-    assert node("ui.matches(given, ['run distdl'])", row(says=says)) is True
 
 
 @pytest.mark.parametrize(
@@ -142,10 +122,18 @@ def test_what_is_past_is_told_by_the_day_when_it_is_long_ago(node):
     assert ":" in node("ui.moment(given, given + 5 * 86400)", NOW)
 
 
-def test_the_figure_is_the_metric_or_the_time_that_it_runs(node):
-    assert node("ui.figure(given, 0)", row(metric="loss", value=0.1138)) == {"value": "0.114", "label": "loss"}
-    assert node(f"ui.figure(given, {NOW})", row(created=NOW - 64)) == {"value": "1 min", "label": "elapsed"}
-    assert node(f"ui.figure(given, {NOW})", row(state="failed")) == {"value": "", "label": ""}
+@pytest.mark.parametrize(
+    ("changes", "value", "label"),
+    [
+        ({"metric": "loss", "value": 0.1138}, "0.114", "loss"),
+        ({"created": NOW - 64}, "1 min", "elapsed"),
+        ({"created": NOW - 50, "waited": 40}, "10 s", "elapsed"),
+        ({"state": "queued", "created": NOW - 50, "queued_since": NOW - 49}, "49 s", "waiting"),
+        ({"state": "failed"}, "", ""),
+    ],
+)
+def test_the_figure_is_the_metric_or_the_time_that_it_runs_or_waits(node, changes, value, label):
+    assert node(f"ui.figure(given, {NOW})", row(**changes)) == {"value": value, "label": label}
 
 
 def test_a_screen_reader_hears_name_state_line_and_value(node):

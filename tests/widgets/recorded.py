@@ -85,6 +85,7 @@ class Recording:
             self.line(None, "lab-3: node-a and node-b reached over eno1")
         for rank in range(size):
             self.event("rank", 4.0 / size, rank=rank, status="ready")
+        for rank in range(size):
             self.line(rank, "Horovod 0.28.1 gloo, torch 2.13.0")
         self.event("phase", phase="train", detail="")
         self.event("state", state="running", reason="")
@@ -227,45 +228,46 @@ def begin(age: float, store: JobStore | None = None, **changes: Any) -> Recordin
     return Recording(folder, spec, lock, EventWriter(folder.events), now - age)
 
 
+def cancel(story: Recording) -> None:
+    """Let the user cancel the job; rank 3 still runs."""
+    for rank in (0, 1, 2):
+        story.event("rank", 0.1, rank=rank, status="ended", code=130)
+    story.event("state", state="canceling", reason="")
+    story.event("stop", by="user", signal="INT", next="TERM", next_in=5, kill_in=15, remaining=[3])
+
+
+def lose(story: Recording) -> None:
+    reason = "The supervisor ended without a result. No process of the job is left."
+    story.event("state", 5, state="lost", reason=reason)
+
+
+#: Of each kind of job how many seconds ago it was created, what differs in its spec, its last step, and its end.
+_LOCAL = {"node_count": 1, "compute_target": "local"}
+KINDS: dict[str, tuple[float, dict[str, Any], int, Callable[[Recording], None] | None]] = {
+    "starting": (4.1, _LOCAL, 0, None),
+    "silent": (30, {**_LOCAL, "distributed_backend": "torch"}, 0, None),
+    "running": (744 * 0.0622 + BEGUN_AFTER, {}, 744, None),
+    "canceling": (744 * 0.0622 + BEGUN_AFTER, {}, 744, cancel),
+    "failed": (60 + 31, {}, 312, Recording.fail),
+    "killed": (61, {"node_count": 1}, 200, Recording.kill_one),
+    "completed": (90, {}, 1200, Recording.complete),
+    "lost": (90, {}, 640, lose),
+}
+
+
 def tell(kind: str, store: JobStore | None = None) -> Recording:
     """Write a job of a kind up to now."""
-    if kind == "starting":
-        story = begin(4.1, store, node_count=1, compute_target="local")
-        story.set_up("rendezvous")
-    elif kind == "silent":
-        story = begin(30, store, node_count=1, compute_target="local", distributed_backend="torch")
-        story.set_up()
-    elif kind == "failed":
-        story = begin(60 + 31, store)
-        story.set_up()
-        story.train(312)
-        story.fail()
-    elif kind == "killed":
-        story = begin(61, store, node_count=1)
-        story.set_up()
-        story.train(200)
-        story.kill_one()
-    elif kind == "completed":
-        story = begin(90, store)
-        story.set_up()
-        story.train(1200)
-        story.complete()
-    elif kind == "lost":
-        story = begin(90, store)
-        story.set_up()
-        story.train(640)
-        story.event(
-            "state", 5, state="lost", reason="The supervisor ended without a result. No process of the job is left."
-        )
-    else:
-        story = begin(744 * 0.0622 + BEGUN_AFTER, store)
-        story.set_up()
-        story.train(744)
-        if kind == "canceling":
-            for rank in (0, 1, 2):
-                story.event("rank", 0.1, rank=rank, status="ended", code=130)
-            story.event("state", state="canceling", reason="")
-            story.event("stop", by="user", signal="INT", next="TERM", next_in=5, kill_in=15, remaining=[3])
+    age, changes, _, _ = KINDS[kind]
+    return write(begin(age, store, **changes), kind)
+
+
+def write(story: Recording, kind: str) -> Recording:
+    """Write what happens in a job of a kind, and return it."""
+    _, _, steps, end = KINDS[kind]
+    story.set_up("rendezvous" if kind == "starting" else "train")
+    story.train(steps)
+    if end is not None:
+        end(story)
     return story
 
 
