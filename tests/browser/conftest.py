@@ -3,7 +3,7 @@
 ``lab`` is the server of the installed wheel, with its own home, settings and data directory, one for all tests of a
 worker; a file that needs another one overrides ``lab`` by ``own_lab``. ``notebook(cells, ...)`` opens a notebook in a
 page of its own, ``desk(cells, ...)`` in the whole of JupyterLab; ``shared_page`` is one page of JupyterLab without a
-kernel for all tests of a file. Pictures go to ``tests/artifacts`` (not kept by git).
+kernel for all tests of a file. A test that fails leaves a picture in ``tests/artifacts`` (not kept by git).
 """
 
 from __future__ import annotations

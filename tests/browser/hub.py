@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -24,6 +23,7 @@ from playwright.sync_api import Page
 from tests.browser.conftest import TIMEOUT, Lab
 from tests.conftest import wait_for
 from tests.installation import ROOT, Installation
+from tests.processes import free_port
 
 _PROXY = ROOT / "labextension/node_modules/configurable-http-proxy/bin/configurable-http-proxy"
 _PASSWORD = "a long story"
@@ -39,7 +39,7 @@ class Hub:
     def __init__(self, installed: Installation, folder: Path, users: tuple[str, ...]) -> None:
         self.installed = installed
         self.folder = folder
-        self._ports = _free_ports(3)
+        self._ports = [free_port() for _ in range(3)]
         self.url = f"http://127.0.0.1:{self._ports[0]}{self.base_url}"
         self.labs = {name: HubLab(self, name) for name in users}
         self._process: subprocess.Popen[bytes] | None = None
@@ -156,10 +156,3 @@ class HubLab(Lab):
 
     def _servers(self) -> dict[str, Any]:
         return dict(self.hub.request("GET", f"users/{self.user}")["servers"])
-
-
-def _free_ports(number: int) -> list[int]:
-    """Return some ports on which nothing listens now, all different."""
-    with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
-        return [listener.getsockname()[1] for listener in listeners]

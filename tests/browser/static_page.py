@@ -24,7 +24,6 @@ from comm.base_comm import BaseComm
 from IPython.core.interactiveshell import InteractiveShell
 from playwright.sync_api import Browser, Locator, Page
 
-from tests.browser.conftest import ARTIFACTS
 from tests.front_end import ROOT, bundle
 from tests.server.running import TOKEN, serve
 
@@ -150,11 +149,6 @@ class StaticPage:
         # It is looked at whether it is there: Chromium 150 forgets the promise of a busy page.
         self.page.evaluate("(name) => void setTheme(name)", "theme-dark" if dark else "theme-light")
         self.page.wait_for_function("(dark) => document.body.dataset.jpThemeLight === String(!dark)", arg=dark)
-
-    def picture(self, name: str, of: Locator | None = None) -> None:
-        """Take a picture of the page or of one element."""
-        ARTIFACTS.mkdir(exist_ok=True)
-        (of or self.page).screenshot(path=ARTIFACTS / f"{name}.png")
 
 
 @pytest.fixture(scope="package")

@@ -52,7 +52,6 @@ def test_one_sign_in_in_the_notebook_and_in_the_sidebar(desk: Callable[..., Book
     panel = book.cell(0).locator(".dd-azure-panel")
     expect(head(panel)).to_have_text("Not signed in")
     expect(panel.get_by_role("radio", name=re.compile("Device code"))).to_be_checked()
-    book.picture("azure-panel-choices", panel)
 
     # A code in the notebook.
     panel.get_by_role("radio", name=re.compile("Device code")).focus()
@@ -67,7 +66,6 @@ def test_one_sign_in_in_the_notebook_and_in_the_sidebar(desk: Callable[..., Book
     expect(panel.get_by_role("button", name="Copy code")).to_be_focused()
     page.keyboard.press("Enter")
     assert book.copied() == given.user_code
-    book.picture("azure-waiting")
 
     # Entered: the notebook and the sidebar know it, and the subscription is chosen there.
     azure.login.approve()
@@ -79,9 +77,6 @@ def test_one_sign_in_in_the_notebook_and_in_the_sidebar(desk: Callable[..., Book
     settings = lab.home / "config" / "distdl_azure.json"
     wait_for(lambda: json.loads(settings.read_text())["subscription_id"] == "s-1")
     expect(side.get_by_label("Subscription")).to_have_value("s-1")
-    for dark in (True, False):
-        book.theme(dark=dark)
-        book.picture(f"azure-signed-in-{'dark' if dark else 'light'}")
     for width in (380, 250):
         Sidebar(page).widen(width)
         over = side.locator(".dd-azure").evaluate("(node) => node.scrollWidth - node.clientWidth")

@@ -54,9 +54,4 @@ def test_a_jobs_code_is_checked_from_its_page(desk: Callable[..., Book]) -> None
     expect(found.locator(".dd-check-notes")).to_contain_text("Compared")
     # The check is one job of the list, not one for each of its runs.
     expect(job).to_have_count(2)
-    for dark in (False, True):
-        book.theme(dark=dark)
-        book.picture(f"check-{'dark' if dark else 'light'}", page)
-    book.page.set_viewport_size({"width": 900, "height": 900})
-    book.picture("check-narrow", page)
     assert not book.errors

@@ -64,7 +64,6 @@ def add_lab(book: Book, where: Locator, hosts: Hosts, name: str) -> None:
     expect(form.get_by_role("textbox", name=re.compile("^SSH config"))).to_be_hidden()
     form.get_by_text("More options").click()
     form.get_by_role("textbox", name=re.compile("^SSH config")).fill(str(hosts.ssh_config))
-    book.picture(name, where)
     form.get_by_role("button", name="Add", exact=True).click()
     expect(form).to_be_hidden()
 
@@ -87,7 +86,6 @@ def test_hosts_are_shown_live_checked_used_and_let_go(
         all_up(bar, three_hosts)
         expect(node(bar, "node-a")).to_contain_text(re.compile(r"Python 3\.\d+\.\d+, \d+ cores?, load \d"))
         expect(bar.cluster("lab")).to_contain_text("3 of 3 nodes")
-        book.picture("clusters-up", bar.root)
 
         # One is cut off: it turns red with the reason, the others and this machine stay as they are.
         three_hosts.cut("node-c")
@@ -97,7 +95,6 @@ def test_hosts_are_shown_live_checked_used_and_let_go(
             expect(node(bar, name)).to_have_attribute("data-state", "idle")
         expect(bar.cluster("lab")).to_contain_text("2 of 3 nodes")
         expect(bar.summary("local")).to_have_text("idle")
-        book.picture("clusters-one-down", bar.root)
 
         # Its row leads to the checks, which say what is wrong and what to do.
         node(bar, "node-c").get_by_role("button", name="Check").click()
@@ -108,14 +105,12 @@ def test_hosts_are_shown_live_checked_used_and_let_go(
         expect(row.locator(".dd-check-remedy")).not_to_be_empty()
         row.get_by_role("button", name="Copy").first.click()
         assert book.copied().strip()
-        book.picture("clusters-checked-red", bar.root)
 
         three_hosts.join("node-c")
         expect(node(bar, "node-c")).to_have_attribute("data-state", "idle", timeout=60_000)
         checks.get_by_role("button", name="Check again").click()
         expect(checks).to_contain_text(re.compile("passed"), timeout=60_000)
         expect(checks.locator('.dd-check-item[data-level="error"]')).to_have_count(0)
-        book.picture("clusters-checked", bar.root)
         checks.get_by_role("button", name="Close").click()
 
         # A job from a cell: its ranks are seen on their nodes, and its value comes back.
@@ -125,7 +120,6 @@ def test_hosts_are_shown_live_checked_used_and_let_go(
             expect(node(bar, name)).to_contain_text("running across")
             expect(node(bar, name)).to_contain_text("1 rank")
         expect(node(bar, "node-c")).to_have_attribute("data-state", "idle")
-        book.picture("clusters-busy", bar.root)
         gate.touch()
         output = book.cell(1).locator(".jp-OutputArea-output")
         expect(output.first).to_contain_text("Completed", timeout=180_000)
@@ -134,12 +128,10 @@ def test_hosts_are_shown_live_checked_used_and_let_go(
         assert "on node-a rank 0" in logs
         assert "on node-b rank 1" in logs
         expect(node(bar, "node-a")).to_contain_text("idle")
-        book.picture("clusters-job")
 
         for width in (300, 250):
             bar.widen(width)
             assert bar.cut_off() <= 0
-            book.picture(f"clusters-{width}", bar.root)
 
         bar.cluster("lab").hover()
         bar.cluster("lab").get_by_role("button", name="Remove").click()

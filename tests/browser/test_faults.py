@@ -160,6 +160,34 @@ def all_at_once(story: Story) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.fault("viewers", "the output is live again")
+@pytest.mark.readme("kernel restart")
+def test_after_a_kernel_restart_and_a_reload_the_output_is_live_again(desk: Callable[..., Book], lab: Lab) -> None:
+    story = Story(desk, lab, "patient")
+    story.book.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    story.book.kernel_idle()
+    reload(story)
+    story.says("Running")
+    story.moves()
+    story.finish()
+
+
+@pytest.mark.full
+@pytest.mark.fault("viewers", "a job that ended in the meantime is shown completely")
+def test_a_job_that_ended_while_the_server_was_away_is_shown_whole(desk: Callable[..., Book], lab: Lab) -> None:
+    story = Story(desk, lab, "alone")
+    lab.stop()
+    story.end.touch()
+    wait_for(lambda: story.job.state.ended, what="the end of the job")
+    lab.start()
+    story.book.open_desk(story.book.name, reset=False)
+    story.finish()
+    bar = story.book.sidebar()
+    expect(bar.job(re.compile("alone"))).to_contain_text(re.compile(r"\d\.\d+ *loss"))
+    expect(bar.banner).to_be_hidden()
+
+
+@pytest.mark.full
 @pytest.mark.fault("viewers", PROMISE)
 def test_what_happens_to_those_who_look_does_not_happen_to_the_job(desk: Callable[..., Book], lab: Lab) -> None:
     """First the server under the eyes of a page that stays, then kernel, server and page at once."""
@@ -185,7 +213,6 @@ def test_a_panel_says_that_the_connection_to_the_server_is_lost_and_is_live_agai
     expect(lost).to_have_text("Connection to the Jupyter server lost. Reconnecting…", timeout=5_000)
     expect(story.output.get_by_role("button", name="Cancel")).to_be_disabled()
     assert lost.evaluate("(line) => line.scrollWidth <= line.clientWidth"), "no word of it is cut off"
-    story.book.picture("panel-without-server")
     lab.start()
     expect(lost).to_be_hidden(timeout=60_000)
     expect(story.output.get_by_role("button", name="Cancel")).to_be_enabled()

@@ -76,17 +76,12 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     expect(row).to_have_attribute("data-state", "stalled")
     expect(row).to_contain_text("No progress: rank 1 differs")  # as much as the narrowest list has room for
     assert "stalled" in lab.run("ls")
-    for dark in (False, True):
-        book.theme(dark=dark)
-        book.picture(f"stalled-{'dark' if dark else 'light'}")
-    book.theme(dark=False)
     cell.get_by_role("button", name="Show stacks").click()
     both_groups(cell)
     # The notice stays, with the button that hides them again, and no frame is ours.
     expect(line).to_contain_text("which rank 1 has not called")
     expect(line.get_by_role("button", name="Hide stacks")).to_have_attribute("aria-expanded", "true")
     expect(cell.locator(".dd-stacks")).not_to_contain_text("watched")
-    book.picture("stacks-cell")
     cell.get_by_role("button", name="Capture again").click()
     expect(cell.locator(".dd-stacks select option")).to_have_count(2)
     book.page.keyboard.press("Escape")
@@ -95,7 +90,6 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     widget = book.output(2)
     widget.get_by_role("button", name="Show stacks").click()
     both_groups(widget)
-    book.picture("stacks-widget")
 
     (id_,) = [one.id for one in lab.store.folders() if one.spec().name == "stuck"]
     page = book.open_job(id_)
@@ -107,7 +101,6 @@ def test_a_stalled_job_says_who_differs_and_shows_both_stacks(desk: Callable[...
     calls = page.locator(".dd-collectives tbody tr").locator("visible=true")  # not in the notice as well
     expect(calls).to_have_count(2)
     assert (calls.first.bounding_box() or {"height": 0})["height"] > 15
-    book.picture("stacks-page")
     client.Job(lab.store.folder(id_)).cancel()
     pages.says(page, "Canceled")
     # What was taken is still to be read.
@@ -128,7 +121,6 @@ def test_a_failed_job_goes_on_from_its_checkpoint_with_a_button(desk: Callable[.
     page = book.page.locator(f"#distdl-job-{fresh.id}")
     pages.says(page, "Completed")
     expect(page.locator(".dd-log")).to_contain_text("begins at step 12")
-    book.picture("resumed")
     page.get_by_role("button", name=first.rsplit("-", 1)[1]).click()
     pages.says(book.page.locator(f"#distdl-job-{first}"), "Failed")
     assert not book.errors

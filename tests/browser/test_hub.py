@@ -118,7 +118,6 @@ def test_a_cell_trains_behind_the_hub_and_the_other_user_sees_nothing_of_it(
     (lab.root / "digits.end").touch()
     for shown in (output, panel):
         pages.says(shown, "Completed")
-    book.picture("hub")
     assert len(ours(sockets, lab)) == connections, "it has connected once more"
     assert hub.log.read_text().count(WARNING) == warnings, "each question who this is logs a warning"
     assert not book.errors

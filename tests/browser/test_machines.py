@@ -69,7 +69,6 @@ def test_a_compute_cluster_is_picked_and_shown_with_its_cost(
     workspaces.get_by_role("button", name="Choose").click()
     workspaces.get_by_role("button", name="Choose").click()
     expect(workspaces.locator(".dd-choice")).to_have_count(3)
-    book.picture("machines-picker", side)
     workspaces.locator('.dd-choice[data-value="ws1"]').click()
     expect(form.get_by_label("Resource group", exact=True)).to_have_value("vision")
     form.get_by_label("Compute", exact=True).fill("gpu")
@@ -88,12 +87,9 @@ def test_a_compute_cluster_is_picked_and_shown_with_its_cost(
     expect(gpu.locator(".dd-cluster-bill")).to_have_text(bill)
     expect(side.locator(".dd-sidebar-bill")).to_have_text(bill)
     expect(gpu.locator(".dd-node[data-billed]")).to_have_count(2)
-    book.picture("machines-up", side)
-    for width, dark in ((250, True), (330, False)):
+    for width in (250, 330):
         bar.widen(width)
-        book.theme(dark=dark)
         assert bar.cut_off() <= 0
-        book.picture(f"machines-up-{width}", side)
 
     compute(lab, "delete", "gpu")
     expect(summary).to_have_text("not created")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import combinations
 
 import pytest
@@ -16,12 +15,12 @@ from tests.widgets.recorded import Recording
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 
-@contextmanager
-def narrowed(book: Book, width: int) -> Iterator[None]:
-    """Make the window so wide for a while."""
-    book.page.set_viewport_size({"width": width, "height": 768})
+def widths(book: Book, *pixels: int) -> Iterator[None]:
+    """Make the window so wide, one after the other."""
     try:
-        yield
+        for width in pixels:
+            book.page.set_viewport_size({"width": width, "height": 768})
+            yield
     finally:
         book.page.set_viewport_size({"width": 1440, "height": 980})
 
@@ -39,35 +38,10 @@ def in_sight(bar: Locator) -> bool:
     )
 
 
-def colours(plot: Locator) -> set[str]:
-    """The colours of all that a curve writes, and of its ground."""
-    found: list[str] = plot.evaluate(
-        "(plot) => [plot.querySelector('.main-svg').style.background,"
-        " ...[...plot.querySelectorAll('.xtick text, .ytick text, .annotation-text, .legendtext')]"
-        ".filter((text) => text.textContent).map((text) => text.style.fill)]"
-    )
-    return set(found)
-
-
-def test_the_curve_changes_with_the_theme(shared_page: Book, told: Callable[[str], Recording]) -> None:
-    book = shared_page
-    plot = book.open_job(told("completed").id).locator(".dd-plot.dd-fitted").first
-    dark, light = {"rgb(33, 33, 33)", "rgb(255, 255, 255)"}, {"white", "rgb(0, 0, 0)"}
-    expect(plot.locator(".xtick text").first).to_be_visible()
-    for expected in (dark, light, dark, light):
-        book.theme(dark=expected is dark)
-        wait_for(lambda expected=expected: colours(plot) == expected, what="the theme's colours")
-    assert not book.errors
-
-
-@pytest.mark.parametrize("width", [1500, 1366, 1000, 740, 600])
-def test_no_label_of_a_curve_covers_another_one(
-    shared_page: Book, told: Callable[[str], Recording], width: int
-) -> None:
-    book = shared_page
-    with narrowed(book, width):
-        page = book.open_job(told("completed").id)
-        plot = page.locator(".dd-plot.dd-fitted").first
+def test_no_label_of_a_curve_covers_another_one(shared_page: Book, told: Callable[[str], Recording]) -> None:
+    page = shared_page.open_job(told("completed").id)
+    plot = page.locator(".dd-plot.dd-fitted").first
+    for _ in widths(shared_page, 1500, 1366, 1000, 740, 600):
         expect(plot.locator(".xtick text").first).to_be_visible()
         wait_for(
             lambda: plot.evaluate("(e) => Math.abs(e.querySelector('.main-svg').clientWidth - e.clientWidth) < 30"),
@@ -81,7 +55,6 @@ def test_no_label_of_a_curve_covers_another_one(
         assert {"step", "0"} < {text for text, _ in labels}
         covered = [(one, other) for (one, a), (other, b) in combinations(labels, 2) if _touch(a, b)]
         assert covered == []
-        book.picture(f"curve-{width}", page)
 
 
 def _touch(one: dict[str, float], other: dict[str, float]) -> bool:
@@ -126,16 +99,13 @@ def test_a_narrow_sidebar_cuts_no_count(shared_page: Book, told: Callable[[str],
         " return text.top >= box.bottom || text.right <= box.right + 1; }"
     )
     assert words
-    shared_page.picture(f"sidebar-{width}", bar.root)
 
 
-@pytest.mark.parametrize("width", [1000, 740, 600])
 def test_a_narrow_page_shows_the_job_s_name_and_no_metric_in_part(
-    shared_page: Book, told: Callable[[str], Recording], width: int
+    shared_page: Book, told: Callable[[str], Recording]
 ) -> None:
-    book = shared_page
-    with narrowed(book, width):
-        page = book.open_job(told("completed").id)
+    page = shared_page.open_job(told("completed").id)
+    for _ in widths(shared_page, 1000, 740, 600):
         title = page.locator(".dd-head .dd-title")
         expect(title).to_have_text("digits")
         tabs = page.locator(".dd-metrics")
@@ -162,4 +132,4 @@ def test_a_narrow_page_shows_the_job_s_name_and_no_metric_in_part(
         assert edge is not None
         assert below is not None
         assert below["y"] >= edge["y"] + edge["height"] - 1
-        book.picture(f"page-narrow-{width}", page)
+        page.get_by_role("button", name="Table").click()

@@ -50,7 +50,6 @@ def test_jobs_that_end_together_are_one_toast_that_goes_and_stays_in_the_bell(
     book.run_all()
     expect(toasts(book)).to_contain_text("three")
     assert toasts(book).count() < 3
-    book.picture("toast-of-several-jobs")
     expect(toasts(book)).to_have_count(0, timeout=15_000)  # 8 s after the last of the jobs
     expect(bell(book).filter(has_text="three")).to_contain_text("Completed")
 

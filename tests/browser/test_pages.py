@@ -44,7 +44,6 @@ def test_a_running_job_s_page_moves_and_is_restored_as_it_was_left(
     assert pages.misheard(book.page, f"#distdl-job-{story.id}") == []
     page.get_by_role("tab", name="Spec").click()
     expect(page.get_by_role("definition").filter(has_text="2 × 2 = 4 processes")).to_be_visible()
-    book.picture("page-running")
     book.layout_saved('"tab":"spec"')
     book.open_lab(reset=False)
     tab(book.page, "digits").click()
@@ -65,17 +64,6 @@ def test_the_lines_of_the_spec_have_the_numbers_of_the_traceback(shared_page: Bo
         expect(lines).to_have_text(["1%%distributed -p 2", "2batch = {}", "3batch['label']"])
 
 
-def test_the_tabs_are_reached_with_the_arrow_keys(shared_page: Book, told: Callable[[str], Recording]) -> None:
-    page = shared_page.open_job(told("completed").id)
-    page.get_by_role("tab", name="Overview").focus()
-    for name in ("Log", "Spec", "Captured names"):
-        shared_page.page.keyboard.press("ArrowRight")
-        expect(page.get_by_role("tab", name=name, exact=True)).to_be_focused()
-    expect(page.get_by_role("cell", name="ndarray 1797 × 64")).to_be_visible()
-    shared_page.page.keyboard.press("End")
-    expect(page.get_by_role("tabpanel")).to_contain_text("No files yet")
-
-
 def test_log_and_files_are_downloaded(shared_page: Book, told: Callable[[str], Recording]) -> None:
     story = told("completed")
     (story.folder.outputs / "final").mkdir(parents=True)
@@ -90,17 +78,6 @@ def test_log_and_files_are_downloaded(shared_page: Book, told: Callable[[str], R
     with shared_page.page.expect_download() as log:
         page.get_by_role("link", name="Download the log").click()
     assert "epoch 100" in re.sub(" +", " ", log.value.path().read_text())
-
-
-def test_a_failed_job_s_page_begins_with_the_rank_that_failed_first(
-    shared_page: Book, told: Callable[[str], Recording]
-) -> None:
-    page = shared_page.open_job(told("failed").id)
-    expect(page.get_by_role("alert")).to_contain_text("Rank 2 of 4 failed first")
-    expect(pages.hit_lines(page).first).to_contain_text('batch["label"]')
-    assert page.get_by_role("alert").bounding_box()["y"] < page.locator(".dd-plot").bounding_box()["y"]  # type: ignore[index]
-    expect(pages.curves(page).first).to_be_attached()
-    shared_page.picture("page-failed")
 
 
 def test_a_deleted_job_keeps_its_last_state_and_offers_nothing_more(
@@ -143,7 +120,6 @@ def test_jobs_are_compared_and_the_page_is_restored(shared_page: Book, told: Cal
     third.complete()
     page.get_by_role("tab", name="accuracy").click()
     expect(page.locator(".dd-plot")).to_have_attribute("aria-label", re.compile("^Curves of accuracy: "))
-    book.picture("page-compare")
     book.layout_saved(third.id)
     book.open_lab(reset=False)
     tab(book.page, "Compare 3 jobs").click()

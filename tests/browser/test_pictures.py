@@ -66,7 +66,6 @@ def test_a_picture_of_each_rank_is_seen_wherever_the_job_is(desk: Callable[..., 
     line = pages.lines(cell).filter(has_text=re.compile(r"^\[picture \d: 80×80\]$"))
     line.click()
     expect(cell.locator(".dd-log-whole img")).to_have_js_property("naturalWidth", 80)
-    book.picture("pictures-cell")
     book.run(2)
     assert shown(book.output(2)) == [80, 100]
     book.save()
@@ -86,4 +85,3 @@ def test_a_picture_of_each_rank_is_seen_wherever_the_job_is(desk: Callable[..., 
     book.open_desk(f"other-{book.name}")
     expect(book.output(1)).to_contain_text("Saved")
     assert shown(book.output(1)) == [80, 100]
-    book.picture("pictures-saved")

@@ -65,7 +65,4 @@ def test_steps_are_recorded_from_the_page(shared_page: Book, told: Callable[[str
         part.get_by_role("link", name="rank 2").click()
     assert json.loads(gzip.decompress(Path(download.value.path()).read_bytes())) == {"traceEvents": [2]}
     assert download.value.suggested_filename.endswith("-profile-1-rank-2.json.gz")
-    for dark in (False, True):
-        shared_page.theme(dark=dark)
-        shared_page.picture(f"profile-{'dark' if dark else 'light'}", page)
     assert not shared_page.errors

@@ -45,16 +45,14 @@ def lab(own_lab: Lab) -> Lab:
     return own_lab
 
 
-@pytest.mark.parametrize("dark", [False, True])
 def test_a_job_that_waits_says_for_whom_and_starts_elsewhere(
     lab: Lab,
     desk: Callable[..., Book],
     hosts_of: Callable[..., Hosts],  # noqa: F811
-    dark: bool,
 ) -> None:
     hosts = hosts_of(2)
     begin = BEGIN.format(options=hosts.options(), cores=cores())
-    book = desk(["%load_ext distdl_jupyter", begin, WAIT.format(cores=cores())], dark=dark, width=1440)
+    book = desk(["%load_ext distdl_jupyter", begin, WAIT.format(cores=cores())], width=1440)
     book.page.evaluate("window.jupyterapp.commands.execute('distdl:focus-sidebar')")
     book.run_all()
     panel = book.page.locator(".jp-OutputArea .dd-queue")
@@ -76,11 +74,6 @@ def test_a_job_that_waits_says_for_whom_and_starts_elsewhere(
     toast = book.page.locator(".Toastify__toast")
     expect(toast).to_contain_text("loss < 0.01")
     expect(panel.locator(".dd-queue-offer")).to_contain_text("lab has 2 idle nodes: the job would start there now")
-    panel.scroll_into_view_if_needed()
-    book.picture(f"queue-{'dark' if dark else 'light'}")
-    book.page.set_viewport_size({"width": 1366, "height": 768})
-    panel.scroll_into_view_if_needed()
-    book.picture(f"queue-1366-{'dark' if dark else 'light'}")
     panel.get_by_role("button", name="Run elsewhere: lab").click()
     page = book.page.locator(".dd-document").last
     expect(page.locator(".dd-title").first).to_contain_text("vit-tiny")
@@ -90,5 +83,4 @@ def test_a_job_that_waits_says_for_whom_and_starts_elsewhere(
     expect(page.locator(".dd-pill").first).to_have_text("Completed")
     expect(book.page.locator(".jp-Notification-Status")).to_contain_text("2")  # no toast: its page is on the screen
     expect(slots.locator(".dd-cluster-summary")).to_have_text("idle")
-    book.picture(f"queue-moved-{'dark' if dark else 'light'}")
     assert not book.errors

@@ -77,7 +77,6 @@ def test_a_prompt_on_every_rank_outlives_its_kernel(desk: Callable[..., Book]) -
     book.page.evaluate("() => { void window.jupyterapp.commands.execute('notebook:run-cell'); }")
     expect(output(book, 3)).to_contain_text("second 1", timeout=TIMEOUT * 1000)
     expect(output(book, 3).locator(".dd-rankcell")).to_have_count(1)
-    book.picture("ranks-live")
     book.page.get_by_title("Interrupt the kernel").click()
     expect(output(book, 3)).to_contain_text("Interrupted on ranks 0-2.", timeout=TIMEOUT * 1000)
     expect(output(book, 3)).to_contain_text("The cell was interrupted. The ranks are idle")
@@ -88,7 +87,6 @@ def test_a_prompt_on_every_rank_outlives_its_kernel(desk: Callable[..., Book]) -
     expect(failed).to_contain_text("Rank 1 of 3 failed first: KeyError: 'label'")
     expect(failed.locator("div", has_text="➜").last).to_contain_text("{'image': 1}['label']")
     expect(output(book, 4)).to_contain_text("CellFailed: Rank 1 of 3 failed first")
-    book.picture("ranks-failure")
 
     book.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
     book.kernel_idle()
@@ -105,7 +103,6 @@ def test_a_prompt_on_every_rank_outlives_its_kernel(desk: Callable[..., Book]) -
     expect(row).to_contain_text("waits for a cell")
     page = book.open_job(folder.id)
     expect(page.locator(".dd-log .dd-text", has_text="rank 2 of 3")).to_be_visible()
-    book.picture("ranks-job-page")
     book.page.evaluate("(name) => window.jupyterapp.commands.execute('docmanager:open', {path: name})", book.name)
     book.kernel_idle()
     book.run(7)

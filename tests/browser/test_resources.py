@@ -63,9 +63,6 @@ def test_the_job_page_shows_each_rank_and_names_the_one_that_runs_out_of_memory(
     expect(strips.nth(1).locator(".dd-stripcursor")).to_be_visible()
     expect(strips.nth(1).locator(".dd-stripvalue")).not_to_contain_text("rank 3: 14")
     page.locator(".dd-resources").scroll_into_view_if_needed()
-    for dark in (False, True):
-        shared_page.theme(dark=dark)
-        shared_page.picture(f"resources-page-{'dark' if dark else 'light'}", page)
     assert not shared_page.errors
 
 
@@ -99,7 +96,4 @@ def test_the_job_page_names_the_rank_that_the_others_wait_for(
     )
     expect(part.locator(".dd-role.dd-odd")).to_have_text("waits for its data 22 ms")
     expect(part).to_contain_text("44 ms per step if rank 3 had its data")
-    for dark in (False, True):
-        shared_page.theme(dark=dark)
-        shared_page.picture(f"step-time-{'dark' if dark else 'light'}", page)
     assert not shared_page.errors

@@ -47,7 +47,6 @@ def test_the_button_opens_the_form_and_submit_runs_the_cell_on_two_processes(not
     form.get_by_label("Name", exact=True).fill("arange")
     form.get_by_label("Name", exact=True).press("Enter")
     expect(form.locator("footer")).to_contain_text("--name arange")
-    book.picture("run-distributed")
     form.get_by_role("button", name="Submit").click()
     expect(form).to_have_count(0)
     assert source(book, 1) == f"%%distributed -N 1 -p 2 -b horovod-gloo --name arange -o job\n{TRAIN}"
@@ -188,11 +187,8 @@ for step in range(10):
 """
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_new_job_shows_its_warnings_beside_submit_and_no_row_below_it(
-    lab: Lab, desk: Callable[..., Book], dark: bool
-) -> None:
-    book = desk(["1"], width=1366, height=768, scale=1, dark=dark)
+def test_new_job_shows_its_warnings_beside_submit_and_no_row_below_it(lab: Lab, desk: Callable[..., Book]) -> None:
+    book = desk(["1"], width=1366, height=768, scale=1)
     book.command("distdl:new-job", draft={"code": WARNINGS, "kernel": "", "path": ""})
     form = pages.form(book.page)
     form.get_by_role("button", name="More processes").click()
@@ -212,4 +208,3 @@ def test_new_job_shows_its_warnings_beside_submit_and_no_row_below_it(
         one.evaluate("(it) => it.getBoundingClientRect().bottom") for one in (page, form.locator(".dd-form-end"))
     )
     assert edge - bar <= 2  # pixels: nothing shows between the bar of Submit and the edge of the page
-    book.picture(f"new-job-{'dark' if dark else 'light'}")

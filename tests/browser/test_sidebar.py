@@ -76,7 +76,6 @@ def test_before_the_first_job_it_says_how_to_begin(bar: Sidebar, shared_page: Bo
     expect(bar.root.get_by_role("button", name="New job").last).to_be_focused()
     expect(bar.root.get_by_role("grid")).to_be_hidden()
     bar.widen(380)
-    shared_page.picture("sidebar-empty", bar.root)
     bar.root.get_by_role("button", name="Open quickstart").click()
     expect(bar.page.locator(".jp-Notebook .jp-Cell").first).to_be_visible()
     expect(bar.page.locator(".jp-Notebook")).to_contain_text("%%distributed")

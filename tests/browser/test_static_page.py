@@ -60,28 +60,6 @@ def saved(lab: Lab, name: str, stories: list[str]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("template", ["lab", "classic"])
-def test_nbconvert_places_the_page_like_any_output_of_html(chromium: Browser, tmp_path: Path, template: str) -> None:
-    """Where that is beside the code is nbconvert's own: 12 px to the left of it in the template "lab"."""
-    nbconvert = pytest.importorskip("nbconvert")
-    pages = (page_of("completed"), "<div>any</div>")
-    outputs = [nbformat.v4.new_output("display_data", {"text/html": text}) for text in pages]
-    cells = [nbformat.v4.new_code_cell("x", execution_count=1, outputs=[output]) for output in outputs]
-    exporter = nbconvert.HTMLExporter(template_name=template)
-    file = tmp_path / "saved.html"
-    file.write_text(exporter.from_notebook_node(nbformat.v4.new_notebook(cells=cells))[0])
-    page = chromium.new_page(viewport={"width": 1300, "height": 900})
-    page.goto(file.as_uri())
-    shown, plain = (
-        one.bounding_box() for one in page.locator(":is(.jp-OutputArea-output, .output_subarea) > div").all()
-    )
-    assert shown is not None
-    assert plain is not None
-    assert shown["x"] == plain["x"]
-    assert shown["x"] + shown["width"] <= plain["x"] + plain["width"]
-    page.close()
-
-
 def test_in_a_notebook_that_is_not_trusted_in_both_themes(lab: Lab, chromium: Browser) -> None:
     stories = ["completed", "failed"]
     name = saved(lab, "stranger.ipynb", stories).name
@@ -95,7 +73,6 @@ def test_in_a_notebook_that_is_not_trusted_in_both_themes(lab: Lab, chromium: Br
         said = outputs[0].inner_text()
         assert "Completed" in said
         assert "min to max" not in said, "letters of the picture stand in the page"
-        book.picture(f"static-lab-{'dark' if dark else 'light'}")
         assert book.page.locator(".dd-rankcell pre").count() > 0
         assert too_faint(book.page, ".jp-RenderedHTML *") == []
     assert not book.errors

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import nbformat
 import pytest
 from nbformat import v4
-from playwright.sync_api import TimeoutError as NothingRan
 
 from tests.browser.conftest import Book
 
@@ -19,10 +18,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 #: Milliseconds after the kernel is there in which what is saved would have run.
 TIMEOUT = 5_000
 ESM = "window.distdlRan = true; export default { initialize() {}, render() {} };"
-
-
-class CodeRanError(AssertionError):
-    """Code of the notebook ran."""
 
 
 def widget_state(esm: str) -> dict[str, object]:
@@ -47,8 +42,5 @@ def test_the_saved_widgets_of_an_untrusted_notebook_run_no_code(desk: Callable[.
     book.kernel_idle()
     page = book.page
     assert page.evaluate("() => window.jupyterapp.shell.currentWidget.content.model.cells.get(0).trusted") is False
-    try:
-        page.wait_for_function("() => window.distdlRan === true", timeout=TIMEOUT)
-    except NothingRan:
-        return
-    raise CodeRanError("The notebook is not trusted, nothing was clicked, and its code ran.")
+    page.wait_for_timeout(TIMEOUT)
+    assert page.evaluate("() => window.distdlRan") is None, "nothing was clicked"
