@@ -132,15 +132,6 @@ def test_what_cannot_be_carried_over_is_refused(call, code):
     assert refused.value.code == code
 
 
-@pytest.mark.parametrize(
-    ("np", "hosts", "nodes"), [(2, "a:1,b:1", 2), (2, "a:2,b:2", 1), (4, "a:2,b:2,c:2", 2), (3, "localhost:4", None)]
-)
-def test_the_slots_of_hosts_are_filled_in_order(np, hosts, nodes):
-    options = horovod._on_hosts(np, {"hosts": hosts})
-    assert options.get("node_count") == nodes
-    assert options.get("np", options.get("process_count_per_node")) == np
-
-
 def test_a_script_takes_no_keyword_arguments():
     with pytest.raises(TypeError, match="no keyword arguments"):
         pyspark.TorchDistributor().run("train.py", epochs=3)

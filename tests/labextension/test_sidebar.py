@@ -136,14 +136,6 @@ def test_the_figure_is_the_metric_or_the_time_that_it_runs_or_waits(node, change
     assert node(f"ui.figure(given, {NOW})", row(**changes)) == {"value": value, "label": label}
 
 
-def test_a_screen_reader_hears_name_state_line_and_value(node):
-    said = node(
-        f"ui.spoken(given, ui.secondLine(given, {NOW}, {NOW}, false))",
-        row(done=62, total=100, metric="loss", value=0.114),
-    )
-    assert said == "digits k3f9, Running, lab-3, 2 × 2, 62 %, loss 0.114"
-
-
 def test_every_word_of_a_search_must_be_found(node):
     matches = "given[1].every ? ui.matches(given[0], given[1]) : null"
     for words, found in (
@@ -245,22 +237,6 @@ def test_a_cluster_says_how_much_of_it_is_up(node):
     assert told([node_of("busy"), node_of("idle"), node_of("down")]) == "2 of 3 nodes, 4 of 6 GPUs"
     assert told([node_of("down", 0)]) == "0 of 1 node"
     assert told([node_of("idle", 4)] * 2, machines={"max_nodes": 4}) == "2 of 4 nodes up, 8 GPUs"
-
-
-@pytest.mark.parametrize(
-    ("schema", "kind"),
-    [
-        ({"type": "boolean"}, "flag"),
-        ({"type": "integer"}, "integer"),
-        ({"anyOf": [{"type": "number"}, {"type": "null"}]}, "number"),
-        ({"type": ["string", "null"]}, "text"),
-        ({"enum": ["a", "b"]}, "choice"),
-        ({"type": "array", "items": {"type": "string"}}, "list"),
-        ({"type": "object"}, "pairs"),
-    ],
-)
-def test_an_option_is_asked_for_as_its_schema_says(node, schema, kind):
-    assert node("ui.kindOf(given)", schema) == kind
 
 
 def test_what_is_typed_becomes_a_value_or_a_sentence(node):
