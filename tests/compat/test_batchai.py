@@ -61,14 +61,15 @@ def folder(tmp_path):
     return tmp_path
 
 
-def submit(folder, **options):
+def test_a_job_of_the_reference_architecture_runs(folder):
     with pytest.warns(UserWarning, match=r"Not carried over from job\.json: containerSettings, stdOutErrPathPrefix\."):
-        return batchai.submit(folder / "job.json", mounts={"nfs": str(folder / "files")}, **options)
-
-
-def check(job, folder):
+        job = batchai.submit(folder / "job.json", mounts={"nfs": str(folder / "files")}, name="again",
+                             environment_variables={"MORE": "yes"}).wait(180)  # fmt: skip
     assert job.state is State.COMPLETED, job.view().reason
-    assert (job.spec.node_count, job.spec.distributed_backend) == (2, "horovod-gloo")
+    assert (job.name, job.spec.node_count, job.spec.distributed_backend) == ("again", 2, "horovod-gloo")
+    assert job.spec.environment_variables == {
+        "I_MPI_FABRICS": "dapl", "NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "1", "MORE": "yes",
+    }  # fmt: skip
     for rank in range(2):
         values = json.loads((job.folder.outputs / "Models" / f"rank-{rank}.json").read_text())
         assert values.pop("list").endswith("outputs/Models/list.txt")
@@ -77,15 +78,6 @@ def check(job, folder):
             "same": str((folder / "files" / "digits" / "numbers.txt").resolve()), "threads": "1",
             "script": str(folder / "scripts"), "work": str(folder),
         }  # fmt: skip
-
-
-def test_a_job_of_the_reference_architecture_runs(folder):
-    job = submit(folder, name="again", environment_variables={"MORE": "yes"}).wait(180)
-    check(job, folder)
-    assert job.name == "again"
-    assert job.spec.environment_variables == {
-        "I_MPI_FABRICS": "dapl", "NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "1", "MORE": "yes",
-    }  # fmt: skip
 
 
 TORCH = """
