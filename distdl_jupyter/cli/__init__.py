@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -72,12 +73,12 @@ def _add_setup(commands: Any) -> None:
         "The template process keeps the imports of earlier jobs loaded, so that jobs on this machine start faster. "
         "Without an action, show its state."
     )
-    command = add_command(commands, "warm", _warm, text, more=more)
+    command = add_command(commands, "warm", _warm, text, more=more, reads=True)
     actions = "start waits until the template is ready; off also stops it"
     command.add_argument("action", nargs="?", choices=["start", "stop", "on", "off"], help=actions)
     command.add_argument("--idle-minutes", type=float, metavar="M", help="how long an unused template keeps running")
 
-    add_command(commands, "doctor", _doctor, "check the installation and suggest fixes")
+    add_command(commands, "doctor", _doctor, "check the installation and suggest fixes", reads=True)
 
     command = add_command(commands, "install", _install, "build and install backends that pip cannot install")
     command.add_argument("what", choices=["horovod"], help="backend to install")
@@ -106,8 +107,8 @@ def _warm(chosen: argparse.Namespace) -> Reply:
             start.make(files)
         if start.wait_until_ready(files) is None:
             failed = f"The template did not start. See the log: {files.log}"
-            return Reply(text="\n".join([failed, *report.lines()]), code=1)
-    return Reply(text="\n".join(report.lines()))
+            return Reply(report.state(), "\n".join([failed, *report.lines()]), code=1)
+    return Reply(report.state(), "\n".join(report.lines()))
 
 
 def _doctor(_: argparse.Namespace) -> Reply:
@@ -115,7 +116,10 @@ def _doctor(_: argparse.Namespace) -> Reply:
     from distdl_jupyter.views import azure as azure_view
     from distdl_jupyter.warm import report
 
-    return Reply(code=doctor.main(lambda: [*azure_view.doctor_rows(), *report.rows()]))
+    rows = [*doctor.diagnose_with_progress(), *azure_view.doctor_rows(), *report.rows()]
+    wants_plain_text = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    text = doctor.render(rows, colour=sys.stdout.isatty() and not wants_plain_text)
+    return Reply(rows, text, code=0 if doctor.works(rows) else 1)
 
 
 def _install(chosen: argparse.Namespace) -> Reply:

@@ -96,7 +96,8 @@ def print_reply(reply: Reply, chosen: argparse.Namespace) -> None:
     """Print a reply as a terminal shows it, or as the JSON or CSV that was asked for."""
     value = reply.value
     if getattr(chosen, "json", False):
-        print(json.dumps(_data(value), indent=1))
+        if value is not None:
+            print(json.dumps(_data(value), indent=1))
     elif getattr(chosen, "csv", False):
         frame = value.table if hasattr(value, "table") else value.to_pandas()
         frame.to_csv(sys.stdout, index=False)

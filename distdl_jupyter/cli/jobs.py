@@ -16,6 +16,7 @@ from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.form import arguments
 from distdl_jupyter.form.arguments import add_id, add_needed_id
 from distdl_jupyter.node.resources import SECONDS
+from distdl_jupyter.views.wire import encode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +49,7 @@ def add_to(commands: Any) -> None:
         "--tail", type=int, metavar="N", help="only the last N lines (0: all); with -f, also the lines that follow"
     )
     command.add_argument("--time", **_SWITCH, help="prefix each line with its time")
+    command.add_argument("--json", **_SWITCH, help="print each line as a JSON object")
     command.add_argument(
         "--raw",
         **_SWITCH,
@@ -110,7 +112,7 @@ def add_to(commands: Any) -> None:
     command.add_argument("--code", **_SWITCH, help="print the Python code that loads the newest checkpoint")
 
     text = "send the data of a running or ended job to experiment trackers"
-    command = add_command(commands, "track", _track, text)
+    command = add_command(commands, "track", _track, text, reads=True)
     add_needed_id(command)
     trackers = "mlflow, tensorboard, wandb, or several separated by commas (default: the job's own trackers)"
     command.add_argument("--with", dest="trackers", default="", metavar="NAME", help=trackers)
@@ -135,7 +137,7 @@ def add_to(commands: Any) -> None:
     command.add_argument("--move", nargs=2, metavar=("CLUSTER", "ID"), help="start this job on another cluster")
 
     text = "show or change where messages about jobs are sent through Apprise"
-    command = add_command(commands, "notify", _notify, text)
+    command = add_command(commands, "notify", _notify, text, reads=True)
     where = command.add_mutually_exclusive_group()
     address = (
         "read the address from the terminal without echo, or from standard input; it is a secret, so it cannot be an "
@@ -179,7 +181,8 @@ def _logs(chosen: argparse.Namespace) -> None:
             flush=True,
         )
     for line in job.logs(chosen.rank, follow=chosen.follow, tail=chosen.tail or None):
-        print(prefix(line, many=many, timed=chosen.time) + line.text, flush=chosen.follow)
+        text = encode(line).decode() if chosen.json else prefix(line, many=many, timed=chosen.time) + line.text
+        print(text, flush=chosen.follow)
 
 
 def _line_count(view: Any, rank: int | None) -> int:
@@ -323,14 +326,12 @@ def _queue(chosen: argparse.Namespace) -> Any:
     return job_queue.queue()
 
 
-def _notify(chosen: argparse.Namespace) -> None:
+def _notify(chosen: argparse.Namespace) -> Reply:
     from distdl_jupyter.tracking.messages import notifications
 
     address = "" if chosen.off else _ask_address() if chosen.set else None
     known = notifications(address, chosen.kinds, test=chosen.test)
-    print(f"Messages are sent to {known}.")
-    if chosen.test:
-        print("Test message sent.")
+    return Reply(known, f"Messages are sent to {known}.", ("Test message sent.",) if chosen.test else ())
 
 
 def _ask_address() -> str:

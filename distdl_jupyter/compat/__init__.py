@@ -32,9 +32,9 @@ def run(what: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[str
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is not None and hasattr(shell, "kernel"):
-        from distdl_jupyter import widgets
+        from distdl_jupyter.jobs import output
 
-        widgets.show(job)
+        output.show(job)
     try:
         job.wait()
     except KeyboardInterrupt as interrupt:

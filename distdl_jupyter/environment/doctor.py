@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,16 +95,14 @@ def render(rows: Sequence[Row], *, colour: bool = False) -> str:
     return "\n".join(lines)
 
 
-def main(more: Callable[[], Sequence[Row]]) -> int:
-    """Print the table for this environment, with the rows of ``more`` below; 0 when nothing in it failed."""
+def diagnose_with_progress() -> list[Row]:
+    """Return the rows of ``diagnose``, and say on a terminal that it takes a few seconds."""
     progress = ConsoleProgress()
     if sys.stderr.isatty():
         progress("checking the environment; importing torch takes a few seconds")
-    rows = [*diagnose(), *more()]
+    rows = diagnose()
     progress.end()
-    wants_plain_text = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    sys.stdout.write(render(rows, colour=sys.stdout.isatty() and not wants_plain_text) + "\n")
-    return 0 if works(rows) else 1
+    return rows
 
 
 def _python(version: str) -> Row:

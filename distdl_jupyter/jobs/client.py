@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
 import threading
 import time
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
@@ -476,8 +475,10 @@ class Job:
         return f"<Job {self.id} {self.name!r} {of.state}, {processes}>"
 
     def _ipython_display_(self) -> None:
-        # By name: the widgets are a layer above. A method needs no %load_ext in a restarted kernel.
-        importlib.import_module("distdl_jupyter.widgets").show(self)
+        # A method needs no %load_ext in a restarted kernel.
+        from distdl_jupyter.jobs.output import show
+
+        show(self)
 
 
 class Jobs(list[Job]):

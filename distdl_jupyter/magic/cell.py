@@ -149,9 +149,9 @@ def _line_below_magic(raw: str, cell: str) -> int | None:
 
 def _show(job: Job, *, with_panel: bool) -> None:
     if with_panel:
-        from distdl_jupyter import widgets
+        from distdl_jupyter.jobs import output
 
-        widgets.show(job)
+        output.show(job)
         return
     spec = job.spec
     for line in findings(spec.findings):

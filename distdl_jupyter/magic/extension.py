@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -14,12 +15,10 @@ from distdl_jupyter.magic.ranks_magic import RanksMagic
 from distdl_jupyter.magic.session import Session
 
 _NAMES = ("distributed", "distdl")
+#: The target of the comms that pages open.
+TARGET = "distdl-jupyter"
+#: What the magics of each shell remember; loading them again forgets nothing.
 _SESSIONS: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
-
-
-def session_of(ip: Any) -> Session:
-    """Return what the magics of this shell remember; loading them again forgets nothing."""
-    return _SESSIONS.setdefault(ip, Session(ip))
 
 
 def load(ip: Any) -> None:
@@ -29,7 +28,7 @@ def load(ip: Any) -> None:
 
     When another extension owns ``%%distributed`` it keeps it, and one line says so.
     """
-    session = session_of(ip)
+    session = _SESSIONS.setdefault(ip, Session(ip))
     cells = CellMagics(session)
     foreign = owner(ip)
     for name in _NAMES if foreign is None else _NAMES[1:]:
@@ -42,6 +41,18 @@ def load(ip: Any) -> None:
     for name, function in lines.items():
         ip.register_magic_function(function, "line", name)
     _show_help_without_body(ip, (*(_NAMES if foreign is None else _NAMES[1:]), "ranks", "sweep"))
+    if hasattr(ip, "kernel"):
+        from comm import get_comm_manager
+
+        get_comm_manager().register_target(TARGET, functools.partial(_answer, session))
+
+
+def _answer(session: Session, comm: Any, opening: dict[str, Any]) -> None:
+    """Answer the request with which a page opened a comm."""
+    from distdl_jupyter.magic import frontend_api  # few notebooks open a form
+    from distdl_jupyter.views import wire
+
+    comm.close(data=wire.answer(frontend_api.calls(session), opening["content"]["data"]))
 
 
 class HelpWithoutBody:

@@ -10,16 +10,18 @@ import math
 import os
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
 from distdl_jupyter.core.aliases import unknown
-from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Request")
+#: What a page may ask a kernel for, by name; ``given`` has the arguments.
+Calls = Mapping[str, Callable[..., object]]
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -142,3 +144,26 @@ def _expected(form: type[Request], name: str, reason: str) -> str:
         high = f" to {rules['maximum']:,}" if "maximum" in rules else ""
         return f"a number from {rules['minimum']:,}{high}"
     return " or ".join(_TYPES[name] for name in expected[1].split(" | "))
+
+
+def answer(calls: Calls, message: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry out what a page asks for (``ask``, with ``given`` as arguments); return ``value`` or ``error``.
+
+    Never raises: the page waits, and a plug-in of another package may raise anything.
+    """
+    name = str(message.get("ask"))
+    if name not in calls:
+        unknown = DistDLError(
+            f"Unknown request {name}.",
+            code="kernel-call-unknown",
+            hint="Reload the page.",
+        )
+        return {"error": unknown.to_json()}
+    try:
+        return {"value": to_json(calls[name](**dict(message.get("given") or {})))}
+    except DistDLError as error:
+        return {"error": error.to_json()}
+    except Exception as error:  # noqa: BLE001
+        return {
+            "error": {"message": f"{type(error).__name__}: {error}", "hint": "", "field": "", "code": "internal-error"}
+        }

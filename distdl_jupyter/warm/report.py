@@ -32,6 +32,18 @@ def lines() -> list[str]:
     return [first, *_template(files, off), *_unforkable(files), *_last_cold(files)]
 
 
+def state() -> dict[str, Any]:
+    """Return the same facts as values: what switched warm starts off ("" for nothing), the template, the cold start."""
+    files = template_files.of()
+    return {
+        "switched_off": template_files.switched_off(),
+        "idle_minutes": template_files.read_settings().idle_minutes,
+        "template": start.status(files),
+        "being_made": start.is_being_made(files),
+        "last_cold": start.last_cold(files),
+    }
+
+
 def _template(files: TemplateFiles, off: str) -> list[str]:
     status = start.status(files)
     if status is not None:

@@ -1,4 +1,4 @@
-"""What a notebook shows: a job's live panel, the form that starts one, the output that stays, the sign-in to Azure."""
+"""The widgets: a job's live panel, the form that starts one, the sign-in to Azure, the output of cells on ranks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distdl_jupyter.widgets.azure import azure_sign_in
-    from distdl_jupyter.widgets.job import panel, show
+    from distdl_jupyter.widgets.job import panel
     from distdl_jupyter.widgets.launch import launcher
 
-__all__ = ["azure_sign_in", "launcher", "panel", "show"]
+__all__ = ["azure_sign_in", "launcher", "panel"]
 
-_HOMES = {"azure_sign_in": "azure", "launcher": "launch", "panel": "job", "show": "job"}
+_HOMES = {"azure_sign_in": "azure", "launcher": "launch", "panel": "job"}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.jobs.output import has_extension
 from distdl_jupyter.views import azure
-from distdl_jupyter.widgets.widget import PageWidget, has_extension
+from distdl_jupyter.widgets.widget import PageWidget
 
 if TYPE_CHECKING:
-    from distdl_jupyter.widgets.widget import Calls
+    from distdl_jupyter.views.wire import Calls
 
 
 class AzurePanel(PageWidget):

@@ -19,13 +19,14 @@ from distdl_jupyter.form.cell import read_defaults
 from distdl_jupyter.form.schema import FormRequest, FormState, Variable
 from distdl_jupyter.form.state import Form, plan_of, state, submit_options, variables_of
 from distdl_jupyter.form.target import Target
+from distdl_jupyter.jobs.output import has_extension
 from distdl_jupyter.views import wire
-from distdl_jupyter.widgets.widget import PageWidget, has_extension, shared_width
+from distdl_jupyter.widgets.widget import PageWidget, shared_width
 
 if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.studies.sweeps import Sweep
-    from distdl_jupyter.widgets.widget import Calls
+    from distdl_jupyter.views.wire import Calls
 
 
 #: Shown where the extension cannot draw the form.

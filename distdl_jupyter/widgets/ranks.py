@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from distdl_jupyter.core import humanize
+from distdl_jupyter.jobs.output import publish
 from distdl_jupyter.ranks import html as saved
 from distdl_jupyter.ranks.answer import Error, Failures, failures, named, spans
 from distdl_jupyter.ranks.view import Fold, text
@@ -31,13 +32,6 @@ _SILENT = 1.0
 Publish = Callable[[dict[str, Any], str, bool], None]
 #: Forms of a value by MIME type, always with text/plain.
 Forms = Mapping[str, str]
-
-
-def publish(bundle: dict[str, Any], display_id: str, update: bool) -> None:  # noqa: FBT001 - as IPython's function
-    """Display an output of the running cell, or update it."""
-    from IPython.display import publish_display_data
-
-    publish_display_data(bundle, transient={"display_id": display_id}, update=update)  # type: ignore[no-untyped-call]
 
 
 class CellOutput:

@@ -6,19 +6,15 @@ notebook saves of a widget is ever run. Other front ends have no such extension 
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 
-from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.views.wire import to_json
+from distdl_jupyter.jobs.output import has_extension
+from distdl_jupyter.views.wire import answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    #: What a page may ask for, by name; ``given`` has the arguments.
-    Calls = Mapping[str, Callable[..., object]]
+    from distdl_jupyter.views.wire import Calls
 
 _MODULE = "distdl-jupyter"
 
@@ -49,45 +45,6 @@ class PageWidget(ipywidgets.HTML):  # type: ignore[misc]
 def shared_width() -> ipywidgets.Layout:
     """Return a layout with which widgets share the width of an ``HBox``."""
     return ipywidgets.Layout(flex="1 1 0%", min_width="0")
-
-
-def answer(calls: Calls, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out what a page asks for (``ask``, with ``given`` as arguments); return ``value`` or ``error``.
-
-    Never raises: the page waits, and a plug-in of another package may raise anything.
-    """
-    name = str(message.get("ask"))
-    if name not in calls:
-        unknown = DistDLError(
-            f"Unknown request {name}.",
-            code="kernel-call-unknown",
-            hint="Reload the page.",
-        )
-        return {"error": unknown.to_json()}
-    try:
-        return {"value": to_json(calls[name](**dict(message.get("given") or {})))}
-    except DistDLError as error:
-        return {"error": error.to_json()}
-    except Exception as error:  # noqa: BLE001
-        return {
-            "error": {"message": f"{type(error).__name__}: {error}", "hint": "", "field": "", "code": "internal-error"}
-        }
-
-
-def has_extension() -> bool:
-    """Return whether the front end of the running cell may have extensions of JupyterLab."""
-    return "google.colab" not in sys.modules and not cell_id().startswith("vscode-")
-
-
-def cell_id() -> str:
-    """Return what the front end calls the running cell; "" outside notebooks."""
-    try:
-        from IPython.core.getipython import get_ipython
-
-        parent: Any = get_ipython().get_parent()  # type: ignore[union-attr]
-    except (ImportError, AttributeError, LookupError):
-        return ""
-    return str(((parent or {}).get("metadata") or {}).get("cellId") or "")
 
 
 def reachable(widget: ipywidgets.Widget) -> None:

@@ -30,7 +30,7 @@ def train(steps=100000):
 """
 START = """
 from distdl_jupyter import submit, panel, attach
-from distdl_jupyter.widgets import show
+from distdl_jupyter.jobs.output import show
 job = submit(train, name="digits", process_count_per_node=2, distributed_backend="torch")
 """
 BUSY = """

@@ -219,8 +219,11 @@ def test_without_an_id_the_newest_job_is_read_and_none_is_stopped(script):
 def test_every_command_that_reads_prints_json(script):
     distdl("submit", "-f", script)
     of_job = ("show", "time", "resources", "environment", "checkpoints")
-    for words in (*of_job, "queue", "prune --keep 5 --dry-run", "clusters", "clusters check local", "vm-sizes T4"):
+    of_user = ("queue", "prune --keep 5 --dry-run", "clusters", "clusters check local", "vm-sizes T4", "warm", "notify")
+    for words in (*of_job, *of_user):
         assert json.loads(distdl(*words.split(), "--json").stdout) is not None, words
+    (first, *_) = distdl("logs", "--json").stdout.splitlines()
+    assert json.loads(first).keys() == {"rank", "stream", "time", "text"}
     assert distdl("time", "--csv").stdout.startswith("rank,attempt,step,")
 
 

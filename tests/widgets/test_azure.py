@@ -5,8 +5,8 @@ import pytest
 from distdl_jupyter.azure import settings
 from distdl_jupyter.magic import topics
 from distdl_jupyter.views.azure import CALLS
+from distdl_jupyter.views.wire import answer
 from distdl_jupyter.widgets.azure import AzurePanel, azure_sign_in
-from distdl_jupyter.widgets.widget import answer
 from tests.standin.login import CLIENT
 
 

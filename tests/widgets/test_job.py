@@ -7,7 +7,7 @@ import pytest
 
 from distdl_jupyter import attach, panel
 from distdl_jupyter.core.series import SeriesBook
-from distdl_jupyter.widgets import widget
+from distdl_jupyter.jobs import output
 from tests.conftest import wait_for
 from tests.widgets import recorded
 
@@ -36,7 +36,7 @@ def shown():
 @pytest.fixture
 def vscode(monkeypatch):
     """A front end without extensions of JupyterLab."""
-    monkeypatch.setattr(widget, "cell_id", lambda: "vscode-notebook-cell:/home/ada/digits.ipynb#W0")
+    monkeypatch.setattr(output, "cell_id", lambda: "vscode-notebook-cell:/home/ada/digits.ipynb#W0")
 
 
 def test_traits_have_the_state_of_the_job_and_can_be_observed(tell, shown):

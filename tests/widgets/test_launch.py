@@ -9,8 +9,9 @@ import pytest
 
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.jobs import output
+from distdl_jupyter.views.wire import answer
 from distdl_jupyter.views.sweep import SWEEP_MIME
-from distdl_jupyter.widgets import widget
 from distdl_jupyter.widgets.job import JobPanel
 from distdl_jupyter.widgets.launch import Launcher, launcher
 from tests.client import swept
@@ -118,15 +119,13 @@ def test_a_named_cluster_is_offered_and_one_that_cannot_be_used_says_why(
 
 def test_a_request_is_always_answered() -> None:
     calls = {"divide": lambda by: 1 / by}
-    assert widget.answer(calls, {"ask": "dance"})["error"]["hint"] == "Reload the page."
-    assert widget.answer(calls, {"ask": "divide", "given": {"by": 0}})["error"]["message"].startswith(
-        "ZeroDivisionError"
-    )
-    assert "TypeError" in widget.answer(calls, {"ask": "divide"})["error"]["message"]
+    assert answer(calls, {"ask": "dance"})["error"]["hint"] == "Reload the page."
+    assert answer(calls, {"ask": "divide", "given": {"by": 0}})["error"]["message"].startswith("ZeroDivisionError")
+    assert "TypeError" in answer(calls, {"ask": "divide"})["error"]["message"]
 
 
 def test_other_front_ends_show_the_call_that_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(widget, "cell_id", lambda: "vscode-notebook-cell:/home/ada/digits.ipynb#W0")
+    monkeypatch.setattr(output, "cell_id", lambda: "vscode-notebook-cell:/home/ada/digits.ipynb#W0")
     form = opened().form
     assert form._view_name == "HTMLView"
     assert "submit(alone, process_count_per_node=2)" in form.value

@@ -6,8 +6,8 @@ from nbclient import NotebookClient
 
 from distdl_jupyter import attach
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.widgets import job as job_output
-from distdl_jupyter.widgets.job import JobOutput
+from distdl_jupyter.jobs import output as job_output
+from distdl_jupyter.jobs.output import JobOutput
 from tests.conftest import wait_for
 from tests.widgets import recorded
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)
 
 TRAIN = """
 from distdl_jupyter import submit
-from distdl_jupyter.widgets import show
+from distdl_jupyter.jobs.output import show
 
 def train(bad=False):
     from distdl_jupyter import log

@@ -4,8 +4,8 @@ import base64
 
 import pytest
 
+from distdl_jupyter.jobs.output import forms
 from distdl_jupyter.jobs.reader import PageReader
-from distdl_jupyter.widgets.job import forms
 from tests.html.test_job import ATTRIBUTES, TAGS, Reader
 from tests.widgets import recorded
 from tests.worker.test_pictures import jpeg, png

@@ -1,56 +1,57 @@
 /**
  * Who works the launch form out: the notebook's kernel, which knows its names, or the server.
  *
- * A kernel that is free is asked in its own Python by a silent request, so that backends, GPUs and captured names are
- * those of the environment in which the cell will run. The server answers for a kernel that is busy or not started.
+ * A kernel that is free is asked over a comm, so that backends, GPUs and captured names are those of the environment in
+ * which the cell will run. The server answers for a kernel that is busy or not started.
  */
 import type { Kernel } from '@jupyterlab/services';
-import { ServerConnection } from '@jupyterlab/services';
+import { KernelMessage, ServerConnection } from '@jupyterlab/services';
 import { URLExt } from '@jupyterlab/coreutils';
+import { UUID, type JSONObject } from '@lumino/coreutils';
 import type { FormRequest, FormState } from '../form/state';
 import { Refusal } from '../ui/refusal';
 import { __ } from '../ui/trans';
+import { valueOf, type Answer } from '../widgets/kernel';
 
-const PAGE = "__import__('distdl_jupyter.magic.frontend_api', fromlist=['page'])";
+/** The target that the extension of the kernel registers (`magic/extension.py`). */
+const TARGET = 'distdl-jupyter';
+/** Loads that extension; loading it again changes nothing. */
+const LOAD = "get_ipython().extension_manager.load_extension('distdl_jupyter')";
 /** A kernel that is free answers in less; after this many milliseconds somebody has run a cell meanwhile. */
 const TIMEOUT = 8000;
 
 /** Return the form as the kernel knows it, null when the kernel did not come to it. Raises Refusal. */
 export async function askKernel(kernel: Kernel.IKernelConnection, request: FormRequest): Promise<FormState | null> {
-  const found = await evaluated(kernel, 'form', request, TIMEOUT);
-  return found as FormState | null;
+  return (await Promise.race([asked(kernel, 'form.state', { request }), late(TIMEOUT)])) as FormState | null;
 }
 
 /** Put secrets into the environment of the kernel, where `--env NAME` finds them. Raises Refusal. */
-export async function keepSecrets(kernel: Kernel.IKernelConnection, secrets: Record<string, string>): Promise<void> {
-  await evaluated(kernel, 'keep', secrets, null);
+export async function keepSecrets(kernel: Kernel.IKernelConnection, variables: Record<string, string>): Promise<void> {
+  await asked(kernel, 'form.keep', { variables });
 }
 
-/** Return what a function of `magic/frontend_api.py` answers; null after `timeout` milliseconds without an answer. */
-async function evaluated(kernel: Kernel.IKernelConnection, name: string, asked: unknown, timeout: number | null): Promise<unknown> {
-  // JSON of a string is a literal of Python too.
-  const expression = `${PAGE}.${name}(${JSON.stringify(JSON.stringify(asked))})`;
-  const future = kernel.requestExecute({ code: '', silent: true, store_history: false, stop_on_error: false, allow_stdin: false, user_expressions: { answer: expression } });
-  const reply = await (timeout === null ? future.done : Promise.race([future.done, late(timeout)]));
-  if (!reply || reply.content.status !== 'ok') return null;
-  const answer = reply.content.user_expressions['answer'] as Expression | undefined;
-  if (answer?.status === 'error') throw new Refusal(mishap(answer));
-  const data = answer?.data?.['application/json'];
-  const error = (data as { error?: { message: string; hint: string; field: string; code: string } } | undefined)?.error;
-  if (error) throw new Refusal(error.message, error.hint, error.field, error.code);
-  return data ?? null;
-}
-
-interface Expression {
-  status: string;
-  ename?: string;
-  evalue?: string;
-  data?: Record<string, unknown>;
+/** Return what the kernel answers (`magic/frontend_api.py`), null when the kernel passed the request over. Raises Refusal. */
+async function asked(kernel: Kernel.IKernelConnection, ask: string, given: Record<string, unknown>): Promise<unknown> {
+  const loaded = await kernel.requestExecute({ code: LOAD, silent: true, store_history: false, stop_on_error: false, allow_stdin: false }).done;
+  if (loaded.content.status === 'error') throw new Refusal(mishap(loaded.content));
+  if (loaded.content.status !== 'ok') return null;
+  const id = UUID.uuid4();
+  // A connection that handles comms reports the end of one that it does not know as an error.
+  if (kernel.handleComms) kernel.createComm(TARGET, id);
+  const content = { comm_id: id, target_name: TARGET, data: { ask, given } as JSONObject };
+  const message = KernelMessage.createMessage<KernelMessage.ICommOpenMsg<'shell'>>({ msgType: 'comm_open', channel: 'shell', username: kernel.username, session: kernel.clientId, content });
+  const future = kernel.sendShellMessage(message, false, true);
+  const answers: Answer[] = [];
+  future.onIOPub = (end) => void (KernelMessage.isCommCloseMsg(end) && answers.push(end.content.data as Answer));
+  await future.done;
+  const [answer] = answers;
+  if (answer && !('value' in answer) && !answer.error) throw new Refusal(mishap({ ename: 'ImportError', evalue: TARGET }));
+  return answer ? valueOf(answer) : null;
 }
 
 const late = (milliseconds: number): Promise<null> => new Promise((resolve) => setTimeout(() => resolve(null), milliseconds));
 
-function mishap({ ename = '', evalue = '' }: Expression): string {
+function mishap({ ename, evalue }: { ename: string; evalue: string }): string {
   if (ename === 'ModuleNotFoundError' || ename === 'ImportError') {
     return __('This kernel has no distdl_jupyter of this version (%1). Install it there as you did for JupyterLab, and restart the kernel.', evalue);
   }

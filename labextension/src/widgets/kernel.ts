@@ -9,7 +9,8 @@ export interface Model {
   send(content: unknown): void;
 }
 
-interface Answer {
+/** An answer of the kernel: its `value` or its `error`. */
+export interface Answer {
   type?: string;
   id?: string;
   value?: unknown;
@@ -32,9 +33,9 @@ export function connect(model: Model): { ask: Ask; dispose: () => void } {
     open.delete(answer.id);
   };
   model.on('msg:custom', receive);
-  const ask: Ask = (name, given = {}) => new Promise((resolve, reject) => {
+  const ask: Ask = (name, given = {}) => new Promise((resolve) => {
     const id = `${page}-${(serial += 1)}`;
-    open.set(id, ({ value, error }) => (error ? reject(new Refusal(error.message, error.hint, error.field, error.code)) : resolve(value)));
+    open.set(id, (answer) => resolve(Promise.resolve(answer).then(valueOf)));
     try {
       model.send({ type: 'ask', id, ask: name, given });
     } catch {
@@ -42,4 +43,10 @@ export function connect(model: Model): { ask: Ask; dispose: () => void } {
     }
   });
   return { ask, dispose: () => model.off('msg:custom', receive) };
+}
+
+/** Return the value of an answer. Raises Refusal. */
+export function valueOf({ value, error }: Answer): unknown {
+  if (error) throw new Refusal(error.message, error.hint, error.field, error.code);
+  return value;
 }

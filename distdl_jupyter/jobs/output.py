@@ -1,0 +1,166 @@
+"""The output of a cell that shows a job.
+
+JupyterLab and Notebook draw it by the id of the job, with the view of their job pages, which the server updates. For
+other front ends the page that a notebook saves (``html.job``) is drawn anew once a second. A saved notebook keeps the
+page of the job's end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import pictures
+from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.html import job as saved
+from distdl_jupyter.jobs.reader import JobReader, PageReader
+
+if TYPE_CHECKING:
+    from distdl_jupyter.html.job import ShownPicture
+    from distdl_jupyter.jobs.client import Job
+
+JOB_MIME = "application/vnd.distdl.job+json"
+#: Seconds between two updates of a page.
+REDRAW = 1.0
+#: Seconds for which a page reads curves of long ago before it is drawn.
+_FIRST = 0.2
+#: Seconds for which a waiting cell may write the job's end before a thread does.
+_TURN = 1.0
+#: Bytes of the pictures that a notebook keeps of one job.
+_KEPT = 1_000_000
+
+
+def show(job: Job) -> None:
+    """Display a job in the running cell."""
+    output = JobOutput(job)
+    job.on_settled(output.waited)
+    output.start()
+
+
+class JobOutput:
+    """A displayed output of a job: drawn when the job is shown, and once more when it has ended."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._display_id = uuid.uuid4().hex
+        self._reader = PageReader(job.folder)
+        # A front end with widgets names the cell. It also accepts updates from a thread.
+        self._accepts_updates = bool(cell_id())
+        self._settling = threading.Lock()
+        self._settled = self._waited = False
+
+    def start(self) -> None:
+        """Display the job now, and start the thread that shows its end."""
+        read_page(self._reader)
+        self._display(update=False)
+        threading.Thread(target=self._watch, name=f"distdl-output-{self._job.id}", daemon=True).start()
+
+    def waited(self) -> None:
+        """Write the last state of the ended job from the cell that waits for it.
+
+        A program that executes a notebook accepts only what belongs to the running cell. A front end with widgets
+        accepts the message of the thread, and gets only one.
+        """
+        with self._settling:
+            if not self._waited and not (self._settled and self._accepts_updates):
+                self._settle()
+            self._waited = True
+
+    def _watch(self) -> None:
+        with contextlib.suppress(JobNotFound):  # _settle shows that the job was removed
+            if has_extension():
+                for _ in JobReader(self._job.folder).follow():
+                    pass
+            else:
+                self._redraw()
+            time.sleep(_TURN)
+        with self._settling:
+            if not self._settled:
+                self._settle()
+
+    def _redraw(self) -> None:
+        while not self._reader.view.state.ended:
+            time.sleep(REDRAW)
+            if read_page(self._reader):
+                self._display(update=True)
+
+    def _settle(self) -> None:
+        try:
+            reader = PageReader(self._job.folder)
+            reader.catch_up()
+            self._reader = reader
+        except JobNotFound:
+            self._display(update=True, removed=True)
+        else:
+            self._display(update=True)
+        self._settled = True
+
+    def _display(self, *, update: bool, removed: bool = False) -> None:
+        bundle = {JOB_MIME: {"id": self._job.id, "version": 1}, **forms(self._reader, removed=removed)}
+        publish(bundle, self._display_id, update)
+
+
+def read_page(reader: PageReader) -> bool:
+    """Read what is new for a page; return whether there was anything. Raises JobNotFound.
+
+    State and newest rows of the log are read however long they take, curves of long ago only for a moment.
+    """
+    news = reader.advance(_FIRST)
+    while not reader.complete and not reader.idle:
+        news = reader.advance(_FIRST) or news
+    return news
+
+
+def forms(reader: PageReader, *, removed: bool = False) -> dict[str, str]:
+    """Return the page and the text of a job that a notebook keeps, by MIME type."""
+    view = reader.view
+    result = view.ranks[0].result or ""
+    shown = newest_pictures(reader)
+    return {
+        "text/html": saved.html(view, reader.book, reader.log, reader.spec, result, shown, removed=removed),
+        "text/plain": saved.text(view, reader.book, reader.log, reader.spec, result, removed=removed),
+    }
+
+
+def newest_pictures(reader: PageReader) -> list[ShownPicture]:
+    """Return the newest pictures of a job, the oldest of them first, as many as a notebook keeps."""
+    shown: list[ShownPicture] = []
+    left = _KEPT
+    for picture in reversed(reader.view.pictures):
+        data = pictures.read(reader.folder.path, picture.number)
+        if data is not None:
+            left -= len(data[0])
+            if left < 0:
+                break
+            shown.append((picture, *data))
+    return shown[::-1]
+
+
+# the front end of the running cell --------------------------------------------------------------------
+
+
+def publish(bundle: dict[str, Any], display_id: str, update: bool) -> None:  # noqa: FBT001 - as IPython's function
+    """Display an output of the running cell, or update it."""
+    from IPython.display import publish_display_data
+
+    publish_display_data(bundle, transient={"display_id": display_id}, update=update)  # type: ignore[no-untyped-call]
+
+
+def has_extension() -> bool:
+    """Return whether the front end of the running cell may have extensions of JupyterLab."""
+    return "google.colab" not in sys.modules and not cell_id().startswith("vscode-")
+
+
+def cell_id() -> str:
+    """Return what the front end calls the running cell; "" outside notebooks."""
+    try:
+        from IPython.core.getipython import get_ipython
+
+        parent: Any = get_ipython().get_parent()  # type: ignore[union-attr]
+    except (ImportError, AttributeError, LookupError):
+        return ""
+    return str(((parent or {}).get("metadata") or {}).get("cellId") or "")
