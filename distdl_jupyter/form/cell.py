@@ -18,7 +18,7 @@ from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.options import ABOUT, checked
 from distdl_jupyter.form import arguments, datarows, magic
-from distdl_jupyter.form.choices import split_label
+from distdl_jupyter.form.choices import other_options, split_label
 from distdl_jupyter.form.magic import MAGICS, SWEEP, CellText, split
 from distdl_jupyter.form.schema import Chosen, FormRequest, FormState
 from distdl_jupyter.form.state import CLUSTER_TIMEOUT, Form, Line, state
@@ -148,9 +148,8 @@ def read_defaults(given: Mapping[str, Any]) -> Line:
     chosen["use_gpu"] = _GPU_WORDS[common.get("use_gpu")]
     chosen["data"] = tuple(datarows.begun(common.get("data")))
     chosen["outputs"] = datarows.unsigned(str(found.get("outputs") or ""))
-    if "memory" in common:
-        chosen["memory"] = str(found["memory"])
-    chosen["after"] = ",".join(common.get("after", ()))
+    typed = {name: (common if ABOUT[name].repeats else found)[name] for name in other_options() if name in common}
+    chosen["options"] = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in typed.items()}
     if "vm_size" in common:
         chosen["vm_size"] = azure.find(common["vm_size"]).name
     if "price_per_hour" in common:

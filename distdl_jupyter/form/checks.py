@@ -14,7 +14,7 @@ from distdl_jupyter.core.data import DataSource, blob_place, sources
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.findings import Check
 from distdl_jupyter.core.humanize import listing, plural
-from distdl_jupyter.core.options import check_name
+from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.form import datarows
 from distdl_jupyter.form.schema import FormCheck, FormChecks
@@ -47,7 +47,10 @@ def run(
     ``more`` are results of checks that were done elsewhere.
     """
     items = [] if capture_error is None else [_refusal("Capture", capture_error)]
-    items += [item for item in _check("Name", lambda: check_name(options["name"])) if item.level != "ok"]
+    items += [
+        _refusal(ABOUT[error.field].label or error.field.replace("_", " ").capitalize(), error)
+        for error in _refused(options)
+    ]
     items += [*_check("Backend and cluster", lambda: _plan(options)), *more]
     checks = len(items)
     if draft is not None:
@@ -62,6 +65,23 @@ def run(
         warnings=levels.count("warning"),
         items=tuple(items),
     )
+
+
+#: Options that have a check of their own: their messages name what was typed.
+_CHECKED_APART = ("data", "outputs")
+
+
+def _refused(options: Mapping[str, Any]) -> list[FormCheck]:
+    """Return why options of the job have wrong values."""
+    given = [name for name in ABOUT if name not in _CHECKED_APART and options.get(name) is not None]
+    titles = {name: ABOUT[name].label or name.replace("_", " ").capitalize() for name in given}
+    checks = [item for name in given for item in _check(titles[name], lambda name=name: _checked(options, name))]
+    return [item for item in checks if item.level == "error"]
+
+
+def _checked(options: Mapping[str, Any], name: str) -> str:
+    ABOUT[name].check(options[name], name)
+    return ""
 
 
 def _items(check: Check) -> list[FormCheck]:

@@ -19,28 +19,19 @@ from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import money
-from distdl_jupyter.core.options import ABOUT, MOST_RESTARTS
+from distdl_jupyter.core.options import ABOUT, MOST_RESTARTS, About
 from distdl_jupyter.form.schema import (
     BackendChoice,
-    BackendOption,
+    Chosen,
     ClusterChoice,
     FormChoices,
-    QueueField,
+    OptionField,
     VmSizeChoice,
 )
 
+_KINDS: dict[type, Literal["number"]] = {int: "number", float: "number"}
 #: Seconds offered under "Stop after"; 0 is no limit.
 STOP_AFTER = (0, 300, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800)
-
-
-#: The options of what a job holds and when it starts.
-_QUEUE: tuple[Literal["gpus", "cores", "memory", "priority", "after"], ...] = (
-    "gpus",
-    "cores",
-    "memory",
-    "priority",
-    "after",
-)
 
 
 def choices() -> FormChoices:
@@ -52,8 +43,18 @@ def choices() -> FormChoices:
         clusters=clusters(),
         durations=STOP_AFTER,
         most_restarts=MOST_RESTARTS,
-        queue=tuple(QueueField(name, ABOUT[name].label, ABOUT[name].help, ABOUT[name].word is int) for name in _QUEUE),
+        options=tuple(_job_option(name, ABOUT[name]) for name in other_options()),
     )
+
+
+def other_options() -> list[str]:
+    """Return the options of a job that have no control of their own in the form."""
+    own = {*Chosen.__struct_fields__, "environment_variables"}
+    return [name for name, about in ABOUT.items() if about.in_form and name not in own]
+
+
+def _job_option(name: str, about: About) -> OptionField:
+    return OptionField(name, about.label, about.help, "flag" if about.switch else _KINDS.get(about.word, "text"))
 
 
 def backends() -> tuple[BackendChoice, ...]:
@@ -98,12 +99,13 @@ def split_label(label: str) -> tuple[str, dict[str, Any]]:
     return label, {}
 
 
-def _option(field: dataclasses.Field[Any]) -> BackendOption:
+def _option(field: dataclasses.Field[Any]) -> OptionField:
     choices = field.metadata.get("choices")
     default = None if field.default is dataclasses.MISSING else field.default
     kind = "choice" if choices else _kind_of(str(field.type), default)
-    return BackendOption(
+    return OptionField(
         name=field.name,
+        label="",
         help=field.metadata.get("help", ""),
         choices=tuple(str(choice) for choice in choices or ()),
         default=default,

@@ -95,7 +95,7 @@ def _told(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         value = options.get(name)
         if isinstance(value, str) and "\n" in value:  # the text of a file
             continue
-        if name in _ALWAYS or value is False or (value and value != DEFAULTS[name]):
+        if name in _ALWAYS or value not in (None, "", (), [], {}, DEFAULTS[name]):
             yield name, value
 
 

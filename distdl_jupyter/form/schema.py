@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from distdl_jupyter.clusters.base import Check, NodeInfo
-from distdl_jupyter.core.options import MOST_CORES, MOST_GPUS, MOST_PRIORITY, MOST_RESTARTS
+from distdl_jupyter.core.options import MOST_RESTARTS
 from distdl_jupyter.preflight import Advice
 from distdl_jupyter.views.wire import Request
 
@@ -35,7 +35,10 @@ class DataRow(Request, frozen=True):
 
 
 class Chosen(Request, frozen=True, kw_only=True):
-    """What a user chooses, under the names of the options; 0 and "" stand for none."""
+    """What a user chooses, under the names of the options; 0 and "" mean none.
+
+    Options that have a control of their own are fields. The others are in ``options``, as they were typed.
+    """
 
     vm_size: str = ""
     node_count: Count = 1
@@ -50,12 +53,7 @@ class Chosen(Request, frozen=True, kw_only=True):
     hang_timeout_seconds: Seconds = 0.0
     max_restarts: Annotated[int, Meta(ge=0, le=MOST_RESTARTS)] = 0
     use_gpu: Literal["", "yes", "no"] = ""
-    gpus: Annotated[int, Meta(ge=0, le=MOST_GPUS)] = 0
-    cores: Annotated[int, Meta(ge=0, le=MOST_CORES)] = 0
-    #: As it was typed, such as "24 GB"; and ids of jobs, separated by commas.
-    memory: str = ""
-    priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
-    after: str = ""
+    options: dict[str, OptionValue] = field(default_factory=dict)
     metrics_from_output: bool = True
     allow_undefined: bool = False
     #: Trackers, separated by commas; off for none.
@@ -141,14 +139,15 @@ class VmSizeChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class BackendOption:
-    """One option that a backend declares."""
+class OptionField:
+    """The field of an option that a job or a backend declares; ``label`` "" is made from its name."""
 
     name: str
+    label: str
     help: str
-    choices: tuple[str, ...]
-    default: OptionValue
     kind: Literal["choice", "number", "flag", "text"]
+    default: OptionValue = None
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ class BackendChoice:
     backend: str
     reason: str
     detail: str
-    options: tuple[BackendOption, ...]
+    options: tuple[OptionField, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,16 +179,6 @@ class ClusterChoice:
     rents: bool
 
 
-@dataclass(frozen=True, slots=True)
-class QueueField:
-    """An option of what a job holds and when it starts, as its declaration says it; ``number``: a whole number."""
-
-    name: Literal["gpus", "cores", "memory", "priority", "after"]
-    label: str
-    help: str
-    number: bool
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormChoices:
     """What there is to choose from."""
@@ -201,7 +190,7 @@ class FormChoices:
     #: Seconds offered under "Stop after"; 0 is no limit.
     durations: tuple[int, ...]
     most_restarts: int
-    queue: tuple[QueueField, ...]
+    options: tuple[OptionField, ...]
 
 
 @dataclass(frozen=True, slots=True)

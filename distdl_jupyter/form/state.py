@@ -221,11 +221,17 @@ def submit_options(chosen: Chosen, variables: Mapping[str, str], look: Look) -> 
         "metrics_from_output": None if chosen.metrics_from_output else False,
         "data": datarows.words(chosen.data) or None,
         "outputs": chosen.outputs.strip() or None,
-        "memory": chosen.memory.strip() or None,
-        "after": tuple(filter(None, map(str.strip, chosen.after.split(",")))) or None,
+        **{name: _typed(name, chosen.options.get(name)) for name in offered.other_options()},
     }
     same = {name: getattr(chosen, name) or None for name in ABOUT if name in Chosen.__struct_fields__}
     return {**same, **written, **_backend_options(chosen)}
+
+
+def _typed(name: str, value: Any) -> Any:
+    """Return the value of an option as it was typed, None for nothing; ids and such are separated by commas."""
+    if isinstance(value, str):
+        value = tuple(filter(None, map(str.strip, value.split(",")))) if ABOUT[name].repeats else value.strip()
+    return None if value in ("", ()) else value
 
 
 def _backend_options(chosen: Chosen) -> dict[str, Any]:

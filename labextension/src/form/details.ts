@@ -2,9 +2,9 @@
 import { fill, h, setText } from '../ui/dom';
 import { __ } from '../ui/trans';
 import { capital, duration } from '../ui/format';
-import { Fold, Problem, Segments, Select, TextField, checkbox, freshId, heading, labelled } from './controls';
+import { Fold, Problem, Segments, Select, TextField, checkbox, freshId, labelled } from './controls';
 import { Environment } from './environment';
-import type { BackendOption, OptionValue, Part, QueueField, Store } from './state';
+import type { OptionField, OptionValue, Part, Store } from './state';
 
 export class Details implements Part {
   readonly element: HTMLElement;
@@ -98,10 +98,9 @@ export class MoreOptions implements Part {
   readonly #fold: Fold;
   readonly #gpu: Segments;
   readonly #environment: Environment;
-  readonly #settings = h('div', { class: 'dd-settings' });
+  readonly #options: OptionFields;
+  readonly #settings: OptionFields;
   readonly #problems: [Problem, Problem, Problem, Problem, Problem, Problem];
-  readonly #queue = h('div', { class: 'dd-settings' });
-  readonly #queueFields = new Map<QueueField['name'], TextField>();
   readonly #restarts: TextField;
   readonly #hang: Select;
   readonly #fromOutput: ReturnType<typeof checkbox>;
@@ -111,7 +110,7 @@ export class MoreOptions implements Part {
   constructor(private readonly store: Store) {
     this.#fromOutput = checkbox(__('Read metrics from printed output'), (on) => store.set({ metrics_from_output: on }));
     this.#undefined = checkbox(__('Start although a name is not defined'), (on) => store.set({ allow_undefined: on }));
-    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds']), new Problem(store, ['gpus', 'cores', 'memory', 'priority', 'after']), new Problem(store, ['track'])];
+    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds']), new Problem(store, store.get('choices').options.map(({ name }) => name)), new Problem(store, ['track'])];
     const [gpu, restarts, hang, track] = [freshId('gpu'), freshId('restarts'), freshId('hang'), freshId('track')];
     this.#track = new Select(track, (value) => store.set({ track: value }));
     this.#restarts = new TextField({ 'aria-labelledby': restarts, inputmode: 'numeric', placeholder: '0' }, (text) => this.#setRestarts(text));
@@ -119,15 +118,17 @@ export class MoreOptions implements Part {
     const choices = [['', __('Automatic')], ['yes', __('Yes')], ['no', __('No')]].map(([value = '', text = '']) => ({ value, text, reason: '' }));
     this.#gpu = new Segments(gpu, choices, (value) => store.set({ use_gpu: value === 'yes' || value === 'no' ? value : '' }));
     this.#environment = new Environment(store);
+    this.#options = new OptionFields(store, 'options', '');
+    this.#settings = new OptionFields(store, 'backend_options', __('default'));
     this.#fold = new Fold(__('More options'), null,
       this.#environment.element,
       this.#problems[0].element,
       h('div', { class: 'dd-more-row' },
         labelled(__('Restarts after a failure'), restarts, this.#restarts.element, note(__('Restart all ranks up to this many times. Files in checkpoint_dir() are kept.')), this.#problems[2].element),
         labelled(__('Stop after no progress for'), hang, this.#hang.element, note(__('Stack traces of all ranks are saved first.')), this.#problems[3].element)),
-      h('div', { class: 'dd-more-row' }, this.#queue),
+      h('div', { class: 'dd-more-row' }, this.#options.element),
       this.#problems[4].element,
-      h('div', { class: 'dd-more-row' }, this.#settings, labelled(__('Use GPU'), gpu, this.#gpu.element, this.#problems[1].element)),
+      h('div', { class: 'dd-more-row' }, this.#settings.element, labelled(__('Use GPU'), gpu, this.#gpu.element, this.#problems[1].element)),
       h('div', { class: 'dd-more-row' },
         labelled(__('Printed metrics'), freshId('printed'), this.#fromOutput.element, note(__('A printed loss becomes a curve until the ranks report metrics with log() or a framework.'))),
         labelled(__('Track with'), track, this.#track.element, note(__('One run for all ranks, with parameters, metrics and outputs.')), this.#problems[5].element)),
@@ -146,30 +147,9 @@ export class MoreOptions implements Part {
     this.#restarts.show(String(this.store.get('max_restarts') || ''));
     this.#drawHang(this.store.get('hang_timeout_seconds'));
     this.#environment.update();
-    this.#drawQueue();
-    const label = this.store.get('distributed_backend');
-    const options = this.store.get('choices').backends.find((one) => one.label === label)?.options ?? [];
-    fill(this.#settings, JSON.stringify([label, this.store.get('backend_options')]), () => options.map((option) => this.#setting(option)));
-  }
-
-  /** Show what the job holds and when it starts, one field for each option that is declared. */
-  #drawQueue(): void {
-    const { queue } = this.store.get('choices');
-    fill(this.#queue, String(queue.length), () => queue.map((one) => this.#queueField(one)));
-    for (const [name, field] of this.#queueFields) field.show(String(this.store.get(name) || ''));
-  }
-
-  #queueField({ name, label, help, number }: QueueField): HTMLElement {
-    const id = freshId(name);
-    const field = new TextField({ 'aria-labelledby': id, ...(number ? { inputmode: 'numeric' } : {}) }, (text) => this.#setQueue(name, number, text));
-    this.#queueFields.set(name, field);
-    return labelled(label, id, field.element, note(`${help}.`));
-  }
-
-  #setQueue(name: QueueField['name'], number: boolean, text: string): void {
-    const value = Number(text);
-    if (number && !Number.isInteger(value)) this.#queueFields.get(name)?.show(String(this.store.get(name) || ''));
-    else this.store.set({ [name]: number ? value : text.trim() });
+    const { backends, options } = this.store.get('choices');
+    this.#options.update(options);
+    this.#settings.update(backends.find(({ label }) => label === this.store.get('distributed_backend'))?.options ?? []);
   }
 
   #setRestarts(text: string): void {
@@ -192,13 +172,28 @@ export class MoreOptions implements Part {
     this.#hang.offer(offered.map((one) => ({ value: String(one), text: one ? duration(one) : __('Never'), reason: '' })));
     this.#hang.show(String(seconds));
   }
+}
 
-  /** Return the control of one option that the backend declares. */
-  #setting(option: BackendOption): HTMLElement {
-    const id = freshId('option');
-    const set = (value: OptionValue): void => this.store.set({ backend_options: { ...this.store.get('backend_options'), [option.name]: value } });
-    const value = this.store.get('backend_options')[option.name] ?? option.default;
-    return h('div', { class: 'dd-labelled', title: option.help }, heading(spoken(option.name), id), control(option, id, value, set), h('div', { class: 'dd-form-note' }, option.help && `${capital(option.help)}.`));
+/** One field for each option that jobs or a backend declare, without more ado. */
+class OptionFields {
+  readonly element = h('div', { class: 'dd-settings' });
+  readonly #shows = new Map<string, (value: OptionValue) => void>();
+
+  constructor(private readonly store: Store, private readonly chosen: 'options' | 'backend_options', private readonly placeholder: string) {}
+
+  update(options: readonly OptionField[]): void {
+    fill(this.element, JSON.stringify(options), () => options.map((option) => this.#field(option)));
+    const values = this.store.get(this.chosen);
+    for (const { name, default: usual } of options) this.#shows.get(name)?.(values[name] ?? usual);
+  }
+
+  #field(option: OptionField): HTMLElement {
+    const { name, help } = option;
+    const [id, label] = [freshId('option'), option.label || spoken(name)];
+    const set = (value: OptionValue): void => this.store.set({ [this.chosen]: { ...this.store.get(this.chosen), [name]: value } });
+    const { element, show } = control(option, id, label, this.placeholder, set);
+    this.#shows.set(name, show);
+    return labelled(label, id, element, note(help && `${capital(help)}.`));
   }
 }
 
@@ -212,23 +207,25 @@ function spoken(name: string): string {
   return capital(words.replaceAll('_', ' '));
 }
 
-function control(option: BackendOption, id: string, value: OptionValue, set: (value: OptionValue) => void): HTMLElement {
-  if (option.kind === 'choice') {
+interface Control {
+  element: HTMLElement;
+  show: (value: OptionValue) => void;
+}
+
+function control({ kind, choices }: OptionField, id: string, label: string, placeholder: string, set: (value: OptionValue) => void): Control {
+  if (kind === 'choice') {
     const select = new Select(id, set);
-    select.offer(option.choices.map((text) => ({ value: text, text, reason: '' })));
-    select.show(String(value));
-    return select.element;
+    select.offer(choices.map((text) => ({ value: text, text, reason: '' })));
+    return { element: select.element, show: (value) => select.show(String(value)) };
   }
-  if (option.kind === 'flag') {
-    const box = checkbox(spoken(option.name), set);
-    box.input.checked = value === true;
-    return box.element;
+  if (kind === 'flag') {
+    const box = checkbox(label, set);
+    return { element: box.element, show: (value) => void (box.input.checked = value === true) };
   }
-  const number = option.kind === 'number';
-  const field = new TextField({ 'aria-labelledby': id, inputmode: number ? 'decimal' : 'text', placeholder: __('default') }, (text) => {
-    if (!number) set(text || null);
+  const number = kind === 'number';
+  const field = new TextField({ 'aria-labelledby': id, inputmode: number ? 'decimal' : 'text', placeholder }, (text) => {
+    if (!number) set(text.trim() || null);
     else set(text.trim() && Number.isFinite(Number(text)) ? Number(text) : null);
   });
-  field.show(value === null ? '' : String(value));
-  return field.element;
+  return { element: field.element, show: (value) => field.show(value === null ? '' : String(value)) };
 }
