@@ -149,7 +149,9 @@ def read_defaults(given: Mapping[str, Any]) -> Line:
     chosen["data"] = tuple(datarows.begun(common.get("data")))
     chosen["outputs"] = datarows.unsigned(str(found.get("outputs") or ""))
     typed = {name: (common if ABOUT[name].repeats else found)[name] for name in other_options() if name in common}
-    chosen["options"] = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in typed.items()}
+    chosen["other_options"] = {
+        name: ",".join(value) if isinstance(value, tuple) else value for name, value in typed.items()
+    }
     if "vm_size" in common:
         chosen["vm_size"] = azure.find(common["vm_size"]).name
     if "price_per_hour" in common:

@@ -47,10 +47,7 @@ def run(
     ``more`` are results of checks that were done elsewhere.
     """
     items = [] if capture_error is None else [_refusal("Capture", capture_error)]
-    items += [
-        _refusal(ABOUT[error.field].label or error.field.replace("_", " ").capitalize(), error)
-        for error in _refused(options)
-    ]
+    items += _refused(options)
     items += [*_check("Backend and cluster", lambda: _plan(options)), *more]
     checks = len(items)
     if draft is not None:

@@ -37,7 +37,7 @@ class DataRow(Request, frozen=True):
 class Chosen(Request, frozen=True, kw_only=True):
     """What a user chooses, under the names of the options; 0 and "" mean none.
 
-    Options that have a control of their own are fields. The others are in ``options``, as they were typed.
+    Options that have a control of their own are fields. ``other_options`` has the others, as they were typed.
     """
 
     vm_size: str = ""
@@ -53,7 +53,7 @@ class Chosen(Request, frozen=True, kw_only=True):
     hang_timeout_seconds: Seconds = 0.0
     max_restarts: Annotated[int, Meta(ge=0, le=MOST_RESTARTS)] = 0
     use_gpu: Literal["", "yes", "no"] = ""
-    options: dict[str, OptionValue] = field(default_factory=dict)
+    other_options: dict[str, OptionValue] = field(default_factory=dict)
     metrics_from_output: bool = True
     allow_undefined: bool = False
     #: Trackers, separated by commas; off for none.

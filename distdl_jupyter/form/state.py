@@ -221,7 +221,7 @@ def submit_options(chosen: Chosen, variables: Mapping[str, str], look: Look) -> 
         "metrics_from_output": None if chosen.metrics_from_output else False,
         "data": datarows.words(chosen.data) or None,
         "outputs": chosen.outputs.strip() or None,
-        **{name: _typed(name, chosen.options.get(name)) for name in offered.other_options()},
+        **{name: _typed(name, chosen.other_options.get(name)) for name in offered.other_options()},
     }
     same = {name: getattr(chosen, name) or None for name in ABOUT if name in Chosen.__struct_fields__}
     return {**same, **written, **_backend_options(chosen)}

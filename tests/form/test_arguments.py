@@ -140,21 +140,6 @@ def test_words_become_values(text, value):
     assert value_of(text) == value
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        (
-            {"process_count_per_node": "2", "backend": "horovod"},
-            {"process_count_per_node": 2, "distributed_backend": "horovod"},
-        ),
-        ({"np": "3"}, {"process_count_per_node": 3}),
-        ({"env": "A=1,B=2"}, {"environment_variables": {"A": "1", "B": "2"}}),
-    ],
-)
-def test_defaults_are_set(changes, expected):
-    assert configured({}, changes) == expected
-
-
 def test_defaults_are_removed_and_checked():
     assert configured({"node_count": 2, "name": "x"}, {"nnodes": ""}) == {"name": "x"}
     for changes, words in (

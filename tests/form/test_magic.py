@@ -39,13 +39,6 @@ def test_packages_stand_in_it_and_the_text_of_a_file_does_not() -> None:
     assert "--requirements" not in line({**OPTIONS, "requirements": "six\n"})
 
 
-def test_a_secret_stands_in_it_by_its_name_only() -> None:
-    text = line({**OPTIONS, "environment_variables": {"HF_TOKEN": "hf_abc", "A": "1"}})
-    assert "hf_abc" not in text
-    assert "--env HF_TOKEN " in text
-    assert "--env A=1" in text
-
-
 ONE_LINE = st.characters(exclude_categories=["C", "Zl", "Zp"])
 
 

@@ -30,16 +30,16 @@ def test_the_form_has_a_field_for_it_and_reads_and_writes_its_flag() -> None:
     shown = asked("%%distributed -p 1 --tea-minutes 5\n1")
     field = next(one for one in shown["choices"]["options"] if one["name"] == "tea_minutes")
     assert (field["label"], field["help"], field["kind"]) == ("Tea minutes", TEA.help, "number")
-    assert shown["chosen"]["options"] == {"tea_minutes": 5}
+    assert shown["chosen"]["other_options"] == {"tea_minutes": 5}
     assert "--tea-minutes 5" in shown["magic"]
     assert shown["options"]["tea_minutes"] == 5
     form = Page(train, tea_minutes=3)
-    form.choose(options={"tea_minutes": 0})
+    form.choose(other_options={"tea_minutes": 0})
     assert form.options()["tea_minutes"] == 0
     assert "--tea-minutes 0" in form.magic
-    form.choose(options={"tea_minutes": 1.5})
+    form.choose(other_options={"tea_minutes": 1.5})
     assert form.problems["tea_minutes"].startswith("tea_minutes must be an integer from ")
-    form.choose(options={"tea_minutes": None})
+    form.choose(other_options={"tea_minutes": None})
     assert "tea" not in form.magic
 
 
@@ -59,14 +59,14 @@ def test_an_option_that_says_so_has_no_field(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(ABOUT, "tea_minutes", replace(TEA, in_form=False))
     shown = asked("%%distributed -p 1 --tea-minutes 5\n1")
     assert "tea_minutes" not in [one["name"] for one in shown["choices"]["options"]]
-    assert shown["magic"].endswith("--tea-minutes 5 -o job")
+    assert shown["magic"].endswith("--tea-minutes 5")
 
 
 def test_what_a_job_holds_is_read_from_the_line_as_it_was_typed() -> None:
     line = "--gpus 2 --memory '24 GB' --priority -3 --after k3f9x --after ab7qd"
     shown = asked(f"%%distributed -p 1 {line}\n1")
     typed = {"gpus": 2, "memory": "24 GB", "priority": -3, "after": "k3f9x,ab7qd"}
-    assert shown["chosen"]["options"] == typed
+    assert shown["chosen"]["other_options"] == typed
     assert all(word in shown["magic"] for word in ("--gpus 2", "--memory '24 GB'", "--priority -3", "--after ab7qd"))
-    wrong = asked("1", chosen={"options": {"memory": "much"}})
+    wrong = asked("1", chosen={"other_options": {"memory": "much"}})
     assert wrong["problems"]["memory"].startswith("memory must be a size")

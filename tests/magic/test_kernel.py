@@ -403,27 +403,3 @@ def test_a_missing_backend_names_the_command_that_installs_it(kernel, tmp_path, 
     assert ran.error.startswith("PluginUnavailable")
     assert ran.traceback.splitlines()[-1].endswith(f"Run: {command}")
     assert jobs() == []
-
-
-TRAINING = """\
-import torch
-def train():
-    model = torch.nn.Linear(2, 2)
-    model(torch.ones(1, 2)).sum().backward()
-"""
-
-
-@pytest.mark.parametrize("kind", ["the cell", "a function of the notebook", "a module"])
-def test_training_without_a_process_group_is_warned_about_before_it_starts(kernel, notebooks, kind):
-    (notebooks / "training.py").write_text(TRAINING)
-    body = "train()"
-    if kind == "the cell":
-        body = f"{TRAINING}train()"
-    else:
-        kernel.ok(TRAINING if "function" in kind else "from training import train")
-    ran = kernel.ok(f"%%distributed -p 2 -b torch --wait --no-panel\n{body}")
-    before = ran.text.partition("Started")[0]
-    assert "never initializes torch.distributed" in before
-    assert "does not average them" in before
-    codes = [finding["code"] for finding in jobs()[0].spec.findings]
-    assert codes == ["backend-not-initialised", "gradients-not-averaged"]

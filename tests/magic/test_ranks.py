@@ -195,11 +195,3 @@ def test_a_rank_that_dies_ends_them_with_its_reason(started):
     assert status.splitlines()[1].split() == ["Rank", "Process", "Memory"]
     os.kill(int(status.splitlines()[2].split()[1]), signal.SIGKILL)
     wait_for(lambda: jobs()[0].state is State.FAILED)
-
-
-def test_a_flood_leaves_its_end_and_says_where_the_rest_is(shared):
-    ran = shared.ok("%%ranks\nfor n in range(20_000): print('line', n)")
-    told = plain(ran).splitlines()
-    assert told[-1] == "[0-2] line 19999"
-    assert told[0].startswith("57,000 earlier lines not shown; print the whole log with %dist_logs ")
-    assert len(told) == 1001

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.jobs import output
 from distdl_jupyter.views.wire import answer
@@ -99,22 +97,6 @@ def test_submit_starts_a_sweep_and_its_code_the_same_one(monkeypatch: pytest.Mon
     assert same.study.plan == found.study.plan
     assert [one.job.spec.parameters.keys() for one in same.study.trials] == [{"lr", "width"}]
     assert not shown.jobs
-
-
-def test_a_named_cluster_is_offered_and_one_that_cannot_be_used_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    form = opened().form
-    cluster_configs.add("mine", "local", {})
-    cluster_configs.add("farm", "slurm", {})
-    chosen = answered(form, monkeypatch, "form.state", request={})["chosen"]
-    found = answered(form, monkeypatch, "form.state", request={"chosen": {**chosen, "compute_target": "farm"}})
-    offered = {one["name"]: one for one in found["choices"]["clusters"]}
-    assert [offered[name]["named"] for name in ("local", "mine", "farm")] == [False, True, True]
-    assert offered["farm"]["reason"]
-    assert "compute_target" in found["problems"]
 
 
 def test_a_request_is_always_answered() -> None:

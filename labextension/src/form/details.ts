@@ -118,7 +118,7 @@ export class MoreOptions implements Part {
     const choices = [['', __('Automatic')], ['yes', __('Yes')], ['no', __('No')]].map(([value = '', text = '']) => ({ value, text, reason: '' }));
     this.#gpu = new Segments(gpu, choices, (value) => store.set({ use_gpu: value === 'yes' || value === 'no' ? value : '' }));
     this.#environment = new Environment(store);
-    this.#options = new OptionFields(store, 'options', '');
+    this.#options = new OptionFields(store, 'other_options', '');
     this.#settings = new OptionFields(store, 'backend_options', __('default'));
     this.#fold = new Fold(__('More options'), null,
       this.#environment.element,
@@ -179,7 +179,7 @@ class OptionFields {
   readonly element = h('div', { class: 'dd-settings' });
   readonly #shows = new Map<string, (value: OptionValue) => void>();
 
-  constructor(private readonly store: Store, private readonly chosen: 'options' | 'backend_options', private readonly placeholder: string) {}
+  constructor(private readonly store: Store, private readonly chosen: 'other_options' | 'backend_options', private readonly placeholder: string) {}
 
   update(options: readonly OptionField[]): void {
     fill(this.element, JSON.stringify(options), () => options.map((option) => this.#field(option)));
