@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -72,7 +73,7 @@ def _refused(options: Mapping[str, Any]) -> list[FormCheck]:
     """Return why options of the job have wrong values."""
     given = [name for name in ABOUT if name not in _CHECKED_APART and options.get(name) is not None]
     titles = {name: ABOUT[name].label or name.replace("_", " ").capitalize() for name in given}
-    checks = [item for name in given for item in _check(titles[name], lambda name=name: _checked(options, name))]
+    checks = [item for name in given for item in _check(titles[name], functools.partial(_checked, options, name))]
     return [item for item in checks if item.level == "error"]
 
 
