@@ -8,8 +8,8 @@ import pytest
 
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.jobs import output
-from distdl_jupyter.views.wire import answer
 from distdl_jupyter.views.sweep import SWEEP_MIME
+from distdl_jupyter.views.wire import answer
 from distdl_jupyter.widgets.job import JobPanel
 from distdl_jupyter.widgets.launch import Launcher, launcher
 from tests.client import swept
