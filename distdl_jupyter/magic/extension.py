@@ -52,7 +52,8 @@ def _answer(session: Session, comm: Any, opening: dict[str, Any]) -> None:
     from distdl_jupyter.magic import frontend_api  # few notebooks open a form
     from distdl_jupyter.views import wire
 
-    comm.close(data=wire.answer(frontend_api.calls(session), opening["content"]["data"]))
+    magic = f"%%{_NAMES[0] if owner(session.ip) is None else _NAMES[1]}"
+    comm.close(data=wire.answer(frontend_api.calls(session, magic), opening["content"]["data"]))
 
 
 class HelpWithoutBody:

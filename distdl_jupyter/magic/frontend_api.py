@@ -14,9 +14,7 @@ import msgspec
 
 from distdl_jupyter import capture
 from distdl_jupyter.form.cell import KernelContext, cell_state
-from distdl_jupyter.form.magic import MAGICS
 from distdl_jupyter.form.schema import FormRequest
-from distdl_jupyter.magic.extension import owner
 from distdl_jupyter.views import wire
 
 if TYPE_CHECKING:
@@ -31,16 +29,15 @@ if TYPE_CHECKING:
 _LOOKS: dict[Hashable, Look] = {}
 
 
-def calls(session: Session) -> Calls:
-    """Return what a page may ask for, by name."""
-    return {"form.state": functools.partial(form, session), "form.keep": keep}
+def calls(session: Session, magic: str) -> Calls:
+    """Return what a page may ask for, by name; ``magic`` is the cell magic that is written."""
+    return {"form.state": functools.partial(form, session, magic), "form.keep": keep}
 
 
-def form(session: Session, request: object) -> FormState:
+def form(session: Session, magic: str, request: object) -> FormState:
     """Return the form of a cell's text."""
     ip = session.ip
-    free = MAGICS[0] if owner(ip) is None else MAGICS[1]
-    kernel = KernelContext(ip.user_ns, session.defaults, free, ip.execution_count, _LOOKS)
+    kernel = KernelContext(ip.user_ns, session.defaults, magic, ip.execution_count, _LOOKS)
     asked = wire.from_data(FormRequest, request)
     return cell_state(msgspec.structs.replace(asked, notebook=capture.here().path or asked.notebook), kernel)
 
