@@ -162,6 +162,7 @@ def test_a_known_price_counts_where_the_cluster_bills_and_nowhere_else(service):
     assert prices.node_price("2 EUR", "Standard_NC24ads_A100_v4", bills=True).per_hour == 2.0
 
 
-def test_a_broken_settings_file_costs_the_price_and_not_the_job(service):
+def test_a_broken_settings_file_costs_the_price_and_not_the_job(azure_settings):
+    settings.change(region="westeurope")
     settings.FILE.path.write_text("{")
     assert prices.node_price(None, "NC4as_T4_v3", bills=True) is None
