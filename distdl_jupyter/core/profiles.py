@@ -1,7 +1,7 @@
 """Recorded steps of a job: the slowest operators, compared between ranks.
 
-A job's folder keeps each profile as ``profiles/<number>/``: ``profile.json`` and for each rank ``rank-N.json.gz``, a
-Chrome trace (Google, "Trace Event Format") that Perfetto and HTA open. The first has::
+A job's folder keeps each profile as ``profiles/<number>/``: ``profile.json``, and for each rank ``rank-N.json.gz``, a
+Chrome trace (Google, "Trace Event Format") that Perfetto and HTA open. ``profile.json`` has::
 
     {"t", "steps", "ranks": [summary, ...], "missing": {"3": "why"}}
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import os
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -162,16 +161,14 @@ def _operator(
 def clean_names(trace: Path, clean: Callable[[str], str]) -> None:
     """Replace each name in a rank's trace by ``clean(name)``. Raises OSError, ValueError."""
     hidden = trace.with_name(f".{trace.name}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     names: dict[str, str] = {}
     try:
         with (
             gzip.open(trace, "rt", encoding="utf-8", errors="replace") as source,
-            open(os.open(hidden, flags, 0o600), "wb") as file,  # noqa: PTH123  a descriptor
-            gzip.GzipFile("", "wb", 5, file, mtime=0) as out,
+            gzip.open(hidden, "wt", 5, encoding="utf-8") as out,
         ):
             while lines := source.readlines(_PIECE):
-                out.write(_NAME.sub(lambda match: _cleaned(match[1], names, clean), "".join(lines)).encode())
+                out.write(_NAME.sub(lambda match: _cleaned(match[1], names, clean), "".join(lines)))
         hidden.replace(trace)
     finally:
         hidden.unlink(missing_ok=True)

@@ -209,7 +209,6 @@ class _Profile(Report, tag="profile"):
     number: Whole = 0
     step: Whole = 0
     pace: Whole = 0
-    bytes: Whole = 0
     text: Sentence = ""
 
     def record(self, recorder: EventRecorder, rank: int) -> None:

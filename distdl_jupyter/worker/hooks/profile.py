@@ -1,12 +1,10 @@
 """Records some training steps of this rank with torch's profiler, when the job requests it while it runs.
 
-* A request is a file ``rank-N.profile`` in the folder of the rank's named pipes, which the node's agent writes
-  (``node.run_dir``). The rank looks for it after optimizer steps of torch, at most ten times a second.
-* The rank reports its current step (``armed``) and how long the last one took. From all reports the supervisor chooses
-  the step with which the recording begins, so that all ranks record the same steps, and adds it to the file as
-  ``start``.
-* Steps are those of ``step_times``. Of several optimizers that step after one backward pass the first one ends the step
-  here.
+* A request is a file ``rank-N.profile`` in the folder of the rank's named pipes, written by the node's agent
+  (``node.run_dir``). The rank reads it after an optimizer step, at most ten times a second. It expires.
+* The rank reports its step (``armed``) and how long the last one took. The supervisor chooses the step with which all
+  ranks begin and adds it to the file as ``start``.
+* Steps are those of ``step_times``. Of several optimizers that step after one backward pass, the first ends the step.
 * A thread writes the files while training continues: torch's Chrome trace, ``rank-N.json.gz``, and a summary,
   ``rank-N.json``::
 
@@ -22,8 +20,8 @@ import contextlib
 import gzip
 import json
 import os
-import shutil
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +35,16 @@ from distdl_jupyter.worker.step_times import now, recorder
 FOLDER = "profiles"
 #: Nanoseconds between two looks for a request, and between two reports of progress.
 _LOOK, _REPORT = 100_000_000, 1_000_000_000
-#: Seconds that an armed rank waits for the step at which all begin; those that training has to save what it recorded.
-_ARMED, _SAVE = 40.0, 60.0
+#: Seconds after which a request expires, and those that an armed rank waits for the common start.
+_EXPIRES, _ARMED = 30.0, 40.0
+#: Seconds that the end of the training waits for the files.
+_SAVE = 60.0
 #: Operators of a summary, those with the most time of their own.
 _MOST_OPERATORS = 300
 _COMMUNICATION = (
     *("gloo:", "horovod:", "nccl:", "c10d::", "ncclDevKernel", "ncclKernel", "mpi:", "ucc:", "xccl:"),
     "_c10d_functional::",
 )
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RankProfiler:
@@ -57,20 +56,20 @@ class RankProfiler:
         self._next_look = 0
         #: The step that was seen last, when it ended, and how long it took.
         self._step, self._last, self._pace = -1, 0, 0
-        #: The number of the request that was obeyed last, and when this rank was armed for the present one.
+        #: The number of the last request that was carried out, and the present request with the time of arming.
         self._number = 0
         self._armed: tuple[dict[str, Any], int] | None = None
         self._recording: Recording | None = None
         self._saving: threading.Thread | None = None
 
     def offer(self, identity: Identity) -> None:
-        """Look for requests from now on; without a folder of this run there are none."""
+        """Accept requests from now on; without a folder of this run there are none."""
         folder = os.environ.get(stacks.VARIABLE) or identity.pipes
         if folder is not None:
             self._path, self._identity = Path(folder) / f"rank-{identity.rank}.profile", identity
 
     def stepped(self, *_: Any) -> None:
-        """Take that an optimizer has stepped."""
+        """Follow the steps of optimizers."""
         if self._path is None or recorder.step == self._step:
             return
         steps, self._step = recorder.step - self._step, recorder.step
@@ -100,23 +99,19 @@ class RankProfiler:
         request = _request(self._path)
         if request is None or request["number"] <= self._number:
             return
-        if request["steps"] < 1:  # it was taken back
-            self._number, self._armed = request["number"], None
-            recorder.measure_all(on=False)
-        elif self._armed is None or self._armed[0]["number"] != request["number"]:
+        if self._armed is not None and self._armed[0]["number"] == request["number"]:
+            self._armed = request, self._armed[1]
+        else:
             self._armed = request, moment
             recorder.measure_all(on=True)
             _report(request["number"], "armed", step=self._step, pace=self._pace)
-        else:
-            self._armed = request, self._armed[1]
 
     def _may_begin(self, moment: int) -> bool:
-        """Return whether this is the step to begin with, or a later one, or no step was requested for long."""
+        """Return whether the recording begins now: the common start is reached, or was not sent in time."""
         assert self._armed is not None
         request, since = self._armed
         start = request.get("start")
-        late = moment - since > _ARMED * 1e9
-        return late or (isinstance(start, int) and self._step >= start)
+        return moment - since > _ARMED * 1e9 or (isinstance(start, int) and self._step >= start)
 
     def _fail(self, text: str) -> None:
         recording, self._recording, self._armed = self._recording, None, None
@@ -204,44 +199,26 @@ class Recording:
 
 
 def _write(recording: Recording, identity: Identity) -> None:
-    """Write the trace of a recording, and report it."""
-    number = recording.number
-    try:
-        if not recording.steps:
-            _report(number, "failed", text="The training ended before a step was recorded.")
-            return
-        size = _write_files(recording, identity.folder / FOLDER / str(number), identity)
-        _report(number, "done", bytes=size, step=recording.steps)
-    except OSError as error:
-        _report(number, "failed", text=f"Its trace cannot be written: {error.strerror or error}.")
-    except Exception as error:  # noqa: BLE001  the training continues
-        _report(number, "failed", text=f"Its trace cannot be written: {type(error).__name__}: {error!s:.200}.")
-
-
-def _write_files(recording: Recording, folder: Path, identity: Identity) -> int:
-    """Write both files of a recording that has stopped and return their bytes. Raises OSError."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    raw = folder / f".rank-{identity.rank}.raw.json"
+    """Write the files of a recording that has stopped, and report that."""
+    number, steps = recording.number, recording.steps
+    if not steps:
+        _report(number, "failed", text="The training ended before a step was recorded.")
+        return
+    folder = identity.folder / FOLDER / str(number)
     trace, about = folder / f"rank-{identity.rank}.json.gz", folder / f"rank-{identity.rank}.json"
-    hidden = [raw, folder / f".{trace.name}", folder / f".{about.name}"]
     try:
-        os.close(os.open(raw, _NEW_FILE, 0o600))
-        recording.profiler.export_chrome_trace(str(raw))
-        if not raw.stat().st_size:
-            raise OSError(28, "No space left on device")
-        hidden[2].write_text(json.dumps(_summary(recording, identity)), encoding="utf-8")
-        with (
-            raw.open("rb") as source,
-            open(os.open(hidden[1], _NEW_FILE, 0o600), "wb") as file,  # noqa: PTH123  a descriptor
-            gzip.GzipFile("", "wb", 5, file, mtime=0) as out,
-        ):
-            shutil.copyfileobj(source, out)
-        hidden[1].replace(trace)
-        hidden[2].replace(about)
-    finally:
-        for path in hidden:
-            path.unlink(missing_ok=True)
-    return trace.stat().st_size + about.stat().st_size
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        recording.profiler.export_chrome_trace(str(trace))
+        with gzip.open(trace) as file:
+            if not file.read(1):  # on a full disk torch writes nothing and raises no error
+                raise OSError(28, "No space left on device")  # noqa: TRY301  as torch should have
+        about.write_text(json.dumps(_summary(recording, identity)), encoding="utf-8")
+        _report(number, "done", step=steps)
+    except Exception as error:  # noqa: BLE001  the training continues
+        with contextlib.suppress(OSError):
+            trace.unlink(missing_ok=True)
+        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error!s:.200}"
+        _report(number, "failed", text=f"Its trace cannot be written: {why}.")
 
 
 def _summary(recording: Recording, identity: Identity) -> dict[str, Any]:
@@ -274,8 +251,10 @@ def _report(number: int, status: str, **fields: Any) -> None:
 
 
 def _request(path: Path) -> dict[str, Any] | None:
-    """Return the request in a file, None without one that can be read."""
+    """Return the request in a file, None without one that can be read and has not expired."""
     try:
+        if time.time() - path.stat().st_mtime > _EXPIRES:
+            return None
         request = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
