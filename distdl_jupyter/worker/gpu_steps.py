@@ -69,8 +69,13 @@ class GpuSteps:
 
     def memory(self) -> tuple[int, int]:
         """Return the bytes that torch has allocated and reserved on all GPUs of this process."""
-        gpus = range(self._cuda.device_count())
-        return sum(map(self._cuda.memory_allocated, gpus)), sum(map(self._cuda.memory_reserved, gpus))
+        # ``memory_allocated`` and ``memory_reserved`` would flatten and sort all statistics, each for itself.
+        found = [self._cuda.memory_stats_as_nested_dict(gpu) for gpu in range(self._cuda.device_count())]
+        allocated, reserved = (
+            sum(stats[name]["all"]["current"] for stats in found if stats)
+            for name in ("allocated_bytes", "reserved_bytes")
+        )
+        return allocated, reserved
 
     def border(self) -> None:
         """Take the end of a step without events, after which one with events begins."""
