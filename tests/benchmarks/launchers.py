@@ -42,11 +42,15 @@ class Told:
         return str(self._scratch / f"told-{self._count}")
 
     def heard(self) -> float:
-        """Return what the training told, after its end."""
+        """Return the number that the training wrote, after its end."""
+        return self.numbers()[0]
+
+    def numbers(self) -> list[float]:
+        """Return all numbers that the training wrote."""
         file = self._scratch / f"told-{self._count}"
         if not file.exists():
             raise SystemExit("The training ended without its first step.")
-        return float(file.read_text())
+        return [float(word) for word in file.read_text().split()]
 
 
 def commands(peers: Environment, script: Path, arguments: Sequence[str] = ()) -> dict[str, tuple[str, list[str]]]:

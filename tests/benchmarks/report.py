@@ -16,7 +16,8 @@ and runs alone from the top of the repository as ``python -m tests.benchmarks.NA
 
 ``ours`` and ``theirs`` are one measurement for each turn, in seconds for the units of time ("us", "ms", "s") and as
 they are for any other unit. The ratio is median by median, ours divided by theirs; the spread is the lowest and the
-highest of the turns' own ratios, turn by turn, for turns that met the same moments of the machine. ``at_most`` and
+highest of the turns' own ratios, turn by turn, for turns that met the same moments of the machine. With ``paired`` the
+ratio is the median of the turns' own ratios, and a note has its 95 % interval (bootstrap). ``at_most`` and
 ``at_least`` are what was promised: of the ratio in ``compare``, of the median in ``value``. Nothing here fails: a
 table says what is met and what is not.
 """
@@ -27,6 +28,7 @@ import argparse
 import math
 import os
 import platform
+import random
 import signal
 import statistics
 import sys
@@ -75,11 +77,17 @@ class Report:
         at_most: float | None = None,
         at_least: float | None = None,
         note: str = "",
+        paired: bool = False,
     ) -> None:
         """Add a ratio."""
         here, there = statistics.median(ours), statistics.median(theirs)
         turns = [one / other for one, other in zip(ours, theirs, strict=False) if other]
-        goal, met = _goal(ratio := here / there if there else math.inf, at_most, at_least, "")
+        ratio = here / there if there else math.inf
+        if paired and turns:
+            ratio = statistics.median(turns)
+            low, high = interval(turns)
+            note = "; ".join(filter(None, (note, f"95 % interval {number(low)}-{number(high)}")))
+        goal, met = _goal(ratio, at_most, at_least, "")
         spread = (min(turns), max(turns)) if turns else (ratio, ratio)
         scale = SCALES.get(self.unit, 1.0)
         self.rows.append(
@@ -118,17 +126,26 @@ class Report:
         return "\n".join([*lines, *(f"| {' | '.join(_cells(row))} |" for row in self.rows)])
 
 
+def interval(values: Sequence[float], samples: int = 10_000) -> tuple[float, float]:
+    """Return the 95 % interval of the median of these values, by the bootstrap."""
+    chance = random.Random(0)
+    medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(samples))
+    return medians[samples // 40], medians[-1 - samples // 40]
+
+
 def interleaved(
     ways: Mapping[str, Callable[[], float | None]], turns: int, *, warm_up: bool = True
 ) -> dict[str, list[float]]:
     """Run all ways in turn, so that a slow moment of the machine meets all of them; return what each turn took.
+
+    Every other turn runs them in the opposite order.
 
     A way that returns None is timed here, in seconds; one that returns a number has measured itself. ``warm_up`` adds
     a first turn that does not count.
     """
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(-int(warm_up), turns):
-        for name, way in ways.items():
+        for name, way in list(ways.items())[:: -1 if turn % 2 else 1]:
             begun = time.perf_counter()
             told = way()
             cost = time.perf_counter() - begun if told is None else told
