@@ -241,3 +241,32 @@ def test_ranks_started_by_mpirun_start_cold(distdl_home):
     assert job.result(timeout=120) == 3
     assert not is_warm(job)
     assert cold_reason(job) == "This job starts cold because mpirun starts them."
+
+
+def compiles():
+    """Train a step of a compiled model; return whether the compiler was loaded before."""
+    import sys
+
+    was_loaded = "torch._inductor.compile_fx" in sys.modules
+    import torch
+
+    net = torch.compile(torch.nn.Linear(3, 5))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    return was_loaded
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_compiler_is_loaded_when_a_second_compiled_job_starts(own_home, monkeypatch, tmp_path):
+    monkeypatch.setenv("DISTDL_CACHE", str(tmp_path / "cache"))
+    options = {"distributed_backend": "torch", "process_count_per_node": 1}
+    assert submit(compiles, **options).result(timeout=250) is False
+    files = template_files.of()
+    learned = preload.ImportHistory
+    wait_for(lambda: "torch._inductor.compile_fx" in learned(files.history).names(), 100, "the end of the first job")
+    wait_for(lambda: (found := warm_start.status(files)) and not found["learning"], 100, "the imports")
+    second = submit(compiles, **options)
+    assert second.result(timeout=250) is True
+    assert_warm(second)
