@@ -51,8 +51,6 @@ class JobPanel(PageWidget):
     def close(self) -> None:
         """Stop the updates; the job keeps running."""
         self._stop.set()
-        if self.comm is not None:
-            self.layout.close()
         super().close()
 
     def _follow(self) -> None:

@@ -31,6 +31,13 @@ class PageWidget(ipywidgets.HTML):  # type: ignore[misc]
         self.on_msg(lambda _widget, message, _buffers: self.on_message(message))
         reachable(self)
 
+    def close(self) -> None:
+        """Close the widget with the widgets of its layout and style, which it alone uses."""
+        if self.comm is not None:
+            self.layout.close()
+            self.style.close()
+        super().close()
+
     def on_message(self, message: dict[str, Any]) -> None:
         """Answer the request of a page."""
         if message.get("type") == "ask":

@@ -74,6 +74,20 @@ def test_the_form_shows_where_how_many_what_travels_and_takes_advice_by_one_clic
     assert book.errors == []
 
 
+def test_what_a_job_on_this_machine_needs_fits_a_screen(static_page: Open) -> None:
+    """In 950 px of height with JupyterLab around it: about 190 px of bars and the cell, and nothing to scroll."""
+    book, form = opened(static_page, width=1500, height=950)
+    expect(total(form)).to_have_text("2 processes")
+    box = form.bounding_box()
+    assert box is not None
+    assert box["height"] < 950 - 190
+    for name in ("VM series", "Data", "Outputs", "More options"):
+        fold = form.get_by_role("button", name=name, exact=False).filter(has=book.page.locator(".dd-b"))
+        expect(fold).to_have_attribute("aria-expanded", "false")
+    form.get_by_role("button", name="Choose a VM size").click()
+    expect(form.locator("input.dd-radio:not(:disabled)").first).to_be_focused()
+
+
 def test_the_list_of_sizes_is_filtered(static_page: Open) -> None:
     book, form = opened(static_page)
     rows = form.locator(".dd-vm tbody tr")
