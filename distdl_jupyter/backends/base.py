@@ -80,33 +80,33 @@ class Backend(ABC):
         """Return how to run ``spec`` on ``placement``. Raises InvalidSpec when the two do not fit."""
 
 
-def common_environment(placement: Placement, place: RankSlot) -> dict[str, str]:
+def common_environment(placement: Placement, slot: RankSlot) -> dict[str, str]:
     """Return what every rank gets whatever the backend: torchrun's variables, its GPU and its share of threads.
 
     ``OMP_NUM_THREADS`` is the machine's cores divided by the ranks on it, because every rank would otherwise start as
     many compute threads as there are cores.
     """
-    local_size = placement.local_size(place.node)
+    local_size = placement.local_size(slot.node)
     environment = {
-        "RANK": str(place.rank),
+        "RANK": str(slot.rank),
         "WORLD_SIZE": str(len(placement.ranks)),
-        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_RANK": str(slot.local_rank),
         "LOCAL_WORLD_SIZE": str(local_size),
-        "GROUP_RANK": str(place.node),
-        "NODE_RANK": str(place.node),
-        "OMP_NUM_THREADS": str(placement.cores_of(place)),
+        "GROUP_RANK": str(slot.node),
+        "NODE_RANK": str(slot.node),
+        "OMP_NUM_THREADS": str(placement.cores_of(slot)),
     }
-    if place.gpu is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = _visible_gpus(placement, place)
+    if slot.gpu is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = _visible_gpus(placement, slot)
     return environment
 
 
-def _visible_gpus(placement: Placement, place: RankSlot) -> str:
+def _visible_gpus(placement: Placement, slot: RankSlot) -> str:
     """Return the GPUs of the rank's node in order of local rank, so that ``set_device(local_rank)`` finds its own.
 
     Where ranks share GPUs, or have several each, each sees only those that it was given.
     """
-    if len(place.gpus) > 1:
-        return ",".join(map(str, place.gpus))
-    gpus = [str(other.gpu) for other in placement.ranks if other.node == place.node]
-    return ",".join(gpus) if len(set(gpus)) == len(gpus) else str(place.gpu)
+    if len(slot.gpus) > 1:
+        return ",".join(map(str, slot.gpus))
+    gpus = [str(other.gpu) for other in placement.ranks if other.node == slot.node]
+    return ",".join(gpus) if len(set(gpus)) == len(gpus) else str(slot.gpu)

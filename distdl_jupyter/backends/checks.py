@@ -55,18 +55,18 @@ def _held(cuda: Any) -> Iterator[Finding]:
 
 
 def cuda(code: Code, spec: JobSpec, devices: Sequence[int] | None = None) -> Check | None:
-    """Code that uses CUDA finds a GPU on this machine; None for code that does not, or that asks whether there is one.
+    """Code that uses CUDA finds a GPU on this machine; None for code that does not, or that checks for one.
 
-    ``devices`` are the GPUs here, found out when they are not given. What another machine has its own checks say.
+    ``devices`` are the GPUs here, detected by default. Other machines have their own checks.
     """
     if spec.cluster != "local" or code.uses(*_ASKS_FOR_GPU):
         return None
     calls = [call for call in code.calls if _uses_cuda(call)]
     if not calls:
         return None
-    found = gpus.visible() if devices is None else devices
-    if found:
-        return Check("CUDA", f"{plural(len(found), 'GPU')} here")
+    visible = gpus.visible() if devices is None else devices
+    if visible:
+        return Check("CUDA", f"{plural(len(visible), 'GPU')} here")
     first = next((call for call in calls if call.label in code.own), calls[0])
     finding = Finding(
         "warning",
@@ -81,7 +81,7 @@ def cuda(code: Code, spec: JobSpec, devices: Sequence[int] | None = None) -> Che
 def nccl(
     code: Code, spec: JobSpec, devices: Sequence[int] | None = None, environment: Mapping[str, str] = os.environ
 ) -> Check | None:
-    """Code that asks for NCCL finds a GPU for each process of this machine; None for code that does not ask for it.
+    """Code that uses NCCL finds a GPU for each process of this machine; None for code that does not.
 
     NCCL refuses two ranks on one GPU, unless it is 2.32 or newer and NCCL_MULTI_RANK_GPU_ENABLE is set.
     """
@@ -91,9 +91,9 @@ def nccl(
         return None
     count = len(gpus.visible() if devices is None else devices)
     processes = plural(spec.process_count, "process")
-    says = f"{plural(count, 'GPU')} for {processes}"
+    summary = f"{plural(count, 'GPU')} for {processes}"
     if count >= spec.process_count:
-        return Check("NCCL", says)
+        return Check("NCCL", summary)
     is_certain = all(transport == "nccl" for _, transport in calls)
     if not count and not is_certain:
         return None  # the code has another transport for machines without GPUs
@@ -104,22 +104,26 @@ def nccl(
         f"{plural(count, 'GPU') if count else 'none'}.",
         f'{f"Type -p {count}, or use Gloo" if count else "Use Gloo"}: init_process_group("gloo").',
     )
-    return Check("NCCL", says, (finding,))
+    return Check("NCCL", summary, (finding,))
 
 
 def _transport(call: Call) -> str:
     """Return the transport that a call of ``init_process_group`` names, "" where it is not a plain text."""
     named = next((keyword.value for keyword in call.node.keywords if keyword.arg == "backend"), None)
-    given = named or next(iter(call.node.args), None)
-    return str(given.value).lower() if isinstance(given, ast.Constant) else ""
+    transport = named or next(iter(call.node.args), None)
+    return str(transport.value).lower() if isinstance(transport, ast.Constant) else ""
 
 
 def _uses_cuda(call: Call) -> bool:
     if call.name.startswith("torch.cuda.") or (call.last == "cuda" and isinstance(call.node.func, ast.Attribute)):
         return call.last not in _HARMLESS
-    given = [*call.node.args, *(keyword.value for keyword in call.node.keywords)]
-    words = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-    return call.last != "print" and any(_DEVICE.fullmatch(word) for word in words)
+    arguments = [*call.node.args, *(keyword.value for keyword in call.node.keywords)]
+    texts = [
+        argument.value
+        for argument in arguments
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+    ]
+    return call.last != "print" and any(_DEVICE.fullmatch(text) for text in texts)
 
 
 def horovod_build(code: Code, spec: JobSpec, built_for: Collection[Package]) -> Check | None:

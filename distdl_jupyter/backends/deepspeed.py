@@ -130,8 +130,8 @@ class DeepSpeedBackend(TorchBackend):
         batch = "" if shared else check_batch(config, len(placement.ranks))
         stage = (config.get("zero_optimization") or {}).get("stage", 0)
         note = f"DeepSpeed with ZeRO stage {stage}" + (f": {batch}." if batch else ".")
-        chosen = {VARIABLE: json.dumps(config)}
-        return Plan(tuple(one | chosen for one in plan.environments), notes=(*plan.notes, note))
+        variable = {VARIABLE: json.dumps(config)}
+        return Plan(tuple(environment | variable for environment in plan.environments), notes=(*plan.notes, note))
 
 
 def check_batch(config: Config, ranks: int) -> str:
@@ -141,17 +141,17 @@ def check_batch(config: Config, ranks: int) -> str:
     ``gradient_accumulation_steps`` x ranks, of which one or two may be left out
     (https://www.deepspeed.ai/docs/config-json/#batch-size-related-parameters). Raises InvalidSpec.
     """
-    given = {key: config[key] for key in (_BATCH, _MICRO, _STEPS) if config.get(key) is not None}
-    if "auto" in given.values():
+    sizes = {key: config[key] for key in (_BATCH, _MICRO, _STEPS) if config.get(key) is not None}
+    if "auto" in sizes.values():
         return ""
-    for key, value in given.items():
+    for key, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise _wrong(
                 "deepspeed-number-invalid",
                 f"{key} is {value!r}, but must be an integer of at least 1.",
                 f"Set {key} to an integer of at least 1.",
             )
-    whole, micro, steps = given.get(_BATCH), given.get(_MICRO), given.get(_STEPS)
+    whole, micro, steps = sizes.get(_BATCH), sizes.get(_MICRO), sizes.get(_STEPS)
     if micro is None:
         if whole is None:
             raise _wrong(
@@ -162,23 +162,23 @@ def check_batch(config: Config, ranks: int) -> str:
         micro = _share(whole, (steps or 1) * ranks, _in_words(None, steps or 1, ranks))
     if steps is None:
         steps = 1 if whole is None else _share(whole, micro * ranks, _in_words(micro, None, ranks))
-    found = micro * steps * ranks
-    if whole is not None and whole != found:
+    total = micro * steps * ranks
+    if whole is not None and whole != total:
         raise _wrong(
             "deepspeed-batch-differs",
-            f"{_BATCH} is {whole}, but {_in_words(micro, steps, ranks)} is {found}.",
-            f"Set {_BATCH} to {found}, or remove it.",
+            f"{_BATCH} is {whole}, but {_in_words(micro, steps, ranks)} is {total}.",
+            f"Set {_BATCH} to {total}, or remove it.",
         )
-    return f"{found} samples a step, {_in_words(micro, steps, ranks)}"
+    return f"{total} samples a step, {_in_words(micro, steps, ranks)}"
 
 
-def _share(whole: int, parts: int, words: str) -> int:
+def _share(whole: int, parts: int, factors: str) -> int:
     if whole % parts:
         less = whole - whole % parts
         near = f"{less} or {less + parts}" if less else str(parts)
         raise _wrong(
             "deepspeed-batch-uneven",
-            f"{_BATCH} is {whole}, which is not a multiple of {words}.",
+            f"{_BATCH} is {whole}, which is not a multiple of {factors}.",
             f"Set {_BATCH} to {near}.",
         )
     return whole // parts
@@ -213,19 +213,19 @@ def _check(config: Config) -> None:
         )
 
 
-def _text(given: str | Config) -> str:
+def _text(source: str | Config) -> str:
     """Return a config as JSON, "" for none. Raises InvalidSpec."""
-    if isinstance(given, str) and given.strip()[:1] not in ("", "{"):
-        path = Path(given).expanduser()
+    if isinstance(source, str) and source.strip()[:1] not in ("", "{"):
+        path = Path(source).expanduser()
         try:
-            given = path.read_text("utf-8")
+            source = path.read_text("utf-8")
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or "it is not a text file"
             raise _wrong("deepspeed-config-unreadable", f"Cannot read the DeepSpeed config {path}: {why}.",
                          "Set deepspeed_config to the path of a JSON file, to JSON, or to a "
                          "dict.") from None  # fmt: skip
     try:
-        config = json.loads(given or "{}") if isinstance(given, str) else given
+        config = json.loads(source or "{}") if isinstance(source, str) else source
         text = json.dumps(config)
     except (TypeError, ValueError) as error:
         raise _wrong(

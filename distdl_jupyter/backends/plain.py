@@ -37,4 +37,4 @@ class PlainBackend(Backend):
                 field="distributed_backend",
                 hint="Run one process, or choose a backend for several: distributed_backend=torch",
             )
-        return Plan(environments=tuple(common_environment(placement, place) for place in placement.ranks))
+        return Plan(environments=tuple(common_environment(placement, slot) for slot in placement.ranks))

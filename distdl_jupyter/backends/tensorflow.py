@@ -62,28 +62,28 @@ class TensorFlowBackend(Backend):
 
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
         """Every rank is a worker that listens at its own port; the first one is the chief."""
-        workers = [_listens(spec, place) for place in placement.ranks]
+        workers = [_listens(spec, slot) for slot in placement.ranks]
         return Plan(
-            environments=tuple(_environment(placement, place, workers) for place in placement.ranks),
+            environments=tuple(_environment(placement, slot, workers) for slot in placement.ranks),
             distribution="tensorflow",
         )
 
 
-def _listens(spec: JobSpec, place: RankSlot) -> str:
-    if not place.ports:
+def _listens(spec: JobSpec, slot: RankSlot) -> str:
+    if not slot.ports:
         raise InvalidSpec(
             f"{spec.compute_target} cannot reserve a port for every rank, which TensorFlow needs.",
             code="tensorflow-ports-unsupported",
             field="compute_target",
             hint="Use another cluster, or the backend torch or horovod-gloo.",
         )
-    return f"{place.address}:{place.ports[0]}"
+    return f"{slot.address}:{slot.ports[0]}"
 
 
-def _environment(placement: Placement, place: RankSlot, workers: list[str]) -> dict[str, str]:
-    task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": place.rank}}
-    own = {"TF_CONFIG": json.dumps(task), "TF_NUM_INTRAOP_THREADS": str(placement.cores_of(place))}
-    if place.gpu is not None:
+def _environment(placement: Placement, slot: RankSlot, workers: list[str]) -> dict[str, str]:
+    task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": slot.rank}}
+    variables = {"TF_CONFIG": json.dumps(task), "TF_NUM_INTRAOP_THREADS": str(placement.cores_of(slot))}
+    if slot.gpu is not None:
         # A worker trains on every GPU that it sees, and takes its memory.
-        own["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, place.gpus or (place.gpu,)))
-    return common_environment(placement, place) | own
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, slot.gpus or (slot.gpu,)))
+    return common_environment(placement, slot) | variables

@@ -91,19 +91,19 @@ class TorchBackend(Backend):
             rendezvous_variables["DISTDL_TORCH_TRANSPORT"] = options.transport
         return Plan(
             environments=tuple(
-                common_environment(placement, place)
-                | _role(placement, place)
+                common_environment(placement, slot)
+                | _role(placement, slot)
                 | rendezvous_variables
-                | _interface(placement.interface_of(place))
-                for place in placement.ranks
+                | _interface(placement.interface_of(slot))
+                for slot in placement.ranks
             )
         )
 
 
-def _role(placement: Placement, place: RankSlot) -> dict[str, str]:
-    """Return what torchrun tells besides: all ranks have one role."""
+def _role(placement: Placement, slot: RankSlot) -> dict[str, str]:
+    """Return torchrun's role variables: all ranks have one role."""
     size = str(len(placement.ranks))
-    return {"GROUP_WORLD_SIZE": str(placement.node_count), "ROLE_NAME": "default", "ROLE_RANK": str(place.rank),
+    return {"GROUP_WORLD_SIZE": str(placement.node_count), "ROLE_NAME": "default", "ROLE_RANK": str(slot.rank),
             "ROLE_WORLD_SIZE": size}  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def _interface(name: str) -> dict[str, str]:
 
 def _check_gpus(placement: Placement) -> None:
     """Refuse NCCL without a device for each rank: it stops with "Duplicate GPU detected" when two share one."""
-    nodes = ((0 if placement.emulated else place.node, place.gpu) for place in placement.ranks)
+    nodes = ((0 if placement.emulated else slot.node, slot.gpu) for slot in placement.ranks)
     count = len({(node, gpu) for node, gpu in nodes if gpu is not None})
     ranks = len(placement.ranks)
     if count < ranks:

@@ -46,8 +46,8 @@ class Usage:
 
     def met(self, code: Code) -> Call | None:
         """Return the first call that lets the ranks meet."""
-        found = (call for call in code.calls if call.last in self.meets)
-        return next((call for call in found if call.name.startswith(self.package)), None)
+        calls = (call for call in code.calls if call.last in self.meets)
+        return next((call for call in calls if call.name.startswith(self.package)), None)
 
     def written(self, call: Call) -> str:
         """Return such a call as people write it."""
@@ -73,7 +73,7 @@ class Package:
 
 def listed(packages: Iterable[Package]) -> str:
     """Return packages with their versions: ``torch 2.13.0, DeepSpeed 0.19.8``. What is not installed is left out."""
-    return ", ".join(f"{one.title} {version}" for one in packages if (version := one.version()))
+    return ", ".join(f"{package.title} {version}" for package in packages if (version := package.version()))
 
 
 TORCH = Package("torch", "torch")

@@ -479,8 +479,8 @@ class Cluster(ABC):
         """Return a summary of its machines; it may take seconds. None where they are not created from here."""
         return None
 
-    def create(self, options: Any, wanted: Any) -> None:
-        """Request machines like ``wanted`` and return when the request was accepted; ``machines`` shows the progress.
+    def create(self, options: Any, machine_spec: Any) -> None:
+        """Request machines like ``machine_spec`` and return once accepted; ``machines`` shows the progress.
 
         Raises ClusterRefused, InvalidSpec, DistDLError.
         """

@@ -45,8 +45,11 @@ def file() -> Path:
 
 def named() -> list[ClusterConfig]:
     """Return the named clusters in the order of their names. Raises DistDLError when their file is broken."""
-    kept = _read(file())
-    return [ClusterConfig(name, kept[name]["kind"], dict(kept[name]["options"]), named=True) for name in sorted(kept)]
+    entries = _read(file())
+    return [
+        ClusterConfig(name, entries[name]["kind"], dict(entries[name]["options"]), named=True)
+        for name in sorted(entries)
+    ]
 
 
 def every() -> list[ClusterConfig]:
@@ -95,36 +98,36 @@ def find(name: str) -> ClusterConfig:
     """Return the cluster that ``compute_target`` names. Raises InvalidSpec that lists all."""
     if name in registry.names("clusters"):
         return ClusterConfig(name, name, registry.get("clusters", name).by_itself() or {})
-    found = next((target for target in named() if target.name == name), None)
-    if found is None:
+    match = next((target for target in named() if target.name == name), None)
+    if match is None:
         raise InvalidSpec(
             unknown(name, names(), "cluster"),
             code="cluster-unknown",
             field="compute_target",
             hint=f"To add it, call add_cluster({name!r}, ...)",
         )
-    return found
+    return match
 
 
 def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
     """Give a kind with options a name. Raises InvalidSpec, PluginUnavailable, ClusterRefused when the name is taken."""
     _check_name(name)
     checked = _check_options(kind, options)
-    with _changing() as kept:
-        if name in kept:
+    with _changing() as entries:
+        if name in entries:
             raise ClusterRefused(
                 f"Cluster {name} already exists.",
                 code="cluster-exists",
                 hint="Use another name, or remove it first.",
             )
-        kept[name] = {"kind": kind, "options": checked}
+        entries[name] = {"kind": kind, "options": checked}
     return ClusterConfig(name, kind, checked, named=True)
 
 
 def change(name: str, options: Mapping[str, Any]) -> ClusterConfig:
     """Replace the options of a named cluster. Raises ClusterNotFound, InvalidSpec, PluginUnavailable."""
-    with _changing() as kept:
-        entry = _entry(kept, name)
+    with _changing() as entries:
+        entry = _entry(entries, name)
         entry["options"] = checked = _check_options(entry["kind"], options)
     return ClusterConfig(name, entry["kind"], checked, named=True)
 
@@ -140,15 +143,15 @@ def remove(name: str, active: Sequence[object] = ()) -> None:
             code="cluster-has-jobs",
             hint=f"Cancel {them}, or wait for {their} end.",
         )
-    with _changing() as kept:
-        _entry(kept, name)
-        del kept[name]
+    with _changing() as entries:
+        _entry(entries, name)
+        del entries[name]
 
 
-def _entry(kept: dict[str, Any], name: str) -> dict[str, Any]:
-    if name not in kept:
+def _entry(entries: dict[str, Any], name: str) -> dict[str, Any]:
+    if name not in entries:
         raise ClusterNotFound(f"Unknown cluster {name!r}.", code="cluster-name-unknown")
-    entry: dict[str, Any] = kept[name]
+    entry: dict[str, Any] = entries[name]
     return entry
 
 
@@ -191,8 +194,11 @@ def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     """Return the entries of the file, {} when there is none."""
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))["clusters"]
-        return {str(name): {"kind": str(one["kind"]), "options": dict(one["options"])} for name, one in kept.items()}
+        entries = json.loads(path.read_text(encoding="utf-8"))["clusters"]
+        return {
+            str(name): {"kind": str(entry["kind"]), "options": dict(entry["options"])}
+            for name, entry in entries.items()
+        }
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -211,8 +217,8 @@ def _changing() -> Iterator[dict[str, Any]]:
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        kept = _read(path)
-        yield kept
-        atomic_write.write(path, {"version": 1, "clusters": kept})
+        entries = _read(path)
+        yield entries
+        atomic_write.write(path, {"version": 1, "clusters": entries})
     finally:
         os.close(folder)

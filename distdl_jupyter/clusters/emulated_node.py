@@ -34,9 +34,9 @@ _CAUSES = {
 
 
 def shell() -> tuple[str, ...]:
-    """Return the words before ``HOST COMMAND...``; () where this machine cannot emulate nodes for a launcher."""
-    words = (sys.executable, "-P", "-m", __name__ if __name__ != "__main__" else __spec__.name)
-    return words if sys.platform == "linux" and has_network() and _works(words) else ()
+    """Return the arguments before ``HOST COMMAND...``; () where this machine cannot emulate nodes for a launcher."""
+    command = (sys.executable, "-P", "-m", __name__ if __name__ != "__main__" else __spec__.name)
+    return command if sys.platform == "linux" and has_network() and _works(command) else ()
 
 
 def has_network() -> bool:
@@ -51,15 +51,15 @@ def has_network() -> bool:
 
 
 @functools.cache
-def _works(words: tuple[str, ...]) -> bool:
-    """Try it once: kernels, containers and AppArmor each may forbid it, and only the attempt tells."""
+def _works(command: tuple[str, ...]) -> bool:
+    """Try it once: kernels, containers and AppArmor may each forbid it."""
     try:
-        said = subprocess.check_output(
-            [*words, "node-0", "uname -n"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60.0
+        output = subprocess.check_output(
+            [*command, "node-0", "uname -n"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60.0
         )
     except (OSError, subprocess.SubprocessError):
         return False
-    return said.strip() == b"node-0"
+    return output.strip() == b"node-0"
 
 
 def enter(host: str) -> None:
@@ -80,19 +80,19 @@ def _unshare(flags: int) -> None:
 
 
 def _keep_identity(user: int, group: int) -> None:
-    own = Path("/proc/self")
-    (own / "setgroups").write_text("deny", encoding="ascii")  # the kernel's condition for mapping a group
-    (own / "uid_map").write_text(f"{user} {user} 1", encoding="ascii")
-    (own / "gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+    process = Path("/proc/self")
+    (process / "setgroups").write_text("deny", encoding="ascii")  # the kernel's condition for mapping a group
+    (process / "uid_map").write_text(f"{user} {user} 1", encoding="ascii")
+    (process / "gid_map").write_text(f"{group} {group} 1", encoding="ascii")
 
 
 def _login_shell() -> str:
     """Return the shell for the command line: Open MPI words it for the user's login shell, csh or like sh."""
     try:
-        chosen = pwd.getpwuid(os.getuid()).pw_shell
+        login_shell = pwd.getpwuid(os.getuid()).pw_shell
     except KeyError:  # a container may know no user of this number
-        chosen = ""
-    return chosen if Path(chosen).name in ("csh", "tcsh") else "/bin/sh"
+        login_shell = ""
+    return login_shell if Path(login_shell).name in ("csh", "tcsh") else "/bin/sh"
 
 
 def main(host: str, *command: str) -> None:

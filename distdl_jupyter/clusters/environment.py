@@ -34,8 +34,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
     """Return the submitter's environment as far as it means something in a rank, on whichever machine."""
-    kept = ("DISTDL_HOME", "DISTDL_CACHE", "DISTDL_WARM_DIR")
-    environment = {n: value for n, value in submitters.items() if n in kept or not n.startswith("DISTDL_")}
+    inherited = ("DISTDL_HOME", "DISTDL_CACHE", "DISTDL_WARM_DIR")
+    environment = {n: value for n, value in submitters.items() if n in inherited or not n.startswith("DISTDL_")}
     if environment.get("MPLBACKEND", "").startswith(_NOTEBOOKS_BACKENDS):
         del environment["MPLBACKEND"]  # it has no notebook in a rank, which has a backend of its own
     environment.setdefault(*caches.compiled_code())
@@ -58,17 +58,17 @@ def for_ssh(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     return {name: environ[name] for name in _SSH if name in environ}
 
 
-def of_rank(placement: Placement, place: RankSlot) -> dict[str, str]:
+def of_rank(placement: Placement, slot: RankSlot) -> dict[str, str]:
     """Return the ``DISTDL_`` variables of one rank, which the worker reads (``worker.identity``)."""
     identity = {
-        "DISTDL_RANK": place.rank,
+        "DISTDL_RANK": slot.rank,
         "DISTDL_WORLD_SIZE": len(placement.ranks),
-        "DISTDL_LOCAL_RANK": place.local_rank,
-        "DISTDL_LOCAL_SIZE": placement.local_size(place.node),
-        "DISTDL_NODE_RANK": place.node,
+        "DISTDL_LOCAL_RANK": slot.local_rank,
+        "DISTDL_LOCAL_SIZE": placement.local_size(slot.node),
+        "DISTDL_NODE_RANK": slot.node,
         "DISTDL_NODE_COUNT": placement.node_count,
-        "DISTDL_HOST": place.host,
+        "DISTDL_HOST": slot.host,
     }
-    if place.gpu is not None:
-        identity["DISTDL_GPU"] = place.gpu
+    if slot.gpu is not None:
+        identity["DISTDL_GPU"] = slot.gpu
     return {name: str(value) for name, value in identity.items()}

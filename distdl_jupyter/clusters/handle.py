@@ -163,8 +163,8 @@ class ClusterHandle:
         cluster_configs.remove(self.name, active_jobs(self.name))
 
     def __repr__(self) -> str:
-        (found,) = status.look_at_all([self.target], TIMEOUT)
-        return tables.cluster_line(found)
+        (current,) = status.look_at_all([self.target], TIMEOUT)
+        return tables.cluster_line(current)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ClusterHandle) and other.name == self.name

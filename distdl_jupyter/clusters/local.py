@@ -93,11 +93,11 @@ class LocalCluster(Cluster):
 
     def nodes(self, options: Any) -> list[NodeInfo]:
         """Return this machine; nodes beyond the first are emulated while a job wants them and are not listed."""
-        found = gpus.devices()
+        devices = gpus.devices()
         here = NodeInfo(
             socket.gethostname(),
-            gpus=len(found),
-            gpu_name=gpus.name(found),
+            gpus=len(devices),
+            gpu_name=gpus.name(devices),
             cores=cores(),
             python=platform.python_version(),
             load=round(os.getloadavg()[0], 1),
@@ -137,8 +137,8 @@ class LocalCluster(Cluster):
             if not context.restart:
                 self._notices.append(Notice(short.level, f"{short.says}. {short.remedy}", "room"))
 
-    def _rank_ports(self, place: RankSlot, ports: int) -> RankPorts:
-        return place.address or _ADDRESS, tuple(self._ports.reserve(ports, _ADDRESS))
+    def _rank_ports(self, slot: RankSlot, ports: int) -> RankPorts:
+        return slot.address or _ADDRESS, tuple(self._ports.reserve(ports, _ADDRESS))
 
     def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Place rank r on node r // process_count_per_node; GPUs are dealt out in order, as if all were free."""
@@ -151,8 +151,8 @@ class LocalCluster(Cluster):
         self, spec: JobSpec, options: Any, *, blocked: bool = False, number: int | None = None
     ) -> QueueView | None:
         """Hold the GPUs, cores and memory that each process is to have; a job may wait for what others hold."""
-        found = gpus.devices() if spec.use_gpu is not False else ()
-        need = _need(spec, found)
+        devices = gpus.devices() if spec.use_gpu is not False else ()
+        need = _need(spec, devices)
         if not need and not blocked and self._slot is None:
             return None
         if self._slot is None:
@@ -161,10 +161,10 @@ class LocalCluster(Cluster):
             self._slot = slots.Slot(spec.id, spec.name, number=number)
         turn = self._slot.ask(need, priority=spec.priority, blocked=blocked)
         if turn is None:
-            numbers = {gpu.uuid: gpu.number for gpu in found}
+            numbers = {gpu.uuid: gpu.number for gpu in devices}
             self._taken = [numbers[uuid] for uuid in self._slot.gpus] if need.gpus else None
             return None
-        view = queueing.view(turn, need, {gpu.uuid: str(gpu.number) for gpu in found}, spec.priority)
+        view = queueing.view(turn, need, {gpu.uuid: str(gpu.number) for gpu in devices}, spec.priority)
         if not blocked and not turn.problem and not getattr(options, "wait", True):
             self.give_back()
             raise LaunchFailed(
@@ -189,7 +189,7 @@ class LocalCluster(Cluster):
         each = spec.gpus or 1
         emulated = spec.node_count > 1
         here = socket.gethostname()
-        places = tuple(
+        slots_ = tuple(
             RankSlot(
                 rank=rank,
                 node=rank // spec.process_count_per_node,
@@ -201,7 +201,7 @@ class LocalCluster(Cluster):
             for rank in range(spec.process_count)
         )
         return Placement(
-            ranks=places,
+            ranks=slots_,
             address=_ADDRESS,
             ports=(),
             interface="lo0" if sys.platform == "darwin" else "lo",
@@ -224,10 +224,10 @@ class LocalCluster(Cluster):
         from distdl_jupyter.clusters import stagers
         from distdl_jupyter.node import processes, run_dir
 
-        found = processes.kill_job(job_id)
+        killed = processes.kill_job(job_id)
         run_dir.sweep(job_id)
         stagers.forget(job_id)
-        return sorted(found)
+        return sorted(killed)
 
 
 def _remote_shell() -> tuple[str, ...]:
@@ -240,7 +240,7 @@ def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Cont
     """Run a stager for each node, emulated ones too, and return what each node's ranks get."""
     from distdl_jupyter.clusters import stagers
 
-    hosts = {place.node: place.host for place in placement.ranks}
+    hosts = {slot.node: slot.host for slot in placement.ranks}
     needed = ("AWS_", "GOOGLE_", "PIP_", "UV_")  # what stores and indexes are read with here
     shown = {
         name: value
@@ -253,8 +253,8 @@ def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Cont
         for node, host in sorted(hosts.items()):
             begun.append(stagers.LocalStager(node, host, spec.python or sys.executable, environment))
     except OSError as error:
-        for one in begun:
-            one.end()
+        for stager in begun:
+            stager.end()
         raise limits.launch_failed("Cannot start the program that copies the data", error) from error
     return stagers.run(begun, staging, context.report)
 
@@ -265,11 +265,11 @@ def _has_begun_this_one(entry: slots.Entry) -> bool:
     return entry.holds and entry.own and entry.job == first
 
 
-def _need(spec: JobSpec, found: Sequence[Gpu]) -> Need:
+def _need(spec: JobSpec, devices: Sequence[Gpu]) -> Need:
     """Return what the job holds of this machine: without ``gpus`` one for each process, or all if there are fewer."""
     each = spec.gpus if spec.use_gpu is not False else 0
-    count = min(spec.process_count, len(found)) if each is None else each * spec.process_count
-    return queueing.need(spec, spec.process_count, count, [gpu.uuid for gpu in found])
+    count = min(spec.process_count, len(devices)) if each is None else each * spec.process_count
+    return queueing.need(spec, spec.process_count, count, [gpu.uuid for gpu in devices])
 
 
 def _check_room(spec: JobSpec) -> None:
@@ -280,7 +280,9 @@ def _check_room(spec: JobSpec) -> None:
         most = there[name]
         if amount and most is not None and amount * spec.process_count > most:
             amounts = (amount, amount * spec.process_count, most)
-            single, total, here = (plural(one, "core") if name == "cores" else size(one) for one in amounts)
+            single, total, here = (
+                plural(quantity, "core") if name == "cores" else size(quantity) for quantity in amounts
+            )
             of_memory = " of memory" if name == "memory" else ""
             raise InvalidSpec(
                 f"{total_need(spec.process_count, single, total)}{of_memory}, but this machine has {here}.",

@@ -90,8 +90,8 @@ class LocalJob(Job):
     def _forget_data(self) -> None:
         return
 
-    def _environment(self, own: Mapping[str, str]) -> dict[str, str]:
-        return {**own, **self._gpu_variables(own), **self.marks}
+    def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        return {**variables, **self._gpu_variables(variables), **self.marks}
 
     @property
     def _marks_to_find(self) -> dict[str, str]:
@@ -173,10 +173,10 @@ class LocalNodes(Nodes[Node]):
         self._ports = ports
         self._slot = slot
         self._staged = staged
-        for one in staged.values():  # all nodes are this machine: they have one environment
-            self.nodes[0].python = one.python
+        for node_data in staged.values():  # all nodes are this machine: they have one environment
+            self.nodes[0].python = node_data.python
 
-    def of(self, place: RankSlot) -> Node:
+    def of(self, slot: RankSlot) -> Node:
         """Return this machine."""
         return self.nodes[0]
 
@@ -189,12 +189,12 @@ class LocalNodes(Nodes[Node]):
         """Return the environment of the supervisor with that of the job."""
         return self._context.environment
 
-    def of_rank(self, place: RankSlot, variables: dict[str, str]) -> dict[str, str]:
+    def of_rank(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the data of the rank's node; rank 0 records its imports."""
-        own = {**variables, **(self._staged[place.node].variables if self._staged else {})}
-        if place.rank == 0:
-            own |= self._learning("rank-0")
-        return own
+        merged = {**variables, **(self._staged[slot.node].variables if self._staged else {})}
+        if slot.rank == 0:
+            merged |= self._learning("rank-0")
+        return merged
 
     def of_service(self, number: int) -> dict[str, str]:
         """Let a service record its imports; it runs on the first node."""

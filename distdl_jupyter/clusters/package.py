@@ -174,7 +174,7 @@ def first_input(python: str, base: str, arguments: Sequence[str]) -> bytes:
 
     ``python`` and ``base`` are paths on the host (``~/`` is the home there), ``arguments`` those of the agent.
     """
-    package, request = built(), wanted().decode()
+    package, request = built(), request_marker().decode()
     values = json.dumps([list(OLDEST), base, package.digest, len(package.content), request, list(arguments)])
     return first_lines(python, _PROGRAM.replace("@VALUES@", values))
 
@@ -189,6 +189,6 @@ def first_lines(python: str, program: str) -> bytes:
     return f"{python}\n{program.encode().hex()}\n".encode()
 
 
-def wanted() -> bytes:
-    """Return what a host says that lacks this version of the package; no login shell says it by chance."""
+def request_marker() -> bytes:
+    """Return the line by which a host requests this version of the package; no login shell prints it."""
     return f"\n\x1edistdl-wants {built().digest}\n".encode()

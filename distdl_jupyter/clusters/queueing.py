@@ -27,8 +27,8 @@ def need(spec: JobSpec, processes: int, gpus: int, devices: Sequence[str]) -> Ne
 
 def turn_of(data: Sequence[Any]) -> Turn:
     """Return a turn from the plain data that an agent has sent."""
-    place, of, number, entries, problem = data
-    return slots.Turn(Place(*place), of, number, tuple(_entry(fields) for fields in entries), problem)
+    position, of, number, entries, problem = data
+    return slots.Turn(Place(*position), of, number, tuple(_entry(fields) for fields in entries), problem)
 
 
 def _entry(data: Sequence[Any]) -> Entry:
@@ -38,7 +38,7 @@ def _entry(data: Sequence[Any]) -> Entry:
 
 def view(
     turn: Turn,
-    wanted: Need,
+    need_: Need,
     labels: Mapping[str, str],
     priority: int,
     host: str = "",
@@ -49,18 +49,18 @@ def view(
 
     ``limits`` are the host's amounts of cores and memory, by default those of this machine.
     """
-    place = turn.place
-    who = holders(place, {entry.key: entry for entry in turn.entries})
-    asked = needs(wanted)
+    position = turn.place
+    who = holders(position, {entry.key: entry for entry in turn.entries})
+    amounts = needs(need_)
     return QueueView(
-        place=place.place,
+        place=position.place,
         of=turn.of,
-        why=turn.problem or reason(asked, place.lacks, who),
+        why=turn.problem or reason(amounts, position.lacks, who),
         priority=priority,
-        needs=asked,
-        free=dict(place.free),
-        total={name: value for name, value in totals(len(labels), limits).items() if name in asked},
-        lacks=place.lacks,
+        needs=amounts,
+        free=dict(position.free),
+        total={name: value for name, value in totals(len(labels), limits).items() if name in amounts},
+        lacks=position.lacks,
         names=who,
         holding=tuple(holding(entry, labels) for entry in turn.entries if entry.holds),
         host=host,
@@ -68,9 +68,9 @@ def view(
     )
 
 
-def needs(wanted: Need) -> dict[str, float]:
+def needs(need_: Need) -> dict[str, float]:
     """Return all that a job needs as amounts by name."""
-    return {**({"gpus": float(wanted.gpus)} if wanted.gpus else {}), **wanted.amounts}
+    return {**({"gpus": float(need_.gpus)} if need_.gpus else {}), **need_.amounts}
 
 
 def totals(gpus: int, limits: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -90,10 +90,10 @@ def holding(entry: Entry, labels: Mapping[str, str]) -> Holding:
     )
 
 
-def holders(place: Place, entries: Mapping[str, Entry]) -> tuple[str, ...]:
-    """Return the names of the jobs that a place waits for, the first ones each and the number of others."""
-    names = [_name(entries[key]) for key in place.holders if key in entries]
-    return (*names, plural(place.others, "other")) if names and place.others else tuple(names)
+def holders(position: Place, entries: Mapping[str, Entry]) -> tuple[str, ...]:
+    """Return the names of the first jobs that a position waits for, and the number of others."""
+    names = [_name(entries[key]) for key in position.holders if key in entries]
+    return (*names, plural(position.others, "other")) if names and position.others else tuple(names)
 
 
 def _name(entry: Entry) -> str:

@@ -253,13 +253,13 @@ def _agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connec
     # The agent's input ends with the actor, and Ray ends that with the supervisor.
     first = package.first_input("{python}", options.directory or DIRECTORY, [TIMEOUT])
     try:
-        places = ray.get([actor.begin.remote(first, _HIDDEN) for actor in actors], timeout=_ACTOR_SECONDS)
+        addresses = ray.get([actor.begin.remote(first, _HIDDEN) for actor in actors], timeout=_ACTOR_SECONDS)
     except ray.exceptions.RayError as error:
         raise LaunchFailed(
             f"Ray could not start the agents: {_first_line(error)}.", code="ray-agents-not-started"
         ) from error
     # Ray gives bundles to nodes in no order.
-    ordered = sorted(zip(actors, places, strict=True), key=lambda pair: pair[1])
+    ordered = sorted(zip(actors, addresses, strict=True), key=lambda pair: pair[1])
     names = distinct([hostname for _actor, (hostname, _address) in ordered])
     links = [
         (Host(name, address), _ActorLink(ray, actor, name))

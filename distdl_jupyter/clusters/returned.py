@@ -18,10 +18,10 @@ _VALUE = re.compile(r"rank-(0|[1-9]\d{0,8})\.pkl")
 
 def refusal(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
     """Return why a file of the folder ``results`` is not taken, "" when it is; ``ranks`` are those that ran there."""
-    found = _VALUE.fullmatch(str(name))
-    if found is None:
+    match = _VALUE.fullmatch(str(name))
+    if match is None:
         return f"results/{name} is not the value of a rank"
-    if int(found[1]) not in ranks:
+    if int(match[1]) not in ranks:
         return f"results/{name} is the value of a rank that did not run on this host"
     if bytes_ > LARGEST:
         return (

@@ -73,8 +73,8 @@ class ClusterStatus(ClusterConfig):
 
 def plugin(target: ClusterConfig) -> tuple[Cluster, Any]:
     """Return a cluster's plug-in and options. Raises InvalidSpec, PluginUnavailable."""
-    found: Cluster = registry.get("clusters", target.kind)
-    return found, registry.check_options("clusters", target.kind, dict(target.options))
+    cluster: Cluster = registry.get("clusters", target.kind)
+    return cluster, registry.check_options("clusters", target.kind, dict(target.options))
 
 
 def look(target: ClusterConfig) -> ClusterStatus:
@@ -121,20 +121,20 @@ def silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = N
     return dataclasses.replace(known, problem=f"No response for {seconds:g} s.", code="cluster-silent", nodes=nodes)
 
 
-def look_at_all(wanted: Sequence[ClusterConfig], seconds: float) -> list[ClusterStatus]:
+def look_at_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterStatus]:
     """Return the present status of several clusters within ``seconds``; all are probed at once."""
-    found: dict[int, ClusterStatus] = {}
+    results: dict[int, ClusterStatus] = {}
     threads = [
-        threading.Thread(target=lambda at=at, one=one: found.update({at: look(one)}), daemon=True)
-        for at, one in enumerate(wanted)
+        threading.Thread(target=lambda at=at, target=target: results.update({at: look(target)}), daemon=True)
+        for at, target in enumerate(targets)
     ]
     for thread in threads:
         thread.start()
     until = time.monotonic() + seconds
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
-    kept = dict(found)
-    return [kept.get(at) or silent(one, seconds) for at, one in enumerate(wanted)]
+    finished = dict(results)
+    return [finished.get(at) or silent(target, seconds) for at, target in enumerate(targets)]
 
 
 def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = None) -> list[Check]:
@@ -146,8 +146,8 @@ def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = Non
         cluster, options = plugin(target)
         if reason := cluster.unavailable(options):
             return [_red(reason, "", "cluster-unavailable")]
-        found = cluster.checks(options, **(needs or {}))
-        return found or [_nothing(cluster, options)]
+        rows = cluster.checks(options, **(needs or {}))
+        return rows or [_nothing(cluster, options)]
     except DistDLError as error:
         return [_red(error.message, error.hint, error.code)]
     except Exception as error:  # noqa: BLE001 - as above
@@ -160,8 +160,8 @@ def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = Non
         ]
 
 
-def _red(says: str, remedy: str, code: str) -> Check:
-    return Check("", "Cluster", "error", says, remedy, code)
+def _red(message: str, remedy: str, code: str) -> Check:
+    return Check("", "Cluster", "error", message, remedy, code)
 
 
 def _nothing(cluster: Cluster, options: Any) -> Check:
@@ -179,7 +179,7 @@ def _nothing(cluster: Cluster, options: Any) -> Check:
     return Check("", "Reachable", "ok", "All nodes respond.")
 
 
-def needs(backend_label: str, given: Mapping[str, Any] | None = None) -> dict[str, Sequence[str]]:
+def needs(backend_label: str, options: Mapping[str, Any] | None = None) -> dict[str, Sequence[str]]:
     """Return the ``modules`` and ``programs`` that a backend needs on every node. Raises InvalidSpec."""
-    backend, options = registry.backend(backend_label, dict(given or {}))
-    return {"modules": backend.modules(options), "programs": backend.programs(options)}
+    backend, checked = registry.backend(backend_label, dict(options or {}))
+    return {"modules": backend.modules(checked), "programs": backend.programs(checked)}

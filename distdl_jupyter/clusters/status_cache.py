@@ -61,7 +61,11 @@ class _Probes(Generic[T]):
             now = time.monotonic()
             probe = self._probes.get(key)
             if probe is None or (probe.answer.done() and now - probe.begun >= max_age):
-                old = [name for name, one in self._probes.items() if one.answer.done() and now - one.begun > _KEPT]
+                old = [
+                    name
+                    for name, known_probe in self._probes.items()
+                    if known_probe.answer.done() and now - known_probe.begun > _KEPT
+                ]
                 for name in old:
                     del self._probes[name]
                 probe = self._probes[key] = _Probe(now, Future(), None if probe is None else probe.known)

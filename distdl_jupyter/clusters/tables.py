@@ -151,7 +151,7 @@ def _host_names(check: Check, nodes: Sequence[str], hosts: Sequence[str]) -> str
 
 def _shorten(rows: Sequence[Check]) -> list[Check]:
     """Keep the first and a count of many passed checks of one kind, such as each host's address."""
-    found: list[Check] = []
+    shortened: list[Check] = []
     well: dict[str, list[Check]] = {}
     for row in rows:
         if row.level == "ok":
@@ -159,10 +159,10 @@ def _shorten(rows: Sequence[Check]) -> list[Check]:
     for row in rows:
         like = well.get(row.what, [])
         if row.level != "ok" or len(like) <= _MOST_LINES:
-            found.append(row)
+            shortened.append(row)
         elif row is like[0]:
-            found += [row, Check(f"{len(like) - 1} more", row.what, "ok", "likewise")]
-    return found
+            shortened += [row, Check(f"{len(like) - 1} more", row.what, "ok", "likewise")]
+    return shortened
 
 
 def check_table(checks: Sequence[Check], width: int = 100) -> str:
@@ -193,5 +193,5 @@ def _check_lines(row: Check, node: int, what: int, indent: str, width: int) -> l
 def check_summary(checks: Iterable[Check]) -> str:
     """Return the number of errors and warnings: ``1 error, 2 warnings.``; a row of several hosts counts once."""
     levels = [row.level for row in merge_hosts(list(checks))]
-    found = [plural(levels.count(level), level) for level in ("error", "warning") if level in levels]
-    return f"{', '.join(found)}." if found else "No problems found."
+    counts = [plural(levels.count(level), level) for level in ("error", "warning") if level in levels]
+    return f"{', '.join(counts)}." if counts else "No problems found."

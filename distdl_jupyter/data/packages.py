@@ -96,7 +96,7 @@ class Environment:
     def make(self) -> str:
         """Return the environment's Python; it is there already, or is made now."""
         self._cache.prepare()
-        permissions.own(self._folder.parent)
+        permissions.private_folder(self._folder.parent)
         with self._folder.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (python := ready(self._asked, str(self._cache.base))):
@@ -108,7 +108,7 @@ class Environment:
 
     def _made(self) -> str:
         if self._folder.exists():  # an incomplete environment
-            permissions.own(self._folder)
+            permissions.private_folder(self._folder)
             shutil.rmtree(self._folder)
         self._folder.mkdir(mode=0o700)
         python = _python(self._folder)

@@ -293,7 +293,7 @@ def store_wheel(key: str, wheel: Path) -> Path:
     folder = _wheels() / key
     if permissions.tree_refusal(folder):
         shutil.rmtree(folder, ignore_errors=True)
-    cached = permissions.own(folder) / wheel.name
+    cached = permissions.private_folder(folder) / wheel.name
     atomic_write.keep(cached, wheel.read_bytes())
     return cached
 
@@ -319,4 +319,4 @@ def lock(key: str, waiting: Callable[[float], None]) -> Iterator[None]:
 
 def _wheels() -> Path:
     """Return the folder of the wheels, made where it is missing. Raises PermissionError where it is not the user's."""
-    return permissions.own(permissions.chosen(cache_directory()) / "wheels")
+    return permissions.private_folder(permissions.user_folder(cache_directory()) / "wheels")

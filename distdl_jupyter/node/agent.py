@@ -70,9 +70,9 @@ def _watch(read: int) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         _close_others(read)
-        said = [json.loads(line) for line in _all(3).splitlines() if line]
-        if said and said[-1] != _GOODBYE:
-            _end(said[-1])
+        messages = [json.loads(line) for line in _all(3).splitlines() if line]
+        if messages and messages[-1] != _GOODBYE:
+            _end(messages[-1])
     finally:
         os._exit(0)
 
@@ -87,10 +87,10 @@ def _close_others(read: int) -> None:
 
 
 def _all(fd: int) -> str:
-    said = b""
+    content_ = b""
     while content := os.read(fd, 4096):
-        said += content
-    return said.decode()
+        content_ += content
+    return content_.decode()
 
 
 def _end(job: dict[str, Any]) -> None:
@@ -149,14 +149,14 @@ class Agent:
 
     # for the requests -------------------------------------------------------------------------
 
-    def begin(self, name: str, place: Workdir, base: str) -> None:
+    def begin(self, name: str, workdir: Workdir, base: str) -> None:
         """Begin the job; what an earlier supervisor had begun of it is ended. Raises OSError."""
         if self.job is not None:
             self.job.kill()
             self.job.clear(None)
-        self.job = Job(name, place, self.channels, [self._watchdog.pid], base)
+        self.job = Job(name, workdir, self.channels, [self._watchdog.pid], base)
         run = self.job.pipes.folder
-        self._watchdog.watch(self.job.marks, run, place.folder if place.copied else None, base)
+        self._watchdog.watch(self.job.marks, run, workdir.folder if workdir.copied else None, base)
         self.shells.listen(run / run_dir.SOCKET)
 
     def later(self, fields: Mapping[str, Any], work: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
@@ -289,10 +289,10 @@ class Agent:
 
     def _watch_source(self) -> None:
         """Read what the supervisor sends, unless the disk cannot keep up with it."""
-        wanted = not any(incoming.behind for incoming in self._incoming.values())
-        if not wanted:
+        readable = not any(incoming.behind for incoming in self._incoming.values())
+        if not readable:
             self._received_at = time.monotonic()
-        watch(self._selector, self._source, selectors.EVENT_READ, self._receive, wanted=wanted)
+        watch(self._selector, self._source, selectors.EVENT_READ, self._receive, enabled=readable)
 
     def _receive(self) -> None:
         content = b""
@@ -363,7 +363,7 @@ class Agent:
         except OSError:
             raise SupervisorLost from None
         self._writing = not self._outbox.empty
-        watch(self._selector, self._outbox.fd, selectors.EVENT_WRITE, lambda: None, wanted=self._writing)
+        watch(self._selector, self._outbox.fd, selectors.EVENT_WRITE, lambda: None, enabled=self._writing)
 
     # the end ----------------------------------------------------------------------------------
 

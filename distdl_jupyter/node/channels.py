@@ -221,13 +221,13 @@ _MOST, _LEAST = 4 * 1024 * 1024, 1024 * 1024
 
 
 def watch(
-    selector: selectors.BaseSelector, fd: int | socket.socket, event: int, call: Callable[[], None], *, wanted: bool
+    selector: selectors.BaseSelector, fd: int | socket.socket, event: int, call: Callable[[], None], *, enabled: bool
 ) -> None:
-    """Let ``call`` be called when a descriptor is ready, or not any more."""
+    """Call ``call`` when a descriptor is ready, or stop doing so."""
     watched = fd in selector.get_map()
-    if wanted and not watched:
+    if enabled and not watched:
         selector.register(fd, event, call)
-    elif watched and not wanted:
+    elif watched and not enabled:
         selector.unregister(fd)
 
 
@@ -271,9 +271,9 @@ class Channels:
         return source
 
     def _watch(self, source: Source) -> None:
-        wanted = source.open and not (self._paused or source.held)
+        enabled = source.open and not (self._paused or source.held)
         call = functools.partial(self._read, source)
-        watch(self._selector, source.fd, selectors.EVENT_READ, call, wanted=wanted)
+        watch(self._selector, source.fd, selectors.EVENT_READ, call, enabled=enabled)
 
     def regulate(self) -> None:
         """Stop reading when the outbox is full, continue when it has room."""
@@ -387,7 +387,7 @@ class Outgoing:
         if held != self._held:
             self._held = held
             self._hold(held=held)
-        watch(self._selector, self._socket, selectors.EVENT_WRITE, self._write, wanted=not self._outbox.empty)
+        watch(self._selector, self._socket, selectors.EVENT_WRITE, self._write, enabled=not self._outbox.empty)
         if self._over and self._outbox.empty:
             self._close()
 

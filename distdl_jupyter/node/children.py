@@ -112,7 +112,7 @@ class ProcessSpec(NamedTuple):
 
 def parse_spec(fields: Mapping[str, Any]) -> ProcessSpec:
     """Read one process of a request. Raises KeyError, TypeError and ValueError for anything else."""
-    argv = tuple(str(word) for word in fields["argv"])
+    argv = tuple(str(argument) for argument in fields["argv"])
     if not argv:
         raise ValueError("The command line is empty.")
     environment = {str(name): str(value) for name, value in fields.get("environment", {}).items()}
@@ -190,7 +190,7 @@ class Children:
         return {child.number: child.popen.pid for child in begun}
 
     def _start(self, program: ProcessSpec) -> Child:
-        argv = [(program.python or self._python) if word == PYTHON else word for word in program.argv]
+        argv = [(program.python or self._python) if argument == PYTHON else argument for argument in program.argv]
         opened = [self._channels.open(channel) for channel in dict.fromkeys((program.out, program.err))]
         sources = tuple(source for _, source in opened if source is not None)
         try:
@@ -235,7 +235,7 @@ class Children:
 
         While the outbox is ``full``, a process with unread output has not ended yet.
         """
-        found, now = [], time.monotonic()
+        exits, now = [], time.monotonic()
         for child in self._children:
             if child.reported or child.popen.poll() is None:
                 continue
@@ -244,8 +244,8 @@ class Children:
             if silent or (now - child.ended_at > _LINGER and not full):
                 child.reported = True
                 self._channels.drain_all()
-                found.append(self._end(child))
-        return found
+                exits.append(self._end(child))
+        return exits
 
     def _end(self, child: Child) -> dict[str, Any]:
         returncode = child.popen.wait()
@@ -290,11 +290,11 @@ class Children:
 
         No other thread may wait for a child of this process meanwhile.
         """
-        own = {child.popen.pid: child for child in self._children}
+        known = {child.popen.pid: child for child in self._children}
         with contextlib.suppress(ChildProcessError):
             while (zombie := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                if zombie.si_pid in own:
-                    own[zombie.si_pid].popen.poll()
+                if zombie.si_pid in known:
+                    known[zombie.si_pid].popen.poll()
                 else:
                     os.waitpid(zombie.si_pid, os.WNOHANG)
 
@@ -303,13 +303,13 @@ def _program(name: str, python: str, environment: Mapping[str, str]) -> str:
     """Return the path of a bare name: beside the interpreter first, then on the process's PATH."""
     if "/" in name:
         return name
-    own = Path(python).parent / name
-    if own.is_file() and os.access(own, os.X_OK):
-        return str(own)
-    found = shutil.which(name, path=environment.get("PATH", os.defpath))
-    if found is None:
+    beside = Path(python).parent / name
+    if beside.is_file() and os.access(beside, os.X_OK):
+        return str(beside)
+    path = shutil.which(name, path=environment.get("PATH", os.defpath))
+    if path is None:
         raise FileNotFoundError(2, "no such program next to its Python or on its PATH")
-    return found
+    return path
 
 
 def _reason(error: Exception) -> str:

@@ -30,22 +30,22 @@ class NotReached(RuntimeError):
     """The supervisor's port cannot be reached from here."""
 
 
-def serve(back: Mapping[str, Any], place: Mapping[str, Any], python: str, environment: Mapping[str, str]) -> None:
+def serve(back: Mapping[str, Any], identity: Mapping[str, Any], python: str, environment: Mapping[str, str]) -> None:
     """Run an agent until it ends. Raises NotReached.
 
-    ``back`` says how the supervisor is reached (host, port, certificate, secret), ``place`` is sent to it, ``python``
+    ``back`` holds the supervisor's address (host, port, certificate, secret), ``identity`` is sent to it, ``python``
     runs the agent ("": this one).
     """
-    asyncio.run(_serve(back, place, python or sys.executable, environment))
+    asyncio.run(_serve(back, identity, python or sys.executable, environment))
 
 
 async def _serve(
-    back: Mapping[str, Any], place: Mapping[str, Any], python: str, environment: Mapping[str, str]
+    back: Mapping[str, Any], identity: Mapping[str, Any], python: str, environment: Mapping[str, str]
 ) -> None:
     reader, writer = await _connected(back)
-    own = {"hostname": socket.gethostname(), "address": writer.get_extra_info("sockname")[0]}
+    address = {"hostname": socket.gethostname(), "address": writer.get_extra_info("sockname")[0]}
     try:
-        writer.write(json.dumps({**place, **own, "secret": back["secret"]}).encode() + b"\n")
+        writer.write(json.dumps({**identity, **address, "secret": back["secret"]}).encode() + b"\n")
         await writer.drain()
         await _carry(reader, writer, python, environment)
     except OSError:

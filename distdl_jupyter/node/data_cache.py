@@ -74,8 +74,8 @@ def readable(size: float) -> str:
 
 def usual_base() -> Path:
     """Return the cache folder of this user: DISTDL_CACHE, or the usual one of the system."""
-    if own := os.environ.get("DISTDL_CACHE"):
-        return Path(own).expanduser().absolute()
+    if configured := os.environ.get("DISTDL_CACHE"):
+        return Path(configured).expanduser().absolute()
     if xdg := os.environ.get("XDG_CACHE_HOME"):
         return Path(xdg) / "distdl"
     return Path.home() / ("Library/Caches/distdl" if platform.system() == "Darwin" else ".cache/distdl")
@@ -103,9 +103,9 @@ class Cache:
     def prepare(self) -> None:
         """Make the folders, which only this user may enter. Raises Failure."""
         try:
-            permissions.chosen(self.base)
+            permissions.user_folder(self.base)
             for path in (self.staged, Path(self._blobs)):
-                permissions.own(path)
+                permissions.private_folder(path)
         except OSError as error:
             why = error.strerror
             raise Failure(f"Cannot store data in {self.base} ({why})." if why else f"{error}.", _OTHER) from None
@@ -115,7 +115,7 @@ class Cache:
         key = hashlib.sha256(f"{address}\0{name}\0{version}".encode()).hexdigest()
         folder = f"{self._blobs}/{key[:2]}"
         if folder not in self._made:
-            permissions.own(Path(folder))
+            permissions.private_folder(Path(folder))
             self._made.add(folder)
         return f"{folder}/{key[2:]}"
 
@@ -299,9 +299,9 @@ class Tree:
         Raises FileNotFoundError when the file has gone, Failure when there is another one of that name.
         """
         folder, _, name = path.rpartition("/")
-        place = f"{self.folder(source, folder)}/{name}"
+        link = f"{self.folder(source, folder)}/{name}"
         try:
-            os.link(file, place)
+            os.link(file, link)
         except FileExistsError:
             raise Failure(
                 f"The names of two objects are the same on this disk: {path!r}.",
@@ -312,7 +312,7 @@ class Tree:
             if error.errno not in _NO_LINKS:
                 raise
             (self._root / _SYMBOLIC).touch()
-            Path(place).symlink_to(final)
+            Path(link).symlink_to(final)
 
 
 def forget(job: str, base: str = "") -> None:
@@ -370,9 +370,9 @@ def copied(digest: str, base: str) -> str:
     folder = _copy_folder(digest, base)
     if not os.path.lexists(folder):
         return ""
-    permissions.chosen(folder.parents[1])
-    permissions.own(folder.parent)
-    return str(permissions.own(folder))
+    permissions.user_folder(folder.parents[1])
+    permissions.private_folder(folder.parent)
+    return str(permissions.private_folder(folder))
 
 
 def _copy_folder(digest: str, base: str) -> Path:
@@ -386,8 +386,8 @@ class Copy:
 
     def __init__(self, digest: str, base: str) -> None:
         self._final = _copy_folder(digest, base)
-        permissions.chosen(self._final.parents[1])
-        permissions.own(self._final.parent)
+        permissions.user_folder(self._final.parents[1])
+        permissions.private_folder(self._final.parent)
         self.folder = self._final.with_name(f".{digest}-{os.getpid()}")
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700)

@@ -40,7 +40,7 @@ class Gpu(NamedTuple):
 
 def visible() -> list[Gpu]:
     """Return the GPUs that ranks may use here, limited by CUDA_VISIBLE_DEVICES. Raises as ``gpus``."""
-    return given(known(int(time.monotonic() // _KNOWN_SECONDS)), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return selected(known(int(time.monotonic() // _KNOWN_SECONDS)), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 @functools.lru_cache(maxsize=1)
@@ -88,32 +88,36 @@ def driver() -> str:
 
 
 def named(visible: str, present: Sequence[tuple[str, str]]) -> dict[int, str]:
-    """Return the places among the devices ``present`` (index, UUID) that ``CUDA_VISIBLE_DEVICES`` names, with its word.
+    """Return the positions in ``present`` (index, UUID) that ``CUDA_VISIBLE_DEVICES`` names, with its identifiers.
 
-    A word is an index, or a UUID or its beginning, as CUDA reads it; one that is neither names nothing.
+    An identifier is an index, a UUID or the beginning of one, as CUDA reads it; others are ignored.
     """
-    words: dict[int, str] = {}
-    for word in filter(None, map(str.strip, visible.split(","))):
+    matches: dict[int, str] = {}
+    for identifier in filter(None, map(str.strip, visible.split(","))):
         for at, (index, uuid) in enumerate(present):
-            if word == index if word.isdigit() else word.startswith(("GPU-", "MIG-")) and uuid.startswith(word):
-                words.setdefault(at, word)
+            if (
+                identifier == index
+                if identifier.isdigit()
+                else identifier.startswith(("GPU-", "MIG-")) and uuid.startswith(identifier)
+            ):
+                matches.setdefault(at, identifier)
                 break
-    return words
+    return matches
 
 
-def given(present: Sequence[Gpu], visible: str | None) -> list[Gpu]:
-    """Return those of the GPUs that a scheduler has given, as ``CUDA_VISIBLE_DEVICES`` names them (None: all)."""
+def selected(present: Sequence[Gpu], visible: str | None) -> list[Gpu]:
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` names (None: all)."""
     if visible is None:
         return list(present)
-    chosen = named(visible, [(gpu.word, gpu.uuid) for gpu in present])
-    return [present[at]._replace(word=word) for at, word in chosen.items()]
+    matches = named(visible, [(gpu.word, gpu.uuid) for gpu in present])
+    return [present[at]._replace(word=identifier) for at, identifier in matches.items()]
 
 
 def in_words(variables: Mapping[str, str], present: Sequence[Gpu]) -> dict[str, str]:
-    """Return those of a rank's variables that hold numbers of GPUs, with the words that CUDA knows them by."""
-    words = {str(gpu.number): gpu.word for gpu in present}
+    """Return those of a rank's variables that hold numbers of GPUs, with CUDA's identifiers instead."""
+    identifiers = {str(gpu.number): gpu.word for gpu in present}
     return {
-        name: ",".join(words.get(number, number) for number in variables[name].split(","))
+        name: ",".join(identifiers.get(number, number) for number in variables[name].split(","))
         for name in ("CUDA_VISIBLE_DEVICES", "DISTDL_GPU")
         if variables.get(name)
     }
@@ -161,8 +165,8 @@ class Gpus:
         present = [
             (str(number) if not uuid.startswith("MIG") else "", uuid) for number, (uuid, _) in enumerate(handles)
         ]
-        for rank, words in visible.items():
-            for at in named(words, present):
+        for rank, identifiers in visible.items():
+            for at in named(identifiers, present):
                 self._found.setdefault(at, (handles[at][1], []))[1].append(rank)
 
     def _handles(self) -> list[tuple[str, Any]]:

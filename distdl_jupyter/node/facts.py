@@ -170,8 +170,8 @@ def _memory() -> dict[str, int | None]:
 
 def _disk() -> dict[str, dict[str, Any]]:
     """Return the bytes free to this user where jobs keep files: ``jobs`` and ``temp``."""
-    places = {"jobs": _base() or str(Path.home()), "temp": tempfile.gettempdir()}
-    return {name: {"path": path, "free": shutil.disk_usage(path).free} for name, path in places.items()}
+    paths = {"jobs": _base() or str(Path.home()), "temp": tempfile.gettempdir()}
+    return {name: {"path": path, "free": shutil.disk_usage(path).free} for name, path in paths.items()}
 
 
 def _base() -> str:
@@ -191,11 +191,11 @@ def running_ranks() -> int:
 
 def rank_marks() -> set[tuple[bytes, bytes]]:
     """Return (job, rank) of each rank that runs here; a rank's own children have inherited its mark."""
-    own, marks = _space("self"), set()
+    namespace, marks = _space("self"), set()
     for entry in _PROC.glob("[0-9]*"):
         variables = processes.variables(int(entry.name))
         job, rank = variables.get(processes.MARK.encode()), next(filter(None, map(variables.get, _RANK)), None)
-        if job and rank and _space(entry.name) == own:
+        if job and rank and _space(entry.name) == namespace:
             marks.add((job, rank))
     return marks
 
@@ -226,24 +226,24 @@ def interfaces() -> list[dict[str, Any]]:
     """
     if sys.platform != "linux":
         return []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        return [_described(asked, name, address) for name, address in _addresses(asked)]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        return [_described(sock, name, address) for name, address in _addresses(sock)]
 
 
-def _addresses(asked: socket.socket) -> list[tuple[bytes, bytes]]:
+def _addresses(sock: socket.socket) -> list[tuple[bytes, bytes]]:
     """Return (label, packed address) of all addresses, also of an interface's second and third."""
     room = array.array("B", bytes(_ENTRY * 512))
     where, size = room.buffer_info()
-    answer = fcntl.ioctl(asked, _SIOCGIFCONF, struct.pack("iP", size, where))
+    answer = fcntl.ioctl(sock, _SIOCGIFCONF, struct.pack("iP", size, where))
     used = struct.unpack("iP", answer)[0]
     content = room.tobytes()[:used]
     entries = [content[at : at + _ENTRY] for at in range(0, used, _ENTRY)]
     return [(entry[:16].split(b"\0", 1)[0], entry[20:24]) for entry in entries]
 
 
-def _described(asked: socket.socket, label: bytes, address: bytes) -> dict[str, Any]:
-    flags = struct.unpack_from("H", _ask(asked, _SIOCGIFFLAGS, label, address), 16)[0]
-    mask = _ask(asked, _SIOCGIFNETMASK, label, address)[20:24]
+def _described(sock: socket.socket, label: bytes, address: bytes) -> dict[str, Any]:
+    flags = struct.unpack_from("H", _ask(sock, _SIOCGIFFLAGS, label, address), 16)[0]
+    mask = _ask(sock, _SIOCGIFNETMASK, label, address)[20:24]
     name = label.decode(errors="replace").split(":", 1)[0]  # eth0:1 is an old label of eth0
     return {
         "name": name,
@@ -256,10 +256,10 @@ def _described(asked: socket.socket, label: bytes, address: bytes) -> dict[str, 
     }
 
 
-def _ask(asked: socket.socket, question: int, label: bytes, address: bytes) -> bytes:
-    """The address goes along, because the kernel else answers for the interface's first."""
+def _ask(sock: socket.socket, question: int, label: bytes, address: bytes) -> bytes:
+    """Send an ioctl with the address, or the kernel answers for the interface's first one."""
     request = label.ljust(16, b"\0") + struct.pack("HH", socket.AF_INET, 0) + address
-    return fcntl.ioctl(asked, question, request.ljust(_ENTRY, b"\0"))
+    return fcntl.ioctl(sock, question, request.ljust(_ENTRY, b"\0"))
 
 
 def _speed(name: str) -> int:

@@ -70,10 +70,10 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
 
 def parts(name: str) -> tuple[str, ...]:
     """Return the parts of a relative path. Raises Refused for an absolute one and for one with ``..``."""
-    found = PurePosixPath(name)
-    if found.is_absolute() or not found.parts or ".." in found.parts or "\0" in name:
+    path = PurePosixPath(name)
+    if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
         raise Refused(f"{name!r} points outside the folder.")
-    return found.parts
+    return path.parts
 
 
 def _without_inner(paths: Collection[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -135,20 +135,20 @@ class _Exactly(io.RawIOBase):
         self._left = size
 
     def read(self, size: int = -1, /) -> bytes:
-        wanted = self._left if size < 0 else min(size, self._left)
-        content = self._file.read(wanted)
-        self._left -= wanted
-        return content + bytes(wanted - len(content))
+        length = self._left if size < 0 else min(size, self._left)
+        content = self._file.read(length)
+        self._left -= length
+        return content + bytes(length - len(content))
 
 
 # into a folder -------------------------------------------------------------------------------------
 
 
-def unpack(folder: Path, stream: Readable, wanted: Callable[[str, int], bool] = lambda _name, _size: True) -> Moved:
-    """Write the files of a tar into ``folder``; one that is there is replaced, one that is not ``wanted`` left out.
+def unpack(folder: Path, stream: Readable, accepts: Callable[[str, int], bool] = lambda _name, _size: True) -> Moved:
+    """Write the files of a tar into ``folder``; one that is there is replaced, one that ``accepts`` rejects is skipped.
 
-    Raises Refused for a member that is neither file nor folder or leads out, OSError, and tarfile.TarError for what is
-    no tar.
+    Raises Refused for a member that is neither file nor folder or leads out, OSError, and tarfile.TarError for an
+    invalid tar.
     """
     files = count = 0
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -160,7 +160,7 @@ def unpack(folder: Path, stream: Readable, wanted: Callable[[str, int], bool] = 
                 *above, name = parts(member.name)
                 if member.isdir():
                     os.close(_enter(root, [*above, name]))
-                elif wanted(member.name, member.size):
+                elif accepts(member.name, member.size):
                     _write(archive, member, root, above, name)
                     files, count = files + 1, count + member.size
     finally:
@@ -281,8 +281,8 @@ def _jobs(base: str) -> Path:
 
 def _new(jobs: Path, job: str) -> Path:
     """Make a folder that no other agent has: several hosts may share this one's home, or be the same machine."""
-    permissions.chosen(jobs.parent)
-    permissions.own(jobs)
+    permissions.user_folder(jobs.parent)
+    permissions.private_folder(jobs)
     for number in itertools.count(1):
         folder = jobs / (job if number == 1 else f"{job}-{number}")
         with contextlib.suppress(FileExistsError):
@@ -311,12 +311,12 @@ def remove(folder: Path) -> None:
 
 def abandon(folder: Path) -> None:
     """Remove a copied folder that was not collected; values and files that ranks have written stay."""
-    kept = [name for name in KEPT if any((folder / name).glob("*"))]
-    if not kept:
+    keep = [name for name in KEPT if any((folder / name).glob("*"))]
+    if not keep:
         remove(folder)
         return
     for entry in folder.iterdir():
-        if entry.name not in kept:
+        if entry.name not in keep:
             _remove_entry(entry)
 
 

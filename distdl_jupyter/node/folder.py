@@ -223,10 +223,10 @@ class FolderAgent(Agent):
 
     def _others_failed(self) -> bool:
         try:
-            found = self._failed.stat()
+            status = self._failed.stat()
         except OSError:
             return False
-        return found.st_size > 0 and time.time() - found.st_mtime > _FAILED_TIMEOUT
+        return status.st_size > 0 and time.time() - status.st_mtime > _FAILED_TIMEOUT
 
     def process_ended(self, end: Mapping[str, Any]) -> None:
         """Write down the code of a rank that has failed first, with which the batch system ends the job."""

@@ -84,7 +84,7 @@ class Reader:
         return b"" if self._greeted else bytes(self._buffer)
 
     def feed(self, content: bytes) -> list[Message | Data]:
-        """Take the next bytes and return the frames that are complete. Raises BrokenWire."""
+        """Add the next bytes and return the complete frames. Raises BrokenWire."""
         searched = max(0, len(self._buffer) - len(GREETING) + 1)
         self._buffer += content
         if not self._greeted:
@@ -95,10 +95,10 @@ class Reader:
                 return []
             del self._buffer[: at + len(GREETING)]
             self._greeted = True
-        found: list[Message | Data] = []
+        frames: list[Message | Data] = []
         while (frame := self._next()) is not None:
-            found.append(frame)
-        return found
+            frames.append(frame)
+        return frames
 
     def _next(self) -> Message | Data | None:
         if len(self._buffer) < _HEAD.size:
@@ -120,12 +120,12 @@ def _check(letter: bytes, length: int, begin: bytes | bytearray) -> None:
 
 def _message(body: bytes) -> Message:
     try:
-        found = json.loads(body)
+        message = json.loads(body)
     except ValueError:
         raise BrokenWire("A message is not valid JSON.") from None
-    if not isinstance(found, dict) or not isinstance(found.get("type"), str):
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise BrokenWire("A message has no type.")
-    return Message(found)
+    return Message(message)
 
 
 def _data(body: bytes) -> Data:

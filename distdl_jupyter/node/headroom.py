@@ -39,8 +39,8 @@ def processes() -> int | None:
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if limit == resource.RLIM_INFINITY or os.getuid() == 0 or not _PROC.is_dir():
         return None
-    own = str(os.getuid())
-    return max(0, limit - sum(_threads(status, own) for status in _PROC.glob("[0-9]*/status")))
+    uid = str(os.getuid())
+    return max(0, limit - sum(_threads(status, uid) for status in _PROC.glob("[0-9]*/status")))
 
 
 def _threads(status: Path, user: str) -> int:

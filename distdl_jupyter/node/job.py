@@ -35,11 +35,11 @@ class Job(Children):
     """All that runs for one job here. ``spared`` are processes of the agent that are not the job's."""
 
     def __init__(
-        self, name: str, place: Workdir, channels: Channels, spared: Sequence[int], base: str = "", python: str = ""
+        self, name: str, workdir: Workdir, channels: Channels, spared: Sequence[int], base: str = "", python: str = ""
     ) -> None:
         super().__init__(channels, python)
         self.name = name
-        self.place = place
+        self.place = workdir
         self.base = base
         self.pipes = Pipes(name)
         self._spared = {*spared, os.getpid()}
@@ -71,28 +71,30 @@ class Job(Children):
             [program._replace(environment=self._environment(program.environment)) for program in programs]
         )
 
-    def _environment(self, own: Mapping[str, str]) -> dict[str, str]:
-        """Return the whole environment of a process that wants ``own``."""
-        inherited = own.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return the whole environment of a process, with ``variables`` in it."""
+        inherited = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         paths = [_package_root(), *(path for path in inherited.split(os.pathsep) if path != _package_root())]
         path = os.pathsep.join(path for path in paths if path)
-        return {**_login_environment(), **own, **self._gpu_variables(own), **self.marks, "PYTHONPATH": path}
+        return {**_login_environment(), **variables, **self._gpu_variables(variables), **self.marks, "PYTHONPATH": path}
 
-    def _gpu_variables(self, own: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables of GPUs with the words that CUDA knows them by here."""
-        if not own.get("CUDA_VISIBLE_DEVICES"):
+    def _gpu_variables(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables of GPUs with their CUDA identifiers on this host."""
+        if not variables.get("CUDA_VISIBLE_DEVICES"):
             return {}
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            return devices.in_words(own, devices.visible())
+            return devices.in_words(variables, devices.visible())
         return {}
 
     def open_pipes(self, ranks: Sequence[Mapping[str, Any]], variables: Sequence[Any]) -> None:
         """Make named pipes for ranks that a launcher will start. Raises KeyError and OSError."""
         # A launcher may have a TMPDIR of its own, and its ranks would inherit it.
         shared = {"TMPDIR": tempfile.gettempdir()}
-        whole = [{**shared, **own, **self._gpu_variables(own)} for own in variables]
+        whole = [{**shared, **rank_variables, **self._gpu_variables(rank_variables)} for rank_variables in variables]
         self.pipes.write_variables(whole)
-        self._given_gpus = {rank: own.get("CUDA_VISIBLE_DEVICES", "") for rank, own in enumerate(whole)}
+        self._given_gpus = {
+            rank: rank_variables.get("CUDA_VISIBLE_DEVICES", "") for rank, rank_variables in enumerate(whole)
+        }
         for rank in ranks:
             out, err = self.pipes.for_rank(int(rank["rank"]))
             self._channels.add(out, int(rank["out"]))
@@ -171,12 +173,12 @@ class Job(Children):
         return len(pids)
 
     def _signal_ranks(self, number: int) -> int:
-        own = [child.popen.pid for child in self.running() if child.kind == RANK]
-        for pid in own:
+        rank_pids = [child.popen.pid for child in self.running() if child.kind == RANK]
+        for pid in rank_pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, number)
-        if own:
-            return len(own)
+        if rank_pids:
+            return len(rank_pids)
         # A launcher and its daemons would end the job at once; the ranks get the chance to clean up.
         running = processes.table()
         pids = processes.descendants(processes.workers(self._all(running)), running)
@@ -185,8 +187,8 @@ class Job(Children):
 
     def warn(self) -> int:
         """Send USR1 to each rank that handles it and has not got it; return how many these are."""
-        own = [child.popen.pid for child in self.running() if child.kind == RANK]
-        ranks = own or processes.workers(self._all(processes.table()))
+        rank_pids = [child.popen.pid for child in self.running() if child.kind == RANK]
+        ranks = rank_pids or processes.workers(self._all(processes.table()))
         pids = [pid for pid in ranks if pid not in self._warned and processes.catches(pid, signal.SIGUSR1)]
         self._warned.update(pids)
         processes.send(pids, signal.SIGUSR1)

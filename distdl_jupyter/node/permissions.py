@@ -17,25 +17,25 @@ _CONTAINER = "AZUREML_RUN_ID"
 _ENTER = 0o011
 
 
-def refusal(seen: os.stat_result, *, closed: bool = False) -> str:
-    """Return why somebody else could have put or changed it, "" when nobody could.
+def refusal(status: os.stat_result, *, closed: bool = False) -> str:
+    """Return why another user could have created or changed it, "" if none could.
 
-    ``closed``: nobody else gets there, or it is a link, so that its mode says nothing.
+    ``closed``: no other user can enter its folder, or it is a link, so its mode does not matter.
     """
     if _CONTAINER in os.environ:
         return ""
-    if seen.st_uid not in (os.geteuid(), 0):
-        return f"belongs to another user (number {seen.st_uid})"
-    if not closed and is_open(seen):
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"belongs to another user (number {status.st_uid})"
+    if not closed and is_open(status):
         return "is writable by others (run chmod go-w on it)"
     return ""
 
 
-def is_open(seen: os.stat_result) -> bool:
-    """Say whether others may write it; in a folder with the sticky bit they may not touch what is the user's."""
-    if stat.S_ISDIR(seen.st_mode) and seen.st_mode & stat.S_ISVTX:
+def is_open(status: os.stat_result) -> bool:
+    """Return whether others may write it; the sticky bit of a folder protects the user's files there."""
+    if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
         return False
-    return bool(seen.st_mode & 0o002 or (seen.st_mode & 0o020 and not _is_private_group(seen.st_gid)))
+    return bool(status.st_mode & 0o002 or (status.st_mode & 0o020 and not _is_private_group(status.st_gid)))
 
 
 def _is_private_group(number: int) -> bool:
@@ -48,12 +48,12 @@ def _is_private_group(number: int) -> bool:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
     except KeyError:
         return False
-    own = user.pw_gid == number and group.gr_name == user.pw_name
-    return own and set(group.gr_mem) <= {user.pw_name}
+    is_primary = user.pw_gid == number and group.gr_name == user.pw_name
+    return is_primary and set(group.gr_mem) <= {user.pw_name}
 
 
-def chosen(folder: Path) -> Path:
-    """Return a folder that a user has named, made (0700) where it is missing. Raises PermissionError, OSError."""
+def user_folder(folder: Path) -> Path:
+    """Return a folder that the user configured, created (0700) if missing. Raises PermissionError, OSError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     reason = refusal(folder.stat())
     if reason or folder.lstat().st_uid not in (os.geteuid(), folder.stat().st_uid, 0):
@@ -61,28 +61,28 @@ def chosen(folder: Path) -> Path:
     return folder
 
 
-def own(folder: Path) -> Path:
-    """Return a folder that this package has made for itself below a chosen one, made (0700) where it is missing.
+def private_folder(folder: Path) -> Path:
+    """Return a folder of this package below a configured one, created (0700) if missing.
 
-    Others' right to write there is taken back. Raises PermissionError where it is another's or a link; OSError.
+    Removes write access of other users. Raises PermissionError for a link or another user's folder; OSError.
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    seen = folder.lstat()
-    if not stat.S_ISDIR(seen.st_mode):
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
         raise PermissionError(f"{folder} is a link or a file, not a folder. Remove it")
-    if refusal(seen) and seen.st_uid == os.geteuid():
-        folder.chmod(stat.S_IMODE(seen.st_mode) & ~0o022)
-        seen = folder.lstat()
-    if reason := refusal(seen):
+    if refusal(status) and status.st_uid == os.geteuid():
+        folder.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
+        status = folder.lstat()
+    if reason := refusal(status):
         raise PermissionError(f"{folder} {reason}, so nothing in it is used")
     return folder
 
 
 def tree_refusal(path: Path) -> str:
-    """Return which file or folder in a tree somebody else could have put or changed and why, "" when there is none.
+    """Return which file or folder in a tree another user could have created or changed and why, "" for none.
 
-    A tree that is not there has none. Raises OSError.
+    A missing tree has none. Raises OSError.
     """
     if not os.path.lexists(path):
         return ""
@@ -92,16 +92,16 @@ def tree_refusal(path: Path) -> str:
     closed = closed or not path.stat().st_mode & _ENTER
     for parent, folders, files in os.walk(path):
         for name in (*folders, *files):
-            seen = os.lstat(inner := os.path.join(parent, name))  # noqa: PTH118 - may be thousands
-            if reason := refusal(seen, closed=closed or stat.S_ISLNK(seen.st_mode)):
+            status = os.lstat(inner := os.path.join(parent, name))  # noqa: PTH118 - may be thousands
+            if reason := refusal(status, closed=closed or stat.S_ISLNK(status.st_mode)):
                 return f"{inner} {reason}"
     return ""
 
 
 def is_own(path: str | os.PathLike[str]) -> bool:
-    """Say whether a file or folder is there, is no link, and nobody else could have put or changed it."""
+    """Return whether a file or folder exists, is not a link, and no other user could have created or changed it."""
     try:
-        seen = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return False
-    return not stat.S_ISLNK(seen.st_mode) and not refusal(seen)
+    return not stat.S_ISLNK(status.st_mode) and not refusal(status)

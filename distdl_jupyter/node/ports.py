@@ -35,9 +35,9 @@ class Ports:
 
     def reserve(self, count: int, address: str) -> list[int]:
         """Return ``count`` more ports that are free on ``address``. Raises OSError."""
-        return [self._one(address) for _ in range(count)]
+        return [self._reserve_one(address) for _ in range(count)]
 
-    def _one(self, address: str) -> int:
+    def _reserve_one(self, address: str) -> int:
         folder = locks("ports")
         for port in random.sample(range(LOW, HIGH), 400):
             fd = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -56,13 +56,13 @@ class Ports:
 def locks(kind: str) -> Path:
     """Return the folder of this host's lock files of a kind, which this user alone may write. Raises OSError."""
     try:
-        return permissions.own(Path(tempfile.gettempdir()) / f"distdl-{kind}-{os.getuid()}")
+        return permissions.private_folder(Path(tempfile.gettempdir()) / f"distdl-{kind}-{os.getuid()}")
     except PermissionError:
         from distdl_jupyter.node.data_cache import usual_base
 
         # A home may be shared by several hosts.
-        base = permissions.chosen(usual_base())
-        return permissions.own(permissions.own(base / "locks") / f"{kind}-{socket.gethostname()}")
+        base = permissions.user_folder(usual_base())
+        return permissions.private_folder(permissions.private_folder(base / "locks") / f"{kind}-{socket.gethostname()}")
 
 
 def _lock(fd: int) -> bool:

@@ -45,11 +45,11 @@ def table() -> dict[int, Process]:
     """Return every living process, by pid; zombies are dead."""
     if not _PROC.is_dir():
         return _table_of_psutil()
-    found = {}
-    for name in os.listdir(_PROC):  # noqa: PTH208  names alone are wanted, some thousand times
+    running = {}
+    for name in os.listdir(_PROC):  # noqa: PTH208  only names are needed, thousands of times
         if name.isdigit() and (process := _process(name)) is not None:
-            found[process.pid] = process
-    return found
+            running[process.pid] = process
+    return running
 
 
 def users() -> set[int] | None:
@@ -60,24 +60,24 @@ def users() -> set[int] | None:
         names = os.listdir(_PROC)  # noqa: PTH208
     except OSError:
         return None
-    found = set[int]()
+    uids = set[int]()
     for name in filter(str.isdigit, names):
         with contextlib.suppress(OSError, ValueError, IndexError):
             # The kernel shows a process whose memory no other may read as one of root's.
             uid = (_PROC / name).stat().st_uid
-            found.add(uid or int(read(int(name), "status").partition(b"\nUid:")[2].split()[1]))
-    return found
+            uids.add(uid or int(read(int(name), "status").partition(b"\nUid:")[2].split()[1]))
+    return uids
 
 
 def _table_of_psutil() -> dict[int, Process]:
     import psutil
 
-    found = {}
+    running = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.status() != psutil.STATUS_ZOMBIE:
-                found[process.pid] = Process(process.pid, process.ppid(), os.getsid(process.pid))
-    return found
+                running[process.pid] = Process(process.pid, process.ppid(), os.getsid(process.pid))
+    return running
 
 
 def _process(name: str) -> Process | None:
@@ -92,8 +92,8 @@ def _process(name: str) -> Process | None:
 
 def marked(pids: Iterable[int], marks: Mapping[str, str]) -> list[int]:
     """Return those processes whose environment at their start held all of ``marks``; unreadable ones are others'."""
-    wanted = {f"{name}={value}".encode() for name, value in marks.items()}
-    return [pid for pid in pids if wanted <= _environment(pid)]
+    required = {f"{name}={value}".encode() for name, value in marks.items()}
+    return [pid for pid in pids if required <= _environment(pid)]
 
 
 def _environment(pid: int) -> set[bytes]:
@@ -111,13 +111,13 @@ def descendants(roots: Iterable[int], running: Mapping[int, Process]) -> set[int
     children: dict[int, list[int]] = {}
     for process in running.values():
         children.setdefault(process.parent, []).append(process.pid)
-    found, waiting = set(), list(roots)
+    family, waiting = set(), list(roots)
     while waiting:
         pid = waiting.pop()
-        if pid not in found:
-            found.add(pid)
+        if pid not in family:
+            family.add(pid)
             waiting.extend(children.get(pid, ()))
-    return found & running.keys()
+    return family & running.keys()
 
 
 def of_job(
@@ -275,8 +275,8 @@ def stat(pid: int) -> list[bytes]:
 
 def _started(pid: int) -> int:
     """Return when a process began, in the clock ticks of this boot; 0 when that cannot be read."""
-    words = stat(pid)
-    return int(words[19]) if words else 0  # field 22
+    fields = stat(pid)
+    return int(fields[19]) if fields else 0  # field 22
 
 
 def send(pids: Iterable[int], number: int) -> None:
@@ -289,18 +289,18 @@ def send(pids: Iterable[int], number: int) -> None:
 def kill_all(
     find: Callable[[], Iterable[int]], timeout: float = 5.0, meanwhile: Callable[[], object] = int
 ) -> set[int]:
-    """KILL what ``find`` finds until that is nothing, for ``timeout`` seconds; return all that was found.
+    """Kill the processes that ``find`` returns until there are none, for ``timeout`` seconds; return all of them.
 
-    ``meanwhile`` is called between two looks.
+    ``meanwhile`` is called between polls.
     """
-    seen: set[int] = set()
+    killed: set[int] = set()
     until = time.monotonic() + timeout
     while (left := set(find())) and time.monotonic() < until:
-        seen |= left
+        killed |= left
         send(left, signal.SIGKILL)
         meanwhile()
         time.sleep(_PAUSE)
-    return seen
+    return killed
 
 
 def kill_job(job: str, timeout: float = 5.0, *, orphans: bool = False) -> set[int]:

@@ -113,7 +113,7 @@ def _facts(agent: Agent, fields: Fields) -> None:
     def gather() -> Answer:
         from distdl_jupyter.node import facts
 
-        return facts.gather(*(_words(fields, name) for name in ("modules", "programs", "packages")))
+        return facts.gather(*(_texts(fields, name) for name in ("modules", "programs", "packages")))
 
     agent.later(fields, gather)
 
@@ -139,8 +139,8 @@ def _reach(agent: Agent, fields: Fields) -> None:
     agent.later(fields, try_all)
 
 
-def _words(fields: Fields, name: str) -> list[str]:
-    return [str(word) for word in fields.get(name, ())]
+def _texts(fields: Fields, name: str) -> list[str]:
+    return [str(text) for text in fields.get(name, ())]
 
 
 def _ports(agent: Agent, fields: Fields) -> Answer:
@@ -159,14 +159,14 @@ def _prepare(agent: Agent, fields: Fields) -> Answer:
     if agent.job is not None and agent.job.name != name:
         raise Unanswerable("The agent already has another job.")
     base = str(fields.get("base") or "")
-    place = files.find(name, str(fields["folder"]), _proof(fields.get("proof")), base)
+    workdir = files.find(name, str(fields["folder"]), _proof(fields.get("proof")), base)
     try:
-        agent.begin(name, place, base)
+        agent.begin(name, workdir, base)
     except OSError:
-        if place.copied:
-            files.remove(place.folder)
+        if workdir.copied:
+            files.remove(workdir.folder)
         raise
-    answer = {"shared": not place.copied, "folder": str(place.folder), "run": str(_job(agent).pipes.folder)}
+    answer = {"shared": not workdir.copied, "folder": str(workdir.folder), "run": str(_job(agent).pipes.folder)}
     if directory := fields.get("working_directory"):
         return {**answer, "working_directory_there": Path(str(directory)).is_dir()}
     return answer
@@ -259,7 +259,7 @@ def _put(agent: Agent, fields: Fields) -> None:
 
 def _get(agent: Agent, fields: Fields) -> None:
     folder, channel = _job(agent).place.folder, int(fields["channel"])
-    agent.later(fields, lambda: send_files(folder, _words(fields, "paths"), channel, agent.post))
+    agent.later(fields, lambda: send_files(folder, _texts(fields, "paths"), channel, agent.post))
 
 
 def _answer(agent: Agent, fields: Fields) -> Answer:

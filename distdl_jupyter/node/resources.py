@@ -156,12 +156,12 @@ def _usage(pid: int) -> _Usage | None:
     """Return what a process has used (proc_pid_stat(5)), None when it ends or has ended."""
     if not _PROC.is_dir():
         return _usage_of_psutil(pid)
-    words = processes.stat(pid)
+    fields = processes.stat(pid)
     # They begin with field 3: 14 and 15 are user and system time, 22 is the start, 24 the resident pages, of which a
     # process that is ending has none.
-    if not words or words[0] in (b"Z", b"X") or words[21] == b"0":
+    if not fields or fields[0] in (b"Z", b"X") or fields[21] == b"0":
         return None
-    return _Usage(int(words[19]), (int(words[11]) + int(words[12])) / _TICKS, int(words[21]) * _PAGE)
+    return _Usage(int(fields[19]), (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE)
 
 
 def _usage_of_psutil(pid: int) -> _Usage | None:
@@ -213,12 +213,12 @@ def _cpu() -> dict[str, float]:
 def _disk() -> dict[str, float]:
     """Return the bytes read from and written to all disks; parts, loops and devices made of others do not count."""
     rows = [line.split() for line in _lines(_PROC / "diskstats")]
-    disks = [words for words in rows if len(words) > 9 and (_BLOCK / words[2] / "device").exists()]
+    disks = [fields for fields in rows if len(fields) > 9 and (_BLOCK / fields[2] / "device").exists()]
     if not disks:
         return {}
     return {
-        "disk_read": float(_SECTOR * sum(int(words[5]) for words in disks)),
-        "disk_written": float(_SECTOR * sum(int(words[9]) for words in disks)),
+        "disk_read": float(_SECTOR * sum(int(fields[5]) for fields in disks)),
+        "disk_written": float(_SECTOR * sum(int(fields[9]) for fields in disks)),
     }
 
 
@@ -230,9 +230,9 @@ def _network() -> dict[str, float]:
     totals = {}
     for line in _lines(_PROC / "net/dev")[2:]:
         name, _, numbers = line.partition(":")
-        words = numbers.split()
-        if name.strip() != "lo" and len(words) > 8:
-            totals[name.strip()] = int(words[0]), int(words[8])
+        counters = numbers.split()
+        if name.strip() != "lo" and len(counters) > 8:
+            totals[name.strip()] = int(counters[0]), int(counters[8])
     real = {name: both for name, both in totals.items() if (_NET / name / "device").exists()}
     counted = [*(real or totals).values(), *_infiniband()]
     if not counted:

@@ -142,8 +142,8 @@ class Pipes:
 
         Raises OSError while it does not listen.
         """
-        found = json.loads((self.folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
-        return dict(found)
+        endpoint = json.loads((self.folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
+        return dict(endpoint)
 
     def close(self) -> None:
         """Let go of the lifeline, so that ranks that still live end themselves, and remove the folder."""

@@ -186,27 +186,29 @@ def schedule(jobs: Iterable[Entry], limits: Mapping[str, float], late: Collectio
     an amount that is not named there is unlimited. Nothing is kept for a job of a ``late`` user that could start.
     """
     jobs = list(jobs)
-    running, kept = _Usage(), _Usage()
+    running, reserved = _Usage(), _Usage()
     for job in jobs:
         if job.holds:
             running.add(job.key, job.gpus, job.need.amounts)
-    places = []
+    positions = []
     for index, job in enumerate(order_jobs(job for job in jobs if not job.holds), 1):
         need = job.need
-        available = [gpu for gpu in need.among if gpu not in running.owners and gpu not in kept.owners]
+        available = [gpu for gpu in need.among if gpu not in running.owners and gpu not in reserved.owners]
         ready = not job.blocked and len(available) >= need.gpus
         ready = ready and all(
-            running.amounts[name] + kept.amounts[name] + amount <= limits.get(name, math.inf)
+            running.amounts[name] + reserved.amounts[name] + amount <= limits.get(name, math.inf)
             for name, amount in need.amounts.items()
         )
-        places.append(_place(job, index, running, kept, limits, tuple(available[: need.gpus]) if ready else None))
+        positions.append(
+            _position_of(job, index, running, reserved, limits, tuple(available[: need.gpus]) if ready else None)
+        )
         possible = need.gpus <= len(need.among) and all(
             amount <= limits.get(name, math.inf) for name, amount in need.amounts.items()
         )
         if not job.blocked and possible and not (ready and job.uid in late):
-            busy = [gpu for gpu in need.among if gpu in running.owners and gpu not in kept.owners]
-            kept.add(job.key, (available + busy)[: need.gpus], need.amounts)
-    return places
+            busy = [gpu for gpu in need.among if gpu in running.owners and gpu not in reserved.owners]
+            reserved.add(job.key, (available + busy)[: need.gpus], need.amounts)
+    return positions
 
 
 class _Usage:
@@ -236,8 +238,8 @@ class _Usage:
         return list(keys)
 
 
-def _place(
-    job: Entry, index: int, running: _Usage, kept: _Usage, limits: Mapping[str, float], gpus: tuple[str, ...] | None
+def _position_of(
+    job: Entry, index: int, running: _Usage, reserved: _Usage, limits: Mapping[str, float], gpus: tuple[str, ...] | None
 ) -> Place:
     need = job.need
     needed = {**({"gpus": float(need.gpus)} if need.gpus else {}), **need.amounts}
@@ -249,7 +251,7 @@ def _place(
     lacks = tuple(name for name in needed if free[name] < needed[name])
     holders = running.users_of(lacks, need)
     if not lacks and not job.blocked:
-        lacks, holders = (ORDER,), kept.users_of(needed, need)
+        lacks, holders = (ORDER,), reserved.users_of(needed, need)
     named, others = tuple(holders[:_MOST_NAMED]), max(0, len(holders) - _MOST_NAMED)
     return Place(job.key, index, now=False, lacks=lacks, holders=named, others=others, free=free)
 
@@ -277,16 +279,16 @@ def entries() -> list[Entry]:
 
 def _folders() -> dict[int, list[Path]]:
     """Return the folders of each user. There is more than one where another user has taken a name."""
-    place, folders = base(), dict[int, list[Path]]()
+    directory, folders = base(), dict[int, list[Path]]()
     try:
-        listing = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        listing = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return {}
     try:
         device = os.fstat(listing).st_dev
         for match in filter(None, map(_FOLDER_NAME.fullmatch, _names(listing))):
             if _belongs_to(listing, match[0], uid := int(match[1]), device):
-                folders.setdefault(uid, []).append(place / match[0])
+                folders.setdefault(uid, []).append(directory / match[0])
     except OSError:
         return {}
     finally:
@@ -564,16 +566,18 @@ class Slot:
 
     def _turn_among(self, jobs: Sequence[Entry]) -> Turn:
         now = time.monotonic()
-        found = schedule(jobs, limits(), self._patience.late(now))
+        positions = schedule(jobs, limits(), self._patience.late(now))
         users = {entry.key: entry.uid for entry in jobs}
         self._patience.note(
-            {(users[place.key], place.key) for place in found if place.now}, {job.key for job in jobs if job.holds}, now
+            {(users[candidate.key], candidate.key) for candidate in positions if candidate.now},
+            {job.key for job in jobs if job.holds},
+            now,
         )
-        own = next(place for place in found if place.key == self._key)
+        position = next(candidate for candidate in positions if candidate.key == self._key)
         shown = [entry for entry in jobs if entry.holds][:_MOST_SHOWN]
-        named = {entry.key: entry for entry in jobs if entry.key in own.holders}
+        named = {entry.key: entry for entry in jobs if entry.key in position.holders}
         more = {entry.key: entry for entry in shown} | named
-        return Turn(own, len(found), self._fields["number"], tuple(more.values()), _loss())
+        return Turn(position, len(positions), self._fields["number"], tuple(more.values()), _loss())
 
     def _claim(self, need: Need, turn: Turn) -> Turn | None:
         """Hold what the job needs, unless another job has been faster. Raises OSError."""
@@ -595,20 +599,20 @@ class Slot:
         return turn._replace(place=turn.place._replace(now=False))
 
     def _entry(self, need: Need) -> Entry:
-        """Return this job by what it knows itself: its own file is not believed."""
-        own = self._fields
+        """Return this job from memory: its own file is not trusted."""
+        fields = self._fields
         return Entry(
             key=self._key,
             uid=os.geteuid(),
-            job=own["job"],
-            name=own["name"],
+            job=fields["job"],
+            name=fields["name"],
             user="",
             own=True,
             state=WAITS,
-            number=own["number"],
+            number=fields["number"],
             need=need,
-            priority=own["priority"],
-            blocked=own["blocked"],
+            priority=fields["priority"],
+            blocked=fields["blocked"],
         )
 
     @property
@@ -704,15 +708,15 @@ def _write_all(fd: int, content: bytes, offset: int) -> None:
 
 def _own_folder() -> Path:
     """Return this user's folder, made where it is missing. Raises OSError."""
-    place, uid = base(), os.geteuid()
-    if os.environ.get(FOLDER) and not place.exists():
-        place.mkdir(parents=True, exist_ok=True)
-        place.chmod(0o1777)
+    directory, uid = base(), os.geteuid()
+    if os.environ.get(FOLDER) and not directory.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o1777)
     # Another user may have taken a name; another process of this user may be faster.
-    for path in (place / f"{_PREFIX}{uid}{ending}" for ending in _ENDINGS):
-        if own := _folders().get(uid):
-            return own[0]
-        new = place / f".{_PREFIX}{secrets.token_hex(8)}"
+    for path in (directory / f"{_PREFIX}{uid}{ending}" for ending in _ENDINGS):
+        if existing := _folders().get(uid):
+            return existing[0]
+        new = directory / f".{_PREFIX}{secrets.token_hex(8)}"
         new.mkdir(mode=0o755)
         new.chmod(0o755)
         _note_loss(new)
@@ -723,9 +727,9 @@ def _own_folder() -> Path:
             new.rmdir()
         else:
             return path
-    taker = _user_name((place / f"{_PREFIX}{uid}").lstat().st_uid)
+    taker = _user_name((directory / f"{_PREFIX}{uid}").lstat().st_uid)
     taken = f"{taker} has taken the names of your folder. Ask an administrator to remove {_PREFIX}{uid}*"
-    raise FileExistsError(errno.EEXIST, taken, str(place))
+    raise FileExistsError(errno.EEXIST, taken, str(directory))
 
 
 def _note_loss(folder: Path) -> None:

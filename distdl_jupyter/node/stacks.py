@@ -114,7 +114,7 @@ class _RankRequest:
     def answer(self) -> Answer | None:
         """Return the whole answer, None while it is awaited."""
         if self.refused:
-            return self._given(missing=self.refused)
+            return self._build_answer(missing=self.refused)
         now, size = time.monotonic(), _size(self._path)
         if size != self._size:
             self._size, self._grew = size, now
@@ -122,7 +122,7 @@ class _RankRequest:
             text = self._read()
             whole = text.endswith("\n") and (self._of_main() in text or now - self._grew > 1.0)
             if whole and (self._has_collectives(text) or now - self._grew > _COLLECTIVES_TIMEOUT):
-                return self._given(text=text)
+                return self._build_answer(text=text)
         return self.last() if now - self._since > TIMEOUT else None
 
     def _has_collectives(self, text: str) -> bool:
@@ -135,17 +135,17 @@ class _RankRequest:
     def last(self) -> Answer:
         """Return what there is after the timeout."""
         if self.refused:
-            return self._given(missing=self.refused)
+            return self._build_answer(missing=self.refused)
         text = self._read()
         pid = int(self._about["pid"])
         letter, started = _state(pid)
         if text:
-            return self._given(text=text)
+            return self._build_answer(text=text)
         if sys.platform == "linux" and (letter in ("", "Z", "X") or started != self._about.get("start")):
-            return self._given(missing=_ENDED)
+            return self._build_answer(missing=_ENDED)
         self._state = _STATES.get(letter, "")
         shown = f"; its process is {self._state}" if self._state else ""
-        return self._given(missing=f"No response within {TIMEOUT:.0f} s{shown}.")
+        return self._build_answer(missing=f"No response within {TIMEOUT:.0f} s{shown}.")
 
     def _read(self) -> str:
         with contextlib.suppress(OSError), self._path.open("rb") as file:
@@ -153,7 +153,7 @@ class _RankRequest:
             return file.read(_LONGEST).decode("utf-8", errors="replace")
         return ""
 
-    def _given(self, *, text: str = "", missing: str = "") -> Answer:
+    def _build_answer(self, *, text: str = "", missing: str = "") -> Answer:
         stacks, collectives = _split(text)
         return Answer(stacks, missing, self._state, self._about, collectives)
 
@@ -171,20 +171,20 @@ class StackRequest:
         return not self._open
 
     def answers(self) -> dict[int, Answer]:
-        """Return what has come since the last call."""
-        found = {rank: answer for rank, request in self._open.items() if (answer := request.answer()) is not None}
-        for rank in found:
+        """Return the answers received since the last call."""
+        received = {rank: answer for rank, request in self._open.items() if (answer := request.answer()) is not None}
+        for rank in received:
             del self._open[rank]
-        return found
+        return received
 
 
 def gather(folder: Path, ranks: Iterable[int]) -> dict[int, Answer]:
-    """Ask and wait until all have answered, at most ``TIMEOUT`` seconds."""
-    asking, found = StackRequest(folder, ranks), dict[int, Answer]()
+    """Request stacks and wait for all answers, at most ``TIMEOUT`` seconds."""
+    asking, answers = StackRequest(folder, ranks), dict[int, Answer]()
     while True:
-        found |= asking.answers()
+        answers |= asking.answers()
         if asking.done:
-            return found
+            return answers
         time.sleep(0.05)
 
 
@@ -202,9 +202,9 @@ def _split(text: str) -> tuple[str, list[dict[str, Any]]]:
 def _first_line(path: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
         line = file.readline(10_000)
-        found = json.loads(line) if line.endswith(b"\n") else None
-        if isinstance(found, dict) and isinstance(found.get("pid"), int) and isinstance(found.get("signal"), int):
-            return found
+        header = json.loads(line) if line.endswith(b"\n") else None
+        if isinstance(header, dict) and isinstance(header.get("pid"), int) and isinstance(header.get("signal"), int):
+            return header
     return {}
 
 

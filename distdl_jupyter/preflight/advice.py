@@ -238,10 +238,12 @@ def searcher(code: str) -> str:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
         module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
         wholes = {name for name in names if not module} | {module} | {f"{module}.{name}" for name in names}
-        found = sorted(one for one in _SEARCHERS if any(f"{name}.".startswith(f"{one}.") for name in wholes))
-        found += sorted(_GRIDS.intersection(names))
-        if found:
-            return found[0]
+        matches = sorted(
+            library for library in _SEARCHERS if any(f"{name}.".startswith(f"{library}.") for name in wholes)
+        )
+        matches += sorted(_GRIDS.intersection(names))
+        if matches:
+            return matches[0]
     return ""
 
 

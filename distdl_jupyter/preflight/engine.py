@@ -28,8 +28,8 @@ class Report:
     @property
     def findings(self) -> list[Finding]:
         """All findings, errors first."""
-        found = [finding for check in self.checks for finding in check.findings]
-        return sorted(found, key=lambda finding: LEVELS.index(finding.level))
+        findings = [finding for check in self.checks for finding in check.findings]
+        return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
     def summary(self) -> str:
         """Return one line: ``All 6 checks passed``, ``4 of 6 checks passed, 1 error, 1 warning``."""
@@ -37,8 +37,8 @@ class Report:
         if passed == len(self.checks):
             return f"All {passed} checks passed"
         counts = [(sum(f.level == level for f in self.findings), level) for level in LEVELS[:2]]
-        found = ", ".join(plural(count, level) for count, level in counts if count)
-        return f"{passed} of {len(self.checks)} checks passed, {found}"
+        problems = ", ".join(plural(count, level) for count, level in counts if count)
+        return f"{passed} of {len(self.checks)} checks passed, {problems}"
 
 
 def report(draft: CapturedCode, spec: JobSpec) -> Report:
@@ -51,7 +51,7 @@ def _checks(draft: CapturedCode, spec: JobSpec) -> Iterator[Check]:
     from distdl_jupyter.preflight import names, training  # a server that gives advice captures no code
 
     code = draft.facts
-    backend = training.chosen(spec)
+    backend = training.backend_of(spec)
     checks: list[Check | None] = [
         names.names(draft, spec),
         names.captured_values(draft),

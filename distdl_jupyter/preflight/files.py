@@ -29,11 +29,13 @@ def files(code: Code, spec: JobSpec) -> Check:
     if spec.process_count == 1:
         return Check(name, "only one process writes")
     writes = [(call, path) for call in code.calls if (path := _fixed_path(call, code)) is not None]
-    found = [_finding(call, path) for call, path in writes[:_FEW]]
+    findings = [_finding(call, path) for call, path in writes[:_FEW]]
     if len(writes) > _FEW:
-        found.append(_more([call for call, _ in writes[_FEW:]]))
+        findings.append(_more([call for call, _ in writes[_FEW:]]))
     return Check(
-        name, "several ranks write the same file" if found else "no file is written by several ranks", tuple(found)
+        name,
+        "several ranks write the same file" if findings else "no file is written by several ranks",
+        tuple(findings),
     )
 
 
@@ -87,10 +89,10 @@ def _argument(call: Call, position: int) -> ast.expr | None:
 
 
 def _mode(call: Call, position: int) -> bool:
-    """Say whether a file is opened for writing by a mode that stands in the code."""
-    given = call.node.args[position] if position < len(call.node.args) else None
-    given = given or next((k.value for k in call.node.keywords if k.arg == "mode"), None)
-    return isinstance(given, ast.Constant) and isinstance(given.value, str) and bool(set("wxa+") & set(given.value))
+    """Return whether the mode in the code opens a file for writing."""
+    mode = call.node.args[position] if position < len(call.node.args) else None
+    mode = mode or next((k.value for k in call.node.keywords if k.arg == "mode"), None)
+    return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and bool(set("wxa+") & set(mode.value))
 
 
 def _is_text(node: ast.expr) -> bool:
@@ -110,44 +112,44 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def sources(code: Code, spec: JobSpec) -> Check | None:
-    """Each ``data_path("name")`` of the code has its source; None where no data is asked for."""
-    asked = _asked(code)
-    if not (spec.data or asked):
+    """Each ``data_path("name")`` of the code has its source; None if no data is used."""
+    calls = _data_path_calls(code)
+    if not (spec.data or calls):
         return None
-    findings = (*_lacking(asked, spec.data), *_mounted(spec.data))
+    findings = (*_lacking(calls, spec.data), *_mounted(spec.data))
     names = [source.name for source in spec.data]
     return Check("Data sources", listing(names) if names else "none", findings)
 
 
-def _asked(code: Code) -> list[Call]:
-    """Return the training code's own calls: a module that travels beside it may never be used."""
+def _data_path_calls(code: Code) -> list[Call]:
+    """Return the training code's own calls: a module that is sent with it may never be used."""
     return [call for call in code.calls if call.last == "data_path" and call.label in code.own]
 
 
-def _lacking(asked: list[Call], given: tuple[DataSource, ...]) -> Iterator[Finding]:
-    names = {source.name.lower() for source in given}
-    for call in asked:
-        wanted = _name(call.node)
-        if wanted is not None and wanted.lower() not in names:
+def _lacking(calls: list[Call], sources: tuple[DataSource, ...]) -> Iterator[Finding]:
+    names = {source.name.lower() for source in sources}
+    for call in calls:
+        name = _name(call.node)
+        if name is not None and name.lower() not in names:
             has = f"only {listing(sorted(names))}" if names else "none"
             yield Finding(
                 "warning",
                 "data-not-given",
-                f"{call.beginning} uses the data source {wanted!r}, but the job has {has}.",
-                f"Add it with --data {wanted}=PLACE, or data={{{wanted!r}: PLACE}}.",
+                f"{call.beginning} uses the data source {name!r}, but the job has {has}.",
+                f"Add it with --data {name}=PLACE, or data={{{name!r}: PLACE}}.",
             )
 
 
 def _name(call: ast.Call) -> str | None:
-    """Return the name that a call gives as text, the default without one, None when it is not known."""
-    given = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "name"), None)
-    if given is None:
+    """Return the literal name in a call, the default without one, None when it is not a literal."""
+    argument = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "name"), None)
+    if argument is None:
         return "data"
-    return given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else None
+    return argument.value if isinstance(argument, ast.Constant) and isinstance(argument.value, str) else None
 
 
-def _mounted(given: tuple[DataSource, ...]) -> Iterator[Finding]:
-    if names := [source.name for source in given if source.mode == "mount"]:
+def _mounted(sources: tuple[DataSource, ...]) -> Iterator[Finding]:
+    if names := [source.name for source in sources if source.mode == "mount"]:
         yield Finding(
             "warning",
             "data-mounted",

@@ -33,13 +33,13 @@ def names(draft: CapturedCode, spec: JobSpec) -> Check:
 
 def _undefined(draft: CapturedCode, spec: JobSpec) -> Iterator[Finding]:
     option = "--allow-undefined" if draft.kind == "cell" else "allow_undefined=True"
-    for one in draft.undefined:
-        refused = one.certain and not spec.allow_undefined
-        similar = f" Did you mean {' or '.join(one.similar)}?" if one.similar else ""
+    for name in draft.undefined:
+        refused = name.certain and not spec.allow_undefined
+        similar = f" Did you mean {' or '.join(name.similar)}?" if name.similar else ""
         yield Finding(
             "error" if refused else "warning",
             "undefined-name",
-            f"{one.name} is not defined in {one.where} ({one.place}).{similar}",
+            f"{name.name} is not defined in {name.where} ({name.place}).{similar}",
             f"Define it before using it{f', or start anyway with {option}' if refused else ''}.",
         )
 
@@ -56,19 +56,20 @@ def _deleted(draft: CapturedCode) -> Iterator[Finding]:
 
 
 def captured_values(draft: CapturedCode) -> Check:
-    """What travels is small, knows no GPU and holds no secret."""
-    total = sum(one.size for one in draft.captured)
+    """Captured values are small, on the CPU and not secret."""
+    total = sum(variable.size for variable in draft.captured)
     findings = (*_large(draft), *_on_gpu(draft), *_secret(draft), *_left_out(draft), *_changed_attributes(draft))
     return Check("Captured values", f"{humanize.size(total)} in total", findings)
 
 
 def _large(draft: CapturedCode) -> Iterator[Finding]:
-    for one in draft.captured:
-        if one.size >= LARGE:
+    for variable in draft.captured:
+        if variable.size >= LARGE:
             yield Finding(
                 "warning",
                 "large-value",
-                f"{one.name} ({one.detail}) is {humanize.size(one.size)}: every rank reads and stores its own copy.",
+                f"{variable.name} ({variable.detail}) is {humanize.size(variable.size)}: every rank reads and stores "
+                "its own copy.",
                 f"Load it inside the {draft.kind}, each rank its own part, or send it once to each node with data=.",
             )
 
@@ -84,12 +85,16 @@ def _on_gpu(draft: CapturedCode) -> Iterator[Finding]:
 
 
 def _secret(draft: CapturedCode) -> Iterator[Finding]:
-    for one in draft.captured:
-        if one.kind == "value" and looks_secret(one.name) and one.detail.partition(",")[0] in ("str", "bytes"):
+    for variable in draft.captured:
+        if (
+            variable.kind == "value"
+            and looks_secret(variable.name)
+            and variable.detail.partition(",")[0] in ("str", "bytes")
+        ):
             yield Finding(
                 "warning",
                 "secret-value",
-                f"{one.name} looks like a secret and would be stored with the job's captured values.",
+                f"{variable.name} looks like a secret and would be stored with the job's captured values.",
                 "Pass it as an environment variable and read it with os.environ.",
             )
     if draft.secret_arguments:

@@ -29,8 +29,8 @@ _MEETINGS = ("torch.distributed.init_process_group", "horovod.torch.init", "horo
 _NOT_READ = "the code is not available, so it was not checked"
 
 
-def chosen(spec: JobSpec) -> Any:
-    """Return the backend that is asked for, None for one that is not known here."""
+def backend_of(spec: JobSpec) -> Any:
+    """Return the backend of the job, None if it is unknown here."""
     with contextlib.suppress(DistDLError):
         return registry.backend(spec.distributed_backend, {})[0]
     return None
@@ -151,15 +151,19 @@ def _starts_processes(call: Call, code: Code) -> bool:
         return True
     target = _target(call) if call.last == "Process" else None
     return isinstance(target, ast.Name) and any(
-        one.function == target.id and one.name in _MEETINGS for one in code.calls
+        other.function == target.id and other.name in _MEETINGS for other in code.calls
     )
 
 
 def _target(call: Call) -> ast.expr | None:
     """Return the function that started processes run."""
-    given = [one.value for one in call.node.keywords if one.arg in ("target", "fn", "function", "func")]
+    functions = [
+        argument.value for argument in call.node.keywords if argument.arg in ("target", "fn", "function", "func")
+    ]
     positional = [] if call.last == "Process" else [*call.node.args]
-    return next((one for one in [*given, *positional] if isinstance(one, ast.Name | ast.Attribute)), None)
+    return next(
+        (argument for argument in [*functions, *positional] if isinstance(argument, ast.Name | ast.Attribute)), None
+    )
 
 
 def _never_runs(node: ast.stmt) -> bool:
@@ -167,8 +171,8 @@ def _never_runs(node: ast.stmt) -> bool:
     if not isinstance(node, ast.If) or node.orelse or not isinstance(node.test, ast.Compare):
         return False
     sides = [node.test.left, *node.test.comparators]
-    values = [one.value for one in sides if isinstance(one, ast.Constant)]
-    if len(node.test.ops) != 1 or len(values) != 1 or not any(ast.unparse(one) == "__name__" for one in sides):
+    values = [side.value for side in sides if isinstance(side, ast.Constant)]
+    if len(node.test.ops) != 1 or len(values) != 1 or not any(ast.unparse(side) == "__name__" for side in sides):
         return False
     is_main = values[0] == "__main__"
     return not is_main if isinstance(node.test.ops[0], ast.Eq) else is_main and isinstance(node.test.ops[0], ast.NotEq)
@@ -251,8 +255,8 @@ def _order(code: Code, sampler: Call) -> Iterator[Finding]:
 
 def _global_batch(code: Code, draft: CapturedCode, spec: JobSpec) -> Iterator[Finding]:
     size = draft.numbers.get("batch_size")
-    given = [k.value for call in code.calls for k in call.node.keywords if k.arg == "batch_size"]
-    for expression in [code.assigned.get("batch_size"), *given]:
+    expressions = [k.value for call in code.calls for k in call.node.keywords if k.arg == "batch_size"]
+    for expression in [code.assigned.get("batch_size"), *expressions]:
         if size is None and isinstance(expression, ast.Constant) and isinstance(expression.value, int):
             size = expression.value
     if size is not None and size > 0:

@@ -67,9 +67,9 @@ def of_job(job: Job, *, steps: int = 3, **options: Any) -> ComparisonShown:
 
 def start(draft: CapturedCode, *, steps: int = 3, **options: Any) -> Job:
     """Start the run on several ranks; ``finish`` does the rest."""
-    found = _several(options, steps)
-    name = str(found.pop("name", draft.name))
-    return client.launch(draft, check={"steps": steps, "replay": ""}, **found, name=f"{name}, check"[-120:])
+    resolved = _several(options, steps)
+    name = str(resolved.pop("name", draft.name))
+    return client.launch(draft, check={"steps": steps, "replay": ""}, **resolved, name=f"{name}, check"[-120:])
 
 
 def start_again(job: Job, *, steps: int = 3, **options: Any) -> Job:
@@ -83,11 +83,16 @@ def start_again(job: Job, *, steps: int = 3, **options: Any) -> Job:
             hint="Start the cell that trains with %%distributed --check.",
         )
     ranks = min(max(2, spec.process_count), _MOST_RANKS)
-    given = {"process_count_per_node": ranks, "node_count": 1, "compute_target": "local", **jobspec.resolved(options)}
+    defaults = {
+        "process_count_per_node": ranks,
+        "node_count": 1,
+        "compute_target": "local",
+        **jobspec.resolved(options),
+    }
     if spec.distributed_backend == registry.SINGLE:
-        given.setdefault("distributed_backend", registry.DEFAULT)
-    found = {**_several(given, steps), "name": f"{job.name.removesuffix(', check')}, check"[-120:]}
-    return client.launch_again(job, check={"steps": steps, "replay": ""}, **found)
+        defaults.setdefault("distributed_backend", registry.DEFAULT)
+    resolved = {**_several(defaults, steps), "name": f"{job.name.removesuffix(', check')}, check"[-120:]}
+    return client.launch_again(job, check={"steps": steps, "replay": ""}, **resolved)
 
 
 def finish(job: Job) -> Job | None:
@@ -98,9 +103,13 @@ def finish(job: Job) -> Job | None:
     _follow(job)
     if job.state is not State.COMPLETED:
         return None
-    one: dict[str, Any] = {"node_count": 1, "process_count_per_node": 1, "name": f"{job.name} on one process"[-120:]}
+    settings: dict[str, Any] = {
+        "node_count": 1,
+        "process_count_per_node": 1,
+        "name": f"{job.name} on one process"[-120:],
+    }
     check = {"steps": job.spec.check["steps"], "replay": str(job.folder.path)}
-    alone = client.launch_again(job, check=check, **one)
+    alone = client.launch_again(job, check=check, **settings)
     atomic_write.write(correctness.note(job.folder.path), {"single": alone.id})
     _follow(alone)
     return alone
@@ -134,13 +143,13 @@ def check_status(job: Job) -> JobCheck:
 def of_jobs(job: Job, alone: Job | None = None) -> ComparisonShown:
     """Compare the records of a checked job, and of the one process that did its steps.
 
-    Code may run on several processes only, as one that names their number: then the ranks are compared alone.
+    Without ``alone``, only the ranks are compared, for code that runs on several processes only.
     """
     records = correctness.read(alone.folder.path) if alone is not None else []
-    found = correctness.compare(correctness.read(job.folder.path), records[0] if records else None)
+    comparison = correctness.compare(correctness.read(job.folder.path), records[0] if records else None)
     if alone is not None and alone.state.ended and alone.state is not State.COMPLETED:
-        found.left_out.append(f"In the run on one process: {alone.view().reason}")
-    return displayable(found, job.id)
+        comparison.left_out.append(f"In the run on one process: {alone.view().reason}")
+    return displayable(comparison, job.id)
 
 
 def _finished(job: Job) -> ComparisonShown:
@@ -173,26 +182,26 @@ def _several(options: Mapping[str, Any], steps: int) -> dict[str, Any]:
             code="check-steps-invalid",
             field="steps",
         )
-    found = jobspec.resolved(options)
-    if not {ALIASES.get(name, name) for name in found} & {"process_count_per_node", "node_count", *TOTALS}:
-        found["process_count_per_node"] = 2
-    if _count(found) < 2:
+    resolved = jobspec.resolved(options)
+    if not {ALIASES.get(name, name) for name in resolved} & {"process_count_per_node", "node_count", *TOTALS}:
+        resolved["process_count_per_node"] = 2
+    if _count(resolved) < 2:
         raise InvalidSpec(
             "A check compares several processes with one, so it needs at least two.",
             code="check-one-process",
             field="process_count_per_node",
             hint="Use two: -p 2",
         )
-    if (found.get("compute_target") or "local") != "local":
+    if (resolved.get("compute_target") or "local") != "local":
         raise InvalidSpec(
             "A check runs only on this machine, where it compares the recordings of the ranks.",
             code="check-not-local",
             field="compute_target",
             hint="Remove compute_target.",
         )
-    found.setdefault("distributed_backend", registry.DEFAULT)
-    found.setdefault("max_run_duration_seconds", _SECONDS)
-    return {**found, "max_restarts": 0, "outputs": "", "weight_check_steps": 0}
+    resolved.setdefault("distributed_backend", registry.DEFAULT)
+    resolved.setdefault("max_run_duration_seconds", _SECONDS)
+    return {**resolved, "max_restarts": 0, "outputs": "", "weight_check_steps": 0}
 
 
 def _count(options: Mapping[str, Any]) -> int:

@@ -99,16 +99,16 @@ def of_draft(
     by_count = by_count if isinstance(nodes, Iterable) else by_count * len(counts)
     labels = backends.split(",") if isinstance(backends, str) else _listed(backends)
     _check(counts, by_count, labels, seconds, options)
-    labels = [registry.backend_label(one) for one in dict.fromkeys(labels)]
+    labels = [registry.backend_label(label) for label in dict.fromkeys(labels)]
     name = str(options.pop("name", draft.name))
     plan = {"processes": counts, "nodes": by_count, "backends": labels, "seconds": seconds, "driver": mark()}
     group = Group(kind=KIND, id=new_id(), name=name, size=len(labels) * len(counts), plan=plan)
     options.setdefault("max_run_duration_seconds", _AT_MOST * seconds + _SPARE)
-    return _measure_missing(group, {}, lambda **given: client.launch(draft, group, **given, **options))
+    return _measure_missing(group, {}, lambda **run_options: client.launch(draft, group, **run_options, **options))
 
 
 def resume(id_: str = "") -> ScalingStudy:
-    """Go on with a study that was broken off: what was measured stays, and what is missing is run.
+    """Resume an interrupted study: keep its measurements and run what is missing.
 
     The code is that of the study's runs, so nothing of it need be defined here; secret environment variables are taken
     from this process's environment. Raises JobNotFound, JobStillRunning, JobNotRunning where nothing is missing, and
@@ -120,13 +120,15 @@ def resume(id_: str = "") -> ScalingStudy:
         assert spec.group is not None
         group = replace(spec.group, plan={**spec.group.plan, "driver": mark()})
 
-        def start(**given: Any) -> Job:
-            same = [folder for folder in folders if folder.spec().distributed_backend == given["distributed_backend"]]
+        def start(**run_options: Any) -> Job:
+            same = [
+                folder for folder in folders if folder.spec().distributed_backend == run_options["distributed_backend"]
+            ]
             job = client.Job((same or folders)[-1])
-            return client.launch_again(job, group=group, **{**job.spec.backend_options, **given})
+            return client.launch_again(job, group=group, **{**job.spec.backend_options, **run_options})
 
         first = [start(**next(_missing(group, known)))]
-    return _measure_missing(group, known, lambda **given: first.pop() if first else start(**given))
+    return _measure_missing(group, known, lambda **run_options: first.pop() if first else start(**run_options))
 
 
 def _missing(group: Group, known: dict[tuple[str, int], list[Run]]) -> Iterator[dict[str, Any]]:
@@ -147,10 +149,13 @@ def _measure_missing(group: Group, known: dict[tuple[str, int], list[Run]], star
     """Start the runs that are missing of a study, measure each, and return it."""
     state, problem = State.CANCELED, ""
     try:
-        for given in _missing(group, known):
-            backend, count = given["distributed_backend"], given["node_count"] * given["process_count_per_node"]
+        for run_options in _missing(group, known):
+            backend, count = (
+                run_options["distributed_backend"],
+                run_options["node_count"] * run_options["process_count_per_node"],
+            )
             runs = known.setdefault((backend, count), [])
-            runs.append(_measure(start(**given), group.plan["seconds"]))
+            runs.append(_measure(start(**run_options), group.plan["seconds"]))
             _report(backend, count, runs)
         state = State.COMPLETED
     except BaseException as error:  # an interrupt may have come while a run was started
@@ -191,7 +196,7 @@ def _interrupted(id_: str) -> str:
 def numbers(text: str) -> list[int]:
     """Return the numbers of processes that are typed as ``1,2,4``. Raises InvalidSpec."""
     try:
-        return [int(word) for word in text.replace(" ", ",").split(",") if word]
+        return [int(number) for number in text.replace(" ", ",").split(",") if number]
     except ValueError:
         raise InvalidSpec(
             f"{text!r} is not a list of numbers of processes.",
@@ -201,12 +206,12 @@ def numbers(text: str) -> list[int]:
         ) from None
 
 
-def _listed(given: Any) -> list[Any]:
-    return [*given] if isinstance(given, Iterable) else [given]
+def _listed(value: Any) -> list[Any]:
+    return [*value] if isinstance(value, Iterable) else [value]
 
 
-def _is_positive(given: Any) -> bool:
-    return isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < math.inf
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _check(
@@ -220,7 +225,7 @@ def _check(
                 field=name,
                 hint=f"Use {_INSTEAD.get(primary, 'processes')}= instead.",
             )
-    if not counts or any(type(one) is not int or one < 1 for one in counts) or len(set(counts)) < len(counts):
+    if not counts or any(type(value) is not int or value < 1 for value in counts) or len(set(counts)) < len(counts):
         raise InvalidSpec(
             f"processes must be a list of different integers of at least 1, not {counts}.",
             code="scale-processes-invalid",
@@ -228,7 +233,7 @@ def _check(
             hint="Example: processes=[1, 2, 4].",
         )
     if len(nodes) != len(counts) or any(
-        type(one) is not int or one < 1 or count % one for one, count in zip(nodes, counts, strict=False)
+        type(value) is not int or value < 1 or count % value for value, count in zip(nodes, counts, strict=False)
     ):
         raise InvalidSpec(
             f"{counts} processes cannot be divided evenly among {[*nodes]} nodes.",
@@ -236,7 +241,7 @@ def _check(
             field="nodes",
             hint="Give one number of nodes, or one per number of processes.",
         )
-    if not labels or not all(isinstance(one, str) for one in labels):
+    if not labels or not all(isinstance(value, str) for value in labels):
         raise InvalidSpec(
             f"backends must be a list of names, not {labels}.",
             code="scale-backends-invalid",
@@ -288,21 +293,23 @@ def _measure(job: Job, seconds: float) -> Run:
         raise JobFailed(job.view().reason, code=job.view().reason_code or "scaling-run-failed")
     reader.read()
     times = reader.times()
-    found = measured(times) if times.rows else None
-    if found is None:
+    result = measured(times) if times.rows else None
+    if result is None:
         raise InvalidSpec(
             too_few(job.name),
             code="scaling-too-few-steps",
             field="function",
             hint="Use longer training code. Each run is stopped as soon as it has been measured.",
         )
-    return found
+    return result
 
 
-def _is_enough(found: Run | None, seconds: float) -> bool:
-    if found is None:
+def _is_enough(result: Run | None, seconds: float) -> bool:
+    if result is None:
         return False
-    return found.seconds >= seconds and (found.error <= _PRECISE * found.rate or found.seconds >= _AT_MOST * seconds)
+    return result.seconds >= seconds and (
+        result.error <= _PRECISE * result.rate or result.seconds >= _AT_MOST * seconds
+    )
 
 
 def _report(backend: str, count: int, runs: Sequence[Run]) -> None:

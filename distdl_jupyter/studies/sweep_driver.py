@@ -70,8 +70,10 @@ def made(plan: Plan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, opt
 
     if plan.sampler == "grid":
         values = {
-            name: [*one.values] if isinstance(one, space.Choice) else [*range(int(one.low), int(one.high) + 1)]
-            for name, one in plan.parameters.items()
+            name: [*values_.values]
+            if isinstance(values_, space.Choice)
+            else [*range(int(values_.low), int(values_.high) + 1)]
+            for name, values_ in plan.parameters.items()
         }
 
     class Grid(optuna.samplers.GridSampler):
@@ -105,14 +107,14 @@ def distributions(parameters: space.Space) -> dict[str, optuna.distributions.Bas
     """Return Optuna's distributions of a space."""
     import optuna.distributions as of
 
-    def one(given: space.Range | space.Choice) -> of.BaseDistribution:
-        if isinstance(given, space.Choice):
-            return of.CategoricalDistribution(given.values)
-        if given.whole:
-            return of.IntDistribution(int(given.low), int(given.high), log=given.log)
-        return of.FloatDistribution(given.low, given.high, log=given.log)
+    def to_optuna(domain: space.Range | space.Choice) -> of.BaseDistribution:
+        if isinstance(domain, space.Choice):
+            return of.CategoricalDistribution(domain.values)
+        if domain.whole:
+            return of.IntDistribution(int(domain.low), int(domain.high), log=domain.log)
+        return of.FloatDistribution(domain.low, domain.high, log=domain.log)
 
-    return {name: one(given) for name, given in parameters.items()}
+    return {name: to_optuna(domain) for name, domain in parameters.items()}
 
 
 @dataclass(slots=True)
@@ -196,7 +198,7 @@ class Driver:
             time.sleep(_LOOK)
 
     def _take_up(self) -> None:
-        """Follow the trials of an earlier driver, and start those that it had asked for only."""
+        """Follow the trials of an earlier driver, and start those that it had only created."""
         import optuna
 
         jobs = sweep_study.numbers_of(sweep_study.rows_of(self._id))
@@ -206,27 +208,27 @@ class Driver:
                 "The sweep cannot continue because its file journal.log is missing or was changed.",
                 "Its trials are kept. Start a new sweep for more.",
             )
-        for one in trials:
-            if one.state is not optuna.trial.TrialState.RUNNING:
+        for frozen in trials:
+            if frozen.state is not optuna.trial.TrialState.RUNNING:
                 continue
-            trial = optuna.trial.Trial(self._study, one._trial_id)  # noqa: SLF001 - Optuna has no other way to a trial
-            row = jobs.get(one.number)
+            trial = optuna.trial.Trial(self._study, frozen._trial_id)  # noqa: SLF001 - Optuna has no other way to a trial
+            row = jobs.get(frozen.number)
             if row is None:
                 self._launch(trial)
             else:
-                self._follow(trial, JobStore().folder(row.id), max(one.intermediate_values, default=-1))
+                self._follow(trial, JobStore().folder(row.id), max(frozen.intermediate_values, default=-1))
 
     def _start_more(self) -> None:
         while len(self._going) < self._plan.parallel and self._count() < self._plan.trials:
             self._launch(self._study.ask(self._distributions))
 
     def _count(self) -> int:
-        """Return how many trials were asked for, without those that were lost."""
+        """Return the number of trials without lost ones."""
         import optuna
 
         waiting = optuna.trial.TrialState.WAITING
-        found = self._study.get_trials(deepcopy=False)
-        return sum(one.state is not waiting and not one.user_attrs.get("lost") for one in found)
+        trials = self._study.get_trials(deepcopy=False)
+        return sum(trial.state is not waiting and not trial.user_attrs.get("lost") for trial in trials)
 
     def _launch(self, trial: optuna.Trial) -> None:
         values = {name: trial.params[name] for name in self._plan.parameters}
@@ -241,7 +243,7 @@ class Driver:
         try:
             view = going.reader.catch_up()
         except JobNotFound:  # deleted by its user, who wants no more of it
-            self._told(number, None)
+            self._tell_study(number, None)
             return
         self._judge(going, ended=view.state.ended)
         if not view.state.ended:
@@ -253,13 +255,13 @@ class Driver:
         refused = view.state is State.FAILED and view.started is None and view.failure is None
         self._refusals = self._refusals + 1 if refused else 0
         if view.state is State.COMPLETED:
-            self._told(number, self._value(going))
+            self._tell_study(number, self._value(going))
         elif view.state is State.CANCELED and view.reason.startswith(PRUNED):
-            self._told(number, None, pruned=True)
+            self._tell_study(number, None, pruned=True)
         elif view.state is State.CANCELED and view.reason == STOPPED:
-            self._again(number, going)
+            self._requeue(number, going)
         else:
-            self._told(number, None)
+            self._tell_study(number, None)
             self._check_failures(view)
 
     def _judge(self, going: _Going, *, ended: bool) -> None:
@@ -286,7 +288,7 @@ class Driver:
         view = going.reader.view
         if view.total and view.done is not None:
             return view.done >= _EARLIEST * view.total
-        lengths = sorted(max(one.intermediate_values, default=0) for one in finished)
+        lengths = sorted(max(trial.intermediate_values, default=0) for trial in finished)
         return going.step >= _EARLIEST * lengths[len(lengths) // 2]
 
     def _prune(self, going: _Going, newest: int) -> None:
@@ -300,22 +302,22 @@ class Driver:
             client.Job(going.reader.folder).cancel(reason=PRUNED + reason)
 
     def _value(self, going: _Going) -> float | None:
-        """Return what a trial came to, None where that is no number. Raises Broken when it was never reported."""
+        """Return the final metric of a trial, None if not numeric. Raises Broken when it was never reported."""
         book, metric = going.reader.book, self._plan.metric
         if metric in book.metrics:
             value = book.band(metric).last
             return value if value is not None and math.isfinite(value) else None
-        self._told(going.trial.number, None)
+        self._tell_study(going.trial.number, None)
         self._stop()
-        others = listing([repr(one) for one in book.metrics])
-        said = f"It reported {others}." if others else "It reported no metrics."
+        others = listing([repr(name) for name in book.metrics])
+        reported = f"It reported {others}." if others else "It reported no metrics."
         other = f", or use another metric: metric={next(iter(book.metrics))!r}" if others else ""
         raise Broken(
-            f"Trial {going.trial.number} ended without reporting {metric!r}. {said}",
+            f"Trial {going.trial.number} ended without reporting {metric!r}. {reported}",
             f"Report it in the training code: distdl_jupyter.log({metric}=...){other}.",
         )
 
-    def _told(self, number: int, value: float | None, *, pruned: bool = False) -> None:
+    def _tell_study(self, number: int, value: float | None, *, pruned: bool = False) -> None:
         import optuna
 
         going = self._going.pop(number, None)
@@ -331,7 +333,7 @@ class Driver:
     def _lost(self, number: int, going: _Going) -> None:
         if going.reader.spec.created > self._lost_at:  # else the machine took it together with the last one
             self._losses, self._lost_at = self._losses + 1, time.time()
-        self._again(number, going)
+        self._requeue(number, going)
         if self._losses >= _LOSSES:
             self._stop()
             raise Broken(
@@ -339,26 +341,26 @@ class Driver:
                 f"distdl logs {short_id(going.reader.folder.id)} shows the last one.",
             )
 
-    def _again(self, number: int, going: _Going) -> None:
-        """Put a trial without a result behind the others once more, with its values."""
+    def _requeue(self, number: int, going: _Going) -> None:
+        """Queue a trial without a result again, with the same values."""
         values = {name: going.trial.params[name] for name in self._plan.parameters}
         going.trial.set_user_attr("lost", True)  # noqa: FBT003 - Optuna takes it by place
-        self._told(number, None)
+        self._tell_study(number, None)
         self._study.enqueue_trial(values)
 
     def _check_failures(self, view: JobView) -> None:
-        """Raise Broken where trials fail one after the other and none has ended well, or the last could not begin."""
+        """Raise Broken when trials fail and none has completed, or the last ones could not start."""
         study = sweep_study.read(self._id)
-        failed = [one for one in study.trials if one.state == State.FAILED]
-        goes_well = any(one.state in ("completed", "pruned") for one in study.trials)
+        failed = [trial for trial in study.trials if trial.state == State.FAILED]
+        goes_well = any(trial.state in ("completed", "pruned") for trial in study.trials)
         if (self._refusals if goes_well else len(failed)) < min(_FAILURES, self._plan.trials):
             return
         why = (view.failure.what if view.failure else view.reason).splitlines()[0].rstrip(".")
-        says = f"The first {plural(len(failed), 'trial')} failed: {why}."
+        message = f"The first {plural(len(failed), 'trial')} failed: {why}."
         if goes_well:
-            says = f"The last {plural(self._refusals, 'trial')} could not start: {why}."
+            message = f"The last {plural(self._refusals, 'trial')} could not start: {why}."
         self._stop()  # which counts on
-        raise Broken(says, f"distdl logs {short_id(failed[-1].id)} shows why.")
+        raise Broken(message, f"distdl logs {short_id(failed[-1].id)} shows why.")
 
     def _stop(self) -> None:
         """Cancel the trials that run and wait until they have ended."""

@@ -53,11 +53,11 @@ class SweepTrial(Trial):
         from distdl_jupyter.core import registry  # readers of sweeps need no plug-ins
         from distdl_jupyter.jobs import jobspec
 
-        given, spec = jobspec.resolved(options), self.job.spec
-        processes = given.get("process_count_per_node", 1), given.get("node_count", 1)
+        resolved, spec = jobspec.resolved(options), self.job.spec
+        processes = resolved.get("process_count_per_node", 1), resolved.get("node_count", 1)
         if spec.distributed_backend == registry.SINGLE and processes != (1, 1):
-            given.setdefault("distributed_backend", registry.DEFAULT)
-        return self.job.rerun(**{"name": f"{spec.group.name if spec.group else spec.name}, best", **given})
+            resolved.setdefault("distributed_backend", registry.DEFAULT)
+        return self.job.rerun(**{"name": f"{spec.group.name if spec.group else spec.name}, best", **resolved})
 
 
 def store() -> JobStore:
@@ -72,23 +72,25 @@ def folder(id_: str) -> JobFolder:
 
 def find(id_: str = "") -> str:
     """Return the whole id of the sweep with an id, or its last part; without one of the newest. Raises JobNotFound."""
-    groups = (one.row.group for one in job_list.here().all())
+    groups = (candidate.row.group for candidate in job_list.here().all())
     known = {*store().ids(), *(group.id for group in groups if group and group.kind == KIND)}
-    found = sorted((one for one in known if not id_ or one == id_ or short_id(one) == id_), reverse=True)
-    if not found:
+    matches = sorted(
+        (candidate for candidate in known if not id_ or candidate == id_ or short_id(candidate) == id_), reverse=True
+    )
+    if not matches:
         raise JobNotFound(
             f"Unknown sweep {id_}." if id_ else "There are no sweeps yet.",
             code="sweep-unknown",
             hint='sweep(train, {"lr": loguniform(1e-4, 1e-1)}, metric="loss") starts one.',
         )
-    return found[0]
+    return matches[0]
 
 
 def read(id_: str) -> Study:
     """Return the sweep with this whole id. Raises JobNotFound."""
-    own, rows = folder(id_), rows_of(id_)
+    sweep_folder, rows = folder(id_), rows_of(id_)
     try:
-        spec = own.spec()
+        spec = sweep_folder.spec()
     except JobNotFound:
         if not rows:
             raise JobNotFound(f"Unknown sweep {id_}.", code="sweep-unknown") from None
@@ -96,8 +98,8 @@ def read(id_: str) -> Study:
     assert spec.group is not None
     plan = Plan.of(spec.group)
     state, end = study_rows.sweep_state(id_, rows, plan.trials)  # before its trials are read: what ends then is seen
-    every = [one for row in rows if (one := _trial(row, plan)) is not None and one.state != State.LOST]
-    trials = tuple(one for one in every if not (one.was_stopped and any(_repeats(two, one) for two in every)))
+    every = [trial for row in rows if (trial := _trial(row, plan)) is not None and trial.state != State.LOST]
+    trials = tuple(trial for trial in every if not (trial.was_stopped and any(_repeats(two, trial) for two in every)))
     return Study(
         id=id_,
         spec=spec,
@@ -110,26 +112,26 @@ def read(id_: str) -> Study:
     )
 
 
-def _repeats(two: Trial, one: Trial) -> bool:
-    return two.number > one.number and two.params == one.params
+def _repeats(second: Trial, first: Trial) -> bool:
+    return second.number > first.number and second.params == first.params
 
 
 def rows_of(id_: str) -> list[JobRow]:
     """Return the rows of a sweep's jobs, the oldest first."""
-    return [one.row for one in reversed(job_list.here().all()) if one.row.group and one.row.group.id == id_]
+    return [entry.row for entry in reversed(job_list.here().all()) if entry.row.group and entry.row.group.id == id_]
 
 
 def numbers_of(rows: Iterable[JobRow]) -> dict[int, JobRow]:
     """Return the newest job of each trial, by number."""
-    found: dict[int, JobRow] = {}
+    newest: dict[int, JobRow] = {}
     for row in rows:
         try:
             number = _spec(str(JobStore().folder(row.id).path)).trial
         except DistDLError:  # removed meanwhile
             continue
         if number is not None:
-            found[number] = row
-    return found
+            newest[number] = row
+    return newest
 
 
 @functools.lru_cache(maxsize=4096)

@@ -89,10 +89,10 @@ class Sweep:
         study = self.study
         if study.best is None:
             more = " ".join(filter(None, (study.problem, study.hint)))
-            says = "No trial has completed yet."
-            if any(one.state == "completed" for one in study.trials):
-                says = f"No trial reported a numeric {study.plan.metric}."
-            raise ResultUnavailable(says, code="sweep-without-best", hint=more)
+            message = "No trial has completed yet."
+            if any(trial.state == "completed" for trial in study.trials):
+                message = f"No trial reported a numeric {study.plan.metric}."
+            raise ResultUnavailable(message, code="sweep-without-best", hint=more)
         assert isinstance(study.best, SweepTrial)
         return study.best
 
@@ -147,9 +147,9 @@ class Sweep:
             control.request(folder.control, "cancel")
             return self
         try:
-            for one in [one for one in self.study.trials if not one.has_ended]:
+            for trial in [trial for trial in self.study.trials if not trial.has_ended]:
                 with contextlib.suppress(JobNotRunning):
-                    client.attach(one.id).cancel(reason=STOPPED)
+                    client.attach(trial.id).cancel(reason=STOPPED)
             if lock is not None:
                 study_rows.ended(folder, State.CANCELED)
         finally:
@@ -160,7 +160,7 @@ class Sweep:
     def remove(self) -> None:
         """Delete the sweep and its trials with their logs and values. Raises JobStillRunning, DiskRefused."""
         study, folder = self.study, sweep_study.folder(self.id)
-        if study.state is State.RUNNING or any(not one.has_ended for one in study.trials):
+        if study.state is State.RUNNING or any(not trial.has_ended for trial in study.trials):
             raise JobStillRunning(
                 f"Sweep {self.id} is still running.", code="sweep-still-running", hint="Stop it before removing it."
             )
@@ -179,8 +179,8 @@ class Sweep:
         spec = folder.spec()
         secrets, study = rerun.secrets_of(spec), self.study
         most = space.combinations(study.plan.parameters) if study.plan.sampler == "grid" else None
-        wanted = study.plan.trials if trials is None else min(_count(trials, "trials"), most or MAX_PROCESSES)
-        if study.state.ended and study.done >= wanted:
+        total = study.plan.trials if trials is None else min(_count(trials, "trials"), most or MAX_PROCESSES)
+        if study.state.ended and study.done >= total:
             more = "" if study.done == most else f"Give a higher number: resume(trials={2 * study.done})"
             raise JobNotRunning(
                 f"All {study.done} trials of sweep {self.id} have ended.", code="sweep-trials-done", hint=more
@@ -190,7 +190,7 @@ class Sweep:
             raise JobStillRunning(f"Sweep {self.id} is already running.", code="sweep-already-resumed")
         try:
             if trials is not None:
-                _extend(folder, wanted)
+                _extend(folder, total)
             study_rows.begin_anew(folder)
             control.start_supervisor(folder, lock, secrets, python=spec.python, module=study_rows.DRIVER)
         except BaseException:
@@ -246,18 +246,18 @@ def sweep(
     """
     if (function is None and entry_script is None and parameters is None) or isinstance(function, str):
         return Sweep(sweep_study.find(str(function or "")))
-    found = space.checked(parameters)
+    space_ = space.checked(parameters)
     if (function is None) == (entry_script is None):
         raise InvalidSpec(
             "sweep() needs either a function, or entry_script='train.py'.", code="sweep-nothing", field="function"
         )
     if function is not None:
-        draft = capture.capture_function(function, tuple(args), {**(kwargs or {}), **space.sample(found)})
+        draft = capture.capture_function(function, tuple(args), {**(kwargs or {}), **space.sample(space_)})
     else:
         draft = capture.capture_script(str(entry_script), source_directory, script_params or {})
     return of_draft(
         draft,
-        found,
+        space_,
         trials=trials,
         metric=metric,
         maximize=maximize,
@@ -272,12 +272,12 @@ def sweep(
 
 def of_draft(draft: CapturedCode, parameters: space.Space, **options: Any) -> Sweep:
     """Do what ``sweep`` does with captured code. ``options`` are those of ``sweep``."""
-    given = {"metric": "loss", **{name: options.pop(name) for name in _PLAN if name in options}}
-    trials, maximize = given.pop("trials", None), given.pop("maximize", None)
+    plan_options = {"metric": "loss", **{name: options.pop(name) for name in _PLAN if name in options}}
+    trials, maximize = plan_options.pop("trials", None), plan_options.pop("maximize", None)
     flags = {} if draft.kind == "function" else _flags(draft, parameters)
-    plain = {name.lstrip("-").replace("-", "_"): one for name, one in parameters.items()}
+    plain = {name.lstrip("-").replace("-", "_"): domain for name, domain in parameters.items()}
     every = space.combinations(plain)
-    is_grid = given.get("sampler") == "grid"
+    is_grid = plan_options.get("sampler") == "grid"
     if is_grid and every is None:
         raise InvalidSpec(
             "The sampler grid needs lists or integers, because a continuous range has infinitely many values.",
@@ -289,9 +289,9 @@ def of_draft(draft: CapturedCode, parameters: space.Space, **options: Any) -> Sw
     plan = Plan(
         parameters=plain,
         trials=min(count, every or MAX_PROCESSES) if is_grid else count,
-        maximize=more_is_better(given["metric"]) if maximize is None else maximize,
+        maximize=more_is_better(plan_options["metric"]) if maximize is None else maximize,
         flags=flags,
-        **given,
+        **plan_options,
     )
     _count(plan.parallel, "parallel")
     _check_plan(plan)
@@ -333,16 +333,16 @@ def _check_plan(plan: Plan) -> None:
                 code="sweep-choice-unknown",
                 field=field,
             )
-    given: Any = plan.metric
-    if not isinstance(given, str) or not given:
+    value: Any = plan.metric
+    if not isinstance(value, str) or not value:
         raise InvalidSpec(
             "metric must be the name of a metric that the training code reports.",
             code="sweep-metric-invalid",
             field="metric",
             hint='Example: metric="val_loss".',
         )
-    given = plan.prune_after
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
+    value = plan.prune_after
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise InvalidSpec(
             f"prune_after must be an integer of at least 0, not {plan.prune_after!r}.",
             code="prune-after-invalid",
@@ -382,7 +382,7 @@ def _flags(draft: CapturedCode, parameters: space.Space) -> dict[str, str]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
     read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    used = (read | {one.name for one in draft.captured}) - stored.keys()
+    used = (read | {variable.name for variable in draft.captured}) - stored.keys()
     return dict(_flag(draft, name, stored.get(name)) for name in parameters if name not in used)
 
 
@@ -392,7 +392,7 @@ def _flag(draft: CapturedCode, name: str, stored: int | None = None) -> tuple[st
     ``stored`` is the line at which a cell sets the name. Raises InvalidSpec.
     """
     spellings = [name] if name.startswith("-") else [f"--{name}", f"--{name.replace('_', '-')}"]
-    known = [one for one in spellings if any(one in text.text for text in draft.texts)]
+    known = [spelling for spelling in spellings if any(spelling in text.text for text in draft.texts)]
     if known or name.startswith("-"):
         return name.lstrip("-").replace("-", "_"), (known or spellings)[0]
     if draft.kind == "script":

@@ -325,27 +325,27 @@ class Attempt:
 
     def _notice_unkillable(self, stopper: stop.Stopper) -> None:
         """Wait no longer for processes that KILL has not reached for some time: they may never end."""
-        for one in self._unkillable.found(stopper):
-            self._record_unkillable(one)
+        for process in self._unkillable.poll_new(stopper):
+            self._record_unkillable(process)
 
-    def _record_unkillable(self, one: Unkillable) -> None:
+    def _record_unkillable(self, process: Unkillable) -> None:
         ranks = self._recorder.view.ranks
-        rank = next((rank for rank in ranks if rank.pid == one.pid and one.host in ("", rank.host)), None)
-        where = f" on {one.host}" if one.host else ""
-        who, what = f"Process {one.pid}{where}", "it"
+        rank = next((rank for rank in ranks if rank.pid == process.pid and process.host in ("", rank.host)), None)
+        where = f" on {process.host}" if process.host else ""
+        who, what = f"Process {process.pid}{where}", "it"
         if rank is not None:
-            who, what = f"Rank {rank.rank}", f"process {one.pid}{where}"
-        says = f"{who} cannot be ended (state D)"
+            who, what = f"Rank {rank.rank}", f"process {process.pid}{where}"
+        summary = f"{who} cannot be ended (state D)"
         waits = (
             "is blocked in the kernel, for example by a disk, a network folder or a device, and ends when that responds"
         )
-        text = f"{says}: {what} {waits}."
+        text = f"{summary}: {what} {waits}."
         self._recorder.note("warning", text, "unkillable")
         self._recorder.log(text)
         if self.stopped_by == "user":
-            self.reason = self.reason or f"{says}."
+            self.reason = self.reason or f"{summary}."
         if rank is not None and rank.rank in self._running:
-            self._record_exit(Exit(rank.rank, None, "KILL", f"{says}."))
+            self._record_exit(Exit(rank.rank, None, "KILL", f"{summary}."))
 
     # end --------------------------------------------------------------------------------------
 

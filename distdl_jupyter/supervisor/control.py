@@ -112,18 +112,18 @@ def start_trackers(
 
     A process ends at once if another one writes the job into its tracker.
     """
-    own = {name: value for name, value in (variables or {}).items() if name.startswith(_OF_TRACKERS)}
+    tracker_variables = {name: value for name, value in (variables or {}).items() if name.startswith(_OF_TRACKERS)}
     pending = [name for name in dict.fromkeys(names) if not tracking.read(folder.path, name).done]
-    return {name: start_reporter(folder, "runs", name, input_=own, detached=detached) for name in pending}
+    return {name: start_reporter(folder, "runs", name, input_=tracker_variables, detached=detached) for name in pending}
 
 
 def notify(folder: JobFolder, name: str, state: State, alert: Alert, id_: str = "") -> None:
     """Send an alert of a job, or of the study ``id_``, if the user has set an address. Return at once."""
     with contextlib.suppress(OSError, DistDLError):  # broken settings are reported when the job has ended
-        own = reporting.SETTINGS.read()
-        if own.address and alert.kind in own.notify.split(","):
+        settings = reporting.SETTINGS.read()
+        if settings.address and alert.kind in settings.notify.split(","):
             title = f"{name} ({(id_ or folder.id).rpartition('-')[2]}): {state.value}"
-            message = (own.address, (title, alert.text, alert.kind))
+            message = (settings.address, (title, alert.text, alert.kind))
             start_reporter(folder, "messages", input_=message, detached=bool(id_))
 
 

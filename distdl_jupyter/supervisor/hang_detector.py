@@ -136,8 +136,8 @@ class HangDetector:
         return self._behind()
 
     def _behind(self) -> tuple[list[int], str]:
-        """Tell ranks apart by their last steps, where no stacks can be had."""
-        steps = {one.rank: one.last_step for one in self._recorder.view.ranks if one.last_step is not None}
+        """Compare the last steps of ranks where no stacks are available."""
+        steps = {row.rank: row.last_step for row in self._recorder.view.ranks if row.last_step is not None}
         if len(set(steps.values())) < 2:
             return [], ""
         last = min(steps.values())
@@ -289,7 +289,7 @@ class StackCollector:
     def _keep(self, why: str) -> Taken:
         from distdl_jupyter.core import stacks
 
-        known = [*stacks.numbers(self._folder), *(one.number for one in self._recorder.view.stacks)]
+        known = [*stacks.numbers(self._folder), *(earlier.number for earlier in self._recorder.view.stacks)]
         number = max(known, default=0) + 1
         data, code = self._data(why), stacks.payload(self._folder)
         with contextlib.suppress(OSError):  # a full disk: where the ranks are is recorded all the same

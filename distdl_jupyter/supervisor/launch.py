@@ -108,7 +108,7 @@ class Launch:
         spec = self._placed(placement)
         plan = backend.plan(spec, placement, options)
         if (threads := spec.environment_variables.get("OMP_NUM_THREADS")) is not None:  # the user's number, not ours
-            environments = tuple(one | {"OMP_NUM_THREADS": threads} for one in plan.environments)
+            environments = tuple(variables | {"OMP_NUM_THREADS": threads} for variables in plan.environments)
             plan = dataclasses.replace(plan, environments=environments)
         self.raise_if_canceled()
         if not cluster.queues or recorder.view.state is State.PREPARING:
@@ -117,9 +117,9 @@ class Launch:
         run = cluster.start(spec, placement, plan, context)
         self._record_handle(run.handle())
         with recorder.together():
-            for place in placement.ranks:
-                where = {"node": place.node, "host": place.host, "local_rank": place.local_rank, "gpu": place.gpu}
-                recorder.write("rank", rank=place.rank, status="waiting", **where)
+            for slot in placement.ranks:
+                where = {"node": slot.node, "host": slot.host, "local_rank": slot.local_rank, "gpu": slot.gpu}
+                recorder.write("rank", rank=slot.rank, status="waiting", **where)
             for start in run.started():
                 recorder.write("rank", rank=start.rank, status="started", pid=start.pid)
         recorder.log(spec.distributed_backend if cluster.far else messages.versions(spec))
@@ -150,7 +150,7 @@ class Launch:
             time.sleep(_POLL_SECONDS)
 
     def _check(self, cluster_options: Any, options: Any) -> None:
-        # Their values are not stored: a supervisor that took this job over from one that died does not know them.
+        # Secret values are not stored, so a supervisor that took this job over does not have them.
         missing = [name for name in self._spec.secret_variables if name not in self._secrets]
         if missing and self._handle is None:
             raise LaunchFailed(
@@ -159,10 +159,10 @@ class Launch:
                 code="restart-secret-lost",
                 hint="Resume the job where the variable is set: job.resume()",
             )
-        far = self.cluster.far or packages.missing(self._spec)
+        is_remote = self.cluster.far or packages.missing(self._spec)
         if reason := self.cluster.unavailable(cluster_options):
             raise LaunchFailed(reason, code="cluster-not-usable")
-        if not far and (reason := self.backend.unavailable(options)):
+        if not is_remote and (reason := self.backend.unavailable(options)):
             raise LaunchFailed(reason, code="backend-not-usable")
 
     def _context_for(self, options: Any) -> Context:
@@ -301,8 +301,8 @@ class Launch:
     def _job_environment(self) -> dict[str, str]:
         """Return the job's own variables of every rank: its marks, the user's variables and their secret values."""
         restart_count = self._recorder.view.restart_count
-        own = {"CUDA_VISIBLE_DEVICES": ""} if self._spec.use_gpu is False else {}
-        own |= {
+        variables = {"CUDA_VISIBLE_DEVICES": ""} if self._spec.use_gpu is False else {}
+        variables |= {
             "DISTDL_JOB_ID": self._spec.id,
             "DISTDL_JOB_DIR": str(self._folder.path),
             "DISTDL_NONCE": self.nonce,
@@ -313,13 +313,13 @@ class Launch:
             **environment.HASH_SEED,
         }
         if self._spec.weight_check_steps:
-            own["DISTDL_WEIGHT_CHECK"] = str(self._spec.weight_check_steps)
+            variables["DISTDL_WEIGHT_CHECK"] = str(self._spec.weight_check_steps)
         if self._spec.check:
-            own["DISTDL_CHECK"] = json.dumps(self._spec.check)
+            variables["DISTDL_CHECK"] = json.dumps(self._spec.check)
         if self._spec.record_gpu_memory:
-            own["DISTDL_RECORD_GPU_MEMORY"] = "1"
-        own |= self.backend.job_environment(self._spec, restart_count)
-        return own | self._spec.environment_variables | self._secrets
+            variables["DISTDL_RECORD_GPU_MEMORY"] = "1"
+        variables |= self.backend.job_environment(self._spec, restart_count)
+        return variables | self._spec.environment_variables | self._secrets
 
     def remove_staged_data(self) -> None:
         """Remove what was staged on nodes for ranks that were never started."""

@@ -430,11 +430,11 @@ class LineSplitter:
         length += self._before
         report, line = self._take_report(raw, self._end + length)
         if line is not None and (self._open or self._before or b"\r" in line.rstrip(b"\r")):
-            seen = _without_cursor_codes(line)
-            if self._open or seen is line or _last_drawn(seen):
-                out.text(self._redrawn(seen, self._end + length))
+            visible = _without_cursor_codes(line)
+            if self._open or visible is line or _last_drawn(visible):
+                out.text(self._redrawn(visible, self._end + length))
         elif line is not None:
-            # Text before a report stands on the report's own line: both are read when that line is.
+            # Text before a report is on the report's own line: both are read with that line.
             out.plain(line.rstrip(b"\r") + b"\n", self._end + (0 if report else length))
         self._end += length
         self._before = self._before_redraws = 0

@@ -61,14 +61,14 @@ class ReportMerger:
             self._book.apply(event)
 
     def metric(
-        self, rank: int, step: float, values: Mapping[str, float], origin: Origin, *, again: bool
+        self, rank: int, step: float, values: Mapping[str, float], origin: Origin, *, replace: bool
     ) -> list[Merged]:
-        """Take one report of metrics; with ``again`` it replaces earlier ones. Return what is to be written now."""
+        """Take one report of metrics; with ``replace`` it replaces earlier ones. Return what is to be written now."""
         held = self._metrics.get(rank)
-        book = self._book if self._report_count >= _UNMERGED and not again else None
+        book = self._book if self._report_count >= _UNMERGED and not replace else None
         is_alike = book is not None and book.extends(rank, step, values)
         if not is_alike or (held is not None and not held.accepts(step, values)):
-            more = {"again": True} if again else {}
+            more = {"again": True} if replace else {}
             before = [] if held is None else self._take_metrics(rank)
             return [*before, ("metric", {"rank": rank, "step": step, "values": values, **more}, origin)]
         if held is None:

@@ -81,8 +81,8 @@ def restart_heading(view: JobView) -> str:
 
 
 def restarts_used_up(reason: str, view: JobView) -> str:
-    """Return why a job failed for good: the last failure, and those that it was started anew after."""
+    """Return why a job failed: the last failure, and those before its restarts."""
     if not view.restarts:
         return reason
-    before = "; ".join(f"{number}. {one.reason.rstrip('.')}" for number, one in enumerate(view.restarts, 1))
+    before = "; ".join(f"{number}. {restart.reason.rstrip('.')}" for number, restart in enumerate(view.restarts, 1))
     return f"{reason.rstrip('.')}. The job had been restarted {plural(len(view.restarts), 'time')}, after: {before}."

@@ -185,9 +185,9 @@ class _Allowance:
             return []
         if len(text) > most:
             text = text[text.find("\n", len(text) - most - 1) + 1 :] if "\n" in text[-most:] else ""
-        found = _candidates(text)[-(most // _MARKED) :]
-        self._left -= len(text) + len(found) * _MARKED
-        return found
+        candidates = _candidates(text)[-(most // _MARKED) :]
+        self._left -= len(text) + len(candidates) * _MARKED
+        return candidates
 
 
 @dataclass(slots=True)
@@ -264,15 +264,15 @@ class _Axis:
 
 def _candidates(text: str) -> list[str]:
     """Return the lines that hold one of the marks, in their order."""
-    found: dict[int, int] = {}
+    spans: dict[int, int] = {}
     for mark in _MARKS:
         at = text.find(mark)
         while at >= 0:
             begin, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
             end = len(text) if end < 0 else end
-            found[begin] = end
+            spans[begin] = end
             at = text.find(mark, end)
-    return [text[begin:end] for begin, end in sorted(found.items()) if end - begin <= LONGEST_LINE]
+    return [text[begin:end] for begin, end in sorted(spans.items()) if end - begin <= LONGEST_LINE]
 
 
 def _parsed(line: str) -> tuple[_Position, dict[str, float]]:
@@ -311,31 +311,31 @@ def _of_text(line: str) -> tuple[_Position, dict[str, float]]:
         return _Position(), {}
     epoch = _EPOCH.search(line)
     behind = epoch.end() if epoch is not None else 0
-    found = next((match for form in _POSITIONS if (match := form.search(line, behind))), None)
-    position = _position(epoch, found)
+    step_match = next((match for form in _POSITIONS if (match := form.search(line, behind))), None)
+    position = _position(epoch, step_match)
     split = _SPLIT.match(line)
     prefix = "" if split is None else _SPLITS.get(split[1].lower(), split[1].lower())
     values: dict[str, float] = {}
-    for word, name, number, of in pairs:
+    for qualifier, name, number, of in pairs:
         if _STRONG.search(name) or (position.is_known and _WEAK.search(name)):
             value = float(number) / float(of) if of and float(of) else float(number)
-            values.setdefault(_named(prefix, word.lower(), name.lower()), value)
+            values.setdefault(_named(prefix, qualifier.lower(), name.lower()), value)
     return position, values
 
 
-def _named(prefix: str, word: str, name: str) -> str:
+def _named(prefix: str, qualifier: str, name: str) -> str:
     """Return a metric's name: that of the line's split, the word before it, its own."""
-    word = _SPLITS.get(word, word)
-    words = [prefix] if prefix and prefix != word and not name.startswith((prefix, f"{prefix}_")) else []
-    return "_".join([*words, *([word] if word and not (prefix and word in _AVERAGES) else []), name])
+    qualifier = _SPLITS.get(qualifier, qualifier)
+    parts = [prefix] if prefix and prefix != qualifier and not name.startswith((prefix, f"{prefix}_")) else []
+    return "_".join([*parts, *([qualifier] if qualifier and not (prefix and qualifier in _AVERAGES) else []), name])
 
 
 def _position(*matches: re.Match[str] | None, bar: bool = False) -> _Position:
-    said: dict[str, int | None] = {}
+    fields: dict[str, int | None] = {}
     for match in matches:
         if match is not None:
-            said.update({name: _number(text) for name, text in match.groupdict().items() if text is not None})
-    return _Position(**said, bar=bar)
+            fields.update({name: _number(text) for name, text in match.groupdict().items() if text is not None})
+    return _Position(**fields, bar=bar)
 
 
 def _number(text: str | None) -> int | None:

@@ -327,8 +327,8 @@ class CheckpointKeeper:
     job's own folder: on nodes that do not share it training code deletes its checkpoints itself.
     """
 
-    def __init__(self, folder: JobFolder, kept: str) -> None:
-        self._folder, self._keep = folder, keep_rule(kept)
+    def __init__(self, folder: JobFolder, rule: str) -> None:
+        self._folder, self._keep = folder, keep_rule(rule)
         self._book: SeriesBook | None = None
         self._cursor = 0
         self._ended = threading.Event()

@@ -81,8 +81,8 @@ def error_of(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
 
 
 def _error_lines(folder: JobFolder, rank: RankView) -> list[str]:
-    found, _ = last_lines(folder.log, _MOST, rank.rank, within=_END)
-    return [line.text for line in found if line.stream == "err"]
+    lines, _ = last_lines(folder.log, _MOST, rank.rank, within=_END)
+    return [line.text for line in lines if line.stream == "err"]
 
 
 # checks inside GPU kernels ---------------------------------------------------------------------
@@ -144,7 +144,7 @@ def _crash(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
     frames = [frame for frame in reversed(thread.frames) if frame.kind != "worker"] if thread else []
     at = thread and (thread.own or next(iter(thread.frames), None))
     message = _abort_message(lines[max(0, begin - 5) : begin])
-    crash = f"{what}{f' in {_place(at)}' if at else ''}{f' ({message})' if message else ''}"
+    crash = f"{what}{f' in {_frame_location(at)}' if at else ''}{f' ({message})' if message else ''}"
     cells = stacks.payload(folder).get("sources") or {}
     code, remedy = next((about for text, about in _CRASHES.items() if text in message), ("", ""))
     error = {
@@ -163,7 +163,7 @@ def _crashed_thread(folder: JobFolder, dump: str) -> Thread | None:
     payload = stacks.payload(folder)
     about = {"worker": _first(_WORKER, dump), "code": str(folder.code),
              "stdlib": _first(_STDLIB, dump) or sysconfig.get_paths()["stdlib"]}  # fmt: skip
-    thread = next((one for one in parse(dump) if one.current), None)
+    thread = next((candidate for candidate in parse(dump) if candidate.current), None)
     if thread is None:
         return None
     return Names(payload, about, sources(folder, payload, [(dump, about)])).thread(thread, main=True)
@@ -171,15 +171,15 @@ def _crashed_thread(folder: JobFolder, dump: str) -> Thread | None:
 
 def _first(pattern: re.Pattern[str], dump: str) -> str:
     files = (frame.file for thread in parse(dump) for frame in thread.frames if "-packages/" not in frame.file)
-    return next((found[0] for file in files if (found := pattern.match(file))), "")
+    return next((match[0] for file in files if (match := pattern.match(file))), "")
 
 
 def _abort_message(lines: Sequence[str]) -> str:
-    found = next((match for line in reversed(lines) if (match := _ABORT_MESSAGE.match(line))), None)
-    return (found["what"] or found["whole"]).strip()[:300] if found else ""
+    message = next((match for line in reversed(lines) if (match := _ABORT_MESSAGE.match(line))), None)
+    return (message["what"] or message["whole"]).strip()[:300] if message else ""
 
 
-def _place(frame: Frame) -> str:
+def _frame_location(frame: Frame) -> str:
     return frame.place + ("" if frame.function.startswith("<") else f", in {frame.function}")
 
 

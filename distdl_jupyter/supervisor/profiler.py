@@ -63,7 +63,7 @@ class _Profile:
     ranks: dict[int, _Rank]
     t: float = field(default_factory=time.time)
     began: float = field(default_factory=time.monotonic)
-    heard: float = field(default_factory=time.monotonic)
+    last_report: float = field(default_factory=time.monotonic)
     started: bool = False
     thread: threading.Thread | None = None
     #: Why the thread could save nothing.
@@ -71,13 +71,13 @@ class _Profile:
 
     def of(self, *status: str) -> list[int]:
         """Return the ranks with one of these states."""
-        return [rank for rank, one in self.ranks.items() if one.status in status]
+        return [rank for rank, progress in self.ranks.items() if progress.status in status]
 
     def missing(self) -> str:
         """Return why no rank has recorded anything."""
         whys: dict[str, list[int]] = {}
-        for rank, one in self.ranks.items():
-            whys.setdefault(one.why, []).append(rank)
+        for rank, progress in self.ranks.items():
+            whys.setdefault(progress.why, []).append(rank)
         return " ".join(f"{ranks_in_words(which).capitalize()}: {why}" for why, which in whys.items())
 
 
@@ -101,11 +101,16 @@ class ProfileCollector:
         if self._now is not None or type(steps) is not int or not 1 <= steps <= profiles.MOST_STEPS:
             return
         running = {rank.rank for rank in self._recorder.view.ranks if rank.is_running}
-        wanted = sorted(running if ranks is None else running & {one for one in ranks if type(one) is int})
-        known = [*profiles.numbers(self._recorder.folder), *(one.number for one in self._recorder.view.profiles)]
-        now = self._now = _Profile(max(known, default=0) + 1, steps, {rank: _Rank() for rank in wanted})
+        selected = sorted(
+            running if ranks is None else running & {progress for progress in ranks if type(progress) is int}
+        )
+        known = [
+            *profiles.numbers(self._recorder.folder),
+            *(progress.number for progress in self._recorder.view.profiles),
+        ]
+        now = self._now = _Profile(max(known, default=0) + 1, steps, {rank: _Rank() for rank in selected})
         self._event("asked")
-        if why := self._run.no_stacks() or ("" if wanted else "None of these ranks is running."):
+        if why := self._run.no_stacks() or ("" if selected else "None of these ranks is running."):
             self._end(why)
             return
         try:
@@ -113,23 +118,23 @@ class ProfileCollector:
         except OSError as error:
             self._end(f"The profile cannot be stored: {error.strerror}.")
             return
-        self._ask(now, wanted)
+        self._ask(now, selected)
 
     def _ask(self, now: _Profile, ranks: list[int], **start: int) -> None:
         self._run.ask_profile(ranks, {"number": now.number, "steps": now.steps, **start})
 
     def _take(self, rank: int, report: dict[str, Any]) -> None:
-        """Take what a rank reports of its part."""
+        """Record the report of a rank on its part."""
         now = self._now
-        one = now.ranks.get(rank) if now is not None and report["number"] == now.number else None
-        if now is None or one is None or one.ended:
+        progress = now.ranks.get(rank) if now is not None and report["number"] == now.number else None
+        if now is None or progress is None or progress.ended:
             return
-        now.heard = one.at = time.monotonic()
-        one.status, one.step, one.pace = report["status"], report["step"], report["pace"]
-        if one.status == "failed":
-            one.miss(report["text"] or "It could not record.")
-        elif one.status == "recording" or (one.status == "saving" and not now.of("recording")):
-            self._event(one.status)
+        now.last_report = progress.at = time.monotonic()
+        progress.status, progress.step, progress.pace = report["status"], report["step"], report["pace"]
+        if progress.status == "failed":
+            progress.miss(report["text"] or "It could not record.")
+        elif progress.status == "recording" or (progress.status == "saving" and not now.of("recording")):
+            self._event(progress.status)
 
     def tick(self) -> None:
         """Take the next step, if its time has come."""
@@ -140,23 +145,23 @@ class ProfileCollector:
             if not now.thread.is_alive():
                 self._end(now.failure)
             return
-        for rank, one in now.ranks.items():
-            if not one.ended and self._recorder.view.ranks[rank].status in ("ended", "waiting"):
-                one.miss(
-                    f"Its process has ended{' while it recorded' if one.status in ('recording', 'saving') else ''}."
+        for rank, progress in now.ranks.items():
+            if not progress.ended and self._recorder.view.ranks[rank].status in ("ended", "waiting"):
+                progress.miss(
+                    f"Its process has ended{' while it recorded' if progress.status in ('recording', 'saving') else ''}."
                 )
-            elif not one.ended and time.monotonic() - now.heard > _SILENT:
-                one.miss(f"No response for {_SILENT / 60:.0f} min.")
+            elif not progress.ended and time.monotonic() - now.last_report > _SILENT:
+                progress.miss(f"No response for {_SILENT / 60:.0f} min.")
         if not now.started and (not now.of("") or time.monotonic() - now.began > _ARM):
             self._start(now)
-        elif now.started and all(one.ended for one in now.ranks.values()):
+        elif now.started and all(progress.ended for progress in now.ranks.values()):
             self._save(now)
 
     def _start(self, now: _Profile) -> None:
-        """Tell the ranks that have reported their step with which one they begin."""
+        """Send the first step to record to all ranks that have reported their current step."""
         for rank in now.of(""):
             now.ranks[rank].miss(_NO_STEP)
-        now.started, now.heard = True, time.monotonic()
+        now.started, now.last_report = True, time.monotonic()
         if armed := now.of("armed"):
             lead = _LEAD if self._recorder.spec.cluster == "local" else _SLOW_LEAD
             self._ask(now, armed, start=max(now.ranks[rank].step_after(lead) for rank in armed))
@@ -188,8 +193,8 @@ class ProfileCollector:
         folder = profiles.folder_of(self._recorder.folder, now.number)
         try:
             atomic_write.keep(folder / "profile.json", json.dumps(self._recorder.redactor.data(data)))
-            for one in summaries:
-                (folder / f"rank-{one['rank']}.json").unlink(missing_ok=True)
+            for progress in summaries:
+                (folder / f"rank-{progress['rank']}.json").unlink(missing_ok=True)
         except Exception as error:  # noqa: BLE001  nothing may end the job
             now.failure = f"The profile cannot be stored: {getattr(error, 'strerror', None) or error}."
 
@@ -210,9 +215,9 @@ class ProfileCollector:
         now = self._now
         if now is None:
             return
-        for one in now.ranks.values():
-            if not one.ended:
-                one.miss("Its process ended before it had recorded the steps.")
+        for progress in now.ranks.values():
+            if not progress.ended:
+                progress.miss("Its process ended before it had recorded the steps.")
         now.started = True
         if now.thread is None:
             self.tick()

@@ -94,13 +94,13 @@ class Predecessors:
         """Return the names of those that have not completed yet."""
         if self._left and time.monotonic() - self._looked_at >= _LOOK:
             self._looked_at = time.monotonic()
-            for id_, one in list(self._left.items()):
-                one.look()
-                if one.state is State.COMPLETED:
+            for id_, predecessor in list(self._left.items()):
+                predecessor.look()
+                if predecessor.state is State.COMPLETED:
                     del self._left[id_]
-                elif one.failure and not self.failure:
-                    self.failure = one.failure
-        return [one.name for one in self._left.values()]
+                elif predecessor.failure and not self.failure:
+                    self.failure = predecessor.failure
+        return [predecessor.name for predecessor in self._left.values()]
 
 
 class _Predecessor:
@@ -120,31 +120,31 @@ class _Predecessor:
         return self._view.state if self._view is not None else None
 
     def look(self) -> None:
-        """Read what is new of it."""
+        """Read its new events."""
         try:
             if self._view is None:
                 self._view = JobView.of(self._folder.spec())
                 self.name = f"{self._view.name} ({self.name})"
-            found, self._cursor = events.read(self._folder.events, self._cursor)
+            new_events, self._cursor = events.read(self._folder.events, self._cursor)
         except (JobNotFound, FileNotFoundError):
             self.failure = f"This job starts after {self.name}, which was removed."
             return
         except OSError:
             return
-        for event in found:
+        for event in new_events:
             self._view.apply(event)
         state = self._view.state
         if state is State.CANCELED and was_moved(self._view.reason) and self._follow():
             return
         if state.ended and state is not State.COMPLETED:
             self.failure = f"This job starts after {self.name}, which {_ENDS[state]}."
-        elif not state.ended and self._is_abandoned(found=bool(found)):
+        elif not state.ended and self._is_abandoned(has_news=bool(new_events)):
             self.failure = f"This job starts after {self.name}, which was lost because its supervisor is gone."
 
     def _follow(self) -> bool:
-        """Wait for the job that has taken its place from now on; say whether there is one, or may be in a moment."""
+        """Wait for the job that replaced it; return whether there is one, or may be soon."""
         store = JobStore(self._folder.path.parent.parent)
-        for folder in takewhile(lambda one: one.id > self._folder.id, store.folders()):
+        for folder in takewhile(lambda candidate: candidate.id > self._folder.id, store.folders()):
             with contextlib.suppress(DistDLError):
                 if folder.spec().moved_from == self._folder.id:
                     self._folder, self._view, self._cursor, self._silent = folder, None, 0, None
@@ -153,9 +153,9 @@ class _Predecessor:
         self._silent = self._silent or time.monotonic()
         return time.monotonic() - self._silent < _TAKEOVER
 
-    def _is_abandoned(self, *, found: bool) -> bool:
-        """Say whether it has had no supervisor for a while, and no other one can take it over."""
-        if found or not self._folder.supervisor().is_dead:
+    def _is_abandoned(self, *, has_news: bool) -> bool:
+        """Return whether it has had no supervisor for a while, and none can take it over."""
+        if has_news or not self._folder.supervisor().is_dead:
             self._silent = None
             return False
         now = time.monotonic()

@@ -417,15 +417,15 @@ class EventRecorder:
             if report is not None and view is not None:
                 report.record(self, view.rank)
 
-    def metric(self, rank: int, step: float, values: dict[str, float], *, again: bool = False) -> None:
+    def metric(self, rank: int, step: float, values: dict[str, float], *, replace: bool = False) -> None:
         """Take a metric that a rank reports, which replaces what was read in the output under its name.
 
-        With ``again`` it replaces what the rank reported of this step and of later ones.
+        With ``replace`` it replaces what the rank reported of this step and of later ones.
         """
         values = self._without_columns(values)
         if replaced := [name for name in self.view.output_metrics if name in values]:
             self.write("metric_source", names=replaced, from_output=False)
-        self._take_metric(rank, step, values, again=again)
+        self._take_metric(rank, step, values, replace=replace)
 
     def _without_columns(self, values: dict[str, float]) -> dict[str, float]:
         """Return the values under names that are not columns of ``Job.metrics()``, and say once that names change."""
@@ -438,10 +438,10 @@ class EventRecorder:
             self.note("info", f"{text} Log it under another name.", _RENAMED)
         return {f"{name}_value" if name in _COLUMNS else name: value for name, value in values.items()}
 
-    def _take_metric(self, rank: int, step: float, values: dict[str, float], *, again: bool = False) -> None:
+    def _take_metric(self, rank: int, step: float, values: dict[str, float], *, replace: bool = False) -> None:
         if rank in self._ended_bars:
             self._forget_bar(rank, step)
-        self._write_merged(self._merger.metric(rank, step, values, self._origin, again=again))
+        self._write_merged(self._merger.metric(rank, step, values, self._origin, replace=replace))
         self._sign({"type": "metric", "rank": rank})
 
     def _forget_bar(self, rank: int, step: float) -> None:
@@ -480,10 +480,10 @@ def redactor_of(folder: JobFolder, spec: JobSpec, secret_variables: Mapping[str,
 
 def _arguments(folder: JobFolder, spec: JobSpec) -> list[Any]:
     """Return the script's true arguments, which are stored with its code; none when the spec masks none of them."""
-    if not any(MASK in word for word in spec.script_arguments):
+    if not any(MASK in argument for argument in spec.script_arguments):
         return []
     try:
-        found = json.loads((folder.path / "payload.json").read_text(encoding="utf-8")).get("arguments")
+        stored = json.loads((folder.path / "payload.json").read_text(encoding="utf-8")).get("arguments")
     except (OSError, ValueError, AttributeError):
         return []
-    return found if isinstance(found, list) else []
+    return stored if isinstance(stored, list) else []

@@ -100,7 +100,7 @@ class _Metric(Report, tag="metric"):
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         values = {name: float(value) for name, value in self.values.items()}
-        recorder.metric(rank, self.step, values, again=self.again)
+        recorder.metric(rank, self.step, values, replace=self.again)
 
 
 class _Progress(Report, tag="progress"):

@@ -185,11 +185,11 @@ def _lost_reason(folder: JobFolder, view: JobView, kind: str) -> str:
     try:
         left = registry.get("clusters", kind).sweep(view.id, known.get("data") or {})
     except DistDLError as error:
-        found = f"Its ranks could not be checked: {error}"
+        cleanup = f"Its ranks could not be checked: {error}"
     else:
         stopped = f"{plural(len(left), 'process')} of the job {'was' if len(left) == 1 else 'were'} stopped."
-        found = stopped if left else "No process of the job is left."
-    return f"The job's supervisor process was killed or crashed. {found}{_last_line(folder)}"
+        cleanup = stopped if left else "No process of the job is left."
+    return f"The job's supervisor process was killed or crashed. {cleanup}{_last_line(folder)}"
 
 
 def _restart_remedy(folder: JobFolder) -> str:

@@ -57,12 +57,12 @@ class Supervisor:
         self._spec = folder.spec()
         self._recorder = EventRecorder(folder, self._spec, redactor_of(folder, self._spec, secret_variables))
         self._history = resume.History()
-        for found, _ in events.batches(folder.events):
-            for event in found:
+        for batch, _ in events.batches(folder.events):
+            for event in batch:
                 self._history.add(event)
                 self._recorder.fold(event)
-        for found, _ in logfile.batches(folder.log):
-            for line in found:
+        for batch, _ in logfile.batches(folder.log):
+            for line in batch:
                 self._history.add_line(line)
                 self._recorder.fold(line)
         self._recorder.go_on(self._history)
@@ -86,10 +86,10 @@ class Supervisor:
             run = self._started(self._launch_or_reattach)
             threading.Thread(target=self._record_git, daemon=True).start()  # ranks were forked: now a thread may be
             self._start_trackers()
-            if kept := self._spec.keep_checkpoints:
+            if rule := self._spec.keep_checkpoints:
                 from distdl_jupyter.supervisor.parts import CheckpointKeeper  # most jobs keep all
 
-                self._checkpoints = CheckpointKeeper(self._folder, kept)
+                self._checkpoints = CheckpointKeeper(self._folder, rule)
             while run is not None:
                 self._attempt(run)
                 run = self._restart() if self._will_restart else None
@@ -357,7 +357,7 @@ def lost_nodes(view: JobView) -> frozenset[int]:
         return frozenset()
     nodes = {rank.node for rank in view.ranks}
     fallen = {rank.rank for rank in view.ranks if is_lost(rank) or _killed_at(rank, failure.when)}
-    return frozenset(node for node in nodes if all(one.rank in fallen for one in view.ranks if one.node == node))
+    return frozenset(node for node in nodes if all(other.rank in fallen for other in view.ranks if other.node == node))
 
 
 def _killed_at(rank: RankView, moment: float) -> bool:
@@ -369,7 +369,7 @@ def _killed_at(rank: RankView, moment: float) -> bool:
 
 
 def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, canceled: Callable[[], bool]) -> None:
-    """Send outputs, values and the log of a job that failed to the place that it names.
+    """Send outputs, values and the log of a failed job to its destination.
 
     Whatever goes wrong is a warning: the files stay in the job's folder. ``canceled`` is polled.
     """
@@ -379,8 +379,8 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
     from distdl_jupyter.data import outputs
 
     stop = threading.Event()
-    place = outputs.url(spec)
-    recorder.phase("collect", f"sending outputs to {place}")
+    destination = outputs.url(spec)
+    recorder.phase("collect", f"sending outputs to {destination}")
     call = call_in_background(
         lambda: outputs.deliver(recorder.folder, spec, blob_service, with_log=failed, stopped=stop.is_set)
     )
@@ -392,7 +392,9 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
     here = f"The files are still in {recorder.folder.path}."
     if until is not None:
         recorder.note(
-            "warning", f"The outputs were not sent completely to {place} because you stopped it. {here}", "outputs"
+            "warning",
+            f"The outputs were not sent completely to {destination} because you stopped it. {here}",
+            "outputs",
         )
         return
     try:
@@ -401,5 +403,5 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
         recorder.note("warning", f"The outputs were not sent: {error} {here}", "outputs")
         return
     there = f", {plural(sent.there, 'file')} already existed" if sent.there else ""
-    recorder.log(f"Sent {plural(sent.files, 'file')}, {size(sent.bytes)}, to {place}{there}")
-    recorder.phase("collect", f"{plural(sent.files, 'file')} to {place}")
+    recorder.log(f"Sent {plural(sent.files, 'file')}, {size(sent.bytes)}, to {destination}{there}")
+    recorder.phase("collect", f"{plural(sent.files, 'file')} to {destination}")

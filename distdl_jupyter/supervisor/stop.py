@@ -119,16 +119,16 @@ class UnkillableProcesses:
     def __len__(self) -> int:
         return len(self._stuck)
 
-    def found(self, stopper: Stopper) -> list[Unkillable]:
-        """Return the new ones, which KILL has not reached for some time: they may never end."""
+    def poll_new(self, stopper: Stopper) -> list[Unkillable]:
+        """Return the new processes that have survived KILL for some time: they may never end."""
         if stopper.killing < _OUTLIVES or time.monotonic() < self._next_look:
             return []
         self._next_look = time.monotonic() + LOOK_SECONDS
-        found = set(self._run.unkillable())
+        current = set(self._run.unkillable())
         # A process that reads from a disk is in that state for a moment, too.
-        new = sorted(found & self._seen - self._stuck)
+        new = sorted(current & self._seen - self._stuck)
         self._stuck.update(new)
-        self._seen = found
+        self._seen = current
         return new
 
     def killable(self) -> int:

@@ -35,10 +35,10 @@ class HostTrouble(LaunchFailed):
 
     code = "host-unusable"
 
-    def __init__(self, host: str, says: str, remedy: str = "", *, code: str = "") -> None:
-        super().__init__(f"{host}: {says}" if host else says, code=code, hint=remedy)
+    def __init__(self, host: str, reason: str, remedy: str = "", *, code: str = "") -> None:
+        super().__init__(f"{host}: {reason}" if host else reason, code=code, hint=remedy)
         self.host = host
-        self.says = says
+        self.says = reason
         self.remedy = remedy
 
 
@@ -55,8 +55,8 @@ class Unreachable(HostTrouble):
     shell, ssh, ssh-missing or other. The code is ``unreachable-`` and the kind.
     """
 
-    def __init__(self, host: str, kind: str, says: str, remedy: str = "") -> None:
-        super().__init__(host, says, remedy, code=f"unreachable-{kind}")
+    def __init__(self, host: str, kind: str, reason: str, remedy: str = "") -> None:
+        super().__init__(host, reason, remedy, code=f"unreachable-{kind}")
         self.kind = kind
 
 
@@ -187,16 +187,16 @@ class Nodes(ABC, Generic[N]):
         for node in self.nodes:
             node.connection.poll()
 
-    def of(self, place: RankSlot) -> N:
+    def of(self, slot: RankSlot) -> N:
         """Return the machine of a rank."""
-        return self.nodes[place.node]
+        return self.nodes[slot.node]
 
     @abstractmethod
     def environment(self, node: N) -> dict[str, str]:
         """Return the environment of all processes of the job on a machine."""
 
     @abstractmethod
-    def of_rank(self, place: RankSlot, variables: dict[str, str]) -> dict[str, str]:
+    def of_rank(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Return a rank's own ``variables`` with those of its machine."""
 
     def keep_slots(self) -> None:

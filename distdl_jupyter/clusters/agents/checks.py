@@ -65,8 +65,8 @@ class HostReport:
 
     host: str
     facts: Mapping[str, Any]
-    asked: float = 0.0
-    answered: float = 0.0
+    sent_at: float = 0.0
+    received_at: float = 0.0
     shell: str = ""
     slots: int = 0
     shares: bool = False
@@ -76,9 +76,9 @@ class HostReport:
         """The path of Python there."""
         return str(self.facts["python"]["executable"])
 
-    def command(self, *words: str) -> str:
+    def command(self, *arguments: str) -> str:
         """Return a command line to run there."""
-        return " ".join(filter(None, (self.shell, *words)))
+        return " ".join(filter(None, (self.shell, *arguments)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,12 +404,12 @@ def _disk(survey: Survey) -> Iterator[Check]:
 def _clock(survey: Survey) -> Iterator[Check]:
     """Check by how much each clock is off at least, whatever the time that request and answer took.
 
-    A host read ``time`` after ``asked`` and ``until`` before ``answered``, so its clock is ahead by between
-    ``until - answered`` and ``time - asked``.
+    A host read ``time`` after ``sent_at`` and ``until`` before ``received_at``, so its clock is ahead by between
+    ``until - received_at`` and ``time - sent_at``.
     """
     for report in survey.reports:
-        at_least = float(report.facts["until"]) - report.answered
-        off = at_least if at_least > 0 else min(float(report.facts["time"]) - report.asked, 0.0)
+        at_least = float(report.facts["until"]) - report.received_at
+        off = at_least if at_least > 0 else min(float(report.facts["time"]) - report.sent_at, 0.0)
         if abs(off) <= _CLOCK_SECONDS:
             yield Check(report.host, "Clock", "ok", "in sync with this machine")
         else:

@@ -133,7 +133,7 @@ class _Requests:
         if not self._connections:
             return [], [], Meeting()
         with _proof(self._options) as proof:
-            reports = self._each(lambda one: self._facts(one, modules, programs, proof))
+            reports = self._each(lambda connection: self._facts(connection, modules, programs, proof))
         names = twins(list(reports.values()))
         meeting = self._meet({host: report for host, report in reports.items() if host not in names})
         answered = [report for host, report in reports.items() if host not in self._silent]
@@ -145,7 +145,7 @@ class _Requests:
         """Send a request to all hosts at once; hosts that fail are recorded and left out."""
         connections = self._connections if connections is None else connections
         with ThreadPoolExecutor(min(len(connections), _AT_ONCE) or 1) as pool:
-            futures = {one.host: pool.submit(request, one) for one in connections}
+            futures = {connection.host: pool.submit(request, connection) for connection in connections}
         answers = {}
         for host, future in futures.items():
             try:
@@ -157,20 +157,22 @@ class _Requests:
     def _timeout(self, most: float) -> float:
         return max(0.5, min(most, self._until - time.monotonic()))
 
-    def _facts(self, one: Connection, modules: Sequence[str], programs: Sequence[str], proof: str) -> HostReport:
+    def _facts(self, connection: Connection, modules: Sequence[str], programs: Sequence[str], proof: str) -> HostReport:
         # Time for connecting to each other must remain.
         timeout = self._timeout(min(_FACTS_SECONDS, self._until - time.monotonic() - _LISTEN_SECONDS))
         paths = [*programs, proof] if proof else list(programs)
-        asked = time.time()
-        answer = one.ask("facts", timeout=timeout, modules=list(modules), programs=paths, packages=COMPARED)
-        answered = time.time()
+        sent_at = time.time()
+        answer = connection.ask("facts", timeout=timeout, modules=list(modules), programs=paths, packages=COMPARED)
+        received_at = time.time()
         facts = complete(answer)
         shares = bool(proof and facts["programs"].get(proof))
-        return HostReport(one.host, facts, asked, answered, one.shell, one.target.slots, shares)
+        return HostReport(
+            connection.host, facts, sent_at, received_at, connection.shell, connection.target.slots, shares
+        )
 
     def _meet(self, reports: Mapping[str, HostReport]) -> Meeting:
         """Let every host listen on its addresses and connect to those of all others."""
-        connections = [one for one in self._connections if one.host in reports]
+        connections = [connection for connection in self._connections if connection.host in reports]
         offered = {
             host: network.endpoints(host, report.facts["interfaces"], self._options.network)
             for host, report in reports.items()
@@ -178,27 +180,30 @@ class _Requests:
         if len(offered) < 2:
             alone = [network.loopback(host, report.facts["interfaces"]) for host, report in reports.items()]
             return Meeting(offered, {}, alone[0] if alone else None)
-        listening = self._each(lambda one: self._listen(one, offered[one.host]), connections)
-        answers = self._each(lambda one: self._reach(one, listening), connections)
+        listening = self._each(lambda connection: self._listen(connection, offered[connection.host]), connections)
+        answers = self._each(lambda connection: self._reach(connection, listening), connections)
         reached = {key: why for answer in answers.values() for key, why in answer.items()}
         offered = {host: endpoints for host, endpoints in offered.items() if host not in self._silent}
         return Meeting(offered, reached, network.choose(offered, reached) if len(offered) > 1 else None)
 
-    def _listen(self, one: Connection, endpoints: Sequence[Endpoint]) -> dict[str, int]:
+    def _listen(self, connection: Connection, endpoints: Sequence[Endpoint]) -> dict[str, int]:
         """Return the port on which a host listens at each of its addresses."""
         ports = {}
         for endpoint in endpoints:
-            answer = one.ask("listen", timeout=self._timeout(_LISTEN_SECONDS), address=endpoint.address)
+            answer = connection.ask("listen", timeout=self._timeout(_LISTEN_SECONDS), address=endpoint.address)
             ports[endpoint.address] = int(answer["port"])
         return ports
 
-    def _reach(self, one: Connection, listening: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], str]:
+    def _reach(self, connection: Connection, listening: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], str]:
         targets = [
-            [address, port] for host, ports in listening.items() if host != one.host for address, port in ports.items()
+            [address, port]
+            for host, ports in listening.items()
+            if host != connection.host
+            for address, port in ports.items()
         ]
         seconds = self._timeout(_REACH_SECONDS)
-        answer = one.ask("reach", timeout=seconds + 4.0, targets=targets, seconds=seconds)
-        return {(one.host, str(address)): str(why) for address, _port, why in answer["reached"]}
+        answer = connection.ask("reach", timeout=seconds + 4.0, targets=targets, seconds=seconds)
+        return {(connection.host, str(address)): str(why) for address, _port, why in answer["reached"]}
 
 
 @contextlib.contextmanager

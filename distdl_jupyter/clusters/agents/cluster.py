@@ -76,11 +76,11 @@ class AgentCluster(Cluster):
         try:
             spec, unreachable = self._connect(spec, options, context)
             job = self._job(spec, options, context)
-            found = self._check(unreachable, spec, job.options, context)
+            checkup = self._check(unreachable, spec, job.options, context)
             if self.slots:
-                found = _hold(self._connections, spec, found, context)
-            placement = self._placed(spec, ports, found, context)
-            placement = with_ports(placement, context.rank_ports, self._ports_of_ranks(_agreed(found)))
+                checkup = _hold(self._connections, spec, checkup, context)
+            placement = self._placed(spec, ports, checkup, context)
+            placement = with_ports(placement, context.rank_ports, self._ports_of_ranks(_agreed(checkup)))
             self._stage(job, context)
             if context.staging is not None:
                 data.bring(spec, self._nodes, job.options.directory or DIRECTORY, context)
@@ -95,34 +95,34 @@ class AgentCluster(Cluster):
         from distdl_jupyter.clusters.agents import checks, checkup
 
         context.report("stage", f"checking {plural(len(self._connections) + len(unreachable), 'host')}")
-        found = checkup.look(
+        result = checkup.look(
             self._connections, unreachable, options, context.modules, context.programs,
             processes=spec.process_count_per_node, several_per_host=self.several_per_host,
         )  # fmt: skip
-        if found.errors:
-            raise LaunchFailed(_refusal(found.errors), code=found.errors[0].code)
+        if result.errors:
+            raise LaunchFailed(_refusal(result.errors), code=result.errors[0].code)
         if spec.use_gpu:
-            _check_gpus(spec, found)
-        for check in found.checks:
+            _check_gpus(spec, result)
+        for check in result.checks:
             if check.level == "warning" and check.what != checks.READS_DATA:  # the stager reports it where data is read
                 context.note(Notice("warning", _sentence(check), check.code or "host-check"))
-        return found
+        return result
 
-    def _placed(self, spec: JobSpec, ports: int, found: Checkup, context: Context) -> Placement:
-        common = _agreed(found)
+    def _placed(self, spec: JobSpec, ports: int, checkup: Checkup, context: Context) -> Placement:
+        common = _agreed(checkup)
         first = self._connections[0]
         endpoint = common.endpoint(first.host)
         reply = first.ask("ports", count=ports, address=endpoint.address)
-        names = [one.host for one in self._connections]
+        names = [connection.host for connection in self._connections]
         context.note(Notice("info", _met(spec, names, common), "network"))
         return Placement(
-            ranks=places(spec, names, found, common),
+            ranks=rank_slots(spec, names, checkup, common),
             address=endpoint.address,
             ports=tuple(int(port) for port in reply["ports"]),
             interface=common.interface or endpoint.interface,
             network=common.network,
             remote_shell=(
-                str(found.facts[first.host]["python"]["executable"]),
+                str(checkup.facts[first.host]["python"]["executable"]),
                 "-P",
                 "-m",
                 "distdl_jupyter.node.mpi_shell",
@@ -132,9 +132,9 @@ class AgentCluster(Cluster):
     def _ports_of_ranks(self, common: Common) -> Callable[[RankSlot, int], RankPorts]:
         """Return a function that gives a rank its own ports on its host."""
 
-        def rank_ports(place: RankSlot, ports: int) -> RankPorts:
-            address = common.endpoint(place.host).address
-            reply = self._connections[place.node].ask("ports", count=ports, address=address)
+        def rank_ports(slot: RankSlot, ports: int) -> RankPorts:
+            address = common.endpoint(slot.host).address
+            reply = self._connections[slot.node].ask("ports", count=ports, address=address)
             return address, tuple(int(port) for port in reply["ports"])
 
         return rank_ports
@@ -177,19 +177,21 @@ class AgentCluster(Cluster):
         self._held.close()
 
 
-def _hold(connections: Sequence[Connection], spec: JobSpec, found: Checkup, context: Context) -> Checkup:
+def _hold(connections: Sequence[Connection], spec: JobSpec, checkup: Checkup, context: Context) -> Checkup:
     """Wait until the job holds what it needs of every host; return the result with its own GPUs only.
 
     The agents take it from the hosts' queues (``node.slots``). All jobs ask hosts in one order, so that no two jobs
     hold what the other one waits for. Raises LaunchFailed when a host has too little, or does not respond.
     """
-    facts = dict(found.facts)
+    facts = dict(checkup.facts)
     context.report("queue", "")
-    for one in sorted(connections, key=lambda one: (str(facts[one.host].get("host") or ""), one.host)):
-        need = _need(spec, facts[one.host], one.host)
+    for connection in sorted(
+        connections, key=lambda connection: (str(facts[connection.host].get("host") or ""), connection.host)
+    ):
+        need = _need(spec, facts[connection.host], connection.host)
         if need:
-            facts[one.host] = _held(one, need, spec, facts[one.host], context)
-    return dataclasses.replace(found, facts=facts)
+            facts[connection.host] = _held(connection, need, spec, facts[connection.host], context)
+    return dataclasses.replace(checkup, facts=facts)
 
 
 def _need(spec: JobSpec, facts: Mapping[str, Any], host: str) -> Need:
@@ -212,12 +214,14 @@ def _need(spec: JobSpec, facts: Mapping[str, Any], host: str) -> Need:
     return queueing.need(spec, processes, count, devices)
 
 
-def _held(one: Connection, need: Need, spec: JobSpec, facts: Mapping[str, Any], context: Context) -> dict[str, Any]:
+def _held(
+    connection: Connection, need: Need, spec: JobSpec, facts: Mapping[str, Any], context: Context
+) -> dict[str, Any]:
     """Wait until the job holds what it needs of a host; return the facts with its GPUs."""
     gpus = facts.get("gpus") or ()
     labels = {str(gpu["uuid"]): str(gpu["number"]) for gpu in gpus}
     while True:
-        answer = one.ask(
+        answer = connection.ask(
             "slots",
             job=spec.id,
             name=spec.name,
@@ -226,10 +230,10 @@ def _held(one: Connection, need: Need, spec: JobSpec, facts: Mapping[str, Any], 
             number=context.queue_number,
         )
         if answer["held"] is not None:
-            own = set(answer["held"])
-            return {**facts, "gpus": [gpu for gpu in gpus if gpu["uuid"] in own] if need.gpus else gpus}
+            held_uuids = set(answer["held"])
+            return {**facts, "gpus": [gpu for gpu in gpus if gpu["uuid"] in held_uuids] if need.gpus else gpus}
         turn = queueing.turn_of(answer["turn"])
-        view = queueing.view(turn, need, labels, context.priority(), one.host, limits=answer["limits"])
+        view = queueing.view(turn, need, labels, context.priority(), connection.host, limits=answer["limits"])
         context.note_place(view)
         time.sleep(_POLL_SECONDS)
 
@@ -237,18 +241,18 @@ def _held(one: Connection, need: Need, spec: JobSpec, facts: Mapping[str, Any], 
 # where ranks run -------------------------------------------------------------------------------
 
 
-def places(
-    spec: JobSpec, names: Sequence[str], found: Checkup | None = None, common: Common | None = None
+def rank_slots(
+    spec: JobSpec, names: Sequence[str], checkup: Checkup | None = None, common: Common | None = None
 ) -> tuple[RankSlot, ...]:
-    """Return a place for each rank, with GPU, interface and cores as far as the hosts were asked."""
+    """Return a slot for each rank, with GPU, interface and cores where the hosts have reported them."""
     per_node, each = spec.process_count_per_node, spec.gpus or 1
-    found_places = []
+    slots = []
     for rank in range(spec.process_count):
         node, local_rank = divmod(rank, per_node)
-        facts = found.facts[names[node]] if found is not None else {}
+        facts = checkup.facts[names[node]] if checkup is not None else {}
         cores = max(1, int(facts.get("cores") or 1) // spec.most_processes_per_node) if facts else 0
         gpus = [int(gpu["number"]) for gpu in facts.get("gpus") or ()] if spec.use_gpu is not False else []
-        found_places.append(
+        slots.append(
             RankSlot(
                 rank, node, names[node], local_rank,
                 gpu=gpus[local_rank * each % len(gpus)] if gpus else None,
@@ -257,34 +261,34 @@ def places(
                 cores=spec.cores or cores,
             )
         )  # fmt: skip
-    return tuple(found_places)
+    return tuple(slots)
 
 
-def before_contact(spec: JobSpec, gpus: int, said: object = None) -> Placement:
+def before_contact(spec: JobSpec, gpus: int, configured: object = None) -> Placement:
     """Return where ranks run on nodes whose names are not known yet. Raises InvalidSpec where they lack GPUs.
 
-    ``gpus`` is how many GPUs a job gets of each node, ``said`` the option gpus_per_node where that is another value.
+    ``gpus`` is how many GPUs a job gets of each node, ``configured`` the option gpus_per_node if it differs.
     """
     if spec.use_gpu and gpus < spec.process_count_per_node:
         raise InvalidSpec(
             f"use_gpu needs {plural(spec.process_count_per_node, 'GPU')} on each node, but the cluster option "
-            f"gpus_per_node is {gpus if said is None else said}.",
+            f"gpus_per_node is {gpus if configured is None else configured}.",
             code="gpus-per-node-too-few",
             field="use_gpu",
             hint=f"Set the cluster option gpus_per_node to {spec.process_count_per_node}.",
         )
     names = [f"node-{node}" for node in range(spec.node_count)]
-    return Placement(places(spec, names), address="", ports=(), interface="")
+    return Placement(rank_slots(spec, names), address="", ports=(), interface="")
 
 
-def _check_gpus(spec: JobSpec, found: Checkup) -> None:
+def _check_gpus(spec: JobSpec, checkup: Checkup) -> None:
     """Raise LaunchFailed when a host has no GPU for each of its processes."""
     each = spec.gpus or 1
-    wanted = spec.process_count_per_node * each
-    lacking = [f"{host} has {len(facts.get('gpus') or ())}" for host, facts in found.facts.items()
-               if len(facts.get("gpus") or ()) < wanted]  # fmt: skip
+    required = spec.process_count_per_node * each
+    lacking = [f"{host} has {len(facts.get('gpus') or ())}" for host, facts in checkup.facts.items()
+               if len(facts.get("gpus") or ()) < required]  # fmt: skip
     if lacking:
-        need = total_need(spec.process_count_per_node, plural(each, "GPU"), plural(wanted, "GPU"))
+        need = total_need(spec.process_count_per_node, plural(each, "GPU"), plural(required, "GPU"))
         raise LaunchFailed(
             f"{need} on each host, but {listing(lacking)}.",
             code="hosts-too-few-gpus",
@@ -292,15 +296,15 @@ def _check_gpus(spec: JobSpec, found: Checkup) -> None:
         )
 
 
-def _agreed(found: Checkup) -> Common:
+def _agreed(checkup: Checkup) -> Common:
     """Return the network that the hosts share. Raises LaunchFailed."""
-    if found.network is None:
+    if checkup.network is None:
         raise LaunchFailed(
             "The hosts share no network.",
             code="no-common-network",
             hint="Set the cluster option network to the network that ranks use.",
         )
-    return found.network
+    return checkup.network
 
 
 def _met(spec: JobSpec, names: Sequence[str], common: Common) -> str:

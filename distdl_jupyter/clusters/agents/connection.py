@@ -132,7 +132,7 @@ class Connection(AgentConnection):
         (ranks, answer), self._stack_request = self._stack_request, None
         if (error := answer.exception()) is not None:
             return dict.fromkeys(ranks, Answer(missing=str(getattr(error, "says", error))))
-        return {int(rank): from_json(one) for rank, one in answer.result()["answers"].items()}
+        return {int(rank): from_json(dump) for rank, dump in answer.result()["answers"].items()}
 
     # received frames, on the wire's thread -----------------------------------------------------------
 
@@ -195,14 +195,14 @@ class Connection(AgentConnection):
         ``explain`` returns the error for the output outside of frames and the exit code (None: still running).
         """
         until = time.monotonic() + REACH_SECONDS
-        request: bytes | None = package.wanted()
+        request: bytes | None = package.request_marker()
         while not self._wire.greeted.wait(0.05):
             if request and request in self._wire.before:
                 self._wire.send(package.built().content)
                 request = None
             if self._lost or time.monotonic() > until:
                 self.close()
-                output = self._wire.said or ("" if self._lost else "Connection timed out")
+                output = self._wire.output_tail or ("" if self._lost else "Connection timed out")
                 raise explain(output, self._wire.code)
 
     def close(self) -> None:
@@ -243,13 +243,13 @@ def _not_started(host: str, output: str, _code: int | None) -> Unreachable:
 def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None:
     """End agents side by side; the folders of the hosts in ``keep`` stay."""
     hosts = set(keep)
-    answers = [(one, one.begin("end", keep=one.host in hosts)) for one in connections]
+    answers = [(connection, connection.begin("end", keep=connection.host in hosts)) for connection in connections]
     until = time.monotonic() + _END_SECONDS
-    for one, answer in answers:
-        with contextlib.suppress(HostFailed), one.hurried():
-            one.result(answer, "end", max(0.1, until - time.monotonic()))
+    for connection, answer in answers:
+        with contextlib.suppress(HostFailed), connection.hurried():
+            connection.result(answer, "end", max(0.1, until - time.monotonic()))
     with ThreadPoolExecutor(max(1, min(len(answers), 16))) as pool:
-        list(pool.map(lambda one: one[0].close(), answers))
+        list(pool.map(lambda connection: connection[0].close(), answers))
 
 
 # what an agent may send -------------------------------------------------------------------------

@@ -47,31 +47,33 @@ def bring(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Context
     if copies:
         _copy(copies, context.staging, context.report)
     moved: dict[int, dict[str, str]] = {number: {} for number in range(len(nodes))}
-    for one in copies:
-        if one.path != one.source:
-            moved[one.number][one.name] = one.path
+    for copy in copies:
+        if copy.path != copy.source:
+            moved[copy.number][copy.name] = copy.path
     begun: list[AgentStager] = []
     try:
         for number, node in enumerate(nodes):
             begun.append(AgentStager(number, node, moved[number]))
-        found = stagers.run(begun, context.staging, context.report, base=base)
+        staged = stagers.run(begun, context.staging, context.report, base=base)
     except BaseException:
         for stager in begun:
             stager.end()
         raise
     for number, node in enumerate(nodes):
-        node.data, node.python = found[number]
+        node.data, node.python = staged[number]
 
 
 def _agree(path: str, nodes: Sequence[AgentNode]) -> None:
-    """Raise DataUnavailable when hosts see different things at a path; one that sees nothing says so itself."""
-    asked = [(node, node.connection.begin("look", path=path)) for node in nodes]
-    answers = [(node.host, node.connection.result(answer, "look", _SECONDS)["fingerprint"]) for node, answer in asked]
-    seen = [(host, found) for host, found in answers if found is not None]
-    for host, found in seen[1:]:
-        if found != seen[0][1]:
+    """Raise DataUnavailable when hosts have different content at a path; a host without the path reports it itself."""
+    requests = [(node, node.connection.begin("look", path=path)) for node in nodes]
+    answers = [
+        (node.host, node.connection.result(answer, "look", _SECONDS)["fingerprint"]) for node, answer in requests
+    ]
+    present = [(host, fingerprint_) for host, fingerprint_ in answers if fingerprint_ is not None]
+    for host, fingerprint_ in present[1:]:
+        if fingerprint_ != present[0][1]:
             raise DataUnavailable(
-                f"{host}: {path} does not hold the same files as on {seen[0][0]}.",
+                f"{host}: {path} does not hold the same files as on {present[0][0]}.",
                 code="data-differs-between-hosts",
                 hint="Use a path on a file system that all nodes share, or upload the data to Azure Blob storage.",
             )
@@ -98,8 +100,10 @@ class AgentStager(stagers.Stager):
     def fitted(self, order: dict[str, Any]) -> dict[str, Any]:
         """Return the order with the paths of this host."""
         sources = [
-            {**one, "path": self._moved[one["name"]], "fingerprint": None} if one["name"] in self._moved else one
-            for one in order["sources"]
+            {**source, "path": self._moved[source["name"]], "fingerprint": None}
+            if source["name"] in self._moved
+            else source
+            for source in order["sources"]
         ]
         return {**order, "sources": sources}
 
@@ -168,75 +172,75 @@ def _copy(copies: Sequence[_Copy], staging: Staging, report: Callable[[str, str]
             done, pending = wait(pending, timeout=_HEED)
             for one in done:
                 one.result()
-            for future, one_ in work.items():
-                if one_.total:
-                    staging.on_message(one_.number, one_.node.host, one_.message(complete=future.done()))
+            for future, copy in work.items():
+                if copy.total:
+                    staging.on_message(copy.number, copy.node.host, copy.message(complete=future.done()))
     finally:
         stop.append(True)
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _sees(one: _Copy) -> bool:
-    """Ask whether the host has the same under the same path."""
-    answer = one.node.connection.ask("look", _SECONDS, path=one.source)
+def _sees(copy: _Copy) -> bool:
+    """Return whether the host has the same content at the same path."""
+    answer = copy.node.connection.ask("look", _SECONDS, path=copy.source)
     try:
-        same = bool(answer["fingerprint"] == fingerprint(one.source))
+        same = bool(answer["fingerprint"] == fingerprint(copy.source))
     except OSError as error:
         raise DataUnavailable(
-            f"Cannot read {one.source}: {error.strerror}.", code="data-path-unreadable", hint="Check the path."
+            f"Cannot read {copy.source}: {error.strerror}.", code="data-path-unreadable", hint="Check the path."
         ) from None
-    one.path = one.source if same else ""
+    copy.path = copy.source if same else ""
     return same
 
 
 def _content(source: str, stop: list[bool]) -> _Content:
     """Return the digest of all names and contents below a path."""
-    found, total, count = hashlib.blake2b(digest_size=20), 0, 0
+    digest, total, count = hashlib.blake2b(digest_size=20), 0, 0
     root = Path(source)
     names = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
     for path in names:
         size = path.stat().st_size
-        found.update(f"{path.relative_to(root.parent).as_posix()}\0{size}\0".encode("utf-8", "surrogateescape"))
+        digest.update(f"{path.relative_to(root.parent).as_posix()}\0{size}\0".encode("utf-8", "surrogateescape"))
         total, count = total + size, count + 1
         with path.open("rb") as file:
             while content := file.read(1 << 20):
-                found.update(content)
+                digest.update(content)
                 if stop:
                     raise DataUnavailable("The copy was stopped.", code="data-copy-stopped")
-    return _Content(found.hexdigest(), total, count)
+    return _Content(digest.hexdigest(), total, count)
 
 
-def _to_host(one: _Copy, content: Future[_Content], stop: list[bool]) -> None:
+def _to_host(copy: _Copy, content: Future[_Content], stop: list[bool]) -> None:
     try:
-        found = content.result()
-        one.total, one.files = found.total, found.files
-        kept = one.node.connection.ask("copied", _SECONDS, digest=found.digest, base=one.base)["path"]
-        if kept:
-            one.done = one.cached = found.total
+        source = content.result()
+        copy.total, copy.files = source.total, source.files
+        directory = copy.node.connection.ask("copied", _SECONDS, digest=source.digest, base=copy.base)["path"]
+        if directory:
+            copy.done = copy.cached = source.total
         else:
-            kept = _send(one, found, stop)
+            directory = _send(copy, source, stop)
     except OSError as error:
         raise DataUnavailable(
-            f"Cannot read {one.source} to copy it to {one.node.host}: {error}.",
+            f"Cannot read {copy.source} to copy it to {copy.node.host}: {error}.",
             code="data-copy-unreadable",
             hint="Check the path and its permissions.",
         ) from None
-    one.path = f"{kept}/{Path(one.source).name}"
+    copy.path = f"{directory}/{Path(copy.source).name}"
 
 
-def _send(one: _Copy, found: _Content, stop: list[bool]) -> str:
-    connection = one.node.connection
+def _send(copy: _Copy, described: _Content, stop: list[bool]) -> str:
+    connection = copy.node.connection
     channel = connection.channel(lambda _content: None)
-    answer = connection.begin("copy", channel=channel, digest=found.digest, base=one.base)
+    answer = connection.begin("copy", channel=channel, digest=described.digest, base=copy.base)
 
     def write(content: bytes) -> None:
         if stop:
             raise DataUnavailable("The copy was stopped.", code="data-copy-stopped")
         if content:
             connection.write(channel, content)
-            one.done += len(content)
+            copy.done += len(content)
 
-    source = Path(one.source)
+    source = Path(copy.source)
     files.pack(source.parent, [source.name], write)
     connection.write(channel, b"")
     return str(connection.result(answer, "copy", None)["path"])

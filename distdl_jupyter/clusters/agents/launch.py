@@ -110,7 +110,7 @@ class LauncherRun(AgentRun):
         while_waiting = self.progress("starting the launcher")
         variables = list(map(self._variables, self._placement.ranks))
         for node in self._nodes.nodes:
-            ranks = [{"rank": place.rank, **self.channels(node, place.rank)} for place in self.places(node)]
+            ranks = [{"rank": slot.rank, **self.channels(node, slot.rank)} for slot in self.slots_on(node)]
             node.connection.ask("pipes", while_waiting=while_waiting, ranks=ranks, variables=variables)
         shared = {node.host: self._environment_of_all(node) for node in self._nodes.nodes}
         if self._nodes.nodes[0].host:
@@ -128,10 +128,10 @@ class LauncherRun(AgentRun):
         first.connection.ask("start", START_SECONDS, while_waiting, processes=[process])
         self._nodes.note_start(launcher=Path(self._launch_with.argv[0]).name)
 
-    def _variables(self, place: RankSlot) -> dict[str, str]:
+    def _variables(self, slot: RankSlot) -> dict[str, str]:
         """Return the variables of one rank beside those of all; its TMPDIR is not the launcher's."""
-        own = self._nodes.environment(self._nodes.of(place)).get("TMPDIR")
-        return {**({"TMPDIR": own} if own else {}), **self.rank_environment(place)}
+        temporary = self._nodes.environment(self._nodes.of(slot)).get("TMPDIR")
+        return {**({"TMPDIR": temporary} if temporary else {}), **self.rank_environment(slot)}
 
     def _environment_of_all(self, node: Node) -> dict[str, str]:
         """Return the environment of launcher, daemons and ranks on a machine.
@@ -183,11 +183,11 @@ class LauncherRun(AgentRun):
     def _end_ranks(self, code: int) -> None:
         first = self._launch_with.first_exit(self._output) if code else None
         reason = self._idle or f"The launcher ended with code {code}."
-        for place in self._placement.ranks:
+        for slot in self._placement.ranks:
             if code == 0:
-                self.ended(Exit(place.rank, 0, None))
+                self.ended(Exit(slot.rank, 0, None))
             else:
-                self.ended(exit_of(place.rank, first, code, reason, self._evidence))
+                self.ended(exit_of(slot.rank, first, code, reason, self._evidence))
 
     # ranks without events -------------------------------------------------------------------------
 
@@ -203,8 +203,8 @@ class LauncherRun(AgentRun):
                 self._idle = "The launcher kept running after its last rank had ended, so it was stopped."
                 first.begin("signal", name="KILL", to="all")
         elif self._workers == 0:
-            for place in self._placement.ranks:
-                self.ended(Exit(place.rank, None, "TERM", "stopped"))
+            for slot in self._placement.ranks:
+                self.ended(Exit(slot.rank, None, "TERM", "stopped"))
 
     def _have_gone(self) -> bool:
         """Return whether no rank has been alive for ``_IDLE_SECONDS``, after there was one; nothing is waited for."""

@@ -66,20 +66,24 @@ class Gap:
     why: str
 
 
-def endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], wanted: str = "") -> list[Endpoint]:
+def endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], network: str = "") -> list[Endpoint]:
     """Return the addresses on which a host could meet others, best first.
 
-    ``interfaces`` are those of ``node.facts``; ``wanted`` is a network or the name of an interface ("": any).
-    Raises InvalidSpec when ``wanted`` is neither.
+    ``interfaces`` are those of ``node.facts``; ``network`` is a network or the name of an interface ("": any).
+    Raises InvalidSpec when ``network`` is neither.
     """
-    up = [one for one in interfaces if one["up"] and not one["loopback"] and not one["address"].startswith("169.254.")]
-    found = [_endpoint(host, one) for one in up if _fits(one, wanted)]
-    return sorted(found, key=_worth)[:MOST]
+    up = [
+        interface
+        for interface in interfaces
+        if interface["up"] and not interface["loopback"] and not interface["address"].startswith("169.254.")
+    ]
+    candidates = [_endpoint(host, interface) for interface in up if _fits(interface, network)]
+    return sorted(candidates, key=_worth)[:MOST]
 
 
 def loopback(host: str, interfaces: Iterable[Mapping[str, Any]] = ()) -> Common:
-    """Return the network of a job that has one host: its loopback, which nobody else can reach."""
-    name = next((str(one["name"]) for one in interfaces if one["loopback"]), "lo")
+    """Return the network of a job that has one host: its loopback, which no other host can reach."""
+    name = next((str(interface["name"]) for interface in interfaces if interface["loopback"]), "lo")
     return Common("127.0.0.0/8", (Endpoint(host, name, "127.0.0.1", "127.0.0.0/8"),))
 
 
@@ -88,14 +92,14 @@ def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Commo
 
     One subnet for all comes first, of these the fastest; then hosts in different subnets that reach each other.
     """
-    whole = [one for one in _hypotheses(offered, reached) if not gaps(one, reached)]
+    whole = [candidate for candidate in _hypotheses(offered, reached) if not gaps(candidate, reached)]
     return min(whole, key=_order, default=None)
 
 
 def closest(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Common | None:
     """Return the network on which fewest connections fail, None when no two hosts share one."""
-    found = list(_hypotheses(offered, reached))
-    return min(found, key=lambda one: (len(gaps(one, reached)), *_order(one)), default=None)
+    candidates = list(_hypotheses(offered, reached))
+    return min(candidates, key=lambda candidate: (len(gaps(candidate, reached)), *_order(candidate)), default=None)
 
 
 def gaps(common: Common, reached: Reached) -> list[Gap]:
@@ -105,32 +109,39 @@ def gaps(common: Common, reached: Reached) -> list[Gap]:
     return [Gap(source.host, target, why) for source, target, why in tried if why]
 
 
-def _endpoint(host: str, one: Mapping[str, Any]) -> Endpoint:
-    network = IPv4Interface(f"{one['address']}/{one['prefix']}").network
-    return Endpoint(host, str(one["name"]), str(one["address"]), str(network), int(one["speed"]), bool(one["virtual"]))
+def _endpoint(host: str, interface: Mapping[str, Any]) -> Endpoint:
+    network = IPv4Interface(f"{interface['address']}/{interface['prefix']}").network
+    return Endpoint(
+        host,
+        str(interface["name"]),
+        str(interface["address"]),
+        str(network),
+        int(interface["speed"]),
+        bool(interface["virtual"]),
+    )
 
 
-def _fits(one: Mapping[str, Any], wanted: str) -> bool:
-    if not wanted:
+def _fits(interface: Mapping[str, Any], network: str) -> bool:
+    if not network:
         return True
-    if "/" not in wanted:
-        return bool(one["name"] == wanted or one["address"] == wanted)
-    return IPv4Interface(one["address"]).ip in _parsed(wanted)
+    if "/" not in network:
+        return bool(interface["name"] == network or interface["address"] == network)
+    return IPv4Interface(interface["address"]).ip in _parsed(network)
 
 
 def _parsed(network: str) -> IPv4Network:
     try:
-        found = ip_network(network, strict=False)
+        parsed = ip_network(network, strict=False)
     except ValueError:
-        found = None
-    if not isinstance(found, IPv4Network):
+        parsed = None
+    if not isinstance(parsed, IPv4Network):
         raise InvalidSpec(
             f"{network!r} is not a valid network.",
             code="network-invalid",
             field="network",
             hint="Write a network as 10.0.0.0/24, or an interface by its name, such as eno1.",
         )
-    return found
+    return parsed
 
 
 def _worth(endpoint: Endpoint) -> tuple[bool, int]:
@@ -147,22 +158,25 @@ def _order(common: Common) -> tuple[bool, bool, int, bool]:
 
 def _hypotheses(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Iterator[Common]:
     """Yield every assignment of endpoints that could be one network: each shared subnet, then the routed one."""
-    networks = dict.fromkeys(endpoint.network for own in offered.values() for endpoint in own)
+    networks = dict.fromkeys(endpoint.network for host_endpoints in offered.values() for endpoint in host_endpoints)
     for network in networks:
-        chosen = [next((endpoint for endpoint in own if endpoint.network == network), None) for own in offered.values()]
-        if whole := _all(chosen):
+        candidates = [
+            next((endpoint for endpoint in host_endpoints if endpoint.network == network), None)
+            for host_endpoints in offered.values()
+        ]
+        if whole := _all(candidates):
             yield Common(network, whole)
     if whole := _all([_reached_by_all(host, offered, reached) for host in offered]):
         yield Common(",".join(sorted({endpoint.network for endpoint in whole})), whole)
 
 
-def _all(chosen: Sequence[Endpoint | None]) -> tuple[Endpoint, ...]:
+def _all(candidates: Sequence[Endpoint | None]) -> tuple[Endpoint, ...]:
     """Return the endpoints if every host has one of its own, else ().
 
-    The same address twice is two networks that look alike, as every host's docker0.
+    An address that occurs twice belongs to two separate networks, such as the docker0 of each host.
     """
-    found = tuple(endpoint for endpoint in chosen if endpoint is not None)
-    return found if len({endpoint.address for endpoint in found}) == len(chosen) else ()
+    present = tuple(endpoint for endpoint in candidates if endpoint is not None)
+    return present if len({endpoint.address for endpoint in present}) == len(candidates) else ()
 
 
 def _reached_by_all(host: str, offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Endpoint | None:

@@ -42,12 +42,14 @@ class RankRelay:
     def offer(
         self, connection: Connection, rank: int, answer: Future[dict[str, Any]], failed: Callable[[OSError], None]
     ) -> None:
-        """Make a rank's socket, and then its note, when its host has answered where it listens.
+        """Make a rank's socket, and then its note, when its host has reported its address.
 
-        ``failed`` hears on the loop why that cannot be.
+        ``failed`` is called on the loop with the error.
         """
         answer.add_done_callback(
-            lambda found: asyncio.run_coroutine_threadsafe(self._offer(connection, rank, found, failed), wire.loop())
+            lambda completed: asyncio.run_coroutine_threadsafe(
+                self._offer(connection, rank, completed, failed), wire.loop()
+            )
         )
 
     async def _offer(

@@ -179,26 +179,26 @@ class AgentRun(Run):
         for node in self._nodes.nodes:
             self._listen_to(node)
 
-    def rank_environment(self, place: RankSlot) -> dict[str, str]:
+    def rank_environment(self, slot: RankSlot) -> dict[str, str]:
         """Return the variables of one rank beside those of its node."""
-        variables = {**self._plan.environments[place.rank], **environment.of_rank(self._placement, place)}
-        return self._nodes.of_rank(place, variables)
+        variables = {**self._plan.environments[slot.rank], **environment.of_rank(self._placement, slot)}
+        return self._nodes.of_rank(slot, variables)
 
-    def rank_process(self, place: RankSlot) -> dict[str, Any]:
+    def rank_process(self, slot: RankSlot) -> dict[str, Any]:
         """Return the process of a rank for the request ``start``."""
-        node = self._nodes.of(place)
+        node = self._nodes.of(slot)
         return {
-            "process": place.rank,
+            "process": slot.rank,
             "argv": WORKER,
             "python": node.python,
-            "environment": {**self._nodes.environment(node), **self.rank_environment(place)},
+            "environment": {**self._nodes.environment(node), **self.rank_environment(slot)},
             "directory": node.directory or None,
-            **self.channels(node, place.rank),
+            **self.channels(node, slot.rank),
         }
 
-    def places(self, node: Node) -> list[RankSlot]:
+    def slots_on(self, node: Node) -> list[RankSlot]:
         """Return the ranks of a machine."""
-        return [place for place in self._placement.ranks if self._nodes.of(place) is node]
+        return [slot for slot in self._placement.ranks if self._nodes.of(slot) is node]
 
     # watch ------------------------------------------------------------------------------------
 
@@ -243,15 +243,15 @@ class AgentRun(Run):
         if event.data["type"] == "exit":
             self._process_ended(event.node, event.data)
         elif event.data["type"] == "lost":
-            for place in self.places(event.node):
-                self.ended(Exit(place.rank, None, None, str(event.data["says"])))
+            for slot in self.slots_on(event.node):
+                self.ended(Exit(slot.rank, None, None, str(event.data["says"])))
         elif event.data["type"] == "warned":
             if not self._warned:
                 self.add_notice("warning", _WARNED, "ends-soon")
             self._warned = True
         elif event.data["type"] == "resources":
             at = self._nodes.nodes.index(event.node) if event.node in self._nodes.nodes else 0
-            self._samples += [NodeSample(at, one) for one in event.data["samples"]]
+            self._samples += [NodeSample(at, sample) for sample in event.data["samples"]]
 
     def keep_slots(self) -> None:
         """Keep the job's entries in the machines' queues."""
@@ -306,7 +306,7 @@ class AgentRun(Run):
     def ask_stacks(self) -> None:
         """Ask all ranks for their stacks, without waiting."""
         for node in self._nodes.nodes:
-            node.connection.ask_stacks([place.rank for place in self.places(node)])
+            node.connection.ask_stacks([slot.rank for slot in self.slots_on(node)])
 
     def stacks(self) -> Mapping[int, Answer]:
         """Return the answers of ranks since the last call."""
@@ -324,8 +324,8 @@ class AgentRun(Run):
     def ask_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
         """Send the request to the machines of the ranks."""
         for node in self._nodes.connected:
-            if own := [place.rank for place in self.places(node) if place.rank in ranks]:
-                node.connection.begin("profile", ranks=own, recording=dict(request))
+            if ranks_here := [slot.rank for slot in self.slots_on(node) if slot.rank in ranks]:
+                node.connection.begin("profile", ranks=ranks_here, recording=dict(request))
 
     def serve(self, rank: int) -> None:
         """Write the rank's address: its own socket on this machine, else a relay's socket."""
@@ -397,11 +397,11 @@ class DirectRun(AgentRun):
 
     def _start_ranks(self) -> None:
         """Start some ranks on all machines, then the next ones."""
-        waiting = {node: self.places(node) for node in self._nodes.nodes}
+        waiting = {node: self.slots_on(node) for node in self._nodes.nodes}
         while any(waiting.values()):
             begun = []
-            for node, places in waiting.items():
-                now, waiting[node] = places[:_AT_ONCE], places[_AT_ONCE:]
+            for node, slots in waiting.items():
+                now, waiting[node] = slots[:_AT_ONCE], slots[_AT_ONCE:]
                 if now:
                     begun.append((node, node.connection.begin("start", processes=list(map(self.rank_process, now)))))
             for node, answer in begun:

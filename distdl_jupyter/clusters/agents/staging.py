@@ -77,13 +77,13 @@ def prepare(job: Job, connections: Sequence[Connection]) -> list[AgentNode]:
     """Give every host its folder. Raises LaunchFailed, also when a host was to share and does not."""
     with _proof(job) as proof:
         answers = [
-            one.begin("prepare", job=job.spec.id, folder=str(job.folder.path), proof=proof,
+            connection.begin("prepare", job=job.spec.id, folder=str(job.folder.path), proof=proof,
                       base=job.options.directory or DIRECTORY, working_directory=job.spec.working_directory)
-            for one in connections
+            for connection in connections
         ]  # fmt: skip
-        prepared = [one.result(answer, "prepare", _PREPARE_SECONDS)
-                    for one, answer in zip(connections, answers, strict=True)]  # fmt: skip
-    return [_site(job, one, answer) for one, answer in zip(connections, prepared, strict=True)]
+        prepared = [connection.result(answer, "prepare", _PREPARE_SECONDS)
+                    for connection, answer in zip(connections, answers, strict=True)]  # fmt: skip
+    return [_site(job, connection, answer) for connection, answer in zip(connections, prepared, strict=True)]
 
 
 @contextlib.contextmanager
@@ -102,8 +102,8 @@ def _proof(job: Job) -> Iterator[list[str] | None]:
 
 
 def _site(job: Job, connection: Connection, answer: dict[str, Any]) -> AgentNode:
-    folder, shared, wanted = str(answer["folder"]), bool(answer["shared"]), job.spec.working_directory
-    there = bool(answer.get("working_directory_there")) or not wanted
+    folder, shared, working_directory = str(answer["folder"]), bool(answer["shared"]), job.spec.working_directory
+    there = bool(answer.get("working_directory_there")) or not working_directory
     if job.options.shared and not shared:
         raise HostFailed(
             connection.host,
@@ -114,11 +114,11 @@ def _site(job: Job, connection: Connection, answer: dict[str, Any]) -> AgentNode
     if shared and not there:
         raise HostFailed(
             connection.host,
-            f"The host sees the job's folder, but not the working directory {wanted}.",
+            f"The host sees the job's folder, but not the working directory {working_directory}.",
             "Submit from a folder that all hosts mount, or set the cluster option shared to False.",
             code="working-directory-missing",
         )
-    directory = wanted if there else f"{folder}/{_WORK}"
+    directory = working_directory if there else f"{folder}/{_WORK}"
     return AgentNode(connection, folder, directory, str(answer["run"]), shared=shared, work_is_empty=not there)
 
 
@@ -211,7 +211,7 @@ def written_here(job: Job) -> set[Path]:
 
 
 def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
-    def wanted(name: str, bytes_: int) -> bool:
+    def accepts(name: str, bytes_: int) -> bool:
         path = PurePosixPath(name)
         if path.parts[0] != RESULTS:
             return True
@@ -222,7 +222,7 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
             node.keeps = True
         return not why
 
-    _moved, result = _unpack(node, _RETURNED, target, wanted)
+    _moved, result = _unpack(node, _RETURNED, target, accepts)
     if skipped := [str(name) for name in result.get("skipped") or ()]:
         shown = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
         text = f"{node.host}: {shown} not copied back, because only regular files inside the job's folder are copied."
@@ -230,14 +230,14 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
 
 
 def _unpack(
-    node: AgentNode, paths: Sequence[str], target: Path, wanted: Callable[[str, int], bool]
+    node: AgentNode, paths: Sequence[str], target: Path, accepts: Callable[[str, int], bool]
 ) -> tuple[files.Moved, dict[str, Any]]:
-    """Copy the ``wanted`` files below ``paths`` here; return what was written, and the agent's answer."""
+    """Copy the files below ``paths`` that ``accepts`` allows; return what was written, and the agent's answer."""
     channel, stream = node.connection.open_stream()
     answer = node.connection.begin("get", channel=channel, paths=list(paths))
     try:
         with contextlib.closing(stream):
-            moved = files.unpack(target, stream, wanted)
+            moved = files.unpack(target, stream, accepts)
             while stream.read(1 << 16):  # a tar may be padded behind its end
                 pass
     except (tarfile.TarError, files.Refused) as error:
@@ -253,8 +253,8 @@ def fetch(folder: JobFolder, node: AgentNode, path: str, most: int) -> None:
 
     Raises HostFailed, OSError.
     """
-    found, _result = _unpack(node, [path], folder.path, lambda name, bytes_: name == path and bytes_ <= most)
-    if not found.files:
+    moved, _result = _unpack(node, [path], folder.path, lambda name, bytes_: name == path and bytes_ <= most)
+    if not moved.files:
         raise HostFailed(node.host, f"The host has no file {path} of at most {most} bytes.", code="host-file-missing")
 
 
@@ -302,9 +302,9 @@ class AgentNodes(Nodes[AgentNode]):
         inherited = environment.for_ranks(self._context.inherited)
         return {**inherited, **self._context.own, "DISTDL_JOB_DIR": node.folder}
 
-    def of_rank(self, place: RankSlot, variables: dict[str, str]) -> dict[str, str]:
+    def of_rank(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the rank's folder and data on its host."""
-        node = self.of(place)
+        node = self.of(slot)
         return variables | {"DISTDL_JOB_DIR": node.folder} | node.data
 
     def collect(self) -> None:
@@ -314,8 +314,8 @@ class AgentNodes(Nodes[AgentNode]):
         for node in apart:
             try:
                 # By the name, because of hosts that were lost the list of nodes has none.
-                own = [place.rank for place in self._placement.ranks if place.host == node.host]
-                bring_back(self._job, node, brought, own)
+                ranks_here = [slot.rank for slot in self._placement.ranks if slot.host == node.host]
+                bring_back(self._job, node, brought, ranks_here)
             except DistDLError as error:
                 self._uncollected.add(node.host)
                 missing.append(f"{node.host} ({node.folder}): {getattr(error, 'says', error.message)}")

@@ -152,10 +152,10 @@ class Port:
     def connect(self, directory: str) -> list[Connection]:
         """Start an agent at each place; return the connections in the order of the hosts' names. Raises Unreachable."""
         program = package.first_input("", directory, [TIMEOUT]).partition(b"\n")[2]
-        callers = sorted(self.callers.values(), key=lambda one: (one.hostname, one.number))
-        for name, caller in zip(distinct([one.hostname for one in callers]), callers, strict=True):
+        callers = sorted(self.callers.values(), key=lambda caller_: (caller_.hostname, caller_.number))
+        for name, caller in zip(distinct([caller_.hostname for caller_ in callers]), callers, strict=True):
             caller.link.name = name
-        return start_all(((Host(one.link.name, one.address), one.link) for one in callers), program)
+        return start_all(((Host(caller_.link.name, caller_.address), caller_.link) for caller_ in callers), program)
 
 
 class TcpLink(Link):
@@ -236,12 +236,12 @@ class TcpLink(Link):
 def distinct(hostnames: Sequence[str]) -> list[str]:
     """Return a name for each place: its host's, with -0, -1, ... where a host has several."""
     several = {name for name, count in Counter(hostnames).items() if count > 1}
-    seen: Counter[str] = Counter()
-    found = []
+    numbers: Counter[str] = Counter()
+    names = []
     for name in hostnames:
-        found.append(f"{name}-{seen[name]}" if name in several else name)
-        seen[name] += 1
-    return found
+        names.append(f"{name}-{numbers[name]}" if name in several else name)
+        numbers[name] += 1
+    return names
 
 
 def _listen(host: str) -> socket.socket:

@@ -62,21 +62,21 @@ os.register_at_fork(after_in_child=_in_child)
 
 async def read(fd: int) -> bytes:
     """Return what can be read from a descriptor that does not block, b"" at its end. Raises OSError."""
-    own = asyncio.get_running_loop()
+    loop_ = asyncio.get_running_loop()
     while True:
-        await _ready(fd, own.add_reader, own.remove_reader)
+        await _ready(fd, loop_.add_reader, loop_.remove_reader)
         with contextlib.suppress(BlockingIOError):
             return os.read(fd, _READ)
 
 
 async def write(fd: int, content: bytes) -> None:
     """Write all of it to a descriptor that does not block. Raises OSError."""
-    own, view = asyncio.get_running_loop(), memoryview(content)
+    loop_, view = asyncio.get_running_loop(), memoryview(content)
     while view:
         try:
             view = view[os.write(fd, view) :]
         except BlockingIOError:
-            await _ready(fd, own.add_writer, own.remove_writer)
+            await _ready(fd, loop_.add_writer, loop_.remove_writer)
 
 
 async def _ready(fd: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
@@ -194,8 +194,8 @@ class Wire:
     # for all threads --------------------------------------------------------------------------
 
     @property
-    def said(self) -> str:
-        """The end of what ssh and the host printed outside of frames."""
+    def output_tail(self) -> str:
+        """Return the end of what ssh and the host printed outside of frames."""
         return (self._reader.before[-_LAST_WORDS:] + b"\n" + self._link.last_words).decode(errors="replace").strip()
 
     @property
@@ -243,10 +243,10 @@ class Wire:
         self._closing = True
         if not self._begun:
             self.start()
-        own = loop()
-        own.call_soon_threadsafe(self._more.set)
+        loop_ = loop()
+        loop_.call_soon_threadsafe(self._more.set)
         if not self._ended.wait(timeout):
-            own.call_soon_threadsafe(self._cut.set)
+            loop_.call_soon_threadsafe(self._cut.set)
             self._ended.wait()
 
     # on the loop ------------------------------------------------------------------------------

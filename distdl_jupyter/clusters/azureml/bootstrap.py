@@ -36,9 +36,9 @@ RESULTS = "distdl/results"
 _QUIET, _LIMIT = 0.3, 10.0
 
 
-def mark(nonce: str, word: str) -> bytes:
+def mark(nonce: str, label: str) -> bytes:
     """Return a mark between what a rank writes; the nonce tells it from the text of a program."""
-    return f"\x1e{nonce}>{word}\x1f".encode()
+    return f"\x1e{nonce}>{label}\x1f".encode()
 
 
 def identify(environment: Mapping[str, str]) -> tuple[int, int, str]:
@@ -106,17 +106,17 @@ def _prepare(folder: Path) -> None:
 def _environment(folder: Path, plan: Mapping[str, Any], rank: int, local_rank: str) -> dict[str, str]:
     """Return the environment of the worker: Azure's, that of the job, and that of the rank."""
     cores = str(max(1, (os.cpu_count() or 1) // plan["per_node"]))
-    own = {name: value.replace(CORES, cores) for name, value in plan["environments"][rank].items()}
+    variables = {name: value.replace(CORES, cores) for name, value in plan["environments"][rank].items()}
     if local_rank:
-        own |= {"LOCAL_RANK": local_rank, "DISTDL_LOCAL_RANK": local_rank}
+        variables |= {"LOCAL_RANK": local_rank, "DISTDL_LOCAL_RANK": local_rank}
     if devices := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        own["CUDA_VISIBLE_DEVICES"] = devices
+        variables["CUDA_VISIBLE_DEVICES"] = devices
     paths = (str(folder / "lib"), os.environ.get("PYTHONPATH", ""))
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         **plan["common"],
-        **own,
+        **variables,
         "DISTDL_JOB_DIR": str(folder),
         "DISTDL_HOST": os.uname().nodename,
     }

@@ -230,7 +230,7 @@ class ComputeClusters(Cluster, ABC):
             price_source=price.source if price else "",
         )
 
-    def create(self, options: Any, wanted: Any) -> None:
+    def create(self, options: Any, machine_spec: Any) -> None:
         """Request the compute cluster that the options name."""
         if not _NAME.fullmatch(options.compute):
             raise InvalidSpec(
@@ -245,7 +245,7 @@ class ComputeClusters(Cluster, ABC):
                 code="azureml-compute-exists",
                 hint="Set the option compute to another name, or use this one.",
             )
-        _change(options, "begin_create_or_update", wanted.entity(options.compute))
+        _change(options, "begin_create_or_update", machine_spec.entity(options.compute))
 
     def delete(self, options: Any) -> None:
         """Request the end of the compute cluster and its nodes."""
@@ -274,9 +274,9 @@ class ComputeClusters(Cluster, ABC):
 def _node(node: Any, compute: Any, price: Price | None) -> NodeInfo:
     # azure-ai-ml 1.35.2 gives some values under their names in the REST API only.
     values = {name.replace("_", "").lower(): value for name, value in vars(node).items() if value is not None}
-    word, run = str(values.get("nodestate", "")).lower(), values.get("runid")
-    state, detail = _NODES.get(word, ("unknown", f"state in Azure: {word or 'none'}"))
-    size, billed = known_size(compute.size), word != "preempted"
+    azure_state, run = str(values.get("nodestate", "")).lower(), values.get("runid")
+    state, detail = _NODES.get(azure_state, ("unknown", f"state in Azure: {azure_state or 'none'}"))
+    size, billed = known_size(compute.size), azure_state != "preempted"
     return NodeInfo(
         name=str(values.get("nodeid", "")),
         state=state,

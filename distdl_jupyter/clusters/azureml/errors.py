@@ -134,17 +134,17 @@ def failure(error: str) -> str:
 
 def message_of(details: dict[str, object]) -> str:
     """Return the message of a run's error, with those inside it, "" for none."""
-    found: list[str] = []
-    _collect(details.get("error"), found)
-    return " ".join(dict.fromkeys(found))
+    messages: list[str] = []
+    _collect(details.get("error"), messages)
+    return " ".join(dict.fromkeys(messages))
 
 
-def _collect(details: object, found: list[str]) -> None:
+def _collect(details: object, messages: list[str]) -> None:
     if isinstance(details, dict):
         if isinstance(message := details.get("message"), str) and message:
-            found.append(message)
+            messages.append(message)
         for name in ("error", "innerError", "innererror", "details"):
-            _collect(details.get(name), found)
+            _collect(details.get(name), messages)
     elif isinstance(details, list):
         for item in details:
-            _collect(item, found)
+            _collect(item, messages)

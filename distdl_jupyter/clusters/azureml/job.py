@@ -207,24 +207,24 @@ def _write_payload(folder: JobFolder, target: Path) -> None:
 def _plan(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> dict[str, Any]:
     """Return what a process on a node must know, as plain data."""
     hidden = (*spec.secret_variables, "DISTDL_JOB_DIR")
-    own = {name: value for name, value in context.own.items() if name not in hidden}
+    job_variables = {name: value for name, value in context.own.items() if name not in hidden}
     return {
         "ranks": spec.process_count,
         "per_node": spec.process_count_per_node,
-        "common": {**variables.for_ranks(context.inherited), **own},
+        "common": {**variables.for_ranks(context.inherited), **job_variables},
         "environments": [
-            _rank_variables(plan, place.rank) | variables.of_rank(placement, place) for place in placement.ranks
+            _rank_variables(plan, slot.rank) | variables.of_rank(placement, slot) for slot in placement.ranks
         ],
         "data": {source.name: source.variable for source in spec.data},
     }
 
 
 def _rank_variables(plan: Plan, rank: int) -> dict[str, str]:
-    """Return a rank's variables without those that say how ranks meet, which Azure sets."""
-    found = {name: value for name, value in plan.environments[rank].items() if BY_AZURE not in value}
+    """Return a rank's variables without those of the rendezvous, which Azure sets."""
+    environment = {name: value for name, value in plan.environments[rank].items() if BY_AZURE not in value}
     if plan.distribution == "mpi":  # Azure's mpirun coordinates the ranks, so Horovod's Gloo controller is not used
-        found |= {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
-    return found
+        environment |= {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
+    return environment
 
 
 # the image ----------------------------------------------------------------------------------------

@@ -64,8 +64,8 @@ class LogFile:
             self._show(self._line + b"\n")
             self._line = b""
 
-    def _mark(self, word: str) -> None:
-        kind, _, value = word.partition(" ")
+    def _mark(self, label: str) -> None:
+        kind, _, value = label.partition(" ")
         if kind == "rank":
             self._rank, self._stream = self._logs.begin(int(value)), "out"
         elif kind == "end" and self._rank is not None:

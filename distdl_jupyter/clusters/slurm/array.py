@@ -162,7 +162,7 @@ def _submitted(
     """Submit an array and return its folder, None where Slurm rejects arrays. Raises SlurmSilent, OSError."""
     assert spec.group is not None, "a trial has a sweep"
     number = 1 + max((int(path.name) for path in _arrays(root)), default=0)
-    folder = permissions.own(root / str(number))
+    folder = permissions.private_folder(root / str(number))
     _write(folder, "", size)
     (folder / "batch").write_text(_batch(folder), encoding="utf-8")
     arguments = script.arguments(
@@ -175,10 +175,10 @@ def _submitted(
         raise
     except commands.SlurmFailed as error:
         shutil.rmtree(folder)
-        says = (
+        text = (
             f"Slurm rejected an array of {plural(size, 'job')}, so each trial is queued separately. ({error.message})"
         )
-        context.note(Notice("info", says, "no-array"))
+        context.note(Notice("info", text, "no-array"))
         return None
     return folder
 

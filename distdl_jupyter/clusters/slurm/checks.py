@@ -131,7 +131,7 @@ def _folder(options: SlurmOptions) -> Check:
         return Check("", "Folder", "info", "the files of jobs are in the jobs folder of this machine", remedy)
     folder = Path(options.directory).expanduser()
     try:
-        permissions.chosen(folder)
+        permissions.user_folder(folder)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         reason = f"{folder} is not writable: {error.strerror}" if error.strerror else str(error)

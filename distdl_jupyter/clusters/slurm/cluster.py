@@ -259,8 +259,8 @@ def _why(state: commands.JobState | None) -> str:
 
 
 def _without_secrets(spec: JobSpec, context: Context) -> Context:
-    own = {name: value for name, value in context.own.items() if name not in spec.secret_variables}
-    return dataclasses.replace(context, own=own)
+    variables = {name: value for name, value in context.own.items() if name not in spec.secret_variables}
+    return dataclasses.replace(context, own=variables)
 
 
 def _cancel(job: str) -> list[str]:

@@ -111,8 +111,8 @@ def user() -> str:
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of Slurm's commands."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _KEPT}
-    return {**own, **(more or {})}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _KEPT}
+    return {**inherited, **(more or {})}
 
 
 def run(*command: str, stdin: str = "", more: Mapping[str, str] | None = None, timeout: float = _TIMEOUT) -> str:
@@ -201,7 +201,7 @@ def _job_state(text: str) -> JobState:
 
 
 def _state_of(line: str) -> JobState:
-    fields = dict(word.partition("=")[::2] for word in line.split(" ") if "=" in word)
+    fields = dict(field.partition("=")[::2] for field in line.split(" ") if "=" in field)
     fields = {name: "" if value in ("None", "(null)") else value for name, value in fields.items()}
     preempted = bool(fields.get("PreemptTime"))
     state = fields.get("JobState", "").rstrip("+")
@@ -291,10 +291,10 @@ def gpus_in(gres: str) -> tuple[int, str]:
     """Return how many GPUs and which ones from Slurm's ``gpu:a100:4(S:0-1)`` or from ``a100:4`` or ``4``."""
     count, names = 0, []
     for part in re.sub(r"\([^)]*\)", "", gres).split(","):
-        words = part.removeprefix("gpu:").split(":")
-        if (part.startswith("gpu") or ":" not in gres or not gres.count("gpu")) and words[-1].isdigit():
-            count += int(words[-1])
-            names += words[:-1]
+        parts = part.removeprefix("gpu:").split(":")
+        if (part.startswith("gpu") or ":" not in gres or not gres.count("gpu")) and parts[-1].isdigit():
+            count += int(parts[-1])
+            names += parts[:-1]
     return count, ", ".join(dict.fromkeys(names))
 
 

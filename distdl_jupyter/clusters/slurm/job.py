@@ -318,19 +318,19 @@ class SlurmNodes(AgentNodes):
         self._output = Tail(slurm.directory.output, lambda: slurm.ended, position)
         self.streams = (Stream(self._output.open_stream(), None, "out"),)
 
-    def of_rank(self, place: RankSlot, variables: dict[str, str]) -> dict[str, str]:
+    def of_rank(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the variables that Slurm sets for ranks that it starts, which some libraries read."""
-        per_node, total = self._placement.local_size(place.node), len(self._placement.ranks)
+        per_node, total = self._placement.local_size(slot.node), len(self._placement.ranks)
         slurm = {
-            "PROCID": place.rank,
-            "LOCALID": place.local_rank,
-            "NODEID": place.node,
+            "PROCID": slot.rank,
+            "LOCALID": slot.local_rank,
+            "NODEID": slot.node,
             "NTASKS": total,
             "NPROCS": total,
             "NTASKS_PER_NODE": per_node,
             "TASKS_PER_NODE": f"{per_node}(x{self._placement.node_count})",
         }
-        return super().of_rank(place, variables) | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
+        return super().of_rank(slot, variables) | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
 
     def poll(self) -> None:
         """Pass on what the user should act on."""
@@ -389,7 +389,7 @@ class SlurmNodes(AgentNodes):
         directory = self._slurm.directory
         return directory.handle(self._slurm.job, directory.link) | {
             "nodes": [{"host": node.host, "run": node.run} for node in self.nodes],
-            "ranks": [[place.rank, place.node, place.local_rank] for place in self._placement.ranks],
+            "ranks": [[slot.rank, slot.node, slot.local_rank] for slot in self._placement.ranks],
         }
 
     def collect(self) -> None:

@@ -138,12 +138,12 @@ class SlurmOptions:
 
     def _check_extra(self) -> None:
         try:
-            words = self.more
+            arguments = self.more
         except ValueError as error:
             raise InvalidSpec(
                 f"extra cannot be read as a command line: {error}.", code="slurm-extra-unreadable", field="extra"
             ) from None
-        reserved = next(filter(_is_reserved, words), None)
+        reserved = next(filter(_is_reserved, arguments), None)
         if reserved is not None:
             raise InvalidSpec(
                 f"extra contains {reserved}, which is set automatically.",
@@ -152,24 +152,24 @@ class SlurmOptions:
                 hint="Remove it. Set the number of ranks with node_count and process_count_per_node.",
             )
         before = ""
-        for word in words:
-            if not word.startswith("-") and (not before.startswith("-") or "=" in before):
+        for argument in arguments:
+            if not argument.startswith("-") and (not before.startswith("-") or "=" in before):
                 raise InvalidSpec(
-                    f"extra contains {word!r} without an option, so sbatch would run it as a script.",
+                    f"extra contains {argument!r} without an option, so sbatch would run it as a script.",
                     code="slurm-extra-word",
                     field="extra",
                     hint="Remove it, or write it as --option=value.",
                 )
-            before = word
+            before = argument
 
 
-def _is_reserved(word: str) -> bool:
-    """Return whether a word is an option that every job sets, also abbreviated or joined: --out=x, -ox, -Hox."""
-    if word.startswith("--"):
-        name = word.partition("=")[0]
+def _is_reserved(argument: str) -> bool:
+    """Return whether an argument is an option that every job sets, also abbreviated or joined: --out=x, -ox, -Hox."""
+    if argument.startswith("--"):
+        name = argument.partition("=")[0]
         # sbatch accepts any unambiguous beginning of a name.
         return len(name) > len("--") and any(option.startswith(name) for option in _RESERVED.split())
-    for letter in word[1:] if word.startswith("-") else "":
+    for letter in argument[1:] if argument.startswith("-") else "":
         if letter in _RESERVED_LETTERS or letter in _WITH_VALUE:
             return letter in _RESERVED_LETTERS
     return False

@@ -73,9 +73,9 @@ class JobDirectory:
     def make(self) -> None:
         """Create missing folders. Raises OSError."""
         if self.copied:
-            permissions.chosen(self.job.parent)
-        permissions.own(self.job)
-        permissions.own(self.run)
+            permissions.user_folder(self.job.parent)
+        permissions.private_folder(self.job)
+        permissions.private_folder(self.run)
 
     def claim_task(self, link: Path) -> bool:
         """Claim the array task of this link for the job; return whether it is the job's now. Raises OSError."""
@@ -147,8 +147,8 @@ def points_to(link: Path, run: Path) -> bool:
 
 def _bring(source: Path, target: Path) -> None:
     """Copy a folder into one that may have some files already, without following links there. Raises OSError."""
-    for place, folders, names in os.walk(source):
-        for new in (Path(place, name) for name in (*folders, *names)):
+    for directory, folders, names in os.walk(source):
+        for new in (Path(directory, name) for name in (*folders, *names)):
             old = target / new.relative_to(source)
             if old.is_symlink() or old.is_file():
                 old.unlink()
@@ -157,9 +157,9 @@ def _bring(source: Path, target: Path) -> None:
     shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=_no_content)
 
 
-def _no_content(place: str, names: list[str]) -> list[str]:
+def _no_content(directory: str, names: list[str]) -> list[str]:
     """Return sockets and pipes, which cannot be copied."""
-    paths = [Path(place, name) for name in names]
+    paths = [Path(directory, name) for name in names]
     return [path.name for path in paths if not (path.is_symlink() or path.is_dir() or path.is_file())]
 
 

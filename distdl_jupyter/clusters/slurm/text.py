@@ -187,15 +187,15 @@ _IN_USE = {"mixed": "partly in use", "allocated": "in use"}
 def node(fields: Sequence[str]) -> NodeInfo:
     """Return a node as lists show it, from a row of ``commands.nodes``."""
     name, slurm_state, cores, load, gres, reason = fields
-    word = slurm_state.lower().rstrip("*~#!%$@^-")
+    base_state = slurm_state.lower().rstrip("*~#!%$@^-")
     silent = slurm_state.endswith("*")
     state: NodeState = "up"
-    detail = _IN_USE.get(word, word)
-    if silent or word.startswith(_DOWN):
+    detail = _IN_USE.get(base_state, base_state)
+    if silent or base_state.startswith(_DOWN):
         state = "down"
-        detail = f"{word}: {reason}" if reason not in ("none", "") else word
+        detail = f"{base_state}: {reason}" if reason not in ("none", "") else base_state
         detail += " (no response to Slurm)" if silent else ""
-    elif word.startswith(_STARTING):
+    elif base_state.startswith(_STARTING):
         state = "starting"
     gpus, gpu_name = commands.gpus_in(gres)
     number = float(load) if re.fullmatch(r"\d+(\.\d+)?", load) else None
@@ -260,17 +260,17 @@ def position(jobs: Sequence[QueuedJob], number: str) -> QueueView | None:
     The job may be a task of an array, such as 123_4.
     """
     array, _, task = number.partition("_")
-    own = next((job for job in jobs if job.id in (number, array) and not job.runs), None)
-    if own is None:
+    queued = next((job for job in jobs if job.id in (number, array) and not job.runs), None)
+    if queued is None:
         return None
-    before = min(max(0, int(task or 0) - own.first), own.tasks - 1)
-    partitions = set(own.partition.split(","))
+    before = min(max(0, int(task or 0) - queued.first), queued.tasks - 1)
+    partitions = set(queued.partition.split(","))
     near = [job for job in jobs if partitions & set(job.partition.split(","))]
     pending = [job for job in near if not job.runs]
     return QueueView(
-        place=1 + before + sum(job.tasks for job in pending[: pending.index(own)]),
+        place=1 + before + sum(job.tasks for job in pending[: pending.index(queued)]),
         of=sum(job.tasks for job in pending),
-        priority=own.priority,
+        priority=queued.priority,
         holding=tuple(_holding(job) for job in near if job.runs)[:_MAX_HOLDING],
         host="Slurm",
         is_fixed=True,

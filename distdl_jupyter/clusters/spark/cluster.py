@@ -214,12 +214,12 @@ class SparkCluster(AgentCluster):
         def drivers() -> set[int]:
             return set(processes.marked(processes.table(), {MARK: job_id}))
 
-        found = drivers()
-        processes.send(found, signal.SIGTERM)
+        pids = drivers()
+        processes.send(pids, signal.SIGTERM)
         until = time.monotonic() + _END_SECONDS
         while drivers() and time.monotonic() < until:
             time.sleep(0.1)
-        return sorted(found | processes.kill_all(drivers))
+        return sorted(pids | processes.kill_all(drivers))
 
 
 def _workers(options: SparkOptions) -> list[NodeInfo]:

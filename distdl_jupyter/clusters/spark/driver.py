@@ -62,8 +62,12 @@ def _carrier(source: str, back: Mapping[str, Any], python: str) -> _Carrier:
         for _ in rows:  # Spark expects that a task reads them
             pass
         # The agent does not get what Spark has set for its own processes.
-        own = "SPARK_ PYSPARK_ _PYSPARK_ PYTHON_ DISTDL_ PYTHONHASHSEED PYTHONUNBUFFERED OMP_NUM_THREADS SIMPLIFIED_"
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(tuple(own.split()))}
+        prefixes = (
+            "SPARK_ PYSPARK_ _PYSPARK_ PYTHON_ DISTDL_ PYTHONHASHSEED PYTHONUNBUFFERED OMP_NUM_THREADS SIMPLIFIED_"
+        )
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(tuple(prefixes.split()))
+        }
         paths = environment.pop("PYTHONPATH", "").split(os.pathsep)
         paths = [path for path in paths if not path.rpartition("/")[2].startswith(("pyspark", "py4j", "spark-"))]
         if any(paths):

@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.agents.agent import Host, HostTrouble, Unreachable
-from distdl_jupyter.clusters.agents.cluster import AgentCluster, places
+from distdl_jupyter.clusters.agents.cluster import AgentCluster, rank_slots
 from distdl_jupyter.clusters.agents.connection import Connection, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Notice
@@ -105,7 +105,7 @@ class SshCluster(AgentCluster):
     def preview(self, spec: JobSpec, options: SshOptions) -> Placement:
         """Place ranks on the hosts in their order, without interfaces and GPUs, which only the hosts know."""
         hosts, _spare = hostlist.split(spec, options)
-        return Placement(places(spec, [host.name for host in hosts]), address="", ports=(), interface="")
+        return Placement(rank_slots(spec, [host.name for host in hosts]), address="", ports=(), interface="")
 
     # start ------------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class SshCluster(AgentCluster):
         results = reach_all(hosts, options)
         silent: list[HostTrouble] = [result for result in results if isinstance(result, Unreachable)]
         connections = [result for result in results if isinstance(result, Connection)]
-        answers = [(one, one.begin("sweep", job=job_id, base=options.directory)) for one in connections]
+        answers = [(reached, reached.begin("sweep", job=job_id, base=options.directory)) for reached in connections]
         killed: list[str] = []
         for connection, answer in answers:
             try:

@@ -56,7 +56,7 @@ _BEGIN = (
 
 def argv(host: Host, ssh_config: str = "") -> list[str]:
     """Return the command that starts an agent on ``host``; its standard input is ``first_lines``, then frames."""
-    settings = [word for name, value in _SETTINGS.items() for word in ("-o", f"{name}={value}")]
+    settings = [argument for name, value in _SETTINGS.items() for argument in ("-o", f"{name}={value}")]
     return ["ssh", "-T", *_config(ssh_config), *settings, "--", host.target, _BEGIN]
 
 

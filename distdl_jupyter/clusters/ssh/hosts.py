@@ -108,15 +108,15 @@ def configured(ssh_config: str = "") -> list[str]:
 
 def _from_list(options: SshOptions) -> list[Host]:
     hosts: list[Host] = []
-    for word in filter(None, re.split(r"[,\s]+", options.hosts)):
-        is_pattern = _WILD.search(word) and _WORD.fullmatch(word) is None
-        hosts += _matching(word, options) if is_pattern else [_host(word, "hosts")]
+    for text in filter(None, re.split(r"[,\s]+", options.hosts)):
+        is_pattern = _WILD.search(text) and _WORD.fullmatch(text) is None
+        hosts += _matching(text, options) if is_pattern else [_host(text, "hosts")]
     return hosts
 
 
-def _matching(word: str, options: SshOptions) -> list[Host]:
+def _matching(text: str, options: SshOptions) -> list[Host]:
     """Return the configured hosts that match a pattern such as ``gpu*`` or ``me@gpu*:4``."""
-    user, at, rest = word.rpartition("@")
+    user, at, rest = text.rpartition("@")
     pattern, _, slots = rest.partition(":")
     names = fnmatch.filter(configured(options.ssh_config), pattern)
     if not names:
@@ -129,11 +129,11 @@ def _matching(word: str, options: SshOptions) -> list[Host]:
     return [_host(f"{user}{at}{name}" + (f":{slots}" if slots else ""), "hosts") for name in names]
 
 
-def _host(word: str, field_name: str) -> Host:
-    match = _WORD.fullmatch(word)
+def _host(text: str, field_name: str) -> Host:
+    match = _WORD.fullmatch(text)
     if match is None or match["slots"] == "0":
         raise InvalidSpec(
-            f"{word!r} is not a valid host.",
+            f"{text!r} is not a valid host.",
             code="host-name-invalid",
             field=field_name,
             hint="Write a host as gpu1, me@gpu1 or gpu1:4 (for 4 processes). A user name may contain letters, digits "
@@ -158,10 +158,10 @@ def _from_file(path: Path) -> list[Host]:
         ) from None
     hosts = []
     for line in text.splitlines():
-        word, *rest = line.partition("#")[0].split(maxsplit=1) or [""]
+        name, *rest = line.partition("#")[0].split(maxsplit=1) or [""]
         slots = _SLOTS.search(rest[0]) if rest else None
-        if word:
-            host = _host(word, "hostfile")
+        if name:
+            host = _host(name, "hostfile")
             hosts.append(replace(host, slots=int(slots[1])) if slots else host)
     return hosts
 

@@ -259,7 +259,9 @@ def _build_folder() -> Path:
     """Return the folder of the builds, this user's alone, for ranks load what is there. Raises PermissionError."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     built_for = f"python{sys.version_info[0]}.{sys.version_info[1]}-torch{sys.modules['torch'].__version__}"
-    return permissions.own(permissions.own(permissions.chosen(cache / "distdl") / "torch_extensions") / built_for)
+    return permissions.private_folder(
+        permissions.private_folder(permissions.user_folder(cache / "distdl") / "torch_extensions") / built_for
+    )
 
 
 # Ray Train ---------------------------------------------------------------------------------------
