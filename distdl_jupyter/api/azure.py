@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from distdl_jupyter.api.call import delete, get, patch, post
-from distdl_jupyter.azure.identity import AzureSubscription
 from distdl_jupyter.azure.settings import CredentialKind
+from distdl_jupyter.core.azure import AzureSubscription
 from distdl_jupyter.views import azure
 from distdl_jupyter.views.azure import AzureSignIn
 from distdl_jupyter.views.wire import Request

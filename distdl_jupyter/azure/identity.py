@@ -17,14 +17,14 @@ import os
 import re
 import threading
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from distdl_jupyter.azure import settings
 from distdl_jupyter.azure.rest import Rest
 from distdl_jupyter.azure.settings import CLOUDS, AzureSettings, Cloud
+from distdl_jupyter.core.azure import AzureAccount, AzureSubscription, Prompt, Status
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, NotSignedIn
 from distdl_jupyter.worker.secret_patterns import mask
 
@@ -55,45 +55,6 @@ HINTS = (
     (r"DefaultAzureCredential failed", "Run az login, set AZURE_CLIENT_ID and others, or sign in with a device code."),
 )
 logging.getLogger("azure.identity").addHandler(logging.NullHandler())  # failures are raised, and reported once
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AzureAccount:
-    """The signed-in user or app, with the sign-in method."""
-
-    name: str
-    kind: str
-    tenant_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AzureSubscription:
-    """A subscription that the account can see."""
-
-    id: str
-    name: str
-    tenant_id: str
-    state: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """What to do at the sign-in page: open ``address`` and enter ``user_code`` before ``until`` (epoch seconds)."""
-
-    user_code: str
-    address: str
-    until: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """The state of the sign-in. ``prompt`` is None while waiting for a browser; ``problem`` is why it failed."""
-
-    state: Literal["signed_out", "waiting", "signed_in", "failed"]
-    kind: str = ""
-    account: AzureAccount | None = None
-    prompt: Prompt | None = None
-    problem: DistDLError | None = None
 
 
 class Credential:

@@ -48,16 +48,6 @@ class Price:
     day: str = ""
 
 
-def node_price(own: Any, size: str | None, *, bills: bool, interruptible: bool = False) -> Price | None:
-    """Return the price of one node: the user's own (3.5, "3.5 EUR"), else the cached one of a cluster that bills.
-
-    There is none for interruptible nodes (Spot, low priority). Raises InvalidSpec for an own price that is invalid.
-    """
-    if own not in (None, ""):
-        return own_price(own)
-    return cached(size) if bills and size and not interruptible else None
-
-
 def own_price(own: Any) -> Price:
     """Return the price that a user sets: a number in the currency of the settings, or "3.5 EUR". Raises InvalidSpec."""
     match = None if isinstance(own, bool) else _OWN_PRICE.fullmatch(str(own).strip())

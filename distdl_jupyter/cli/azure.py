@@ -18,8 +18,8 @@ from distdl_jupyter.core.humanize import money, plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.azure import VmSize
-    from distdl_jupyter.azure.identity import Status
     from distdl_jupyter.azure.prices import Price
+    from distdl_jupyter.core.azure import Status
 
 #: Seconds between two requests for the status of a sign-in that waits.
 _POLL = 1.0

@@ -348,14 +348,19 @@ def _vm_size(name: Any) -> str | None:
 
 
 def _rate(given: Any, vm_size: str | None, cluster: Cluster, options: Mapping[str, Any]) -> Price | None:
-    """Return what a node costs; the options of a cluster that rents machines may name their size and tier."""
+    """Return what a node costs: the user's own price, else the one that is cached for the size of a cluster that bills.
+
+    The options of such a cluster may name its size and tier; interruptible nodes have no price. Raises InvalidSpec.
+    """
     if given in (None, "") and not cluster.bills:
         return None
     from distdl_jupyter.azure import prices
 
+    if given not in (None, ""):
+        return prices.own_price(given)
     size = vm_size or options.get("vm_size")
     interruptible = str(options.get("job_tier") or "").lower() in ("spot", "basic")
-    return prices.node_price(given, size, bills=cluster.bills, interruptible=interruptible)
+    return prices.cached(size) if size and not interruptible else None
 
 
 def _versions(backend: Backend, options: Any) -> dict[str, str]:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from typing import NoReturn
 
 from distdl_jupyter.core.errors import DistDLError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def run(name: str, report: Callable[[], str], timeout: int = 0) -> NoReturn:

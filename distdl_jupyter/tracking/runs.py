@@ -17,26 +17,23 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from distdl_jupyter.core import environment, reporting, tracking
+from distdl_jupyter.core.environment import JobEnvironment
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.events import read
+from distdl_jupyter.core.events import Event, read
 from distdl_jupyter.core.options import ABOUT, DEFAULTS
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.redact import text as masked
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.tracking import run
 from distdl_jupyter.tracking.trackers import KINDS, SILENCE, Adapter, Point
 from distdl_jupyter.worker.secret_patterns import MASK
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.environment import JobEnvironment
-    from distdl_jupyter.core.events import Event
-    from distdl_jupyter.core.spec import JobSpec
 
 #: Seconds between polls, and between retries at most.
 _POLL, _LONGEST_PAUSE = 1.0, 30.0

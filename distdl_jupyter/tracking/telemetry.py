@@ -11,18 +11,15 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter._version import __version__
-from distdl_jupyter.core.events import batches
+from distdl_jupyter.core.events import Event, batches
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.tracking import run
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.events import Event
-    from distdl_jupyter.core.spec import JobSpec
 
 #: Seconds after which an endpoint that does not respond is abandoned.
 TIMEOUT = 20

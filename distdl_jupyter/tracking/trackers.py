@@ -14,17 +14,15 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from distdl_jupyter.core import store, tracking
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.reporting import Settings
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.reporting import Settings
-    from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.core.tracking import TrackerRecord
+from distdl_jupyter.core.tracking import TrackerRecord
 
 #: The MLflow experiment and the W&B project of jobs whose environment names none.
 _PROJECT = "distdl_jupyter"

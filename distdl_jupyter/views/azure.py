@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from distdl_jupyter.azure import identity, settings
-from distdl_jupyter.azure.identity import AzureAccount, Status
 from distdl_jupyter.azure.settings import AzureSettings, CredentialKind
+from distdl_jupyter.core.azure import AzureAccount, Status
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.environment.doctor import Row
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from distdl_jupyter.azure import prices, settings
 from distdl_jupyter.azure.rest import Rest
 from distdl_jupyter.core.errors import AzureRefused, InvalidSpec
+from distdl_jupyter.jobs import jobspec
 from tests.standin.prices import Prices, meter
 
 
@@ -140,7 +142,7 @@ def test_the_next_page_may_name_the_port_of_https() -> None:
     [(3.5, 3.5, "USD"), ("3.5 EUR", 3.5, "EUR"), ("3,5eur", 3.5, "EUR"), (" 12 ", 12.0, "USD")],
 )
 def test_an_own_price_is_a_number_or_a_number_with_a_currency(given, amount, currency):
-    rate = prices.node_price(given, None, bills=False)
+    rate = prices.own_price(given)
     assert (rate.per_hour, rate.currency, rate.source) == (amount, currency, "set by you")
 
 
@@ -151,18 +153,20 @@ def test_what_is_no_price_is_refused_with_examples(given):
 
 
 def test_a_known_price_counts_where_the_cluster_bills_and_nowhere_else(service):
-    assert prices.node_price(None, "Standard_NC24ads_A100_v4", bills=True) is None  # nobody asked yet
+    def rate(given: object = None, *, bills: bool = True, **options: str) -> prices.Price | None:
+        size = "Standard_NC24ads_A100_v4"
+        return jobspec._rate(given, size, SimpleNamespace(bills=bills), options)
+
+    assert rate() is None  # not fetched yet
     prices.fetch()
-    rate = prices.node_price(None, "Standard_NC24ads_A100_v4", bills=True)
-    assert (rate.per_hour, rate.currency) == (3.5, "USD")
-    assert rate.source.startswith("Retail Prices API, westeurope, 20")
-    assert prices.node_price(None, "Standard_NC24ads_A100_v4", bills=False) is None
-    assert prices.node_price(None, "Standard_NC24ads_A100_v4", bills=True, interruptible=True) is None
-    assert prices.node_price(None, None, bills=True) is None
-    assert prices.node_price("2 EUR", "Standard_NC24ads_A100_v4", bills=True).per_hour == 2.0
+    assert (rate().per_hour, rate().currency) == (3.5, "USD")
+    assert rate().source.startswith("Retail Prices API, westeurope, 20")
+    assert rate(bills=False) is None
+    assert rate(job_tier="Spot") is None
+    assert rate("2 EUR", bills=False).per_hour == 2.0
 
 
 def test_a_broken_settings_file_costs_the_price_and_not_the_job(azure_settings):
     settings.change(region="westeurope")
     settings.FILE.path.write_text("{")
-    assert prices.node_price(None, "NC4as_T4_v3", bills=True) is None
+    assert prices.cached("NC4as_T4_v3") is None
