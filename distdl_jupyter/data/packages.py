@@ -101,12 +101,12 @@ class Environment:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (python := ready(self._asked, str(self._cache.base))):
                 self._show(0, 1, 0)
-                python = self._made()
+                python = self._build()
             self._require_modules(python)
         self._show(1, 1, 1)
         return python
 
-    def _made(self) -> str:
+    def _build(self) -> str:
         if self._folder.exists():  # an incomplete environment
             permissions.private_folder(self._folder)
             shutil.rmtree(self._folder)

@@ -23,9 +23,7 @@ from pathlib import Path
 from tests.processes import executable
 
 _VERSION = ".".join(map(str, sys.version_info[:3]))
-_SUBDIR = {"Linux": "linux", "Darwin": "osx"}[platform.system()] + {"x86_64": "-64"}.get(
-    platform.machine(), f"-{platform.machine()}"
-)
+_SUBDIR = f"{platform.system()}-{platform.machine()}".lower().replace("darwin", "osx").replace("x86_64", "64")
 
 
 class Channel:
@@ -41,29 +39,22 @@ class Channel:
         """Add a package with these files: bytes, or the target of a link. ``python`` packages hold modules."""
         index = {"name": name, "version": version, "build": "0", "build_number": 0, "depends": depends, "arch": None,
                  "subdir": "noarch", "noarch": "python" if python else "generic"}  # fmt: skip
-        paths = [
-            {"_path": path, "path_type": "softlink", "size_in_bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
-            if isinstance(content, Path)
-            else {"_path": path, "path_type": "hardlink", "size_in_bytes": len(content),
-                  "sha256": hashlib.sha256(content).hexdigest()}
-            for path, content in files.items()
-        ]  # fmt: skip
+        paths = [{"_path": path, **_described(content)} for path, content in files.items()]
         described = {
             "info/index.json": index, "info/paths.json": {"paths": paths, "paths_version": 1}, "info/about.json": {},
             "info/link.json": {"noarch": {"type": index["noarch"]}, "package_metadata_version": 1},
         }  # fmt: skip
+        described = {path: json.dumps(document).encode() for path, document in described.items()}
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:bz2") as tar:
-            packed_too = {path: json.dumps(one).encode() for path, one in described.items()}
-            packed_too["info/files"] = "\n".join(files).encode()
-            for path, content in {**files, **packed_too}.items():
+            for path, content in {**files, **described, "info/files": "\n".join(files).encode()}.items():
                 member = tarfile.TarInfo(path)
+                member.mode = 0o644
                 if isinstance(content, Path):
                     member.type, member.linkname = tarfile.SYMTYPE, str(content)
-                    tar.addfile(member)
                 else:
-                    member.size, member.mode = len(content), 0o644
-                    tar.addfile(member, io.BytesIO(content))
+                    member.size = len(content)
+                tar.addfile(member, io.BytesIO(content if member.size else b""))
         data = packed.getvalue()
         file = f"{name}-{version}-0.tar.bz2"
         (self._folder / "noarch" / file).write_bytes(data)
@@ -87,6 +78,13 @@ class Channel:
             (self._folder / subdir).mkdir(parents=True, exist_ok=True)
             document = {"info": {"subdir": subdir}, "packages": packages, "packages.conda": {}, "repodata_version": 1}
             (self._folder / subdir / "repodata.json").write_text(json.dumps(document))
+
+
+def _described(content: bytes | Path) -> dict[str, object]:
+    if isinstance(content, Path):
+        return {"path_type": "softlink", "size_in_bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
+    sha256 = hashlib.sha256(content).hexdigest()
+    return {"path_type": "hardlink", "size_in_bytes": len(content), "sha256": sha256}
 
 
 def program(folder: Path) -> str:

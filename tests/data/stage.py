@@ -102,20 +102,10 @@ class Stage:
         self.ca = Path(ca).read_text()
         self.runs = []
 
-    def order(self, *sources, job="job-1", node=0, **more):
-        return {"job": job, "node": node, "base": str(self.base), "limit_bytes": None, "workers": 4,
-                "ca": self.ca, "sources": list(sources), **more}  # fmt: skip
-
-    def run(self, *sources, sas=None, before=(), environment=None, **more):
-        run = Run(self.order(*sources, **more), sas, before=before, **(environment or {}))
-        self.runs.append(run)
-        return run
-
-    def tell(self, order):
-        """Run with any order."""
-        run = Run(order)
-        self.runs.append(run)
-        return run
+    def run(self, *sources, sas=None, before=(), environment=None, job="job-1", **more):
+        order = {"job": job, "base": str(self.base), "workers": 4, "ca": self.ca, "sources": sources, **more}
+        self.runs.append(Run(order, sas, before=before, **(environment or {})))
+        return self.runs[-1]
 
     def files(self, folder):
         """Return what lies below a folder, with content."""

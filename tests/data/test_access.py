@@ -91,9 +91,7 @@ def test_an_account_that_no_name_service_knows(blob):
     one = source("train", "blob://nobody/data")
     account = blob_service("nobody")
     account._config.retry_policy.total_retries = 0
-    with pytest.raises(
-        DataUnavailable, match=r"The name of the storage account cannot be resolved\. Check the account name"
-    ):
+    with pytest.raises(DataUnavailable, match="The name of the storage account cannot be resolved"):
         sources.list_blobs(account, one)
 
 

@@ -12,12 +12,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("DISTDL_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.full
 class TestLocal(DataContract):
-    name = "local"
-
-
-class TestLocalNodes(DataContract):
     name = "local"
     node_count = 2
     process_count_per_node = 1

@@ -1,4 +1,4 @@
-"""What a source holds, and which node takes what."""
+"""What a source holds, which node takes what, and how much the cache of a node may hold."""
 
 import base64
 import hashlib
@@ -8,8 +8,11 @@ import pytest
 from distdl_jupyter.azure.identity import blob_service
 from distdl_jupyter.core.data import source
 from distdl_jupyter.core.errors import DataUnavailable
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import new_id
 from distdl_jupyter.data import sources
 from distdl_jupyter.data.stager import Item
+from distdl_jupyter.data.staging import JobStaging
 
 
 def listed(place):
@@ -23,11 +26,10 @@ def test_the_blobs_of_a_prefix_with_size_etag_and_sum(blob):
     container.put("cifar/deep/b ü.bin", b"x" * 10)
     container.put("cifar10/c.bin", b"no")
     container.put("cifar/folder", b"", metadata={"hdi_isfolder": "true"})
-    found = listed(container.place("cifar"))
-    assert [item.name for item in found.items] == ["cifar/a.bin", "cifar/deep/b ü.bin"]
+    items, is_single = listed(container.place("cifar"))
+    assert ([item.name for item in items], is_single) == (["cifar/a.bin", "cifar/deep/b ü.bin"], False)
     sum_ = base64.b64encode(hashlib.md5(b"hello", usedforsecurity=False).digest()).decode()
-    assert found.items[0] == Item("cifar/a.bin", 5, etag, sum_)
-    assert not found.single
+    assert items[0] == Item("cifar/a.bin", 5, etag, sum_)
 
 
 def test_a_prefix_that_is_one_blob_and_a_whole_container(blob):
@@ -74,3 +76,17 @@ def test_a_blob_in_the_archive_is_named_before_anything_is_fetched(blob):
     container.client.get_blob_client("cifar/b.bin").set_standard_blob_tier("Archive")
     with pytest.raises(DataUnavailable, match=r"'cifar/b\.bin' in .* is in the archive tier"):
         listed(container.place("cifar"))
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"), [("", None), ("5000", 5000), ("50 GB", 50_000_000_000), ("1.5T", 1_500_000_000_000), ("0", 0)]
+)
+def test_the_limit_of_the_cache_is_a_number_of_bytes_with_or_without_a_unit(monkeypatch, given, limit):
+    monkeypatch.setenv("DISTDL_DATA_CACHE_BYTES", given)
+    assert JobStaging(JobSpec(id=new_id(), name="n"), print, print).order(0)["limit_bytes"] == limit
+
+
+def test_a_limit_of_the_cache_that_cannot_be_read_is_refused(monkeypatch):
+    monkeypatch.setenv("DISTDL_DATA_CACHE_BYTES", "much")
+    with pytest.raises(DataUnavailable, match=r"is 'much', but must be a number of bytes\. Set it to 50000000000"):
+        JobStaging(JobSpec(id=new_id(), name="n"), print, print).prepare()

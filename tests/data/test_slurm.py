@@ -11,7 +11,7 @@ from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core.state import State
 from tests.clusters.ssh.lab import _is_supervisor
 from tests.conftest import wait_for
-from tests.data.places import DISK, containing, reachable, seen
+from tests.data.places import DISK, containing, no_signature_in, reachable, seen
 from tests.data.wheels import assert_nodes_install
 from tests.slurm import needs_slurm, slurm_of  # noqa: F401
 
@@ -34,18 +34,6 @@ def lab(slurm_of, tmp_path, monkeypatch, blob):  # noqa: F811
 def run(function, **options):
     given = {"node_count": 2, "distributed_backend": "horovod-gloo", **options}
     return submit(function, compute_target="lab", **given)
-
-
-def no_signature_in(folder, *, but=""):
-    """``but`` is how a file's name ends that may hold one for the moment, for its owner alone."""
-    for path in Path(folder).rglob("*"):
-        if path.is_file() and "code" not in path.parts and "lib" not in path.parts:
-            content = path.read_bytes()
-            if but and path.name.endswith(but):
-                assert path.stat().st_mode & 0o777 == 0o600
-                continue
-            assert b"sig=" not in content, path
-            assert b"skoid=" not in content, path
 
 
 @pytest.mark.parametrize("backend", ["horovod-gloo", "horovod-mpi"])

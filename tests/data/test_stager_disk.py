@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -116,26 +117,18 @@ def test_a_quota_that_is_used_up_lets_go_of_what_no_job_uses(tmp_path, monkeypat
     made.close()
 
 
-def test_without_a_limit_the_cache_holds_a_tenth_of_its_disk(tmp_path, disk):
-    disk(30 * MB)
-    cache = Cache(str(tmp_path / "base"))
-    cache.prepare()
-    files = [unused(cache, str(number), MB, used=number) for number in range(4)]
-    assert cache.make_room(0, None) == 0
-    assert all(path.exists() for path in files)  # nothing comes, so nothing goes
-    cache.make_room(MB, None)
-    assert [path.exists() for path in files] == [False, False, True, True]
-
-
-def test_without_a_limit_the_cache_of_a_large_disk_has_one_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr("distdl_jupyter.node.data_cache._MOST", 20_000)
+@pytest.mark.parametrize(("size", "most"), [(200_000, 10**11), (10**12, 20_000)], ids=["small disk", "large disk"])
+def test_without_a_limit_the_cache_holds_a_tenth_of_its_disk_up_to_a_maximum(tmp_path, monkeypatch, size, most):
+    monkeypatch.setattr("distdl_jupyter.node.data_cache._MOST", most)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=size, f_bavail=size, f_frsize=1))
     cache = Cache(str(tmp_path))
     cache.prepare()
     files = [unused(cache, str(number), 8000, used=number) for number in range(3)]
-    cache.make_room(1, None)
-    assert [path.exists() for path in files] == [False, True, True]
-    cache.make_room(1, 10**9)
-    assert [path.exists() for path in files] == [False, True, True]
+    assert cache.make_room(0, None) == 0
+    assert all(path.exists() for path in files)  # nothing comes, so nothing goes
+    for limit in (None, 10**9):
+        cache.make_room(1, limit)
+        assert [path.exists() for path in files] == [False, True, True]
 
 
 def test_what_a_job_uses_stays_even_over_the_limit(stage, container):
@@ -208,12 +201,6 @@ def test_a_part_that_nobody_fetches_any_more_is_removed(tmp_path):
     parts["locked"].close()
 
 
-def test_a_folder_of_somebody_else_is_not_used(stage, container):
-    stage.base.mkdir()
-    (stage.base / "blobs").symlink_to(stage.base.parent)
-    assert "blobs is a link or a file, not a folder" in stage.run(source(container)).failed()["text"]
-
-
 @pytest.mark.fault("disk", "only files that the package created are removed from a folder that the user named")
 def test_room_is_made_by_files_of_the_cache_only(tmp_path):
     """The folder is the user's own choice and may hold a ``blobs`` of theirs."""
@@ -248,13 +235,13 @@ def test_a_file_that_others_could_have_put_there_is_fetched_anew(tmp_path):
     assert not path.exists()
 
 
-def test_a_base_that_others_may_write_is_refused(tmp_path):
+def test_a_base_that_cannot_be_used_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Failure, match=rf"Cannot store data in {tmp_path}/file \(File exists\)\."):
+        Cache(str(tmp_path / "file")).prepare()
+    (tmp_path / "blobs").symlink_to(tmp_path)
+    with pytest.raises(Failure, match="blobs is a link or a file, not a folder"):
+        Cache(str(tmp_path)).prepare()
     tmp_path.chmod(0o777)
     with pytest.raises(Failure, match="is writable by others"):
         Cache(str(tmp_path)).prepare()
-
-
-def test_a_base_that_cannot_be_made_is_named(stage, container, tmp_path):
-    stage.base = tmp_path / "file"
-    stage.base.write_text("")
-    assert stage.run(source(container)).failed()["text"] == f"Cannot store data in {stage.base} (File exists)."

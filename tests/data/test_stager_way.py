@@ -3,6 +3,7 @@
 import contextlib
 import select
 import socket
+import socketserver
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,43 +13,35 @@ from distdl_jupyter.node.data_cache import Failure, masked
 from tests.data.stage import reading, source
 
 
-class Tunnels:
-    """A proxy as companies have it: CONNECT, with a password; with ``instead`` it leads to that port here."""
+class Tunnels(socketserver.ThreadingTCPServer):
+    """A proxy that answers CONNECT; with ``instead`` all its tunnels lead to that port of this machine."""
+
+    daemon_threads = True
 
     def __init__(self, instead=None):
-        self.asked = []
-        self._instead = instead
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(("127.0.0.1", 0), None)
+        self.asked, self.instead, self.port = [], instead, self.server_address[1]
+        threading.Thread(target=self.serve_forever, daemon=True).start()
 
-    def _accept(self):
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client):
+    def finish_request(self, client, _address):
         head = b""
         while not head.endswith(b"\r\n\r\n"):
             head += client.recv(1)
         self.asked.append(head.decode())
         host, _, port = head.split()[1].decode().rpartition(":")
-        aim = ("127.0.0.1", self._instead) if self._instead else (host, int(port))
-        with contextlib.suppress(OSError), client, socket.create_connection(aim) as server:
+        address = ("127.0.0.1", self.instead) if self.instead else (host, int(port))
+        with contextlib.suppress(OSError), socket.create_connection(address) as server:
             client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             other = {client: server, server: client}
             while True:
-                for one in select.select([client, server], [], [])[0]:
-                    piece = one.recv(2**16)
-                    if not piece:
+                for side in select.select([client, server], [], [])[0]:
+                    if not (piece := side.recv(2**16)):
                         return
-                    other[one].sendall(piece)
+                    other[side].sendall(piece)
 
     def close(self):
-        self._listener.close()
+        self.shutdown()
+        self.server_close()
 
 
 def test_the_machines_proxy_is_used_and_sees_no_signature(stage, container):
