@@ -3,16 +3,15 @@
 import shutil
 from pathlib import Path
 
-import psutil
 import pytest
 
 from distdl_jupyter import attach, submit
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core.state import State
-from tests.clusters.ssh.lab import _is_supervisor
 from tests.conftest import wait_for
 from tests.data.places import DISK, containing, no_signature_in, reachable, seen
 from tests.data.wheels import assert_nodes_install
+from tests.faults.jobs import kill_supervisor
 from tests.slurm import needs_slurm, slurm_of  # noqa: F401
 
 pytestmark = [pytest.mark.full, needs_slurm, pytest.mark.timeout(280)]
@@ -61,11 +60,7 @@ def test_another_supervisor_answers_nodes_that_still_fetch_and_sends_the_outputs
     job = run(seen, data={"train": container.place("cifar")}, outputs=container.place("runs"))
     wait_for(lambda: slow.met, 120, "the first bytes")
     no_signature_in(job.folder.path, but=".in")
-    folder = str(job.folder.path)
-    supervisors = [one for one in psutil.process_iter() if _is_supervisor(one, folder)]
-    assert supervisors
-    for one in supervisors:
-        one.kill()
+    kill_supervisor(job, watchdog=True)
     again = lab.proxy.add("part-", status=403, code="AuthenticationFailed", times=1)
     found = attach(job.id).wait(200)
     assert found.state is State.COMPLETED, found.view().reason

@@ -23,7 +23,7 @@ def wheel(folder, name, version="1.0", requires=()):
 
 def only(folder):
     """Return environment variables for pip and uv."""
-    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(folder)}
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "UV_OFFLINE": "1", "UV_FIND_LINKS": str(folder)}
 
 
 def assert_nodes_install(folder, backend):
