@@ -40,7 +40,7 @@ def shell() -> tuple[str, ...]:
 
 
 def has_network() -> bool:
-    """Say whether an interface beside the loopback is up: daemons of Open MPI 5 do not meet over loopback alone."""
+    """Return whether an interface beside the loopback is up: daemons of Open MPI 5 do not meet over loopback alone."""
     states, addresses = psutil.net_if_stats(), psutil.net_if_addrs()
     return any(
         states[name].isup and entry.family is socket.AF_INET and not entry.address.startswith("127.")

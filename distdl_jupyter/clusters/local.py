@@ -260,7 +260,7 @@ def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Cont
 
 
 def _has_begun_this_one(entry: slots.Entry) -> bool:
-    """Say whether this job was submitted by a rank of another one, which may wait for it: they share what it holds."""
+    """Return whether a rank of another job, which may wait for it, submitted this job: they share what it holds."""
     first = os.path.basename(os.environ.get("DISTDL_JOB_DIR", ""))  # noqa: PTH119  a name, no file is looked at
     return entry.holds and entry.own and entry.job == first
 

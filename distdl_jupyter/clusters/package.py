@@ -170,7 +170,7 @@ os.execve(sys.executable, [sys.executable, "-P", "-m", "distdl_jupyter.node"] + 
 def first_input(python: str, base: str, arguments: Sequence[str]) -> bytes:
     """Return all that the ssh process reads before the agent's first frame, but the package itself.
 
-    A host that lacks this version of the package says ``wanted`` and then reads its content.
+    A host that lacks this version of the package sends ``request_marker()`` and then reads the content.
 
     ``python`` and ``base`` are paths on the host (``~/`` is the home there), ``arguments`` those of the agent.
     """

@@ -133,7 +133,7 @@ def _by_contents(modules: list[str]) -> dict[str, str]:
 
 
 def _is_there(module: str) -> bool:
-    """Say whether a module could be imported, without importing it or its parent."""
+    """Return whether a module could be imported, without importing it or its parent."""
     spec = importlib.util.find_spec(module.partition(".")[0])
     return spec is not None and spec.origin is not None  # a bare folder of that name has no origin
 

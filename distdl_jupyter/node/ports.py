@@ -74,7 +74,7 @@ def _lock(fd: int) -> bool:
 
 
 def _is_free(address: str, port: int) -> bool:
-    """Say whether it can be bound there and nothing has it on the loopback of IPv6."""
+    """Return whether it can be bound there and nothing has it on the loopback of IPv6."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     # A host without IPv6 has nothing there.
     return _refusal(family, address, port) is None and _refusal(socket.AF_INET6, "::1", port) != errno.EADDRINUSE

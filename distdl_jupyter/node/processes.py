@@ -176,7 +176,7 @@ def variables(pid: int) -> dict[bytes, bytes]:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Say whether the process has a handler for the signal (SigCgt of proc_pid_status(5))."""
+    """Return whether the process has a handler for the signal (SigCgt of proc_pid_status(5))."""
     for line in read(pid, "status").splitlines():
         if line.startswith(b"SigCgt:"):
             return bool(int(line.partition(b":")[2], 16) >> (number - 1) & 1)
@@ -235,7 +235,7 @@ def other_host(text: str) -> str:
 
 
 def has_ended(text: str) -> bool:
-    """Say whether the process that wrote a mark is proven to have ended: on this host, in this boot."""
+    """Return whether the process that wrote a mark is proven to have ended: on this host, in this boot."""
     pid, started = _marked_here(text)
     return bool(started) and (_started(pid) != started or stat(pid)[:1] == [b"Z"])
 

@@ -99,7 +99,7 @@ def _all(prefix: str) -> Iterator[Path]:
 
 
 def _is_held(folder: Path) -> bool | None:
-    """Say whether a process has opened the lifeline; None for one that is not there yet or not ours: no proof."""
+    """Return whether a process has opened the lifeline; None for one that is not there yet or not ours: no proof."""
     try:
         os.close(os.open(folder / LIFELINE, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))
     except OSError as error:

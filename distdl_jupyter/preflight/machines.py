@@ -91,7 +91,7 @@ def _single(size: VmSize, needed: int, catalogue: Sequence[VmSize]) -> VmSize | 
 
 
 def _suits(other: VmSize, size: VmSize) -> bool:
-    """Say whether code that runs on ``size`` runs and fits on ``other``, whose GPUs must be joined by NVLink."""
+    """Return whether code that runs on ``size`` runs and fits on ``other``, whose GPUs must be joined by NVLink."""
     return (
         not other.retired
         and other.nvlink is True

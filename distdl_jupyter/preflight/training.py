@@ -83,7 +83,7 @@ def _alone(code: Code, spec: JobSpec, mine: Any) -> Iterator[Finding]:
 
 
 def _says_where(call: Call) -> bool:
-    """Say whether a process group is made without the variables of the environment."""
+    """Return whether a process group is made without the variables of the environment."""
     return bool({"init_method", "store", "rank"} & {keyword.arg for keyword in call.node.keywords})
 
 

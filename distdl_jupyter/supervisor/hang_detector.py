@@ -219,7 +219,7 @@ class StallTimer:
         return _UNKNOWN if self._longest is None else max(_SHORT, _TIMES * self._longest)
 
     def stalled(self, now: float) -> bool:
-        """Say whether the silence is longer than it should be."""
+        """Return whether the silence is longer than it should be."""
         limit = self.limit
         return limit is not None and self.silence(now) > limit
 

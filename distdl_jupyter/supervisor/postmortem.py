@@ -58,7 +58,7 @@ _WORKER = re.compile(r".*/distdl_jupyter/worker(?=/)")
 
 
 def is_in_log(rank: RankView) -> bool:
-    """Say whether the log may tell more of a rank's end than is known."""
+    """Return whether the log may tell more of a rank's end than is known."""
     if _has_crashed(rank):
         return True
     error = rank.error or {}

@@ -168,7 +168,7 @@ class EventRecorder:
         control.notify(self.folder, self.view.name, self.view.state, alert)
 
     def _is_in_events(self, type_: str, fields: dict[str, Any]) -> bool:
-        """Say whether a supervisor that died before it wrote the log has written what a rank's kept output brought."""
+        """Return whether a supervisor that died before it wrote the log has written what a rank's output brought."""
         if "at" not in self._origin or type_ in LOG_TYPES or not isinstance(fields.get("rank"), int):
             return False
         return self._origin["at"] <= self._in_events.get(key_of({"type": type_, **fields}), 0)

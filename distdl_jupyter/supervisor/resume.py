@@ -102,7 +102,7 @@ def _advance(positions: dict[Key, int], event: Event) -> None:
 
 
 def is_between_attempts(history: Sequence[Event]) -> bool:
-    """Say whether all ranks were to begin anew and none has been started."""
+    """Return whether all ranks were to begin anew and none has been started."""
     last = next((event for event in reversed(history) if event["type"] in ("handle", "restart")), None)
     return last is not None and last["type"] == "restart"
 
@@ -116,19 +116,19 @@ def last_handle(history: Sequence[Event]) -> Handle | None:
 
 
 def is_takeover(history: Sequence[Event]) -> bool:
-    """Say whether this supervisor was started for a job that had lost its writer."""
+    """Return whether this supervisor was started for a job that had lost its writer."""
     return bool(history) and history[-1]["type"] == "resume"
 
 
 def is_waiting(history: Sequence[Event]) -> bool:
-    """Say whether the job still waited for its turn: nothing of it was started, and it may begin anew."""
+    """Return whether the job still waited for its turn: nothing of it was started, and it may begin anew."""
     kinds = {event["type"] for event in history}
     queued = all(event.get("state") == State.QUEUED for event in history if event["type"] == "state")
     return "queue" in kinds and queued and not kinds & {"handle", "rank", "restart"}
 
 
 def is_hopeless(history: Sequence[Event], lines: int) -> bool:
-    """Say whether several supervisors died in a row without any event or line of the job between them.
+    """Return whether several supervisors died in a row without any event or line of the job between them.
 
     ``lines`` are those of the log now.
     """

@@ -361,7 +361,7 @@ def lost_nodes(view: JobView) -> frozenset[int]:
 
 
 def _killed_at(rank: RankView, moment: float) -> bool:
-    """Say whether the rank was killed then and not by the supervisor, which waits a second before it ends others."""
+    """Return whether the rank was killed then and not by the supervisor, which waits a second before it ends others."""
     return rank.signal == "KILL" and rank.ended is not None and rank.ended - moment < _AT_ONCE
 
 

@@ -169,7 +169,7 @@ class _Classic:
         if self._spark is not None:
             self._spark.cancelJobGroup(self._group)
             if self._is_own:
-                java = self._spark._gateway.proc  # noqa: SLF001 - nothing else says when it has ended
+                java = self._spark._gateway.proc  # noqa: SLF001 - nothing else shows when it has ended
                 self._spark.stop()
                 java.stdin.close()
                 java.wait()
