@@ -193,7 +193,7 @@ def messages(job: Any) -> dict[str, Any]:
     from distdl_jupyter.views.stacks import stacks as shown
     from distdl_jupyter.views.wire import to_json
 
-    live = LiveJob(job.id, kept=TAIL)
+    live = LiveJob(job.id, capacity=TAIL)
     while not live.settled:
         live.poll()
     state = json.loads(live.state().line)

@@ -179,7 +179,7 @@ def _fields(function: Callable[..., Any], hints: dict[str, Any]) -> list[Any]:
 
 
 def _struct(function: Callable[..., Any], fields: list[Any]) -> type[Request]:
-    name = "".join(word.title() for word in function.__name__.split("_")) + "Request"
+    name = "".join(part.title() for part in function.__name__.split("_")) + "Request"
     return cast("type[Request]", msgspec.defstruct(name, fields, bases=(Request,), frozen=True, kw_only=True))
 
 

@@ -140,15 +140,15 @@ def vm_sizes(
 ) -> VmSizeList:
     """List the VM sizes of the catalogue."""
     gpus_of = {size.name: size.gpu_count for size in catalogue()}
-    chosen = (
+    rows = (
         row
         for row in choices.vm_sizes()
         if (retired or not row.retired)
         and (not series or row.series.lower() == series.lower())
         and (min_gpus is None or gpus_of[row.name] >= min_gpus)
-        and all(word in row.words for word in q.lower().split())
+        and all(term in row.words for term in q.lower().split())
     )
-    return VmSizeList(tuple(chosen), str(catalogue_date()))
+    return VmSizeList(tuple(rows), str(catalogue_date()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,10 +42,10 @@ class Cluster(ClusterStatus):
     in_use: InUse | None = None
 
 
-async def shown(context: Context, wanted: Sequence[ClusterConfig] | None = None) -> tuple[Cluster, ...]:
+async def shown(context: Context, selected: Sequence[ClusterConfig] | None = None) -> tuple[Cluster, ...]:
     """Return the present state of clusters (default: all); of a slow cluster, its last known state."""
     jobs = await context.run(context.listing.known)
-    configs = await context.run(cluster_configs.every) if wanted is None else wanted
+    configs = await context.run(cluster_configs.every) if selected is None else selected
     statuses = await asyncio.gather(*(context.clusters.now(config) for config in configs))
     has_local = any(entry.kind == "local" for entry in statuses)
     use = await context.run(job_queue.in_use) if has_local else None

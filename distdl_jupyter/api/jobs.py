@@ -79,9 +79,9 @@ def _is_in_state(row: JobRow, state: str) -> bool:
     return not state or row.state == state
 
 
-def _has_words(row: JobRow, words: str) -> bool:
+def _has_words(row: JobRow, query: str) -> bool:
     text = " ".join((row.name, row.id, row.compute_target, row.backend, row.notebook)).lower()
-    return all(word in text for word in words.lower().split())
+    return all(term in text for term in query.lower().split())
 
 
 class SourceText(Request, frozen=True, kw_only=True):
@@ -353,8 +353,8 @@ def curve(
     log: bool = False,
 ) -> Curve:
     """Return a metric as a plotly figure and as text; an unknown one gives an empty plot."""
-    chosen = metric or default_metric(reading.book.names)
-    return curve_view.curve(reading.book, chosen, mode=mode, log=log, earlier=reading.earlier)
+    metric_name = metric or default_metric(reading.book.names)
+    return curve_view.curve(reading.book, metric_name, mode=mode, log=log, earlier=reading.earlier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,9 +415,9 @@ def compare_jobs(
         compare.ComparedJob(reader.spec, reader.view, reader.book, environment.read(reader.folder))
         for reader in readers
     ]
-    chosen = compare.chosen_metric(subjects, metric)
+    metric_name = compare.chosen_metric(subjects, metric)
     return Comparison(
-        curve=compare.compared_curve(subjects, chosen),
+        curve=compare.compared_curve(subjects, metric_name),
         jobs=tuple(_row(reader) for reader in readers),
         metrics=compare.metric_names(subjects),
         rows=compare.differing_rows(subjects),

@@ -62,7 +62,7 @@ def _part(name: str) -> Json:
 
 def _verb(call: Call) -> Json:
     operation: Json = {
-        "operationId": f"{call.verb}{''.join(word.title() for word in re.findall('[a-z]+', call.path))}",
+        "operationId": f"{call.verb}{''.join(part.title() for part in re.findall('[a-z]+', call.path))}",
         "summary": call.description.split("\n", 1)[0],
         "responses": {str(call.status): _answer(call)} | _errors(call),
     }
@@ -161,10 +161,10 @@ def _tidy(schema: Any) -> Any:
         return [_tidy(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {name: value for name, value in schema.items() if not (name == "title" and isinstance(value, str))}
+    fields = {name: value for name, value in schema.items() if not (name == "title" and isinstance(value, str))}
     if schema.get("type") == "object" and "properties" not in schema:
-        kept.setdefault("additionalProperties", True)  # without it, generated types allow no field at all
-    return {name: " ".join(value.split()) if name == "description" else _tidy(value) for name, value in kept.items()}
+        fields.setdefault("additionalProperties", True)  # without it, generated types allow no field at all
+    return {name: " ".join(value.split()) if name == "description" else _tidy(value) for name, value in fields.items()}
 
 
 def text() -> str:

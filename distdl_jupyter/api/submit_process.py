@@ -33,12 +33,12 @@ def submit_source(
     from distdl_jupyter.jobs import client
 
     draft = _captured(code, {}, notebook)
-    given = {**(options or {}), **({"name": name} if name else {})}
+    job_options = {**(options or {}), **({"name": name} if name else {})}
     if not check:
-        return client.launch(draft, **given)
+        return client.launch(draft, **job_options)
     from distdl_jupyter.studies import correctness
 
-    return correctness.start(draft, **given)
+    return correctness.start(draft, **job_options)
 
 
 def sweep_source(
@@ -62,8 +62,10 @@ def sweep_source(
             hint="Write NAME=VALUES, such as width=64,128.",
         )
     draft = _captured(code, space.sample(varied), notebook)
-    given = {**(options or {}), **({"name": name} if name else {})}
-    return sweeps.of_draft(draft, varied, **{key: one for key, one in plan.items() if one not in (None, "")}, **given)
+    job_options = {**(options or {}), **({"name": name} if name else {})}
+    return sweeps.of_draft(
+        draft, varied, **{key: argument for key, argument in plan.items() if argument not in (None, "")}, **job_options
+    )
 
 
 def _captured(code: str, names: Mapping[str, Any], notebook: str) -> CapturedCode:

@@ -79,8 +79,8 @@ def _python(spec: Any) -> str | None:
     if str(spec.language).lower() != "python" or not Path(first).name.startswith("python"):
         return None
     # Jupyter starts these words with the server's own Python too.
-    own = {"python", f"python{sys.version_info[0]}", f"python{sys.version_info[0]}.{sys.version_info[1]}"}
-    return sys.executable if first in own else shutil.which(first)
+    server_names = {"python", f"python{sys.version_info[0]}", f"python{sys.version_info[0]}.{sys.version_info[1]}"}
+    return sys.executable if first in server_names else shutil.which(first)
 
 
 def start(context: Context, source: NewJob | NewSweep) -> str:
@@ -105,15 +105,15 @@ def beside(root: Path, path: str) -> Path | None:
         return None
     root = root.resolve()
     try:
-        found = (root / path.lstrip("/")).resolve()
-        good = found.is_relative_to(root) and found.suffix in (".ipynb", ".py") and found.parent.is_dir()
+        file = (root / path.lstrip("/")).resolve()
+        good = file.is_relative_to(root) and file.suffix in (".ipynb", ".py") and file.parent.is_dir()
     except (OSError, ValueError, RuntimeError):
         good = False
     if not good:
         raise InvalidSpec(
             "The notebook or script does not exist in the server's folder.", code="notebook-unknown", field="notebook"
         )
-    return found
+    return file
 
 
 def check_code(code: str, most: int) -> None:
@@ -141,8 +141,8 @@ def ask(
             [python.python, "-P", "-m", module], cwd=folder, env={**os.environ, **python.environment},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         ) as process:  # fmt: skip
-            said, mistakes = _conversed(process, json.dumps(request), seconds, gone or Event())
-        found = json.loads(said.strip().rpartition("\n")[2])
+            output, mistakes = _conversed(process, json.dumps(request), seconds, gone or Event())
+        answer = json.loads(output.strip().rpartition("\n")[2])
     except subprocess.TimeoutExpired:
         raise LaunchFailed(
             f"The Python of {python.name} did not respond within {seconds:g} s.", code="kernel-python-silent"
@@ -151,34 +151,34 @@ def ask(
         raise limits.launch_failed(f"The Python of {python.name} cannot be started", error) from None
     except ValueError:
         raise _silent(python, mistakes) from None
-    assert isinstance(found, dict)
-    if "error" in found:
-        raise submit_process.error_from(found["error"])
-    return found
+    assert isinstance(answer, dict)
+    if "error" in answer:
+        raise submit_process.error_from(answer["error"])
+    return answer
 
 
 def _conversed(process: subprocess.Popen[str], text: str, seconds: float, gone: Event) -> tuple[str, str]:
     """Return what the process says to the text; one that is still silent is killed. Raises TimeoutExpired."""
-    given: str | None = text
+    to_send: str | None = text
     until = time.monotonic() + seconds
     try:
         while True:
             try:
-                return process.communicate(given, timeout=_TICK)
+                return process.communicate(to_send, timeout=_TICK)
             except subprocess.TimeoutExpired:
-                given = None  # it has taken that already
+                to_send = None  # it has taken that already
                 if gone.is_set() or time.monotonic() > until:
                     raise
     finally:
         process.kill()
 
 
-def _silent(python: Interpreter, said: str) -> PluginUnavailable | LaunchFailed:
-    if "No module named" in said and "distdl_jupyter" in said:
+def _silent(python: Interpreter, stderr: str) -> PluginUnavailable | LaunchFailed:
+    if "No module named" in stderr and "distdl_jupyter" in stderr:
         return PluginUnavailable(
             f"The Python of {python.name} does not have this version of distdl_jupyter.",
             code="kernel-without-package",
             hint=f"Run: {python.python} -m pip install --upgrade {requirement()}",
         )
-    output = "\n".join(said.strip().splitlines()[-_LAST_LINES:])
+    output = "\n".join(stderr.strip().splitlines()[-_LAST_LINES:])
     return LaunchFailed(f"The Python of {python.name} failed.", code="kernel-python-failed", output=output)

@@ -96,7 +96,7 @@ class CapturedCode:
     @property
     def size(self) -> int:
         """Bytes of all that travels."""
-        return sum(one.size for one in self.captured)
+        return sum(item.size for item in self.captured)
 
     def heading(self) -> str:
         """Return count and size: ``5 names, 927 kB``; ``nothing captured``."""
@@ -108,8 +108,8 @@ class CapturedCode:
         """Return one line: ``5 names, 927 kB: digits 920 kB, shards.py 3.2 kB, ...``, the largest first."""
         if not self.captured:
             return self.heading()
-        by_size = sorted(self.captured, key=lambda one: -one.size)
-        listed = [f"{one.name} {humanize.size(one.size)}" for one in by_size[:_MOST_LISTED]]
+        by_size = sorted(self.captured, key=lambda item: -item.size)
+        listed = [f"{item.name} {humanize.size(item.size)}" for item in by_size[:_MOST_LISTED]]
         rest = len(by_size) - len(listed)
         return f"{self.heading()}: {', '.join(listed)}{f', and {rest} more' if rest else ''}"
 
@@ -121,10 +121,10 @@ def keep(draft: CapturedCode) -> CapturedCode:
     return draft
 
 
-def payload_fields(kind: Kind, **given: Any) -> dict[str, Any]:
+def payload_fields(kind: Kind, **fields: Any) -> dict[str, Any]:
     """Return the fields of ``payload.json``; what is not given is empty, the working directory the current one."""
     empty = {"code": "", "filename": "", "names": [], "sources": {}, "path": [], "script": "", "arguments": []}
-    return {"kind": kind, **empty, "working_directory": str(Path.cwd()), **given}
+    return {"kind": kind, **empty, "working_directory": str(Path.cwd()), **fields}
 
 
 class _Waiting:

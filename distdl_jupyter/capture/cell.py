@@ -56,8 +56,8 @@ def capture_cell(
     when it is no Python.
     """
     begin = time.perf_counter()
-    place = CodeLocation(path=notebook, cell_id=cell_id, execution_count=execution_count)
-    filename = _filename(place)
+    location = CodeLocation(path=notebook, cell_id=cell_id, execution_count=execution_count)
+    filename = _filename(location)
     code = plain_python(code, first_line=first_line, filename=filename)
     with deep_recursion():
         used, tree = uses(code), parse(code)
@@ -68,13 +68,13 @@ def capture_cell(
     refuse(notes, values, unit="cell")
     named = [value.__name__ for value in values.values() if isinstance(value, ModuleType)]
     with closed_on_error(file):
-        shipped = modules.local_modules([*notes.modules, *named, *imported(tree)], modules.roots(place))
-    own = CodeText(code, cell_label(execution_count, place.name), execution_count, first_line)
-    sources = {**listing.sources_of(notes, place), filename: own}
+        shipped = modules.local_modules([*notes.modules, *named, *imported(tree)], modules.roots(location))
+    cell_text = CodeText(code, cell_label(execution_count, location.name), execution_count, first_line)
+    sources = {**listing.sources_of(notes, location), filename: cell_text}
     return keep(
         CapturedCode(
             kind="cell",
-            name=_job_name(place),
+            name=_job_name(location),
             source=Source(
                 code=code,
                 filename=filename,
@@ -92,29 +92,29 @@ def capture_cell(
                 filename=filename,
                 names=list(values),
                 sources={name: text.to_json() for name, text in sources.items()},
-                path=modules.search_path(place),
+                path=modules.search_path(location),
             ),
             payload=file,
             seconds=time.perf_counter() - begin,
-            texts=(own, *listing.texts_of(notes, place), *listing.module_texts(shipped)),
+            texts=(cell_text, *listing.texts_of(notes, location), *listing.module_texts(shipped)),
             aliases=listing.aliases_of(values.items()),
             imports=listing.imports_of(notes, named, imported(tree)),
             on_gpu=tuple(notes.on_gpu),
-            undefined=_undefined(own, namespace, notes, place),
+            undefined=_undefined(cell_text, namespace, notes, location),
             deleted={name: line + first_line - 1 for name, line in used.deleted.items()},
             numbers=listing.numbers_of(values.items()),
         )
     )
 
 
-def _filename(place: CodeLocation) -> str:
-    number = "" if place.execution_count is None else f" {place.execution_count}"
-    return f"<cell{number} of {place.name}>" if place.name else f"<cell{number}>"
+def _filename(location: CodeLocation) -> str:
+    number = "" if location.execution_count is None else f" {location.execution_count}"
+    return f"<cell{number} of {location.name}>" if location.name else f"<cell{number}>"
 
 
-def _job_name(place: CodeLocation) -> str:
-    notebook = Path(place.name).stem[:100]
-    number = "" if place.execution_count is None else f" [{place.execution_count}]"
+def _job_name(location: CodeLocation) -> str:
+    notebook = Path(location.name).stem[:100]
+    number = "" if location.execution_count is None else f" [{location.execution_count}]"
     return f"{notebook}{number}" if notebook else f"cell{number}"
 
 
@@ -130,16 +130,16 @@ def _is_ipythons(name: str, value: object) -> bool:
 
 
 def _undefined(
-    own: CodeText, namespace: Mapping[str, Any], notes: PickleReport, place: CodeLocation
+    cell_text: CodeText, namespace: Mapping[str, Any], notes: PickleReport, location: CodeLocation
 ) -> tuple[UndefinedName, ...]:
     functions = {
-        id(function): CompiledSource.from_function(function, place)
+        id(function): CompiledSource.from_function(function, location)
         for function in notes.functions.values()
         if is_of_notebook(function)
     }
     with deep_recursion():
         return find_undefined(
-            CompiledSource.from_text(own.text, first_line=own.first_line),
+            CompiledSource.from_text(cell_text.text, first_line=cell_text.first_line),
             namespace,
             "the cell or the notebook",
             called=lambda name: functions.get(id(namespace.get(name))),

@@ -73,10 +73,10 @@ class CompiledSource:
         return cls(tree, compiled, label, first_line - 1)
 
     @classmethod
-    def from_function(cls, function: FunctionType, place: CodeLocation) -> CompiledSource | None:
+    def from_function(cls, function: FunctionType, location: CodeLocation) -> CompiledSource | None:
         """Return the code of a function, None where its source is not available."""
         compiled = function.__code__
-        text = code_text(compiled.co_filename, place)
+        text = code_text(compiled.co_filename, location)
         try:
             tree = parse(text.text if text is not None else "")
         except (SyntaxError, ValueError, InvalidSpec):
@@ -157,7 +157,7 @@ def find_undefined(
     bound = assigned | {step.argval for code in compiled for step in instructions(code, ("STORE_NAME",))}
     walk = _Walk(main, known, called, assigned, numbers)
     walk.run()
-    undefined = {name: UndefinedName(name, place, where, certain=True) for name, place in walk.undefined.items()}
+    undefined = {name: UndefinedName(name, location, where, certain=True) for name, location in walk.undefined.items()}
     for code in codes:
         for name, line in reads_of(code.compiled, _lines_that_may_fail(code.node)).items():
             if name not in known | bound:
@@ -283,11 +283,11 @@ class _Walk(ast.NodeVisitor):
 
     def _mention(self, body: Mapping[str, int]) -> None:
         """Record what a body reads if it runs here, and what functions that it calls read in turn."""
-        pending, seen = list(body.items()), set[str]()
+        pending, visited = list(body.items()), set[str]()
         while pending and self._module.bound is not None and not self._in_function:
             name, line = pending.pop()
-            if name not in seen:
-                seen.add(name)
+            if name not in visited:
+                visited.add(name)
                 if name not in self._module.bound:
                     self.free.setdefault(name, line)
                 pending.extend(self._bodies.get(name, {}).items())

@@ -53,7 +53,7 @@ def capture_function(
     name = _name(function)
     arguments = _arguments(function, name, args, kwargs)
     _refuse_async(function, name)
-    place, inner = here(), _innermost(function)
+    location, inner = here(), _innermost(function)
     namespace = inner.__globals__ if inner is not None and is_of_notebook(inner) else vars(sys.modules["__main__"])
     values = {
         **_used(function, args, kwargs, namespace),
@@ -68,29 +68,29 @@ def capture_function(
     refuse(notes, {**values, f"{name}()": call}, unit="function")
     _, file = pickled(call.items())
     with closed_on_error(file):
-        shipped = modules.local_modules(notes.modules, modules.roots(place))
-    text = code_text(inner.__code__.co_filename, place) if inner is not None else None
+        shipped = modules.local_modules(notes.modules, modules.roots(location))
+    text = code_text(inner.__code__.co_filename, location) if inner is not None else None
     return keep(
         CapturedCode(
             kind="function",
             name=name.strip("<>")[:120],
-            source=_source(inner, text, place, command or f"submit({name}, ...)"),
+            source=_source(inner, text, location, command or f"submit({name}, ...)"),
             captured=listing.captured_list(values.items(), notes.sizes, shipped),
             modules=tuple(shipped),
             payload_json=payload_fields(
                 "function",
                 filename=inner.__code__.co_filename if inner is not None else "",
                 names=list(call),
-                sources={f: t.to_json() for f, t in listing.sources_of(notes, place).items()},
-                path=modules.search_path(place),
+                sources={f: t.to_json() for f, t in listing.sources_of(notes, location).items()},
+                path=modules.search_path(location),
             ),
             payload=file,
             seconds=time.perf_counter() - begin,
-            texts=(*listing.texts_of(notes, place), *listing.module_texts(shipped)),
+            texts=(*listing.texts_of(notes, location), *listing.module_texts(shipped)),
             aliases=listing.aliases_of(values.items()),
             imports=listing.imports_of(notes),
             on_gpu=tuple(notes.on_gpu),
-            undefined=_undefined(inner, notes, place),
+            undefined=_undefined(inner, notes, location),
             numbers=listing.numbers_of(values.items()),
         )
     )
@@ -140,15 +140,15 @@ def _arguments(
             field="args",
             hint="Pass its arguments as args=(...) and kwargs={...}.",
         ) from None
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for parameter, value in bound.arguments.items():
         if signature.parameters[parameter].kind is inspect.Parameter.VAR_KEYWORD:
-            found.update(value)
+            by_name.update(value)
         elif signature.parameters[parameter].kind is inspect.Parameter.VAR_POSITIONAL:
-            found.update({f"{parameter}[{n}]": item for n, item in enumerate(value)})
+            by_name.update({f"{parameter}[{n}]": item for n, item in enumerate(value)})
         else:
-            found[parameter] = value
-    return found
+            by_name[parameter] = value
+    return by_name
 
 
 def _refuse_async(function: Callable[..., Any], name: str) -> None:
@@ -168,13 +168,15 @@ def _used(
     return {name: namespace[name] for name in ordered if namespace[name] is not function}
 
 
-def _undefined(inner: types.FunctionType | None, notes: PickleReport, place: CodeLocation) -> tuple[UndefinedName, ...]:
-    main = CompiledSource.from_function(inner, place) if inner is not None else None
+def _undefined(
+    inner: types.FunctionType | None, notes: PickleReport, location: CodeLocation
+) -> tuple[UndefinedName, ...]:
+    main = CompiledSource.from_function(inner, location) if inner is not None else None
     if inner is None or main is None:
         return ()
     space = inner.__globals__
     functions = {
-        id(function): CompiledSource.from_function(function, place)
+        id(function): CompiledSource.from_function(function, location)
         for function in notes.functions.values()
         if function is not inner and function.__globals__ is space
     }
@@ -189,17 +191,17 @@ def _undefined(inner: types.FunctionType | None, notes: PickleReport, place: Cod
         )
 
 
-def _source(inner: types.FunctionType | None, text: CodeText | None, place: CodeLocation, command: str) -> Source:
+def _source(inner: types.FunctionType | None, text: CodeText | None, location: CodeLocation, command: str) -> Source:
     if inner is None or text is None:
-        return Source(notebook=place.path, command=command)
+        return Source(notebook=location.path, command=command)
     first = inner.__code__.co_firstlineno
     block = inspect.getblock(text.text.splitlines(keepends=True)[first - 1 :])
     return Source(
         code=textwrap.dedent("".join(block)),
         filename=inner.__code__.co_filename,
-        notebook=place.path,
+        notebook=location.path,
         # The cell that calls submit() is not the one that holds the function.
-        cell_id=place.cell_id if text.cell is not None and text.cell == place.execution_count else "",
+        cell_id=location.cell_id if text.cell is not None and text.cell == location.execution_count else "",
         execution_count=text.cell,
         first_line=first + text.first_line - 1,
         command=command,

@@ -41,14 +41,14 @@ def captured_list(
     values: Iterable[tuple[str, object]], sizes: Mapping[str, int], modules: Iterable[LocalModule]
 ) -> tuple[Captured, ...]:
     """Return what travels by value, then the modules beside the notebook."""
-    found = [
+    variables = [
         Captured(name=name, kind=kind_of(value), detail=detail_of(name, value), size=sizes[name])
         for name, value in values
         if not is_reference(value)
     ]
-    found.sort(key=lambda one: _ORDER.index(one.kind))
+    variables.sort(key=lambda variable: _ORDER.index(variable.kind))
     shipped = [Captured(name=m.label, kind="module", detail=m.detail, size=m.size) for m in modules]
-    return tuple(found + shipped)
+    return tuple(variables + shipped)
 
 
 def numbers_of(values: Iterable[tuple[str, object]]) -> dict[str, float]:
@@ -56,45 +56,45 @@ def numbers_of(values: Iterable[tuple[str, object]]) -> dict[str, float]:
     return {k: v for k, v in values if isinstance(v, int | float) and not isinstance(v, bool)}
 
 
-def sources_of(dump: PickleReport, place: CodeLocation) -> dict[str, CodeText]:
+def sources_of(dump: PickleReport, location: CodeLocation) -> dict[str, CodeText]:
     """Return the notebook's source behind every function that is shipped whole, by the file name that its code carries.
 
     Real files are left out: a traceback finds them by itself.
     """
-    found: dict[str, CodeText] = {}
+    sources: dict[str, CodeText] = {}
     for filename in {function.__code__.co_filename for function in dump.functions.values()}:
-        text = code_text(filename, place)
+        text = code_text(filename, location)
         if text is not None and (text.cell is not None or not Path(filename).exists()):
-            found[filename] = text
-    return found
+            sources[filename] = text
+    return sources
 
 
-def texts_of(dump: PickleReport, place: CodeLocation) -> list[CodeText]:
+def texts_of(dump: PickleReport, location: CodeLocation) -> list[CodeText]:
     """Return the text of every shipped function by itself; functions of installed packages are left out."""
-    found: dict[tuple[str, int], CodeText] = {}
+    texts: dict[tuple[str, int], CodeText] = {}
     is_installed = installed()
     for function in dump.functions.values():
         if is_installed(function.__code__.co_filename):
             continue
-        text = code_text(function.__code__.co_filename, place)
+        text = code_text(function.__code__.co_filename, location)
         first = function.__code__.co_firstlineno
         if text is not None:
             block = "".join(inspect.getblock(text.text.splitlines(keepends=True)[first - 1 :]))
-            found[text.label, first] = CodeText(
+            texts[text.label, first] = CodeText(
                 textwrap.dedent(block), text.label, text.cell, text.first_line + first - 1
             )
-    return list(found.values())
+    return list(texts.values())
 
 
 def aliases_of(values: Iterable[tuple[str, object]]) -> dict[str, str]:
     """Return the full name of each module, function and class that a rank imports, by the name it has in the code."""
-    found: dict[str, str] = {}
+    aliases: dict[str, str] = {}
     for name, value in values:
         if isinstance(value, types.ModuleType):
-            found[name] = value.__name__
+            aliases[name] = value.__name__
         elif is_reference(value):
-            found[name] = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', name)}"
-    return found
+            aliases[name] = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', name)}"
+    return aliases
 
 
 def announce_large(values: Mapping[str, object], unit: str) -> None:
@@ -111,7 +111,7 @@ def _estimated_size(value: Any, depth: int = 3) -> int:
     if isinstance(value, str | bytes | bytearray):
         return len(value)
     if tensors.parameters(value) is not None:
-        return sum(int(one.nbytes) for one in value.parameters())
+        return sum(int(parameter.nbytes) for parameter in value.parameters())
     if tensors.shape(value) is not None:
         usage = value.memory_usage() if hasattr(value, "memory_usage") else getattr(value, "nbytes", 0)
         return int(usage.sum() if hasattr(usage, "sum") else usage)
@@ -190,8 +190,8 @@ def code_of(value: object) -> types.CodeType | None:
     if isinstance(value, types.FunctionType):
         return value.__code__
     if isinstance(value, type):
-        own = (m for m in vars(value).values() if isinstance(m, types.FunctionType))
-        return next((m.__code__ for m in own if m.__module__ == value.__module__), None)
+        methods = (m for m in vars(value).values() if isinstance(m, types.FunctionType))
+        return next((m.__code__ for m in methods if m.__module__ == value.__module__), None)
     return None
 
 

@@ -73,16 +73,16 @@ class LocalModule:
             shutil.copyfile(self.root / file, target / file)
 
 
-def roots(place: CodeLocation) -> dict[Path, str]:
+def roots(location: CodeLocation) -> dict[Path, str]:
     """Return the folders whose modules travel, each with words for where that is; first come, first served."""
-    found: dict[Path, str] = {}
-    if place.folder is not None:
-        found[place.folder.resolve()] = "in the notebook's folder"
+    folders: dict[Path, str] = {}
+    if location.folder is not None:
+        folders[location.folder.resolve()] = "in the notebook's folder"
     here = Path.cwd()
-    found.setdefault(here, "in the notebook's folder" if shell() is not None else "in the working directory")
+    folders.setdefault(here, "in the notebook's folder" if shell() is not None else "in the working directory")
     for folder in _added_by_hand():
-        found.setdefault(folder, f"from {folder.name}/")
-    return found
+        folders.setdefault(folder, f"from {folder.name}/")
+    return folders
 
 
 def _added_by_hand() -> Iterator[Path]:
@@ -97,8 +97,8 @@ def _added_by_hand() -> Iterator[Path]:
 
 def installed() -> Callable[[str | Path], bool]:
     """Return what says whether a path belongs to this Python environment, to other installed packages or to Python."""
-    given = (*import_recorder.installed_roots(), *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)
-    folders = {Path(folder).resolve() for folder in given}
+    paths = (*import_recorder.installed_roots(), *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)
+    folders = {Path(folder).resolve() for folder in paths}
 
     def is_installed(path: str | Path) -> bool:
         return not folders.isdisjoint((here := Path(path).resolve(), *here.parents))
@@ -129,17 +129,17 @@ def local_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalM
     Raises InvalidSpec when they are too large to travel, as soon as that is known.
     """
     _find_new_files()
-    found: dict[str, LocalModule | None] = {}
+    shipped: dict[str, LocalModule | None] = {}
     pending = [name.partition(".")[0] for name in names]
     while pending:
         name = pending.pop(0)
-        if name in found or name in _NEVER:
+        if name in shipped or name in _NEVER:
             continue
-        module = found[name] = _find(name, folders)
+        module = shipped[name] = _find(name, folders)
         if module is not None:
-            _refuse_many([one for one in found.values() if one is not None])
+            _refuse_many([entry for entry in shipped.values() if entry is not None])
             pending.extend(_imports_of(module))
-    return [module for module in found.values() if module is not None]
+    return [module for module in shipped.values() if module is not None]
 
 
 def _refuse_many(modules: Sequence[LocalModule]) -> None:
@@ -157,11 +157,11 @@ def _refuse_many(modules: Sequence[LocalModule]) -> None:
 
 
 def _imports_of(module: LocalModule) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     for _, text in module.texts():
         if (tree := parsed(text)) is not None:
-            found.extend(imported(tree))
-    return found
+            names.extend(imported(tree))
+    return names
 
 
 def _find(name: str, folders: dict[Path, str]) -> LocalModule | None:
@@ -221,19 +221,19 @@ def _resolved(path: str | None) -> Path | None:
 
 def _package_files(folder: Path) -> tuple[list[Path], list[Path]]:
     """Return the files of a package that travel and those that are too large to."""
-    kept: list[Path] = []
+    shipped: list[Path] = []
     left_out: list[Path] = []
     data = 0
     for number, file in enumerate(_walk(folder)):
         size = file.stat().st_size
         if file.suffix in _CODE:
-            kept.append(file)
+            shipped.append(file)
         elif number < _MOST_FILES and size <= _LARGEST_FILE and data + size <= _LARGEST_DATA:
-            kept.append(file)
+            shipped.append(file)
             data += size
         else:
             left_out.append(file)
-    return kept, left_out
+    return shipped, left_out
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -242,8 +242,8 @@ def _walk(folder: Path) -> Iterator[Path]:
         yield from (Path(path) / f for f in sorted(files) if not f.startswith(".") and (Path(path) / f).is_file())
 
 
-def search_path(place: CodeLocation) -> list[str]:
+def search_path(location: CodeLocation) -> list[str]:
     """Return the folders for a rank's ``sys.path``: those whose modules travel, and of packages put there by hand."""
-    own = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
-    by_hand = [entry for entry in sys.path if entry not in own and import_recorder.holds_packages(entry)]
-    return list(dict.fromkeys((*map(str, roots(place)), *by_hand)))
+    installed_paths = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
+    by_hand = [entry for entry in sys.path if entry not in installed_paths and import_recorder.holds_packages(entry)]
+    return list(dict.fromkeys((*map(str, roots(location)), *by_hand)))

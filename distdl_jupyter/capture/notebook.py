@@ -91,7 +91,7 @@ def cell_number(filename: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def code_text(filename: str, place: CodeLocation) -> CodeText | None:
+def code_text(filename: str, location: CodeLocation) -> CodeText | None:
     """Return the source behind a code object's file name, None when it is not known."""
     text = "".join(linecache.getlines(filename))
     if not text:
@@ -99,7 +99,7 @@ def code_text(filename: str, place: CodeLocation) -> CodeText | None:
     number = cell_number(filename)
     if number is None:
         return CodeText(text, Path(filename).name)
-    return CodeText(text, cell_label(number, place.name), number, 1 + _lines_cut(text, number))
+    return CodeText(text, cell_label(number, location.name), number, 1 + _lines_cut(text, number))
 
 
 def _lines_cut(text: str, number: int) -> int:

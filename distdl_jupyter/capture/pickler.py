@@ -80,8 +80,8 @@ class CountingSink:
 
 def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
     """Return what cloudpickle does, with the file name: cloudpickle 3.1.3 drops it, and tracebacks need it."""
-    make, given = _REDUCE_CODE(code)
-    return make, (*given[:_FILE_NAME], code.co_filename, *given[_FILE_NAME + 1 :])
+    make, arguments = _REDUCE_CODE(code)
+    return make, (*arguments[:_FILE_NAME], code.co_filename, *arguments[_FILE_NAME + 1 :])
 
 
 _REDUCE_CODE = cloudpickle.Pickler.dispatch_table[types.CodeType]
@@ -239,31 +239,31 @@ _FROM_MODULE = shipped_whole(_from_module)
 def with_submodules(values: Mapping[str, Any], tree: ast.AST) -> dict[str, Any]:
     """Return the values; each module whose loaded submodules the code uses is put so that a rank imports them too."""
     chains = list(_chains(tree))
-    found = dict(values)
+    prepared = dict(values)
     for name, value in values.items():
         if isinstance(value, types.ModuleType):
             names = sorted({sub for chain in chains if chain[0] == name for sub in _loaded(value.__name__, chain[1:])})
             if names:
-                found[name] = _Importing(value.__name__, names)
-    return found
+                prepared[name] = _Importing(value.__name__, names)
+    return prepared
 
 
 def _chains(tree: ast.AST) -> Iterator[list[str]]:
     """Yield ``a.b.c`` as ["a", "b", "c"] wherever the code has it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
-            words: list[str] = []
+            parts: list[str] = []
             part: ast.expr = node
             while isinstance(part, ast.Attribute):
-                words.append(part.attr)
+                parts.append(part.attr)
                 part = part.value
             if isinstance(part, ast.Name):
-                yield [part.id, *reversed(words)]
+                yield [part.id, *reversed(parts)]
 
 
-def _loaded(module: str, words: list[str]) -> Iterator[str]:
-    for word in words:
-        module = f"{module}.{word}"
+def _loaded(module: str, attributes: list[str]) -> Iterator[str]:
+    for attribute in attributes:
+        module = f"{module}.{attribute}"
         if not isinstance(sys.modules.get(module), types.ModuleType):
             return
         yield module

@@ -58,8 +58,8 @@ def path_in_module(value: Any) -> tuple[str, str] | None:
     if current is value or type(current) is not type(value) or not same_path:
         return None
     # A decorated function has the name of the function inside it, and is another one.
-    functions = [one for one in (value, current) if isinstance(one, types.FunctionType)]
-    return path if all(one.__code__.co_qualname == value.__qualname__ for one in functions) else None
+    functions = [candidate for candidate in (value, current) if isinstance(candidate, types.FunctionType)]
+    return path if all(candidate.__code__.co_qualname == value.__qualname__ for candidate in functions) else None
 
 
 def module_of_globals(function: types.FunctionType) -> str:
@@ -85,13 +85,13 @@ def is_of_notebook(function: types.FunctionType) -> bool:
 def names_used(value: object, namespace: Mapping[str, Any]) -> list[str]:
     """Return the names of ``namespace`` that ``value`` needs at run time, in order of discovery."""
     names: dict[str, None] = {}
-    seen: set[int] = set()
+    visited: set[int] = set()
     pending: deque[object] = deque([value])
-    while pending and len(seen) < _MOST_PARTS:
+    while pending and len(visited) < _MOST_PARTS:
         part = pending.popleft()
-        if isinstance(part, _PLAIN) or id(part) in seen:
+        if isinstance(part, _PLAIN) or id(part) in visited:
             continue
-        seen.add(id(part))
+        visited.add(id(part))
         if isinstance(part, types.FunctionType) and part.__globals__ is namespace:
             names.update(dict.fromkeys(globals_of(part.__code__)))
         name = part.__name__ if isinstance(part, types.FunctionType | type) else ""

@@ -120,20 +120,20 @@ def _arguments(parameters: Parameters) -> tuple[list[str], list[int]]:
             hint='Example: {"--epochs": 3}.',
         )
     if not isinstance(parameters, Mapping):
-        return _plain([str(one) for one in parameters])
+        return _plain([str(parameter) for parameter in parameters])
     arguments: list[str] = []
     for flag, value in parameters.items():
-        arguments.extend(_one(str(flag), value))
+        arguments.extend(_flag_arguments(str(flag), value))
     return _plain(arguments)
 
 
-def _one(flag: str, value: Any) -> list[str]:
+def _flag_arguments(flag: str, value: Any) -> list[str]:
     if value is False:
         return []
     if value is None or value is True or (isinstance(value, str) and not value):
         return [flag]
     values = value if isinstance(value, list | tuple) else [value]
-    return [flag, *(str(one) for one in values)]
+    return [flag, *(str(item) for item in values)]
 
 
 def _plain(arguments: list[str]) -> tuple[list[str], list[int]]:

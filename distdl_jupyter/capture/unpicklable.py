@@ -51,44 +51,48 @@ def refuse(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
     """Raise InvalidSpec when names cannot be pickled: all of them, each with the place inside it and the remedy."""
     if not dump.errors:
         return
-    found: dict[int, Unpicklable] = {}
+    by_value: dict[int, Unpicklable] = {}
     for name, error in dump.errors.items():
-        one = find(name, values[name], error)
-        known = found.get(id(one.value))
-        if known is None or len(one.path) < len(known.path):
-            found[id(one.value)] = one
-    sentences = [_sentence(one, unit) for one in found.values()]
-    first = next(iter(found.values()))
+        failure = find(name, values[name], error)
+        known = by_value.get(id(failure.value))
+        if known is None or len(failure.path) < len(known.path):
+            by_value[id(failure.value)] = failure
+    sentences = [_sentence(failure, unit) for failure in by_value.values()]
+    first = next(iter(by_value.values()))
     raise InvalidSpec(" ".join(sentences), code="not-picklable", field=first.path)
 
 
-def _sentence(one: Unpicklable, unit: str) -> str:
-    names = [cls.__name__ for cls in type(one.value).__mro__]
+def _sentence(part: Unpicklable, unit: str) -> str:
+    names = [cls.__name__ for cls in type(part.value).__mro__]
     remedy = next((_REMEDIES[name] for name in names if name in _REMEDIES), "Create it inside the {unit}.")
-    reason = str(one.error).strip().splitlines()[0].rstrip(".") if str(one.error).strip() else type(one.error).__name__
-    said = "" if one.type_name in reason and "cannot pickle" in reason.lower() else f" ({reason})"
-    article = "an" if one.type_name[:1].lower() in "aeiou" else "a"
-    return f"{one.path} cannot be sent to the ranks: it is {article} {one.type_name}{said}. {remedy.format(unit=unit)}"
+    reason = (
+        str(part.error).strip().splitlines()[0].rstrip(".") if str(part.error).strip() else type(part.error).__name__
+    )
+    detail = "" if part.type_name in reason and "cannot pickle" in reason.lower() else f" ({reason})"
+    article = "an" if part.type_name[:1].lower() in "aeiou" else "a"
+    return (
+        f"{part.path} cannot be sent to the ranks: it is {article} {part.type_name}{detail}. {remedy.format(unit=unit)}"
+    )
 
 
 def find(name: str, value: object, error: Exception, clock: Callable[[], float] = time.monotonic) -> Unpicklable:
     """Return the part of ``value`` that makes pickling fail with ``error``."""
     ends = clock() + _SECONDS
-    path, seen = name, {id(value)}
+    path, visited = name, {id(value)}
     while clock() < ends:
-        step = _failing_part(path, value, seen, lambda: clock() < ends)
+        step = _failing_part(path, value, visited, lambda: clock() < ends)
         if step is None:
             break
         path, value, error = step
-        seen.add(id(value))
+        visited.add(id(value))
     return Unpicklable(path, value, error)
 
 
 def _failing_part(
-    path: str, value: object, seen: set[int], in_time: Callable[[], bool]
+    path: str, value: object, visited: set[int], in_time: Callable[[], bool]
 ) -> tuple[str, object, Exception] | None:
     for part_path, part in _parts(path, value):
-        if id(part) in seen or isinstance(part, _BASIC):
+        if id(part) in visited or isinstance(part, _BASIC):
             continue
         error = why_not(part)
         if error is not None:
@@ -123,8 +127,8 @@ def _parts_of_instance(path: str, value: object) -> Iterator[tuple[str, object]]
 
 
 def _argument_path(path: str, value: object, part: object) -> str:
-    own = getattr(value, "__dict__", {})
-    name = next((key for key, held in own.items() if held is part), None)
+    attributes = getattr(value, "__dict__", {})
+    name = next((key for key, held in attributes.items() if held is part), None)
     return f"{path}.{name}" if name else f"a part of {path}"
 
 
@@ -142,6 +146,6 @@ def _state(path: str, value: object, state: Any) -> Iterator[tuple[str, object]]
 def _attribute(path: str, value: object, key: Any, part: object) -> Iterator[tuple[str, object]]:
     """Yield an attribute; those that a torch module keeps in ``_modules`` and the like under the name users write."""
     if isinstance(part, dict) and isinstance(key, str) and key.startswith("_"):
-        own = [(k, v) for k, v in part.items() if isinstance(k, str) and getattr(value, k, None) is v]
-        yield from ((f"{path}.{k}", v) for k, v in own)
+        entries = [(k, v) for k, v in part.items() if isinstance(k, str) and getattr(value, k, None) is v]
+        yield from ((f"{path}.{k}", v) for k, v in entries)
     yield f"{path}.{key}", part

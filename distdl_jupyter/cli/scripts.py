@@ -336,7 +336,7 @@ def _start_sweep(chosen: argparse.Namespace, options: Mapping[str, Any]) -> Swee
 def _follow_sweep(sweep: Sweep) -> Reply:
     """Print a line for each trial that ends until the sweep has ended."""
     from distdl_jupyter.studies import sweeps
-    from distdl_jupyter.views.sweep import word
+    from distdl_jupyter.views.sweep import value_text
 
     known: set[int] = set()
     try:
@@ -346,7 +346,7 @@ def _follow_sweep(sweep: Sweep) -> Reply:
                 if trial.has_ended and trial.number not in known:
                     known.add(trial.number)
                     value = "no value" if trial.value is None else f"{study.plan.metric} {number(trial.value)}"
-                    values = ", ".join(f"{name} {word(text)}" for name, text in trial.params.items())
+                    values = ", ".join(f"{name} {value_text(text)}" for name, text in trial.params.items())
                     best = " (best)" if study.best is not None and study.best.number == trial.number else ""
                     line = f"trial {trial.number} {trial.state}: {value}{best} with {values}"
                     print(line, file=sys.stderr, flush=True)

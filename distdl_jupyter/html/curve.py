@@ -144,8 +144,8 @@ def _runs(rows: list[Row], frame: _Frame) -> list[list[str]]:
 
 def _marks(band: Band, frame: _Frame) -> list[str]:
     y = HEIGHT - _BOTTOM
-    places = sorted({round(frame.across(mark.step) / 3) * 3 for mark in band.marks})
-    crosses = "".join(f"M{x - 3} {y - 3}l6 6m0 -6l-6 6" for x in places)
+    positions = sorted({round(frame.across(mark.step) / 3) * 3 for mark in band.marks})
+    crosses = "".join(f"M{x - 3} {y - 3}l6 6m0 -6l-6 6" for x in positions)
     return [f'<path d="{crosses}" stroke="{theme.WARN}" stroke-width="1.5"/>'] if crosses else []
 
 
@@ -162,12 +162,12 @@ def _end(band: Band, rows: list[Row], label: str, frame: _Frame) -> list[str]:
 
 def _legend(band: Band, frame: _Frame) -> list[str]:
     several = len(band.ranks) > 1
-    words = f"mean of {len(band.ranks)}" if several else "mean"
+    label = f"mean of {len(band.ranks)}" if several else "mean"
     # Letters may be 15 % wider than the usual: each entry has room to spare.
-    first, second = frame.right - 126 - 7 * len(words), frame.right - 92
+    first, second = frame.right - 126 - 7 * len(label), frame.right - 92
     return [
         f'<path d="M{first:.0f} 10.5h16" stroke="{theme.CURVE}" stroke-width="2"/>',
-        f'<text x="{first + 21:.0f}" y="14">{words}</text>',
+        f'<text x="{first + 21:.0f}" y="14">{label}</text>',
         f'<rect x="{second:.0f}" y="5" width="16" height="10" fill="#1976d2" fill-opacity="0.25"/>',
         f'<text x="{second + 21:.0f}" y="14">min to max</text>',
     ]

@@ -138,27 +138,27 @@ def caption(about: Picture) -> str:
 
 def _tail(log: LogBook, card: FailureCard | None) -> list[Row]:
     """Return the last lines: of the rank that failed first when it said something, else of all."""
-    own = log.of_rank(card.rank) if card and card.rank is not None else []
-    return ([*(own or log.rows), *([] if own else log.open)])[-_LINES:]
+    rank_rows = log.of_rank(card.rank) if card and card.rank is not None else []
+    return ([*(rank_rows or log.rows), *([] if rank_rows else log.open)])[-_LINES:]
 
 
 def _line_of_failure(rows: list[Row], card: FailureCard | None) -> Row | None:
     """Return the line in which the error itself was printed."""
     what = card.error_type if card else ""
-    said = [row for row in rows if what and row.stream == "err" and row.text.startswith(what)]
-    return said[-1] if said else None
+    matches = [row for row in rows if what and row.stream == "err" and row.text.startswith(what)]
+    return matches[-1] if matches else None
 
 
 def _line(row: Row, log: LogBook, failure: Row | None) -> dict[str, Any]:
     everyone = log.everyone(row)
-    own = row.rank if row.rank is not None and not everyone else None
+    rank = row.rank if row.rank is not None and not everyone else None
     # How often the line stands for others.
     tags = [f"{humanize.TIMES}{humanize.plural(row.ranks, 'rank')}"] if row.ranks > 1 else []
     tags += [humanize.plural(row.redraws, "redraw")] if row.redraws > 1 else []
     return {
         "t": row.t,
         "who": "all" if everyone else "" if row.rank is None else row.rank,
-        "colour": "" if own is None else _RANK_INK[own % len(_RANK_INK)],
+        "colour": "" if rank is None else _RANK_INK[rank % len(_RANK_INK)],
         "text": row.text,
         "tags": tags,
         "has_rank": row.rank is not None,
@@ -170,17 +170,17 @@ def _line(row: Row, log: LogBook, failure: Row | None) -> dict[str, Any]:
 def _saved(view: JobView, log: LogBook, rows: list[Row]) -> str:
     """Return when this was saved, and how much of the log is here: ``Saved ..., last 5 of 164 log lines``."""
     saved = f"Saved {humanize.date_and_clock(view.ended or view.last_sign)}"
-    kept = [row for row in rows if row.n >= 0]
-    if not kept:
+    log_rows = [row for row in rows if row.n >= 0]
+    if not log_rows:
         return saved
     failure = view.failure
-    if failure is not None and view.process_count > 1 and all(failure.rank in row.lines for row in kept):
-        lines = humanize.plural(len(kept), "line")
+    if failure is not None and view.process_count > 1 and all(failure.rank in row.lines for row in log_rows):
+        lines = humanize.plural(len(log_rows), "line")
         return f"{saved}, last {lines} of rank {failure.rank}, {humanize.count(log.total)} in all ranks"
-    said = sum(max(1, row.ranks) for row in kept)
-    if said < log.total:
-        return f"{saved}, last {humanize.count(said)} of {humanize.plural(log.total, 'log line')}"
-    return f"{saved}, with {'all ' if said > 1 else ''}{humanize.plural(said, 'log line')}"
+    line_count = sum(max(1, row.ranks) for row in log_rows)
+    if line_count < log.total:
+        return f"{saved}, last {humanize.count(line_count)} of {humanize.plural(log.total, 'log line')}"
+    return f"{saved}, with {'all ' if line_count > 1 else ''}{humanize.plural(line_count, 'log line')}"
 
 
 # texts that the page and the plain text share ---------------------------------------------------------
@@ -192,7 +192,7 @@ SETTING_UP = (State.QUEUED, State.PREPARING, State.STARTING)
 def facts(view: JobView, spec: JobSpec) -> list[str]:
     """Return the cell that a job is from, what it continues, where it runs, how large it is, and with what."""
     number = spec.source.execution_count
-    found = [
+    entries = [
         "" if number is None else f"cell [{number}]",
         f"continues {origin_text(spec)}" if spec.resumed_from else "",
         view.compute_target,
@@ -200,15 +200,15 @@ def facts(view: JobView, spec: JobSpec) -> list[str]:
         view.distributed_backend,
         cost_text(view, view.last_sign) or "",
     ]
-    return [fact for fact in found if fact]
+    return [fact for fact in entries if fact]
 
 
 def took(view: JobView) -> list[str]:
     """Return how long a job took so far and, when it failed, how far it came."""
     waited = view.waiting_time(view.last_sign)
     spent = humanize.ran_and_waited(view.run_time(view.last_sign), waited)
-    far = progress(view).rpartition("%, ")[2] if view.state is State.FAILED else ""
-    return [spent if waited else f"ran {spent}", f"stopped at {far}"] if far else [spent]
+    progress_text = progress(view).rpartition("%, ")[2] if view.state is State.FAILED else ""
+    return [spent if waited else f"ran {spent}", f"stopped at {progress_text}"] if progress_text else [spent]
 
 
 def progress(view: JobView) -> str:
@@ -280,10 +280,10 @@ def headline(card: FailureCard, view: JobView) -> tuple[str, str, str]:
 
 def own_frame(card: FailureCard) -> ErrorFrame | None:
     """Return the frame to look at: the deepest of a cell, else the deepest of the user's own files."""
-    own = [frame for frame in card.frames if frame.kind in ("cell", "user")]
-    cells = [frame for frame in own if frame.cell is not None]
-    found: list[ErrorFrame] = cells or own
-    return found[-1] if found else None
+    user_frames = [frame for frame in card.frames if frame.kind in ("cell", "user")]
+    cells = [frame for frame in user_frames if frame.cell is not None]
+    candidates: list[ErrorFrame] = cells or user_frames
+    return candidates[-1] if candidates else None
 
 
 def where(card: FailureCard) -> str:
@@ -327,9 +327,9 @@ def text(
     removed: bool = False,
 ) -> str:
     """Return the job as some lines of plain text, for terminals and for diffs of notebooks."""
-    word, waited = humanize.SHOWN_WORDS[shown_state(view)], view.waiting_time(view.last_sign)
+    state_name, waited = humanize.SHOWN_WORDS[shown_state(view)], view.waiting_time(view.last_sign)
     spent = humanize.duration(view.run_time(view.last_sign))
-    ending = f"{word} after {spent}" if view.state.ended else f"{word}, {spent} so far"
+    ending = f"{state_name} after {spent}" if view.state.ended else f"{state_name}, {spent} so far"
     ending += f", waited {humanize.duration(waited)}" if waited else ""
     lines = [
         f"{_plain(view.name)} {view.id}: {ending}",
@@ -342,7 +342,7 @@ def text(
     if result_repr:
         lines.append(f"Result of rank 0: {_plain(result_repr)}")
     counts = ((len(view.pictures), "picture"), (log.total, "log line"))
-    lines += [humanize.plural(many, word) for many, word in counts if many]
+    lines += [humanize.plural(many, state_name) for many, state_name in counts if many]
     lines.append(as_of(view, removed=removed) or f"Live again with %dist_attach {view.id}")
     return "\n".join(lines)
 
@@ -352,12 +352,12 @@ def _why(view: JobView) -> list[str]:
     if card is None:
         return [progress(view) if view.state is State.RUNNING else explanation(view)]
     sentence = ", ".join(part for part in headline(card, view) if part)
-    found = [sentence, where(card), str(card.hint) or (view.reason if card.rank is None else "")]
+    sentences = [sentence, where(card), str(card.hint) or (view.reason if card.rank is None else "")]
     if card.others:
-        found.append(f"{humanize.plural(len(card.others), 'rank')} ended as a result: {others(card)}.")
+        sentences.append(f"{humanize.plural(len(card.others), 'rank')} ended as a result: {others(card)}.")
     if view.state is State.LOST:
-        found.append(explanation(view))
-    return found
+        sentences.append(explanation(view))
+    return sentences
 
 
 def _restarted(view: JobView) -> str:

@@ -57,10 +57,10 @@ class Encoded:
 class LiveJob:
     """A job and the messages about it. Safe to call from any thread. ``gone``: the job does not exist (any more)."""
 
-    def __init__(self, id_: str, kept: int = KEPT) -> None:
+    def __init__(self, id_: str, capacity: int = KEPT) -> None:
         self.id = id_
         self.gone = not is_id(id_)
-        self._kept = kept
+        self._kept = capacity
         self._lock = threading.Lock()
         self._reader: PageReader | None = None
         #: Messages by their subject, each with the values that it was made from.

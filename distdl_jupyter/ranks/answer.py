@@ -189,8 +189,8 @@ class Failures:
         """Return who failed with what and where, as one sentence."""
         if self.interrupted:
             return f"Interrupted on {named((self.first, *self.alike))}."
-        place = f", in {self.where}" if self.where else ""
-        return f"{self.who}: {what(self.error).rstrip('.')}{place}."
+        location = f", in {self.where}" if self.where else ""
+        return f"{self.who}: {what(self.error).rstrip('.')}{location}."
 
     def rest(self) -> list[str]:
         """Return one sentence for each group of the other failed ranks."""

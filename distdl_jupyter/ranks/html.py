@@ -72,19 +72,19 @@ def _failure(failed: Failures | None) -> dict[str, Any] | None:
         return None
     error = failed.error
     frames = [frame for frame in error.get("frames") or [] if frame.get("kind") != "worker"]
-    own = [frame for frame in frames if frame.get("source")][-_FRAMES:]
+    with_source = [frame for frame in frames if frame.get("source")][-_FRAMES:]
     groups = [*([(failed.alike, "the same error")] if failed.alike else [])]
-    groups += [(ranks, said.partition(":")[0]) for ranks, said, _ in failed.others]
-    short = "; ".join(f"{named(ranks)}: {said}" for ranks, said in groups)
+    groups += [(ranks, reason.partition(":")[0]) for ranks, reason, _ in failed.others]
+    short = "; ".join(f"{named(ranks)}: {reason}" for ranks, reason in groups)
     return {
         "what": what(error),
         "hint": error.get("hint", ""),
         # The lines of the magics above the code are not known here.
         "frames": [
             {**frame, "source": list(dropwhile(lambda line: not str(line[1]).strip(), frame["source"]))}
-            for frame in own
+            for frame in with_source
         ],
-        "hidden": len(frames) - len(own),
+        "hidden": len(frames) - len(with_source),
         "traceback": str(error.get("traceback", "")).rstrip(),
         "others": f"{humanize.plural(sum(len(ranks) for ranks, _ in groups), 'other rank')} failed too ({short})",
         "rest": failed.rest(),

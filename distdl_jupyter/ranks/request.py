@@ -66,26 +66,29 @@ OnEvent = Callable[[Event], object]
 
 def session() -> CapturedCode:
     """Return the draft of a job of persistent ranks."""
-    place = capture.here()
+    notebook = capture.here()
     return CapturedCode(
         kind="ranks",
-        name=f"{place.name.removesuffix('.ipynb')[:100]} ranks".strip(),
+        name=f"{notebook.name.removesuffix('.ipynb')[:100]} ranks".strip(),
         source=Source(
-            notebook=place.path, cell_id=place.cell_id, execution_count=place.execution_count, command="ranks.start()"
+            notebook=notebook.path,
+            cell_id=notebook.cell_id,
+            execution_count=notebook.execution_count,
+            command="ranks.start()",
         ),
-        payload_json=payload_fields("ranks", path=search_path(place)),
+        payload_json=payload_fields("ranks", path=search_path(notebook)),
     )
 
 
 def cell(code: str, number: int, *, label: str, raw_cell: str) -> dict[str, Any]:
     """Return the request to run a cell. Raises InvalidSpec, SyntaxError (both name the line as the cell shows it)."""
-    place = capture.here()
-    raw = raw_cell or place.raw
+    notebook = capture.here()
+    raw = raw_cell or notebook.raw
     position = raw.rstrip().rfind(code.rstrip()) if code.strip() else -1
     first_line = raw.count("\n", 0, position) + 1 if position >= 0 else None
     match = _NUMBER.fullmatch(label)
-    count = int(match[1]) if match else place.execution_count if first_line else None
-    title = cell_label(count, place.name) if count is not None or not label else label
+    count = int(match[1]) if match else notebook.execution_count if first_line else None
+    title = cell_label(count, notebook.name) if count is not None or not label else label
     filename = f"<{title[:1].lower()}{title[1:]}, {number}>"
     return {
         "do": "run",

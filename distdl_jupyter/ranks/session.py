@@ -114,7 +114,11 @@ class Ranks:
     ) -> Answer:
         with locked(self.job.folder, str(header.get("label") or ""), self._owner) as had_lock:
             try:
-                if not (had_lock and self._connections and all(one.is_open for one in self._connections.values())):
+                if not (
+                    had_lock
+                    and self._connections
+                    and all(connection.is_open for connection in self._connections.values())
+                ):
                     self._refuse_busy(ranks)
                 return PendingRequest(self.job, self._connections, self._stamps, ranks, on_event).wait(header, body)
             except BaseException:

@@ -110,7 +110,7 @@ class Fold:
         """Return the newest lines, about ``newest`` (default: as many as are kept), and those that have not ended."""
         slots = [*self._newest(newest), *self._unended()]
         blocks = [block for run in _runs(slots) for block in _blocks(run)]
-        return [_one(ranks, same) for ranks, same in groupby(blocks, key=lambda block: block.ranks)]
+        return [_joined(ranks, same) for ranks, same in groupby(blocks, key=lambda block: block.ranks)]
 
     def left_out(self, newest: int | None = None) -> int:
         """Return how many lines of all ranks ``blocks`` does not tell."""
@@ -140,13 +140,13 @@ class Fold:
 
 def _merge(slots: list[Slot], rank: int, lines: list[Line]) -> list[Slot]:
     """Return the slots of other ranks with the lines of a rank in or among them."""
-    places = _Places(slots)
+    slot_index = _Places(slots)
     merged: list[Slot] = []
     waiting: list[Slot] = []
     shared: Slot | None = None
     at = 0
     for line in lines:
-        match = places.find(rank, line, at, shared)
+        match = slot_index.find(rank, line, at, shared)
         if match is None:
             waiting.append(Slot(line.stream, line.pattern, {rank: line}))
             continue
@@ -164,11 +164,11 @@ class _Places:
         self._slots = slots
         self._texts: dict[str, list[int]] = {}
         self._numbers: dict[tuple[int, int], int] = {}
-        for place, slot in enumerate(slots):
+        for position, slot in enumerate(slots):
             lines = [*islice(slot.lines.items(), _COMPARED)]
             for text in {line.text for _, line in lines}:
-                self._texts.setdefault(text, []).append(place)
-            self._numbers.update(((rank, line.number), place) for rank, line in lines)
+                self._texts.setdefault(text, []).append(position)
+            self._numbers.update(((rank, line.number), position) for rank, line in lines)
         self._ranks = dict.fromkeys(rank for rank, _ in self._numbers)
 
     def find(self, rank: int, line: Line, at: int, shared: Slot | None) -> int | None:
@@ -180,9 +180,9 @@ class _Places:
         behind = line.number - (shared.lines[rank].number if shared else 0)
         for other in islice(shared.lines if shared else self._ranks, _COMPARED):
             number = (shared.lines[other].number if shared else 0) + behind
-            place = self._numbers.get((other, number), -1)
-            if place >= at and self._slots[place].pattern == line.pattern:
-                return place
+            position = self._numbers.get((other, number), -1)
+            if position >= at and self._slots[position].pattern == line.pattern:
+                return position
         alike = self._texts.get(line.text, ())
         n = bisect_left(alike, at)
         return alike[n] if n < len(alike) and alike[n] - at < _REACH else None
@@ -207,9 +207,9 @@ def _runs(slots: Sequence[Slot]) -> Iterator[list[Slot]]:
         yield run
 
 
-def _tied(one: Slot, other: Slot) -> bool:
-    pieces = [{rank: line.piece for rank, line in slot.lines.items()} for slot in (one, other)]
-    return pieces[0] == pieces[1] and _differs(one) and _differs(other)
+def _tied(first: Slot, other: Slot) -> bool:
+    pieces = [{rank: line.piece for rank, line in slot.lines.items()} for slot in (first, other)]
+    return pieces[0] == pieces[1] and _differs(first) and _differs(other)
 
 
 def _differs(slot: Slot) -> bool:
@@ -225,7 +225,7 @@ def _blocks(run: Sequence[Slot]) -> Iterator[Block]:
         yield Block(tuple(ranks), rows)
 
 
-def _one(ranks: tuple[int, ...], blocks: Iterator[Block]) -> Block:
+def _joined(ranks: tuple[int, ...], blocks: Iterator[Block]) -> Block:
     return Block(ranks, tuple(row for block in blocks for row in block.rows))
 
 

@@ -53,8 +53,8 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
 
     def get_compression_options(self) -> dict[str, Any] | None:
         """Compress as the server's setting says."""
-        found: dict[str, Any] | None = self.settings.get("websocket_compression_options")
-        return found
+        options: dict[str, Any] | None = self.settings.get("websocket_compression_options")
+        return options
 
     def open(self) -> None:
         """Start to send messages."""
@@ -117,17 +117,17 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
 
     def _newest(self, subscriber: Subscriber) -> Subscriber:
         """Return the subscriber of the newest subscription."""
-        wanted, self._wanted = self._wanted, None
-        if wanted is None:
+        subscription, self._wanted = self._wanted, None
+        if subscription is None:
             return subscriber
         subscriber.close()
-        return Subscriber(self.app.sources, wanted, self._notify)
+        return Subscriber(self.app.sources, subscription, self._notify)
 
     async def _is_still_admitted(self) -> bool:
         """Identify the user again, as when the page connected, and return whether they may still view."""
-        again = Handler(self.application, self.request)
-        user = await ensure_async(self.identity_provider.get_user(again))
-        return user is not None and await again.may(user, "read")
+        handler = Handler(self.application, self.request)
+        user = await ensure_async(self.identity_provider.get_user(handler))
+        return user is not None and await handler.may(user, "read")
 
 
 class Subscriber:
@@ -136,20 +136,20 @@ class Subscriber:
     ``notify`` is set whenever there may be something to send.
     """
 
-    def __init__(self, sources: Sources, wanted: Subscription, notify: asyncio.Event) -> None:
+    def __init__(self, sources: Sources, subscription: Subscription, notify: asyncio.Event) -> None:
         self._server_id = sources.server_id
         self._run = sources.app.run
         self._notify = notify
         #: The number of the subscription, until its welcome was sent.
-        self._number: int | None = wanted.number
+        self._number: int | None = subscription.number
         #: The mark that the page has of the list of jobs and of the clusters, if it wants them.
         self._marks: dict[ListSource | ClustersSource, int] = {}
-        if wanted.jobs:
-            self._marks[sources.of(ListSource)] = self._mark(wanted.jobs_key)
-        if wanted.clusters:
-            self._marks[sources.of(ClustersSource)] = self._mark(wanted.clusters_key)
-        jobs = {id_: sources.job(id_) for id_ in wanted.job}
-        self._jobs = [JobSubscriber(source.live, wanted.job[id_]) for id_, source in jobs.items()]
+        if subscription.jobs:
+            self._marks[sources.of(ListSource)] = self._mark(subscription.jobs_key)
+        if subscription.clusters:
+            self._marks[sources.of(ClustersSource)] = self._mark(subscription.clusters_key)
+        jobs = {id_: sources.job(id_) for id_ in subscription.job}
+        self._jobs = [JobSubscriber(source.live, subscription.job[id_]) for id_, source in jobs.items()]
         self._sources: list[Source] = [*self._marks, *jobs.values()]
         for source in self._sources:
             source.join(notify)
@@ -192,11 +192,11 @@ class Subscriber:
 
 def _subscription(data: bytes) -> Subscription:
     """Return what a page sent. Raises InvalidSpec."""
-    wanted = wire.from_json(Subscription, data)
-    if len(wanted.job) > _JOBS or any(len(request.curves) > _CURVES for request in wanted.job.values()):
+    subscription = wire.from_json(Subscription, data)
+    if len(subscription.job) > _JOBS or any(len(request.curves) > _CURVES for request in subscription.job.values()):
         raise InvalidSpec(
             f"A page can subscribe to at most {_JOBS} jobs, and {_CURVES} curves of each.",
             code="page-subscriptions",
             field="job",
         )
-    return wanted
+    return subscription

@@ -213,9 +213,9 @@ class ClusterContract(ClusterTests):
         with self.running(_DESCRIBES_ITSELF, variables={"MY_SETTING": "ünï & 'quoted' $HOME"}) as (sample, listener):
             listener.until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
-                numbers, own = (json.loads(line) for line in listener.output(rank) if line[:1] in "{[")
+                numbers, variables = (json.loads(line) for line in listener.output(rank) if line[:1] in "{[")
                 node, local = divmod(rank, self.process_count_per_node)
-                assert own == ["ünï & 'quoted' $HOME", sample.id, "0"]
+                assert variables == ["ünï & 'quoted' $HOME", sample.id, "0"]
                 assert numbers.pop("HOST")
                 assert {name: int(value) for name, value in numbers.items()} == {
                     "RANK": rank,
@@ -231,8 +231,8 @@ class ClusterContract(ClusterTests):
         sample = self.sample(_ENDS)
         placement = sample.place(ports=3, rank_ports=2)
         assert len(set(placement.ports)) == 3
-        own = {(slot.address, port) for slot in placement.ranks for port in slot.ports}
-        assert len(own) == 2 * self.ranks, "a rank can listen on its own node"
+        endpoints = {(slot.address, port) for slot in placement.ranks for port in slot.ports}
+        assert len(endpoints) == 2 * self.ranks, "a rank can listen on its own node"
         assert placement.address
         assert placement.interface
         assert [slot.rank for slot in placement.ranks] == list(range(self.ranks))
@@ -390,9 +390,9 @@ class ClusterContract(ClusterTests):
             listener.drain()
             assert {exit_.code for exit_ in listener.exits.values()} == {4}, listener.exits
             for rank, name, lines in before:
-                word = "line" if name == "out" else "error"
-                all_lines = [line for line in lines + listener.output(rank, name) if line.startswith(word)]
-                assert all_lines == [f"{word} {number}" for number in range(80)], f"rank {rank}, {name}"
+                prefix = "line" if name == "out" else "error"
+                all_lines = [line for line in lines + listener.output(rank, name) if line.startswith(prefix)]
+                assert all_lines == [f"{prefix} {number}" for number in range(80)], f"rank {rank}, {name}"
         finally:
             listener.close()
 

@@ -84,13 +84,20 @@ class Sample:
             python=sys.executable,
             working_directory=folder,
         )
-        own = {"DISTDL_JOB_ID": self.id, "DISTDL_JOB_DIR": folder, "DISTDL_NONCE": self.nonce, "PYTHONUNBUFFERED": "1"}
+        job_variables = {
+            "DISTDL_JOB_ID": self.id,
+            "DISTDL_JOB_DIR": folder,
+            "DISTDL_NONCE": self.nonce,
+            "PYTHONUNBUFFERED": "1",
+        }
         inherited = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith("DISTDL_") or name == "DISTDL_CACHE"
         }
-        self.context = Context(self.folder, {**own, **HASH_SEED, **self.variables}, inherited, report=self.report)
+        self.context = Context(
+            self.folder, {**job_variables, **HASH_SEED, **self.variables}, inherited, report=self.report
+        )
         script = self.folder.path / "script.py"
         script.write_text(self.code, encoding="utf-8")
         self.folder.spec_file.write_text(self.spec.dumps(), encoding="utf-8")

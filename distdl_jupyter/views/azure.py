@@ -97,13 +97,13 @@ def _headline(view: AzureSignIn) -> str:
 
 
 def _facts(view: AzureSignIn) -> list[tuple[str, str]]:
-    own, account = view.settings, view.account
+    settings, account = view.settings, view.account
     return [
-        ("tenant_id", account.tenant_id if account else own.tenant_id),
-        ("subscription_id", own.subscription_id),
-        ("client_id", own.client_id),
-        ("cloud", "" if own.cloud == "AzureCloud" else own.cloud),
-        ("token_cache", own.token_cache),
+        ("tenant_id", account.tenant_id if account else settings.tenant_id),
+        ("subscription_id", settings.subscription_id),
+        ("client_id", settings.client_id),
+        ("cloud", "" if settings.cloud == "AzureCloud" else settings.cloud),
+        ("token_cache", settings.token_cache),
     ]
 
 

@@ -250,9 +250,9 @@ def _profiles(view: JobView) -> tuple[ProfileView, ...]:
     )
 
 
-def stacks_why(word: str) -> StacksWhy:
+def stacks_why(reason: str) -> StacksWhy:
     """Return why stacks were captured; a reason of a later version counts as a request."""
-    return word if word in get_args(StacksWhy) else "asked"  # type: ignore[return-value]  # one of them
+    return reason if reason in get_args(StacksWhy) else "asked"  # type: ignore[return-value]  # one of them
 
 
 def elsewhere(view: JobView) -> str:

@@ -52,26 +52,33 @@ class CheckpointList(table.Display, list[Checkpoint]):
 
 def metric_names(known: Iterable[Checkpoint]) -> list[str]:
     """Return the names of all metrics of the checkpoints, in the order of their first report."""
-    return list(dict.fromkeys(name for one in known for name in one.metrics))
+    return list(dict.fromkeys(name for checkpoint in known for name in checkpoint.metrics))
 
 
 def _rows(known: Sequence[Checkpoint]) -> list[tuple[str, ...]]:
     names = metric_names(known)[:_COLUMNS]
     head = ("step", *names, "size", "files", "written", "checkpoint")
-    return [head, *(_row(one, names) for one in known)]
+    return [head, *(_row(checkpoint, names) for checkpoint in known)]
 
 
-def _row(one: Checkpoint, names: Sequence[str]) -> tuple[str, ...]:
-    values = [humanize.number(one.metrics[name]) if name in one.metrics else "" for name in names]
-    files = humanize.count(one.files) if one.files > 1 else ""
-    return (step_text(one), *values, humanize.size(one.size), files, humanize.date_and_clock(one.modified), one.path)
+def _row(checkpoint: Checkpoint, names: Sequence[str]) -> tuple[str, ...]:
+    values = [humanize.number(checkpoint.metrics[name]) if name in checkpoint.metrics else "" for name in names]
+    files = humanize.count(checkpoint.files) if checkpoint.files > 1 else ""
+    return (
+        step_text(checkpoint),
+        *values,
+        humanize.size(checkpoint.size),
+        files,
+        humanize.date_and_clock(checkpoint.modified),
+        checkpoint.path,
+    )
 
 
-def step_text(one: Checkpoint) -> str:
+def step_text(checkpoint: Checkpoint) -> str:
     """Return the step, with "about" if it is only known from the time of writing."""
-    if one.step is None:
+    if checkpoint.step is None:
         return ""
-    return humanize.count(one.step) if one.is_named else f"about {humanize.count(one.step)}"
+    return humanize.count(checkpoint.step) if checkpoint.is_named else f"about {humanize.count(checkpoint.step)}"
 
 
 def rows(known: Iterable[Checkpoint]) -> tuple[CheckpointRow, ...]:

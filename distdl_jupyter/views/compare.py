@@ -50,11 +50,11 @@ def metric_names(jobs: Sequence[ComparedJob]) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: -_reporting_jobs(jobs, name)))
 
 
-def chosen_metric(jobs: Sequence[ComparedJob], wanted: str) -> str:
+def chosen_metric(jobs: Sequence[ComparedJob], metric: str) -> str:
     """Return the metric to draw: the wanted one, else the default among those that most jobs report."""
     names = metric_names(jobs)
-    if wanted:
-        return wanted
+    if metric:
+        return metric
     most = max((_reporting_jobs(jobs, name) for name in names), default=0)
     return default_metric([name for name in names if _reporting_jobs(jobs, name) == most])
 
@@ -113,22 +113,24 @@ def _summary(metric: str, jobs: Sequence[ComparedJob], bands: Sequence[Band]) ->
 
 def differing_rows(jobs: Sequence[ComparedJob]) -> tuple[ComparisonRow, ...]:
     """Return the options, captured values and packages in which the jobs differ."""
-    found: dict[tuple[str, str], dict[int, str]] = {}
+    values_of: dict[tuple[str, str], dict[int, str]] = {}
     for number, job in enumerate(jobs):
         for row in spec_rows(job.spec):
             if row.field != "name":
-                found.setdefault((row.field, row.label), {})[number] = row.value
+                values_of.setdefault((row.field, row.label), {})[number] = row.value
         for item in job.spec.captured:
             if item.kind == "value":
                 text = item.detail.partition(" = ")[2] or item.detail
-                found.setdefault((f"captured.{item.name}", item.name), {})[number] = text
+                values_of.setdefault((f"captured.{item.name}", item.name), {})[number] = text
         if job.environment.git is not None:
-            found.setdefault(("git", "Git"), {})[number] = str(job.environment.git)
+            values_of.setdefault(("git", "Git"), {})[number] = str(job.environment.git)
     # A job whose packages are unknown says nothing of them.
     known = {number: job.environment.packages for number, job in enumerate(jobs) if job.environment.packages}
     for name in dict.fromkeys(name for packages in known.values() for name in packages):
         versions = {number: packages.get(name, "") for number, packages in known.items()}
         if len(set(versions.values())) > 1:
-            found[f"package.{name}", name] = versions
-    rows = [ComparisonRow(*key, tuple(values.get(n, "") for n in range(len(jobs)))) for key, values in found.items()]
+            values_of[f"package.{name}", name] = versions
+    rows = [
+        ComparisonRow(*key, tuple(values.get(n, "") for n in range(len(jobs)))) for key, values in values_of.items()
+    ]
     return tuple(row for row in rows if len(set(row.values)) > 1)

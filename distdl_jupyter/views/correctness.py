@@ -38,11 +38,11 @@ class ComparisonShown(Comparison):
 
     def __str__(self) -> str:
         lines = [self.summary]
-        for one in self.findings:
-            lines += ["", f"{one.level.capitalize()}: {one.text}"]
-            lines += [f"  {one.place}"] * bool(one.place)
-            lines += [f"  {one.remedy}"] * bool(one.remedy)
-            lines += [f"    {line}" for line in one.example.splitlines()]
+        for finding in self.findings:
+            lines += ["", f"{finding.level.capitalize()}: {finding.text}"]
+            lines += [f"  {finding.place}"] * bool(finding.place)
+            lines += [f"  {finding.remedy}"] * bool(finding.remedy)
+            lines += [f"    {line}" for line in finding.example.splitlines()]
         return "\n".join([*lines, *[""] * bool(self.findings), *self.notes])
 
     def __repr__(self) -> str:
@@ -53,16 +53,16 @@ class ComparisonShown(Comparison):
             [
                 f"<p><b>{sentence_html(self.summary)}</b></p>",
                 *map(self._html, range(len(self.findings))),
-                *(f"<p>{sentence_html(one)}</p>" for one in self.notes),
+                *(f"<p>{sentence_html(note)}</p>" for note in self.notes),
             ]
         )
 
     def _html(self, at: int) -> str:
-        one = self.findings[at]
-        example = f"<pre style='margin:4px 0 0 1.5em'>{escape(one.example)}</pre>" if one.example else ""
-        place = f" <i>{escape(one.place)}</i>:" if one.place else ""
-        text = f"{sentence_html(one.text)} {sentence_html(one.remedy)}"
-        return f"<div style='margin:6px 0'>{_SIGNS[one.level]}{place} {text}{example}</div>"
+        finding = self.findings[at]
+        example = f"<pre style='margin:4px 0 0 1.5em'>{escape(finding.example)}</pre>" if finding.example else ""
+        location = f" <i>{escape(finding.place)}</i>:" if finding.place else ""
+        text = f"{sentence_html(finding.text)} {sentence_html(finding.remedy)}"
+        return f"<div style='margin:6px 0'>{_SIGNS[finding.level]}{location} {text}{example}</div>"
 
     @property
     def summary(self) -> str:
@@ -70,14 +70,14 @@ class ComparisonShown(Comparison):
         if not self.steps:
             return "Nothing could be compared."
         where = f"in {plural(self.steps, 'step')} of {plural(self.processes, 'rank')}"
-        wrong = [one for one in self.findings if one.level != "info"]
+        wrong = [finding for finding in self.findings if finding.level != "info"]
         return f"{plural(len(wrong), 'mistake')} found {where}." if wrong else f"No mistake found {where}."
 
     @property
     def notes(self) -> list[str]:
         """Sentences that say what was compared, and what was not."""
-        said = [f"Compared: {'; '.join(self.compared)}."] if self.compared else []
-        return [*said, *self.left_out]
+        sentences = [f"Compared: {'; '.join(self.compared)}."] if self.compared else []
+        return [*sentences, *self.left_out]
 
 
 def job_check(
@@ -104,8 +104,10 @@ _MEANWHILE = {
 }
 
 
-def displayable(found: Comparison, job_id: str = "") -> ComparisonShown:
+def displayable(comparison: Comparison, job_id: str = "") -> ComparisonShown:
     """Return the same as a notebook shows it."""
-    shown = ComparisonShown(found.processes, found.steps, found.findings, found.compared, found.left_out)
+    shown = ComparisonShown(
+        comparison.processes, comparison.steps, comparison.findings, comparison.compared, comparison.left_out
+    )
     shown.job_id = job_id
     return shown

@@ -79,10 +79,10 @@ def _group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float | Non
 
 def leave(folder: JobFolder, view: JobView, spec: JobSpec) -> None:
     """Store the row of a job that has just ended. An error of the file system is ignored."""
-    found = listed(folder, view, spec)
-    if not found.active:
+    entry = listed(folder, view, spec)
+    if not entry.active:
         with contextlib.suppress(OSError):
-            _append(JobStore(folder.path.parent.parent).ended, _encoded(found))
+            _append(JobStore(folder.path.parent.parent).ended, _encoded(entry))
 
 
 class Ended:
@@ -109,16 +109,16 @@ class Ended:
         self._cursor += len(whole_lines)
         for line in whole_lines.splitlines():
             self._lines += 1
-            found = _decoded(line)
-            if found is not None:
-                self.rows[found.row.id] = found
+            entry = _decoded(line)
+            if entry is not None:
+                self.rows[entry.row.id] = entry
 
     def add(self, new: Iterable[Listed]) -> None:
         """Store rows of ended jobs. If they cannot be stored, other processes read those jobs themselves."""
         lines = []
-        for one in new:
-            self.rows[one.row.id] = one
-            lines.append(_encoded(one))
+        for entry in new:
+            self.rows[entry.row.id] = entry
+            lines.append(_encoded(entry))
         with contextlib.suppress(OSError):
             _append(self._path, b"".join(lines))
 
@@ -145,8 +145,8 @@ def _append(path: Path, lines: bytes) -> None:
         os.close(descriptor)
 
 
-def _encoded(one: Listed) -> bytes:
-    return msgspec.json.encode((VERSION, one)) + b"\n"
+def _encoded(entry: Listed) -> bytes:
+    return msgspec.json.encode((VERSION, entry)) + b"\n"
 
 
 _decoder = msgspec.json.Decoder(tuple[str, Listed])
@@ -155,7 +155,7 @@ _decoder = msgspec.json.Decoder(tuple[str, Listed])
 def _decoded(line: bytes) -> Listed | None:
     """Return the row of a line, None for a damaged one and one of another version."""
     try:
-        version, found = _decoder.decode(line)
+        version, entry = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return None if version != VERSION or found.active else found
+    return None if version != VERSION or entry.active else entry

@@ -54,8 +54,8 @@ class ProfileShown(table.Display, Profile):
         import pandas as pd
 
         names = ["operator", "kind", "rank", "calls", "seconds", "share"]
-        rows = [(one.name, one.kind, rank, one.calls, own, one.share)
-                for one in self.operators for rank, own in sorted(one.by_rank.items())]  # fmt: skip
+        rows = [(operator.name, operator.kind, rank, operator.calls, seconds, operator.share)
+                for operator in self.operators for rank, seconds in sorted(operator.by_rank.items())]  # fmt: skip
         return pd.DataFrame(rows, columns=names)
 
     def save(self, folder: str | Path) -> list[Path]:
@@ -78,10 +78,10 @@ class ProfileShown(table.Display, Profile):
 
 def sentences(of: Profile) -> list[str]:
     """Return the sentences above the table."""
-    who = ranks([one.rank for one in of.ranks])
+    who = ranks([part.rank for part in of.ranks])
     return [
         f"{plural(of.steps, 'step')} of {who}, recorded at {clock(of.t)}: {_milliseconds(of.seconds)} ms per step.",
-        *[_stands_out(one) for one in of.operators if one.stands_out is not None][:3],
+        *[_stands_out(part) for part in of.operators if part.stands_out is not None][:3],
         *_notes(of),
     ]
 
@@ -94,30 +94,46 @@ def _notes(of: Profile) -> list[str]:
     return [f"{ranks(which).capitalize()} recorded no profile: {why}" for why, which in alike.items()]
 
 
-def _stands_out(one: Operator) -> str:
-    assert one.stands_out is not None
-    own = _milliseconds(one.by_rank[one.stands_out])
-    than = f", {one.times:.1f} times as long as on the other ranks" if one.times else ", but no time on the other ranks"
-    return f"{_short(one.name)} needs {own} ms per step on rank {one.stands_out}{than}."
+def _stands_out(operator: Operator) -> str:
+    assert operator.stands_out is not None
+    milliseconds = _milliseconds(operator.by_rank[operator.stands_out])
+    than = (
+        f", {operator.times:.1f} times as long as on the other ranks"
+        if operator.times
+        else ", but no time on the other ranks"
+    )
+    return f"{_short(operator.name)} needs {milliseconds} ms per step on rank {operator.stands_out}{than}."
 
 
 def shown(of: Profile) -> list[Operator]:
     """Return the operators that are shown."""
-    return [one for one in of.operators if one.share >= _LEAST_SHARE][:_MOST_OPERATORS]
+    return [operator for operator in of.operators if operator.share >= _LEAST_SHARE][:_MOST_OPERATORS]
 
 
 def _rows(of: Profile) -> list[tuple[str, ...]]:
-    columns = [one.rank for one in of.ranks][:_MOST_RANKS] if len(of.ranks) > 1 else []
+    columns = [part.rank for part in of.ranks][:_MOST_RANKS] if len(of.ranks) > 1 else []
     ranks_of = (f"rank {rank}" for rank in columns)
     head = ("operator", "kind", "calls per step", "own ms per step", "of the step", *ranks_of, "outlier")
-    return [head, *(_row(one, columns) for one in shown(of))]
+    return [head, *(_row(part, columns) for part in shown(of))]
 
 
-def _row(one: Operator, columns: list[int]) -> tuple[str, ...]:
-    out = "" if one.stands_out is None else f"rank {one.stands_out}{f', {one.times:.1f}x' if one.times else ''}"
-    calls = f"{one.calls:g}" if one.calls == int(one.calls) else f"{one.calls:.1f}"
-    of_ranks = (_milliseconds(one.by_rank.get(rank, 0.0)) for rank in columns)
-    return (_short(one.name), one.kind, calls, _milliseconds(one.own), f"{100 * one.share:.1f} %", *of_ranks, out)
+def _row(operator: Operator, columns: list[int]) -> tuple[str, ...]:
+    out = (
+        ""
+        if operator.stands_out is None
+        else f"rank {operator.stands_out}{f', {operator.times:.1f}x' if operator.times else ''}"
+    )
+    calls = f"{operator.calls:g}" if operator.calls == int(operator.calls) else f"{operator.calls:.1f}"
+    of_ranks = (_milliseconds(operator.by_rank.get(rank, 0.0)) for rank in columns)
+    return (
+        _short(operator.name),
+        operator.kind,
+        calls,
+        _milliseconds(operator.own),
+        f"{100 * operator.share:.1f} %",
+        *of_ranks,
+        out,
+    )
 
 
 def _short(name: str) -> str:

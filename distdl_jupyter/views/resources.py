@@ -142,13 +142,19 @@ class ResourceTable(table.Display, Sequence[ResourceSample]):
         """
         import pandas as pd
 
-        own, machine = list(RankUse.__dataclass_fields__), list(NodeUse.__dataclass_fields__)
+        rank_fields, machine = list(RankUse.__dataclass_fields__), list(NodeUse.__dataclass_fields__)
         rows = [
-            (one.t, rank, self.book.about.get(one.node, About()).host, *(getattr(use, name) for name in own),
-             *(getattr(one.machine, name) for name in machine))
-            for one in self._samples for rank, use in sorted(one.ranks.items())
-        ]  # fmt: skip
-        columns = ["time", "rank", "host", *own, *(f"node_{name}" for name in machine)]
+            (
+                sample.t,
+                rank,
+                self.book.about.get(sample.node, About()).host,
+                *(getattr(use, name) for name in rank_fields),
+                *(getattr(sample.machine, name) for name in machine),
+            )
+            for sample in self._samples
+            for rank, use in sorted(sample.ranks.items())
+        ]
+        columns = ["time", "rank", "host", *rank_fields, *(f"node_{name}" for name in machine)]
         frame = pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[3:], "float64"))
         frame["time"] = pd.to_datetime(frame["time"], unit="s", utc=True)
         return frame
@@ -185,8 +191,8 @@ def resources(book: ResourceBook, *, running: bool) -> Resources:
     about = {node: book.about.get(node, About()) for node in sorted(book.nodes)}
     return Resources(
         nodes=tuple(
-            NodeResources(node=node, host=one.host, cores=one.cores, **asdict(book.nodes[node].machine))
-            for node, one in about.items()
+            NodeResources(node=node, host=host_facts.host, cores=host_facts.cores, **asdict(book.nodes[node].machine))
+            for node, host_facts in about.items()
         ),
         ranks=tuple(
             RankResources(rank=rank, node=sample.node, **asdict(use))

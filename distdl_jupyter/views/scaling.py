@@ -64,7 +64,7 @@ class ScalingView(table.Display, Scaling):
     @property
     def unit(self) -> Literal["samples", "batches"]:
         """Return the unit of the rates: samples, or batches if the batch size is unknown."""
-        return "samples" if all(one.counts_samples for one in self.points) else "batches"
+        return "samples" if all(point.counts_samples for point in self.points) else "batches"
 
     @property
     def mode(self) -> Literal["weak", "strong", ""]:
@@ -73,7 +73,7 @@ class ScalingView(table.Display, Scaling):
         if len(points) < 2 or self.unit != "samples":
             return ""
         first = points[0]
-        ratios = [(one.batch / first.batch, one.processes / first.processes) for one in points[1:]]
+        ratios = [(point.batch / first.batch, point.processes / first.processes) for point in points[1:]]
         if all(abs(batch / processes - 1) <= _LIKE for batch, processes in ratios):
             return "weak"
         return "strong" if all(abs(batch - 1) <= _LIKE for batch, _ in ratios) else ""
@@ -174,7 +174,7 @@ class ScalingView(table.Display, Scaling):
 
     def best(self) -> Point:
         """Return the point with the highest rate. Raises ValueError if nothing was measured."""
-        return max(self.points, key=lambda one: one.rate)
+        return max(self.points, key=lambda point: point.rate)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -187,11 +187,11 @@ class ScalingView(table.Display, Scaling):
         return pd.DataFrame(
             [
                 {
-                    **dataclasses.asdict(one),
-                    "efficiency": self.efficiency(one),
-                    "not_comparable": self.why_not_comparable(one),
+                    **dataclasses.asdict(point),
+                    "efficiency": self.efficiency(point),
+                    "not_comparable": self.why_not_comparable(point),
                 }
-                for one in self.points
+                for point in self.points
             ]
         )
 
@@ -205,17 +205,17 @@ class ScalingView(table.Display, Scaling):
             colour, mark = _COLOURS[at % len(_COLOURS)], _MARKS[at % len(_MARKS)]
             points = self.of(backend)
             figure.add_scatter(
-                x=[one.processes for one in points],
-                y=[one.rate for one in points],
+                x=[point.processes for point in points],
+                y=[point.rate for point in points],
                 name=backend,
                 mode="lines+markers",
                 line={"color": colour},
                 marker={"symbol": mark, "size": 9},
-                error_y={"array": [one.error for one in points]},
-                customdata=[self._share(one) for one in points],
+                error_y={"array": [point.error for point in points]},
+                customdata=[self._share(point) for point in points],
                 hovertemplate="%{x} processes: %{y:.4s}, %{customdata}",
             )
-        ticks = sorted({one.processes for one in self.points})
+        ticks = sorted({point.processes for point in self.points})
         if self.points:
             first = self.of(self.backends[0])[0]
             ideal = [first.rate * end / first.processes for end in (ticks[0], ticks[-1])]
@@ -252,18 +252,18 @@ class ScalingView(table.Display, Scaling):
             "batch",
         )
         order = self.backends
-        points = sorted(self.points, key=lambda one: (one.processes, order.index(one.backend)))
+        points = sorted(self.points, key=lambda point: (point.processes, order.index(point.backend)))
         return [head, *map(self._row, points)]
 
-    def _row(self, one: Point) -> tuple[str, ...]:
-        times = map(milliseconds, (one.own, one.communication, one.waiting))
+    def _row(self, point: Point) -> tuple[str, ...]:
+        times = map(milliseconds, (point.own, point.communication, point.waiting))
         return (
-            count(one.processes),
-            one.backend,
-            f"{number(one.rate)} ± {number(one.error)}",
-            self._share(one).removesuffix(" of ideal"),
+            count(point.processes),
+            point.backend,
+            f"{number(point.rate)} ± {number(point.error)}",
+            self._share(point).removesuffix(" of ideal"),
             *times,
-            count(round(one.batch)),
+            count(round(point.batch)),
         )
 
 

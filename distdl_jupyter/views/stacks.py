@@ -212,8 +212,8 @@ def _calls(thread: Thread) -> Iterator[str]:
     frames = _own_frames(thread)
     if not frames:
         yield "code outside the job"
-    for own, run in itertools.groupby(frames, lambda frame: frame.own):
-        if own:
+    for is_own, run in itertools.groupby(frames, lambda frame: frame.own):
+        if is_own:
             for frame in run:
                 yield f"{frame.place}, in {frame.function}"
                 if frame.source:

@@ -49,7 +49,7 @@ class StepTimesShown(table.Display, StepTimes):
         """Return a row for each rank and step (of long trainings: for ``steps`` steps), its parts in seconds."""
         import pandas as pd
 
-        names = [one.name for one in dataclasses.fields(StepTime)]
+        names = [field.name for field in dataclasses.fields(StepTime)]
         return pd.DataFrame([dataclasses.astuple(row) for row in self.rows], columns=names)
 
     def figure(self) -> Any:
@@ -58,12 +58,18 @@ class StepTimesShown(table.Display, StepTimes):
 
         ranks, straggler = self.ranks(), self.straggler
         slow = {(straggler.rank, _PART_OF.get(straggler.cause, straggler.cause))} if straggler else set()
-        names = [f"rank {one.rank}" for one in ranks]
+        names = [f"rank {rank_time.rank}" for rank_time in ranks]
         bars = [
-            go.Bar(name=_TITLES[part], y=names, x=[1000 * getattr(one, part) for one in ranks], orientation="h",
-                   marker=_look(part, [(one.rank, part) in slow for one in ranks]), hovertemplate="%{x:.2f} ms")
+            go.Bar(
+                name=_TITLES[part],
+                y=names,
+                x=[1000 * getattr(rank_time, part) for rank_time in ranks],
+                orientation="h",
+                marker=_look(part, [(rank_time.rank, part) in slow for rank_time in ranks]),
+                hovertemplate="%{x:.2f} ms",
+            )
             for part in PARTS
-        ]  # fmt: skip
+        ]
         figure = go.Figure(bars)
         figure.update_layout(barmode="stack", xaxis_title="ms per step", yaxis_autorange="reversed",
                              legend={"orientation": "h", "traceorder": "normal", "y": 1.02, "yanchor": "bottom"},
@@ -74,11 +80,11 @@ class StepTimesShown(table.Display, StepTimes):
 
 def _look(part: str, slow: list[bool]) -> dict[str, Any]:
     """Return plotly's marker of a part: solid, waiting hatched, the rest hollow; orange for those that are slow."""
-    colours = [theme.SLOW if one else theme.PARTS[part] for one in slow]
+    colours = [theme.SLOW if is_slow else theme.PARTS[part] for is_slow in slow]
     if part == "waiting":
         return {"color": colours, "pattern": {"shape": "/", "fgcolor": theme.HATCH, "size": 5, "solidity": 0.25}}
     if part == "rest":
-        inside = [theme.SLOW if one else theme.SURFACE for one in slow]
+        inside = [theme.SLOW if is_slow else theme.SURFACE for is_slow in slow]
         return {"color": inside, "line": {"color": theme.PARTS[part], "width": 1}}
     return {"color": colours}
 
@@ -99,13 +105,13 @@ def job_time(times: StepTimes, last: int) -> JobTime:
 def _sentences(times: StepTimes) -> list[str]:
     if not times.rows:
         return [times.why]
-    steps = max(one.steps for one in times.ranks())
+    steps = max(rank_time.steps for rank_time in times.ranks())
     rate = times.samples_per_second
-    said = f"{plural(steps, 'step')} measured" + ("" if rate is None else f", {number(rate)} samples per second")
+    summary = f"{plural(steps, 'step')} measured" + ("" if rate is None else f", {number(rate)} samples per second")
     # Where a rank is slower than the others, the sentence about it says what that costs.
     if len(times.ranks()) > 1 and times.own_share is not None and times.straggler is None:
-        said += f", {100 * (1 - times.own_share):.0f} % of the time is communication and waiting"
-    return [f"{said}.", _comparison(times)]
+        summary += f", {100 * (1 - times.own_share):.0f} % of the time is communication and waiting"
+    return [f"{summary}.", _comparison(times)]
 
 
 def _comparison(times: StepTimes) -> str:
@@ -122,10 +128,17 @@ def _rows(times: StepTimes) -> list[tuple[str, ...]]:
     return [head, *map(_row, times.ranks()[:_MOST_RANKS])]
 
 
-def _row(one: RankTime) -> tuple[str, ...]:
-    return (str(one.rank), one.host, count(one.steps), _milliseconds(one.seconds),
-            *(f"{_milliseconds(getattr(one, part))} ({100 * getattr(one, part) / (one.seconds or 1):.0f} %)"
-              for part in PARTS))  # fmt: skip
+def _row(row: RankTime) -> tuple[str, ...]:
+    return (
+        str(row.rank),
+        row.host,
+        count(row.steps),
+        _milliseconds(row.seconds),
+        *(
+            f"{_milliseconds(getattr(row, part))} ({100 * getattr(row, part) / (row.seconds or 1):.0f} %)"
+            for part in PARTS
+        ),
+    )
 
 
 def _milliseconds(seconds: float) -> str:

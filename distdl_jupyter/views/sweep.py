@@ -81,7 +81,7 @@ def panel(study: Study) -> SweepPanel:
         state=study.state.value,
         problem=study.problem,
         remedy=study.hint,
-        words=_words(study),
+        words=_settings(study),
         metric=study.plan.metric,
         maximize=study.plan.maximize,
         done=study.done,
@@ -89,14 +89,14 @@ def panel(study: Study) -> SweepPanel:
         elapsed=sweep.duration(study),
         left=finite(sweep.left(study)),
         parameters=tuple(study.plan.parameters),
-        trials=tuple(_row(one, study) for one in study.sorted()),
+        trials=tuple(_row(trial, study) for trial in study.sorted()),
         best=best.number if best else None,
         processes=_processes(study),
         code=_code(best) if best else "",
     )
 
 
-def _words(study: Study) -> tuple[str, ...]:
+def _settings(study: Study) -> tuple[str, ...]:
     plan, spec = study.plan, study.spec
     each = humanize.processes(spec.node_count, spec.process_count_per_node)
     early = "" if plan.pruner == "none" else f"{plan.pruner} pruning"
@@ -108,18 +108,27 @@ def _words(study: Study) -> tuple[str, ...]:
     )
 
 
-def _row(one: Trial, study: Study) -> TrialRow:
+def _row(trial: Trial, study: Study) -> TrialRow:
     axes = study.plan.parameters
     values = tuple(
-        word(one.params.get(name)) if isinstance(axis, space.Choice) else float(one.params.get(name, 0))
+        value_text(trial.params.get(name)) if isinstance(axis, space.Choice) else float(trial.params.get(name, 0))
         for name, axis in axes.items()
     )
-    detail = "" if one.state == "completed" else one.says
-    points = tuple((step, mean) for step, mean in one.points if finite(mean) is not None)
+    detail = "" if trial.state == "completed" else trial.says
+    points = tuple((step, mean) for step, mean in trial.points if finite(mean) is not None)
     steps, means = zip(*points, strict=True) if points else ((), ())
-    state = cast("TrialState", one.state)
+    state = cast("TrialState", trial.state)
     return TrialRow(
-        one.number, one.id, state, finite(one.value), values, finite(one.done), finite(one.total), detail, steps, means
+        trial.number,
+        trial.id,
+        state,
+        finite(trial.value),
+        values,
+        finite(trial.done),
+        finite(trial.total),
+        detail,
+        steps,
+        means,
     )
 
 
@@ -135,7 +144,7 @@ def _code(best: Trial) -> str:
     return "\n".join(f"{name} = {value!r}" for name, value in best.params.items())
 
 
-def word(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return a parameter's value in short: numbers with three digits or so."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return str(value)
@@ -154,15 +163,15 @@ class SweepTable(table.Display, list[Any]):
         head = ("Trial", self._study.plan.metric, *names, "Progress", "State", "Why", "Id")
         rows = [
             (
-                str(one.number),
-                "" if one.value is None else number(one.value),
-                *(word(one.params.get(name)) for name in names),
-                progress(one),
-                one.state.capitalize(),
-                "" if one.state == "completed" else one.says,
-                humanize.short_id(one.id),
+                str(trial.number),
+                "" if trial.value is None else number(trial.value),
+                *(value_text(trial.params.get(name)) for name in names),
+                progress(trial),
+                trial.state.capitalize(),
+                "" if trial.state == "completed" else trial.says,
+                humanize.short_id(trial.id),
             )
-            for one in self
+            for trial in self
         ]
         return [head, *rows]
 
@@ -173,13 +182,13 @@ class SweepTable(table.Display, list[Any]):
         return pd.DataFrame(
             [
                 {
-                    "trial": one.number,
-                    self._study.plan.metric: one.value,
-                    **one.params,
-                    "state": one.state,
-                    "job": one.id,
+                    "trial": trial.number,
+                    self._study.plan.metric: trial.value,
+                    **trial.params,
+                    "state": trial.state,
+                    "job": trial.id,
                 }
-                for one in self
+                for trial in self
             ]
         )
 
@@ -187,20 +196,20 @@ class SweepTable(table.Display, list[Any]):
         return [self._rows() if self else "No trial has started yet."]
 
 
-def progress(one: Trial | TrialRow) -> str:
+def progress(trial: Trial | TrialRow) -> str:
     """Return how far a trial has come in words."""
-    if one.done is None:
+    if trial.done is None:
         return ""
-    return f"{one.done:g} of {one.total:g}" if one.total else f"step {one.done:g}"
+    return f"{trial.done:g} of {trial.total:g}" if trial.total else f"step {trial.done:g}"
 
 
 def lines(study: Study) -> list[str]:
     """Return what a sweep is, how far it is, its best trial, and what is wrong with it."""
     first = f"Sweep of {study.group.name} ({study.id}): {study.state.value}"
-    parts = [first, " · ".join((*_words(study), _counts(study)))]
+    parts = [first, " · ".join((*_settings(study), _counts(study)))]
     best = study.best
     if best is not None:
-        values = ", ".join(f"{name} {word(value)}" for name, value in best.params.items())
+        values = ", ".join(f"{name} {value_text(value)}" for name, value in best.params.items())
         parts.append(f"Best: {study.plan.metric} {number(best.value or 0.0)} with {values} (trial {best.number})")
     return [*parts, *filter(None, [" ".join(filter(None, (study.problem, study.hint)))])]
 
@@ -225,9 +234,9 @@ def counted(study: Study) -> str:
 
 
 def _counts(study: Study) -> str:
-    running = sum(not one.has_ended for one in study.trials)
-    pruned = sum(one.state == "pruned" for one in study.trials)
-    failed = sum(one.state in (State.FAILED, State.CANCELED) for one in study.trials)
+    running = sum(not trial.has_ended for trial in study.trials)
+    pruned = sum(trial.state == "pruned" for trial in study.trials)
+    failed = sum(trial.state in (State.FAILED, State.CANCELED) for trial in study.trials)
     more = [
         f"{running} running" if running else "",
         f"{pruned} pruned" if pruned else "",

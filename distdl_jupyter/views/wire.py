@@ -136,7 +136,7 @@ def _expected(form: type[Request], name: str, reason: str) -> str:
     schemas = [schema["properties"].get(name, {}) for schema in msgspec.json.schema_components([form])[1].values()]
     rules = {key: value for schema in schemas for part in schema.get("anyOf", [schema]) for key, value in part.items()}
     if "enum" in rules:
-        return f"one of {', '.join(word or 'nothing' for word in rules['enum'])}"
+        return f"one of {', '.join(choice or 'nothing' for choice in rules['enum'])}"
     expected = re.match(r"Expected `([^`]*)`( [<>]=)?", reason)
     if expected is None:
         return "a smaller number"

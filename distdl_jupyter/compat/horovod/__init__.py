@@ -61,17 +61,17 @@ def refuse(arguments: Mapping[str, Any], call: str) -> None:
             )
 
 
-def _on_hosts(count: int, given: Mapping[str, Any]) -> dict[str, Any]:
+def _on_hosts(count: int, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a job on as few hosts as Horovod uses: the first ones with enough slots."""
     from distdl_jupyter.clusters.ssh.hosts import SshOptions, listed
 
-    hosts = listed(SshOptions(**given))
+    hosts = listed(SshOptions(**options))
     if all(host.name in _HERE for host in hosts):
         return {"process_count_per_node": count}
     filled: list[int] = []
     for host in hosts:
         filled.append(min(count - sum(filled), host.slots or 1))
-    return {"compute_target": "ssh", "node_count": len(filled) - filled.count(0), "np": count, **given}
+    return {"compute_target": "ssh", "node_count": len(filled) - filled.count(0), "np": count, **options}
 
 
 class HorovodRunner:
