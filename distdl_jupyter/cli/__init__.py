@@ -26,23 +26,23 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     parser = command_line()
     try:
-        chosen = parser.parse_args(words)
-        if not hasattr(chosen, "run"):
+        args = parser.parse_args(words)
+        if not hasattr(args, "run"):
             parser.print_help()
             return 0
         # What installs draws its progress itself, and prints no text of others.
-        is_raw = chosen.run is _install or getattr(chosen, "raw", False)
+        is_raw = args.run is _install or getattr(args, "raw", False)
         with contextlib.nullcontext() if is_raw else terminal.guarded():
-            return _run(chosen)
+            return _run(args)
     except DistDLError as error:
         print(f"distdl: {arguments.with_flags(str(error))}", file=sys.stderr)
         return 2
 
 
-def _run(chosen: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     try:
-        reply = reply_of(chosen)
-        print_reply(reply, chosen)
+        reply = reply_of(args)
+        print_reply(reply, args)
     except BrokenPipeError:
         sys.stderr.close()
         return 0
@@ -92,17 +92,17 @@ def _add_setup(commands: Any) -> None:
     )
 
 
-def _warm(chosen: argparse.Namespace) -> Reply:
+def _warm(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.warm import report, start, template_files
 
-    if chosen.idle_minutes is not None:
-        template_files.change_settings(idle_minutes=chosen.idle_minutes)
-    if chosen.action in ("on", "off"):
-        template_files.change_settings(enabled=chosen.action == "on")
+    if args.idle_minutes is not None:
+        template_files.change_settings(idle_minutes=args.idle_minutes)
+    if args.action in ("on", "off"):
+        template_files.change_settings(enabled=args.action == "on")
     files = template_files.of()
-    if chosen.action in ("stop", "off"):
+    if args.action in ("stop", "off"):
         start.stop(files)
-    elif chosen.action == "start":
+    elif args.action == "start":
         if not start.is_being_made(files):
             start.make(files)
         if start.wait_until_ready(files) is None:
@@ -122,7 +122,7 @@ def _doctor(_: argparse.Namespace) -> Reply:
     return Reply(rows, text, code=0 if doctor.works(rows) else 1)
 
 
-def _install(chosen: argparse.Namespace) -> Reply:
+def _install(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.environment import horovod
 
-    return Reply(code=horovod.main(framework=chosen.framework, force=chosen.force, mpi=not chosen.no_mpi))
+    return Reply(code=horovod.main(framework=args.framework, force=args.force, mpi=not args.no_mpi))

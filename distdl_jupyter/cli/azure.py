@@ -72,11 +72,11 @@ def _status(_: argparse.Namespace) -> Reply:
     return Reply(view, "\n".join(azure.sign_in_lines(view)), code=0 if view.state == "signed_in" else 1)
 
 
-def _sign_in(chosen: argparse.Namespace) -> Reply:
+def _sign_in(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.azure import identity, settings
 
-    kind = chosen.credential or settings.read().credential or "device_code"
-    given = {name: getattr(chosen, name) for name in _FLAGS if getattr(chosen, name) is not None}
+    kind = args.credential or settings.read().credential or "device_code"
+    given = {name: getattr(args, name) for name in _FLAGS if getattr(args, name) is not None}
     now = identity.sign_in(kind, **given)
     try:
         now = _waited(now)
@@ -85,7 +85,7 @@ def _sign_in(chosen: argparse.Namespace) -> Reply:
         raise
     if now.problem:
         raise now.problem
-    return _status(chosen)
+    return _status(args)
 
 
 def _waited(now: Status) -> Status:
@@ -108,23 +108,23 @@ def _sign_out(_: argparse.Namespace) -> None:
     print(f"Signed out of Azure. {identity.REMAINS}")
 
 
-def _subscriptions(chosen: argparse.Namespace) -> Reply:
+def _subscriptions(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.azure import identity, settings
     from distdl_jupyter.core.errors import InvalidSpec
 
     subscriptions = identity.subscriptions()
-    if chosen.use:
-        match = next((each for each in subscriptions if chosen.use in (each.id, each.name)), None)
+    if args.use:
+        match = next((each for each in subscriptions if args.use in (each.id, each.name)), None)
         if match is None:
             raise InvalidSpec(
-                f"The account has no access to a subscription {chosen.use!r}.",
+                f"The account has no access to a subscription {args.use!r}.",
                 code="subscription-unknown",
                 field="subscription_id",
                 hint="List the subscriptions with: distdl azure subscriptions",
             )
         settings.change(subscription_id=match.id)
-    own = settings.read().subscription_id
-    rows = [("*" if each.id == own else "", each.name, each.id, each.state) for each in subscriptions]
+    subscription_id = settings.read().subscription_id
+    rows = [("*" if each.id == subscription_id else "", each.name, each.id, each.state) for each in subscriptions]
     none = "The account has no access to any subscription."
     return Reply(subscriptions, table.text(table.WholeRows([("", "NAME", "ID", "STATE"), *rows])) if rows else none)
 
@@ -132,21 +132,21 @@ def _subscriptions(chosen: argparse.Namespace) -> Reply:
 # sizes and prices -------------------------------------------------------------------------------------
 
 
-def _vm_sizes(chosen: argparse.Namespace) -> Reply:
+def _vm_sizes(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.azure import catalogue, catalogue_date, prices
     from distdl_jupyter.azure.vm_sizes import select
 
-    if chosen.prices:
-        prices.fetch(region=chosen.region, currency=chosen.currency)
+    if args.prices:
+        prices.fetch(region=args.region, currency=args.currency)
     sizes = select(
         catalogue(),
-        gpu=chosen.gpu,
-        min_gpu_memory_gib=chosen.min_gpu_memory,
-        min_gpus=chosen.min_gpus,
-        infiniband=chosen.infiniband,
-        retired=chosen.retired,
+        gpu=args.gpu,
+        min_gpu_memory_gib=args.min_gpu_memory,
+        min_gpus=args.min_gpus,
+        infiniband=args.infiniband,
+        retired=args.retired,
     )
-    priced = [(size, prices.cached(size.name, chosen.region, chosen.currency)) for size in sizes]
+    priced = [(size, prices.cached(size.name, args.region, args.currency)) for size in sizes]
     lines = [table.text([_HEAD, *(_row(size, price) for size, price in priced)])] if priced else []
     lines.append(f"{plural(len(priced), 'size')}. Catalog: Microsoft documentation, {catalogue_date()}.")
     lines += [f"Prices: {source}." for source in dict.fromkeys(price.source for _, price in priced if price)]

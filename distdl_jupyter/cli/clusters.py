@@ -80,25 +80,25 @@ def _read(parser: Parser, fields: Iterable[Any], words: list[str]) -> dict[str, 
 # clusters ---------------------------------------------------------------------------------------------
 
 
-def _list(chosen: argparse.Namespace) -> Reply:
+def _list(args: argparse.Namespace) -> Reply:
     clusters = handle.clusters()
-    if chosen.json:
+    if args.json:
         return Reply(clusters.look(TIMEOUT))
     hint = "Add a cluster, for example: distdl clusters add lab ssh --hosts gpu1,gpu2"
     return Reply(clusters, notes=() if any(target.named for target in cluster_configs.every()) else (hint,))
 
 
-def _add(chosen: argparse.Namespace) -> None:
-    options = _options(f"distdl clusters add {chosen.name} {chosen.kind}", chosen.kind, chosen.flags)
-    handle.add_cluster(chosen.name, chosen.kind, **options)
-    print(f"Added cluster {chosen.name}. Check it with: distdl clusters check {chosen.name}")
+def _add(args: argparse.Namespace) -> None:
+    options = _options(f"distdl clusters add {args.name} {args.kind}", args.kind, args.flags)
+    handle.add_cluster(args.name, args.kind, **options)
+    print(f"Added cluster {args.name}. Check it with: distdl clusters check {args.name}")
 
 
-def _change(chosen: argparse.Namespace) -> None:
-    cluster = handle.ClusterHandle(chosen.name)
-    options = _options(f"distdl clusters change {chosen.name}", cluster.kind, chosen.flags)
+def _change(args: argparse.Namespace) -> None:
+    cluster = handle.ClusterHandle(args.name)
+    options = _options(f"distdl clusters change {args.name}", cluster.kind, args.flags)
     cluster.change(**{name: None if value == "" else value for name, value in options.items()})
-    print(f"{chosen.name} changed.")
+    print(f"{args.name} changed.")
 
 
 def _options(call: str, kind: str, words: list[str]) -> dict[str, Any]:
@@ -114,32 +114,32 @@ def _options(call: str, kind: str, words: list[str]) -> dict[str, Any]:
     return _read(Parser(call, f"Options of the cluster type {kind}."), fields, words)
 
 
-def _show(chosen: argparse.Namespace) -> Reply:
-    cluster = handle.ClusterHandle(chosen.name)
+def _show(args: argparse.Namespace) -> Reply:
+    cluster = handle.ClusterHandle(args.name)
     (status,) = look_at_all([cluster.target], 2 * TIMEOUT)
-    if chosen.json:
+    if args.json:
         return Reply(status)
     lines = [tables.cluster_line(status), *(f"{name}: {value}" for name, value in cluster.options.items())]
     nodes = [table.text(tables.node_rows(status.nodes))] if status.nodes else []
     return Reply(cluster, "\n".join([*lines, *nodes]))
 
 
-def _check(chosen: argparse.Namespace) -> Reply:
-    checks = handle.ClusterHandle(chosen.name).check(chosen.backend)
+def _check(args: argparse.Namespace) -> Reply:
+    checks = handle.ClusterHandle(args.name).check(args.backend)
     return Reply(checks, code=0 if checks.ok else 1)
 
 
-def _remove(chosen: argparse.Namespace) -> None:
-    handle.ClusterHandle(chosen.name).remove()
-    print(f"{chosen.name} removed.")
+def _remove(args: argparse.Namespace) -> None:
+    handle.ClusterHandle(args.name).remove()
+    print(f"{args.name} removed.")
 
 
 # their machines ---------------------------------------------------------------------------------------
 
 
-def _machines(chosen: argparse.Namespace) -> Reply:
-    if getattr(chosen, "name", None) is not None:
-        return Reply(_cluster(chosen.name).choices("compute"))
+def _machines(args: argparse.Namespace) -> Reply:
+    if getattr(args, "name", None) is not None:
+        return Reply(_cluster(args.name).choices("compute"))
     makers = [target for target in cluster_configs.every() if registry.get("clusters", target.kind).can_create]
     statuses = look_at_all(makers, 2 * TIMEOUT) if makers else []
     none = (
@@ -148,17 +148,17 @@ def _machines(chosen: argparse.Namespace) -> Reply:
     return Reply(statuses, table.text(tables.cluster_rows(statuses)) if statuses else none)
 
 
-def _sizes(chosen: argparse.Namespace) -> Any:
-    return _cluster(chosen.name).choices("vm_size")
+def _sizes(args: argparse.Namespace) -> Any:
+    return _cluster(args.name).choices("vm_size")
 
 
-def _create(chosen: argparse.Namespace) -> Reply | None:
-    cluster = _cluster(chosen.name)
+def _create(args: argparse.Namespace) -> Reply | None:
+    cluster = _cluster(args.name)
     parser = Parser(f"distdl clusters compute create {cluster.name}", "Which machines to create.")
     _add_yes(parser)
     parser.add_argument("--wait", action="store_true", help="wait until the machines are ready")
     fields = dataclasses.fields(registry.get("clusters", cluster.kind).Wanted)
-    machines = _read(parser, fields, chosen.flags)
+    machines = _read(parser, fields, args.flags)
     yes, wait = machines.pop("yes", False), machines.pop("wait", False)
     options = ", ".join(f"{name}={value}" for name, value in machines.items())
     warning = tables.idle_cost_warning(int(machines.get("min_nodes") or 0))
@@ -171,9 +171,9 @@ def _create(chosen: argparse.Namespace) -> Reply | None:
     return None
 
 
-def _delete(chosen: argparse.Namespace) -> Reply | None:
-    cluster = _cluster(chosen.name)
-    if not (chosen.yes or _confirm(f"Delete the machines of {cluster.name}?")):
+def _delete(args: argparse.Namespace) -> Reply | None:
+    cluster = _cluster(args.name)
+    if not (args.yes or _confirm(f"Delete the machines of {cluster.name}?")):
         return Reply(code=1)
     cluster.delete()
     print(f"The machines of {cluster.name} are being deleted.")

@@ -86,26 +86,26 @@ def add_group(commands: Any, name: str, run: Command, text: str, *, more: str = 
     return parser.add_subparsers(title="commands", metavar="COMMAND")
 
 
-def reply_of(chosen: argparse.Namespace) -> Reply:
+def reply_of(args: argparse.Namespace) -> Reply:
     """Run the command that was chosen."""
-    value = chosen.run(chosen)
+    value = args.run(args)
     return value if isinstance(value, Reply) else Reply(value)
 
 
-def print_reply(reply: Reply, chosen: argparse.Namespace) -> None:
+def print_reply(reply: Reply, args: argparse.Namespace) -> None:
     """Print a reply as a terminal shows it, or as the JSON or CSV that was asked for."""
     value = reply.value
-    if getattr(chosen, "json", False):
+    if getattr(args, "json", False):
         if value is not None:
             print(json.dumps(_data(value), indent=1))
-    elif getattr(chosen, "csv", False):
+    elif getattr(args, "csv", False):
         frame = value.table if hasattr(value, "table") else value.to_pandas()
         frame.to_csv(sys.stdout, index=False)
-    elif getattr(chosen, "figure", False):
+    elif getattr(args, "figure", False):
         value.show()
     elif reply.text is not None or value is not None:
         print((str(value) if reply.text is None else reply.text).removesuffix("\n"))
-    if not getattr(chosen, "json", False) and (not getattr(chosen, "csv", False) or getattr(chosen, "save", False)):
+    if not getattr(args, "json", False) and (not getattr(args, "csv", False) or getattr(args, "save", False)):
         for note in reply.notes:
             print(note)
 

@@ -153,36 +153,36 @@ def add_to(commands: Any) -> None:
 # commands that read -----------------------------------------------------------------------------------
 
 
-def _ls(chosen: argparse.Namespace) -> Any:
+def _ls(args: argparse.Namespace) -> Any:
     from distdl_jupyter.jobs import client, study_rows
     from distdl_jupyter.views.job_table import JobTable
 
-    if chosen.json:
+    if args.json:
         return list(client.jobs())
     rows = study_rows.folded(client.rows())
-    shown = rows if chosen.all else rows[:_NEWEST]
+    shown = rows if args.all else rows[:_NEWEST]
     return JobTable(shown, older=len(rows) - len(shown))
 
 
-def _show(chosen: argparse.Namespace) -> Reply:
-    job = find(chosen.id)
-    return Reply(job, "" if chosen.json else "\n".join(show.lines(job.view())))
+def _show(args: argparse.Namespace) -> Reply:
+    job = find(args.id)
+    return Reply(job, "" if args.json else "\n".join(show.lines(job.view())))
 
 
-def _logs(chosen: argparse.Namespace) -> None:
-    if chosen.raw:
+def _logs(args: argparse.Namespace) -> None:
+    if args.raw:
         terminal.as_it_is()
-    job = find(chosen.id)
-    many = job.spec.process_count > 1 and chosen.rank is None
-    if chosen.tail and (left_out := _line_count(job.view(), chosen.rank) - chosen.tail) > 0 and not chosen.follow:
+    job = find(args.id)
+    many = job.spec.process_count > 1 and args.rank is None
+    if args.tail and (left_out := _line_count(job.view(), args.rank) - args.tail) > 0 and not args.follow:
         print(
             f"{plural(left_out, 'earlier line')} not shown; use --tail 0 to print all lines",
             file=sys.stderr,
             flush=True,
         )
-    for line in job.logs(chosen.rank, follow=chosen.follow, tail=chosen.tail or None):
-        text = encode(line).decode() if chosen.json else prefix(line, many=many, timed=chosen.time) + line.text
-        print(text, flush=chosen.follow)
+    for line in job.logs(args.rank, follow=args.follow, tail=args.tail or None):
+        text = encode(line).decode() if args.json else prefix(line, many=many, timed=args.time) + line.text
+        print(text, flush=args.follow)
 
 
 def _line_count(view: Any, rank: int | None) -> int:
@@ -199,9 +199,9 @@ def prefix(line: LogLine, *, many: bool, timed: bool = False) -> str:
     return text
 
 
-def _environment(chosen: argparse.Namespace) -> Reply:
-    environment = find(chosen.id).environment()
-    if not chosen.diff:
+def _environment(args: argparse.Namespace) -> Reply:
+    environment = find(args.id).environment()
+    if not args.diff:
         return Reply(environment, str(environment))
     if environment.git is None:
         raise JobNotFound(
@@ -212,45 +212,45 @@ def _environment(chosen: argparse.Namespace) -> Reply:
     return Reply(text=environment.git.diff)
 
 
-def _time(chosen: argparse.Namespace) -> Any:
-    times = find(chosen.id).time()
-    return times.figure() if chosen.figure and times.rows else times
+def _time(args: argparse.Namespace) -> Any:
+    times = find(args.id).time()
+    return times.figure() if args.figure and times.rows else times
 
 
-def _resources(chosen: argparse.Namespace) -> Any:
-    job = find(chosen.id)
-    while chosen.follow and not job.state.ended:
+def _resources(args: argparse.Namespace) -> Any:
+    job = find(args.id)
+    while args.follow and not job.state.ended:
         print(f"{job.resources()}\n", flush=True)
         time.sleep(SECONDS)
     used = job.resources()
-    return used.figure() if chosen.figure and used else used
+    return used.figure() if args.figure and used else used
 
 
-def _stacks(chosen: argparse.Namespace) -> Reply:
-    job = find(chosen.id)
-    if chosen.kept is None:
+def _stacks(args: argparse.Namespace) -> Reply:
+    job = find(args.id)
+    if args.kept is None:
         try:
-            stacks = job.stacks(chosen.timeout)
+            stacks = job.stacks(args.timeout)
         except TimeoutError as error:
             raise JobNotRunning(str(error), code="stacks-timeout", hint="Increase it with --timeout.") from error
     else:
-        stacks = job.stacks(kept=True, number=chosen.kept or None)
-    ranks = stacks.ranks.values() if chosen.whole else ()
+        stacks = job.stacks(kept=True, number=args.kept or None)
+    ranks = stacks.ranks.values() if args.whole else ()
     whole = [f"\nrank {one.rank}, pid {one.pid} on {one.host or 'this machine'}\n{one.text.rstrip()}" for one in ranks]
     return Reply(stacks, notes=tuple(whole))
 
 
-def _profile(chosen: argparse.Namespace) -> Reply:
-    job = find(chosen.id)
-    if chosen.kept is None:
-        ranks = arguments.ranks_of(chosen.ranks, job.spec.process_count) if chosen.ranks else None
+def _profile(args: argparse.Namespace) -> Reply:
+    job = find(args.id)
+    if args.kept is None:
+        ranks = arguments.ranks_of(args.ranks, job.spec.process_count) if args.ranks else None
         try:
-            profile = job.profile(chosen.steps, ranks, timeout=chosen.timeout)
+            profile = job.profile(args.steps, ranks, timeout=args.timeout)
         except TimeoutError as error:
             raise JobNotRunning(str(error), code="profile-timeout", hint="Increase it with --timeout.") from error
     else:
-        profile = job.profile(kept=True, number=chosen.kept or None)
-    traces = profile.save(chosen.save) if chosen.save else list(profile.traces.values())
+        profile = job.profile(kept=True, number=args.kept or None)
+    traces = profile.save(args.save) if args.save else list(profile.traces.values())
     return Reply(profile, notes=_location(traces) if traces else ())
 
 
@@ -259,79 +259,79 @@ def _location(traces: list[Path]) -> tuple[str]:
     return (f"{traces[0].parent} has {count}: open them at https://ui.perfetto.dev",)
 
 
-def _checkpoints(chosen: argparse.Namespace) -> Reply:
-    known = find(chosen.id).checkpoints()
-    return Reply(text=known[0].load_code) if chosen.code and known else Reply(known)
+def _checkpoints(args: argparse.Namespace) -> Reply:
+    known = find(args.id).checkpoints()
+    return Reply(text=known[0].load_code) if args.code and known else Reply(known)
 
 
 # commands that change something -----------------------------------------------------------------------
 
 
-def _stop(chosen: argparse.Namespace) -> None:
-    job = find(chosen.id)
+def _stop(args: argparse.Namespace) -> None:
+    job = find(args.id)
     try:
-        job.cancel(now=chosen.now)
+        job.cancel(now=args.now)
     except JobNotRunning as error:
         print(error)
         return
-    if chosen.no_wait:
-        print(f"{'Killing' if chosen.now else 'Canceling'} job {job.name} ({short_id(job.id)}).")
+    if args.no_wait:
+        print(f"{'Killing' if args.now else 'Canceling'} job {job.name} ({short_id(job.id)}).")
         return
     if (supervisor := job.folder.supervisor()).is_elsewhere:
         print(supervisor.says(), file=sys.stderr)
     print(f"{job.name} {short_id(job.id)} {job.wait().state.value}")
 
 
-def _lost(chosen: argparse.Namespace) -> None:
-    job = find(chosen.id)
+def _lost(args: argparse.Namespace) -> None:
+    job = find(args.id)
     job.declare_lost()
     print(f"{job.name} {short_id(job.id)} {job.state.value}")
 
 
-def _rm(chosen: argparse.Namespace) -> None:
-    for id_ in chosen.id:
+def _rm(args: argparse.Namespace) -> None:
+    for id_ in args.id:
         job = find(id_)
         job.remove()
         print(f"{job.id} removed")
 
 
-def _prune(chosen: argparse.Namespace) -> Reply:
+def _prune(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.jobs import retention
 
-    done = retention.prune(chosen.older, chosen.keep, dry_run=chosen.dry_run)
+    done = retention.prune(args.older, args.keep, dry_run=args.dry_run)
     return Reply(done, code=1 if done.failed else 0)
 
 
-def _track(chosen: argparse.Namespace) -> Reply:
-    records = find(chosen.id).track(chosen.trackers, timeout=chosen.timeout)
+def _track(args: argparse.Namespace) -> Reply:
+    records = find(args.id).track(args.trackers, timeout=args.timeout)
     none = "The job has no tracker. Choose one with --with mlflow, tensorboard or wandb."
     done = bool(records) and all(record.done for record in records)
     return Reply(records, "\n".join(map(str, records)) or none, code=0 if done else 1)
 
 
-def _queue(chosen: argparse.Namespace) -> Any:
+def _queue(args: argparse.Namespace) -> Any:
     from distdl_jupyter.jobs import job_queue
 
-    if chosen.first or chosen.priority:
-        number, id_ = chosen.priority or (None, chosen.first)
+    if args.first or args.priority:
+        number, id_ = args.priority or (None, args.first)
         job = find(id_)
         priority = None if number is None else ABOUT["priority"].check(arguments.value_of(number), "priority")
         print(f"{job.name} {short_id(job.id)} has priority {job_queue.prioritize(job.id, priority)}")
         return None
-    if chosen.move:
-        target, id_ = chosen.move
+    if args.move:
+        target, id_ = args.move
         job = find(id_).move(target)
         print(f"{job.name} {short_id(job.id)} will start on {target}")
         return None
     return job_queue.queue()
 
 
-def _notify(chosen: argparse.Namespace) -> Reply:
+def _notify(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.tracking.messages import notifications
 
-    address = "" if chosen.off else _ask_address() if chosen.set else None
-    known = notifications(address, chosen.kinds, test=chosen.test)
-    return Reply(known, f"Messages are sent to {known}.", ("Test message sent.",) if chosen.test else ())
+    address = "" if args.off else _ask_address() if args.set else None
+    known = notifications(address, args.kinds, test=args.test)
+    return Reply(known, f"Messages are sent to {known}.", ("Test message sent.",) if args.test else ())
 
 
 def _ask_address() -> str:

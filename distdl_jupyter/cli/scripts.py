@@ -74,14 +74,14 @@ def add_to(commands: Any) -> None:
     command.add_argument("--step", type=float, metavar="N", help="checkpoint of this step (default: the newest)")
     path = "checkpoint with this path, as listed by distdl checkpoints"
     command.add_argument("--checkpoint", metavar="PATH", help=path)
-    command.set_defaults(start=lambda job, chosen: job.fork(chosen.step, chosen.checkpoint, **_given(chosen)))
+    command.set_defaults(start=lambda job, args: job.fork(args.step, args.checkpoint, **_given(args)))
     _add_job_flags(command)
     text = "start a new job that resumes from the checkpoints of an ended job"
     command = add_command(commands, "resume", _again, text)
-    command.set_defaults(start=lambda job, chosen: job.resume(**_given(chosen)))
+    command.set_defaults(start=lambda job, args: job.resume(**_given(args)))
     _add_job_flags(command)
     command = add_command(commands, "rerun", _again, "start a new job that repeats a job from its start")
-    command.set_defaults(start=lambda job, chosen: job.rerun(**_given(chosen)))
+    command.set_defaults(start=lambda job, args: job.rerun(**_given(args)))
     _add_job_flags(command)
 
 
@@ -119,39 +119,39 @@ def add_other_flags(command: argparse.ArgumentParser) -> None:
 # one job ----------------------------------------------------------------------------------------------
 
 
-def _submit(chosen: argparse.Namespace) -> Reply:
+def _submit(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.jobs import client
 
-    draft, options = _script(chosen)
-    _warn_of_arguments(chosen)
-    return _started(client.launch(draft, **options), chosen)
+    draft, options = _script(args)
+    _warn_of_arguments(args)
+    return _started(client.launch(draft, **options), args)
 
 
-def _again(chosen: argparse.Namespace) -> Reply:
-    return _started(chosen.start(find(chosen.id), chosen), chosen)
+def _again(args: argparse.Namespace) -> Reply:
+    return _started(args.start(find(args.id), args), args)
 
 
-def _script(chosen: argparse.Namespace) -> tuple[CapturedCode, dict[str, Any]]:
+def _script(args: argparse.Namespace) -> tuple[CapturedCode, dict[str, Any]]:
     """Return the captured script and the options. Raises InvalidSpec where the line names no script."""
     from distdl_jupyter import capture
 
-    _understand_launchers(chosen)
-    if chosen.script is None:
-        command = chosen.command
+    _understand_launchers(args)
+    if args.script is None:
+        command = args.command
         raise InvalidSpec(
             f"distdl {command} needs a script.",
             code="submit-script-missing",
             field="script",
             hint=f"Example: distdl {command} -p 2 train.py",
         )
-    options = _options(chosen)
-    return capture.capture_script(chosen.script, None, chosen.arguments), options
+    options = _options(args)
+    return capture.capture_script(args.script, None, args.arguments), options
 
 
-def _started(job: Job, chosen: argparse.Namespace) -> Reply:
+def _started(job: Job, args: argparse.Namespace) -> Reply:
     for line in findings(job.spec.findings):
         print(line, file=sys.stderr)
-    if not chosen.follow:
+    if not args.follow:
         return _followable(job, f"distdl logs -f {short_id(job.id)}")
     return _follow(job)
 
@@ -176,13 +176,13 @@ def _follow(job: Job) -> Reply:
     return Reply(job, "", code=0 if view.state is State.COMPLETED else 1)
 
 
-def _understand_launchers(chosen: argparse.Namespace) -> None:
+def _understand_launchers(args: argparse.Namespace) -> None:
     """Take a leading ``python`` away; answer another launcher, or a module, with what to write. Raises InvalidSpec."""
-    program = Path(chosen.script or "").name
-    if re.fullmatch(r"python[\d.]*", program) and chosen.arguments and not Path(chosen.script).is_file():
-        chosen.script, *chosen.arguments = chosen.arguments
-    if chosen.module or chosen.script == "-m":
-        module = chosen.module or next(iter(chosen.arguments), "train")
+    program = Path(args.script or "").name
+    if re.fullmatch(r"python[\d.]*", program) and args.arguments and not Path(args.script).is_file():
+        args.script, *args.arguments = args.arguments
+    if args.module or args.script == "-m":
+        module = args.module or next(iter(args.arguments), "train")
         raise InvalidSpec(
             "distdl submit needs the file of a script, not a module.",
             code="submit-module",
@@ -191,7 +191,7 @@ def _understand_launchers(chosen: argparse.Namespace) -> None:
         )
     replaced = {} if program.endswith(".py") else _replaced_programs()
     if backend := replaced.get(program):
-        script = next((word for word in chosen.arguments if word.endswith(".py")), "train.py")
+        script = next((word for word in args.arguments if word.endswith(".py")), "train.py")
         raise InvalidSpec(
             f"distdl submit starts the processes itself. Do not use {program} with it.",
             code="submit-launcher",
@@ -211,26 +211,26 @@ def _replaced_programs() -> dict[str, str]:
 _OF_SCRIPTS = ("-b", "--name", "--data", "--env", "--outputs", "--use-gpu", "--vm-size", "--price-per-hour")
 
 
-def _warn_of_arguments(chosen: argparse.Namespace) -> None:
+def _warn_of_arguments(args: argparse.Namespace) -> None:
     """Say that words behind the script are its own, where they look like what was meant for this command."""
     ours = {flag for name in ABOUT for flag in flags(name)}.difference(_OF_SCRIPTS)
-    meant = [word for word in chosen.arguments if word.partition("=")[0] in ours]
+    meant = [word for word in args.arguments if word.partition("=")[0] in ours]
     if meant:
         verb = "is" if len(meant) == 1 else "are"
-        text = f"{listing(meant)} after {chosen.script} {verb} passed to the script."
+        text = f"{listing(meant)} after {args.script} {verb} passed to the script."
         print(f"{text} Put options of distdl submit before the script.", file=sys.stderr)
 
 
-def _options(chosen: argparse.Namespace) -> dict[str, Any]:
+def _options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options that were given, those of backends and clusters too."""
-    own = {name: _value(text) for name, text in arguments.pairs(chosen.option).items()}
-    others = {name: getattr(chosen, name, None) for name in OTHER_FLAGS.values()}
-    return {**own, **_given(chosen), **{name: value for name, value in others.items() if value is not None}}
+    own = {name: _value(text) for name, text in arguments.pairs(args.option).items()}
+    others = {name: getattr(args, name, None) for name in OTHER_FLAGS.values()}
+    return {**own, **_given(args), **{name: value for name, value in others.items() if value is not None}}
 
 
-def _given(chosen: argparse.Namespace) -> dict[str, Any]:
+def _given(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options of every job that were given."""
-    given = {name: getattr(chosen, name) for name in ABOUT if hasattr(chosen, name)}
+    given = {name: getattr(args, name) for name in ABOUT if hasattr(args, name)}
     if "environment_variables" in given:
         given["environment_variables"] = arguments.pairs_of(given["environment_variables"])
     return given
@@ -246,79 +246,79 @@ def _value(text: str) -> Any:
 # several jobs -----------------------------------------------------------------------------------------
 
 
-def _scale(chosen: argparse.Namespace) -> Any:
+def _scale(args: argparse.Namespace) -> Any:
     from distdl_jupyter.studies import scaling
 
     study: ScalingStudy
-    if chosen.show:
-        study = scaling.scaling(chosen.show)
-    elif chosen.resume:
-        study = scaling.resume(chosen.resume)
+    if args.show:
+        study = scaling.scaling(args.show)
+    elif args.resume:
+        study = scaling.resume(args.resume)
     else:
-        draft, options = _script(chosen)
-        study = scaling.of_options(draft, scaling.numbers(chosen.processes), options, seconds=chosen.seconds)
+        draft, options = _script(args)
+        study = scaling.of_options(draft, scaling.numbers(args.processes), options, seconds=args.seconds)
     return study
 
 
-def _check(chosen: argparse.Namespace) -> Reply:
+def _check(args: argparse.Namespace) -> Reply:
     from distdl_jupyter import capture
     from distdl_jupyter.studies import correctness
 
-    _understand_launchers(chosen)
-    if chosen.script is None:
+    _understand_launchers(args)
+    if args.script is None:
         raise InvalidSpec(
             "distdl check needs a script or a job id.",
             code="check-script-missing",
             hint="Example: distdl check -p 2 train.py",
         )
-    options = _options(chosen)
-    if Path(chosen.script).suffix or Path(chosen.script).exists():
-        draft = capture.capture_script(chosen.script, None, chosen.arguments)
-        comparison = correctness.of_draft(draft, steps=chosen.steps, **options)
+    options = _options(args)
+    if Path(args.script).suffix or Path(args.script).exists():
+        draft = capture.capture_script(args.script, None, args.arguments)
+        comparison = correctness.of_draft(draft, steps=args.steps, **options)
     else:
-        comparison = correctness.of_job(find(chosen.script), steps=chosen.steps, **options)
+        comparison = correctness.of_job(find(args.script), steps=args.steps, **options)
     return Reply(comparison, code=0 if comparison.is_right else 1)
 
 
-def _sweep(chosen: argparse.Namespace) -> Any:
+def _sweep(args: argparse.Namespace) -> Any:
     from distdl_jupyter.studies import sweep_study
     from distdl_jupyter.studies.sweeps import Sweep
 
-    _understand_launchers(chosen)
-    options = _options(chosen)
-    id_ = chosen.show or chosen.stop or chosen.resume or chosen.best
+    _understand_launchers(args)
+    options = _options(args)
+    id_ = args.show or args.stop or args.resume or args.best
     if id_ is None:
-        sweep = _start_sweep(chosen, options)
-        if not chosen.follow:
+        sweep = _start_sweep(args, options)
+        if not args.follow:
             return _followable(sweep, f"distdl sweep -f --show {short_id(sweep.id)}")
         print(sweep.id)
         return _follow_sweep(sweep)
     sweep = Sweep(sweep_study.find("" if id_ == "newest" else id_))
-    if chosen.best:
+    if args.best:
         job = sweep.best.run(**options)
         return _followable(job, f"distdl logs -f {short_id(job.id)}")
-    if chosen.stop:
+    if args.stop:
         sweep.stop()
         while sweep.state is State.RUNNING:
             time.sleep(_POLL)
-    if chosen.resume:
-        sweep.resume(getattr(chosen, "trials", None))
-    if chosen.follow:
+    if args.resume:
+        sweep.resume(getattr(args, "trials", None))
+    if args.follow:
         return _follow_sweep(sweep)
-    return sweep.panel if chosen.json else sweep
+    return sweep.panel if args.json else sweep
 
 
-def _start_sweep(chosen: argparse.Namespace, options: Mapping[str, Any]) -> Sweep:
+def _start_sweep(args: argparse.Namespace, options: Mapping[str, Any]) -> Sweep:
     from distdl_jupyter import capture
     from distdl_jupyter.core import space
     from distdl_jupyter.studies import sweeps
 
-    if chosen.script is None or not chosen.param:
+    if args.script is None or not args.param:
         raise InvalidSpec(
             "distdl sweep needs a script and the values of its options.", code="sweep-script-missing", hint=_SWEEP
         )
     parameters: dict[str, Any] = {}
-    for text in chosen.param:
+    for text in args.param:
         name, equals, values = text.partition("=")
         if not equals or not name:
             raise InvalidSpec(
@@ -328,8 +328,8 @@ def _start_sweep(chosen: argparse.Namespace, options: Mapping[str, Any]) -> Swee
                 hint=_SWEEP,
             )
         parameters[name.strip()] = space.parsed(name.strip(), values)
-    draft = capture.capture_script(chosen.script, None, chosen.arguments)
-    plan = {name: getattr(chosen, name) for name in arguments.SWEEP if hasattr(chosen, name)}
+    draft = capture.capture_script(args.script, None, args.arguments)
+    plan = {name: getattr(args, name) for name in arguments.SWEEP if hasattr(args, name)}
     return sweeps.of_draft(draft, space.checked(parameters), **plan, **options)
 
 

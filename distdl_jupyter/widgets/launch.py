@@ -47,11 +47,11 @@ class LaunchForm(PageWidget):
         kwargs: Mapping[str, Any] | None = None,
         *,
         on_submitted: Callable[[Job | Sweep], None],
-        **given: Any,
+        **options: Any,
     ) -> None:
         self._on_submitted = on_submitted
         self._target = Target(function=function, args=tuple(args), kwargs=dict(kwargs or {}))
-        self._form = Form(target=self._target, line=read_defaults(given))
+        self._form = Form(target=self._target, line=read_defaults(options))
         #: What was chosen last, for a page that opens later. Values of secrets stay here.
         self._request = FormRequest()
         super().__init__("launch")
@@ -104,9 +104,12 @@ class LaunchForm(PageWidget):
         """Return a request with the secrets that were typed before: a page is told none."""
         if request.environment is None:
             return request
-        typed = {one.name: one.value for one in self._request.environment or () if one.value is not None}
+        typed = {
+            variable.name: variable.value for variable in self._request.environment or () if variable.value is not None
+        }
         known = tuple(
-            Variable(one.name, typed.get(one.name) if one.value is None else one.value) for one in request.environment
+            Variable(variable.name, typed.get(variable.name) if variable.value is None else variable.value)
+            for variable in request.environment
         )
         return msgspec.structs.replace(request, environment=known)
 
