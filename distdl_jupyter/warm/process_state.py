@@ -99,7 +99,7 @@ class ArgvBuffer:
 
     def show(self, arguments: Sequence[str], mark: str = "") -> None:
         """Show ``arguments`` behind the interpreter's path, and ``mark`` ("DISTDL_JOB_ID=...") as a variable."""
-        line = b"\0".join(word.encode(errors="surrogateescape") for word in arguments)
+        line = b"\0".join(argument.encode(errors="surrogateescape") for argument in arguments)
         # Padded with blanks: closing zeros would be read as empty arguments.
         _write(self._arguments, line, b" ")
         _write(self._variable, mark.encode(), b"\0")

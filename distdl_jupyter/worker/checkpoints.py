@@ -95,8 +95,8 @@ def should_checkpoint() -> bool:
     False unless the process receives SIGUSR1.
     """
     _warning.listen()
-    found = _warning.take()
-    if found:
+    warned = _warning.take()
+    if warned:
         channel.note("info", "The code was asked to save a checkpoint because the job will stop soon.",
                     "should-checkpoint")  # fmt: skip
-    return found
+    return warned

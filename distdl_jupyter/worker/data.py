@@ -17,16 +17,16 @@ def data_path(name: str = "data") -> Path:
 
     Raises LookupError outside a job, and if the job has no data source of this name.
     """
-    found = os.environ.get(VARIABLE + name.upper())
-    if found:
-        return Path(found)
+    path = os.environ.get(VARIABLE + name.upper())
+    if path:
+        return Path(path)
     if "DISTDL_JOB_ID" not in os.environ:
         raise LookupError(
             f"data_path({name!r}) works only in a job. Run the code with %%distributed or submit(), and add the source "
             f'there: data={{"{name}": "blob://account/container/prefix"}}.'
         )
-    given = sorted(key.removeprefix(VARIABLE).lower() for key in os.environ if key.startswith(VARIABLE))
-    known = f"The job has {', '.join(given)}." if given else "The job has none."
+    names = sorted(key.removeprefix(VARIABLE).lower() for key in os.environ if key.startswith(VARIABLE))
+    known = f"The job has {', '.join(names)}." if names else "The job has none."
     raise LookupError(
         f"Unknown data source {name!r}. {known} Add sources with data= of submit(), or --data NAME=PLACE."
     )

@@ -45,13 +45,13 @@ class View(NamedTuple):
 
         Modules, functions and classes are left out: they are the statement's verbs.
         """
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for node in [*self.loops, *_chains(self)]:
             name = ast.unparse(node)
             value = self.value(node)
-            if name not in found and value is not MISSING and not isinstance(value, _VERBS):
-                found[name] = value
-        return list(found.items())
+            if name not in values and value is not MISSING and not isinstance(value, _VERBS):
+                values[name] = value
+        return list(values.items())
 
 
 _VERBS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
@@ -69,17 +69,17 @@ def view(source: list[str], line: int | None, variables: dict[str, Any], globals
 
 def _find(tree: ast.AST, line: int) -> tuple[ast.stmt | None, list[ast.expr]]:
     """Return the innermost statement at the line, and the targets of the ``for`` loops around it in its function."""
-    found: ast.stmt | None = None
+    statement: ast.stmt | None = None
     loops: list[ast.expr] = []
     inner: ast.AST | None = tree
     while inner is not None:
         inner = next((s for s in _statements(inner) if _first_line(s) <= line <= (s.end_lineno or 0)), None)
         if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             loops = []
-        if isinstance(found, ast.For | ast.AsyncFor) and inner is not None:
-            loops.extend(_names(found.target))
-        found = inner or found
-    return found, loops
+        if isinstance(statement, ast.For | ast.AsyncFor) and inner is not None:
+            loops.extend(_names(statement.target))
+        statement = inner or statement
+    return statement, loops
 
 
 def _first_line(statement: ast.stmt) -> int:
@@ -129,13 +129,13 @@ def _attribute(owner: Any, name: str) -> Any:
     if owner is MISSING:
         return MISSING
     try:
-        own = object.__getattribute__(owner, "__dict__")
+        attributes = object.__getattribute__(owner, "__dict__")
     except Exception:  # noqa: BLE001  objects without a dictionary, and foreign metaclasses
-        own = {}
-    if name in own:
-        return own[name]
+        attributes = {}
+    if name in attributes:
+        return attributes[name]
     for part in _MODULE_DICTS:
-        inside = own.get(part)
+        inside = attributes.get(part)
         if type(inside).__name__ in ("dict", "OrderedDict") and name in inside:
             return inside[name]
     return _slot(owner, name)

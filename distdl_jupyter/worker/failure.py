@@ -47,9 +47,9 @@ def describe(error: BaseException, sources: Sources, code: Path | None = None) -
 
 def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, Any]:
     frames = about.frames(error.__traceback__) + _syntax_frame(error, about)
-    own = [n for n, frame in enumerate(frames) if frame.kind in ("cell", "user")]
+    indices = [n for n, frame in enumerate(frames) if frame.kind in ("cell", "user")]
     # The notebook's own line is what a person looks at; a module of theirs below it comes second.
-    order = sorted(own, key=lambda n: (frames[n].kind == "cell", n), reverse=True)
+    order = sorted(indices, key=lambda n: (frames[n].kind == "cell", n), reverse=True)
     views = [about.view(frames[n]) for n in order[:8]]
     code, hint = _own_code(error), ""
     if not code:
@@ -137,15 +137,17 @@ def _message(error: BaseException) -> str:
 
 def _arguments(error: BaseException) -> dict[str, Any]:
     """Return ``{"args": [...]}`` for arguments that are plain data, {} for others."""
-    given = error.args
-    if isinstance(error, OSError) and len(given) == 2 and error.filename is not None:
-        given = (*given, error.filename)
-    plain = all(value is None or type(value) in (bool, int, float, str) for value in given)
-    if not plain or len(given) > _MOST_ARGUMENTS:
+    arguments = error.args
+    if isinstance(error, OSError) and len(arguments) == 2 and error.filename is not None:
+        arguments = (*arguments, error.filename)
+    plain = all(value is None or type(value) in (bool, int, float, str) for value in arguments)
+    if not plain or len(arguments) > _MOST_ARGUMENTS:
         return {}
-    found = [_cut(secret_patterns.redact(value), _LONGEST_MESSAGE) if type(value) is str else value for value in given]
-    finite = all(abs(value) < _LARGEST for value in found if isinstance(value, int | float))  # nan is no JSON
-    return {"args": found} if finite else {}
+    redacted = [
+        _cut(secret_patterns.redact(value), _LONGEST_MESSAGE) if type(value) is str else value for value in arguments
+    ]
+    finite = all(abs(value) < _LARGEST for value in redacted if isinstance(value, int | float))  # nan is no JSON
+    return {"args": redacted} if finite else {}
 
 
 def _value(name: str, value: Any) -> str:
@@ -167,21 +169,21 @@ def text(error: BaseException, about: Describer) -> str:
     A module that travelled with the job is called by its own name, not by the path of its copy.
     """
     whole = traceback.TracebackException.from_exception(error, lookup_lines=False, compact=True)
-    pending, seen = [whole], set()
+    pending, visited = [whole], set()
     while pending:
         part = pending.pop()
-        if id(part) in seen:
+        if id(part) in visited:
             continue
-        seen.add(id(part))
+        visited.add(id(part))
         _map(part, about)
         pending.extend(p for p in (part.__cause__, part.__context__, *(part.exceptions or ())) if p is not None)
     return _cut(secret_patterns.redact("".join(whole.format())), _LONGEST_TRACEBACK)
 
 
 def _map(part: traceback.TracebackException, about: Describer) -> None:
-    kept = [frame for frame in part.stack if not _is_scaffold(frame.filename)]
-    part.stack = traceback.StackSummary.from_list(kept)
-    for frame in kept:
+    frames = [frame for frame in part.stack if not _is_scaffold(frame.filename)]
+    part.stack = traceback.StackSummary.from_list(frames)
+    for frame in frames:
         shift = _show_as_label(frame.filename, about)
         if shift is not None:
             frame.filename = about.label(frame.filename)

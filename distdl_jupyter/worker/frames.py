@@ -69,16 +69,18 @@ class Describer:
 
     def frames(self, trace: TracebackType | None) -> list[Frame]:
         """Return the frames of a traceback, outermost first, the middle of a very long one left out."""
-        found: list[Frame] = []
+        frames: list[Frame] = []
         while trace is not None:
             code, file = trace.tb_frame.f_code, trace.tb_frame.f_code.co_filename
             kind = self.kind(file)
             # Python's own machinery between the worker and a script belongs to the worker.
-            kind = "worker" if kind == "library" and all(f.kind == "worker" for f in found) else kind
-            found.append(Frame(file, trace.tb_lineno or code.co_firstlineno, code.co_qualname, kind,
+            kind = "worker" if kind == "library" and all(f.kind == "worker" for f in frames) else kind
+            frames.append(Frame(file, trace.tb_lineno or code.co_firstlineno, code.co_qualname, kind,
                                self.sources.cell(file), trace.tb_frame.f_locals, trace.tb_frame.f_globals))  # fmt: skip
             trace = trace.tb_next
-        return found if len(found) <= _FIRST_FRAMES + _LAST_FRAMES else found[:_FIRST_FRAMES] + found[-_LAST_FRAMES:]
+        return (
+            frames if len(frames) <= _FIRST_FRAMES + _LAST_FRAMES else frames[:_FIRST_FRAMES] + frames[-_LAST_FRAMES:]
+        )
 
     def line(self) -> tuple[str, int]:
         """Return where the user's code is now: label and line of the innermost frame of a cell or the user's files."""

@@ -70,9 +70,9 @@ class GpuSteps:
     def memory(self) -> tuple[int, int]:
         """Return the bytes that torch has allocated and reserved on all GPUs of this process."""
         # ``memory_allocated`` and ``memory_reserved`` would flatten and sort all statistics, each for itself.
-        found = [self._cuda.memory_stats_as_nested_dict(gpu) for gpu in range(self._cuda.device_count())]
+        per_gpu = [self._cuda.memory_stats_as_nested_dict(gpu) for gpu in range(self._cuda.device_count())]
         allocated, reserved = (
-            sum(stats[name]["all"]["current"] for stats in found if stats)
+            sum(stats[name]["all"]["current"] for stats in per_gpu if stats)
             for name in ("allocated_bytes", "reserved_bytes")
         )
         return allocated, reserved

@@ -49,8 +49,8 @@ def _missing_key(error: BaseException, views: Sequence[View]) -> str:
 def _keys_sentence(name: str, keys: list[Any], total: int) -> str:
     if not keys:
         return f"`{name}` is empty."
-    words = names_in_words(keys[:8], max(0, total - 8))
-    return f"The keys of `{name}` are {words}." if total > 1 else f"The only key of `{name}` is {words}."
+    listing = names_in_words(keys[:8], max(0, total - 8))
+    return f"The keys of `{name}` are {listing}." if total > 1 else f"The only key of `{name}` is {listing}."
 
 
 def _index(error: BaseException, views: Sequence[View]) -> str:
@@ -75,8 +75,8 @@ def _length(value: Any) -> int | None:
     return len(value) if type(value) in (list, tuple, str, bytes) else None
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 #: Words of torch, numpy and TensorFlow in errors about shapes.
@@ -101,8 +101,8 @@ def _layer(error: BaseException, views: Sequence[View]) -> str:
 
 
 def _features(layer: Any) -> int | None:
-    found = getattr(layer, "__dict__", {}).get("in_features")
-    return found if isinstance(found, int) else None
+    size = getattr(layer, "__dict__", {}).get("in_features")
+    return size if isinstance(size, int) else None
 
 
 def _operands(error: BaseException, views: Sequence[View]) -> str:
@@ -139,7 +139,7 @@ def _at_odds(node: ast.AST, left: tuple[int, ...], right: tuple[int, ...]) -> bo
 
 def _about_shapes(error: BaseException) -> bool:
     text = str(error).lower()
-    return isinstance(error, RuntimeError | ValueError | TypeError) and any(word in text for word in _SHAPE_WORDS)
+    return isinstance(error, RuntimeError | ValueError | TypeError) and any(term in text for term in _SHAPE_WORDS)
 
 
 def _missing_module(error: BaseException, _views: Sequence[View]) -> str:

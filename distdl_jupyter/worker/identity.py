@@ -82,19 +82,19 @@ def identify(environment: MutableMapping[str, str]) -> Identity:
 def _derived(environment: Mapping[str, str]) -> dict[str, str]:
     # torchrun inside an allocation of Slurm: its ranks inherit the variables of the Slurm task that started it.
     order = (LAUNCHERS[-1], *LAUNCHERS) if "TORCHELASTIC_RUN_ID" in environment else LAUNCHERS
-    found = next((launcher for launcher in order if launcher.rank in environment), None)
-    if found is None:
+    match = next((launcher for launcher in order if launcher.rank in environment), None)
+    if match is None:
         return {"DISTDL_RANK": "0"}
-    rank, size = _number(environment, found.rank, 0), _number(environment, found.world_size, 1)
-    local_size = _number(environment, found.local_size, 0)
-    node_count = _number(environment, found.node_count, 0) or (size // local_size if local_size else 1)
+    rank, size = _number(environment, match.rank, 0), _number(environment, match.world_size, 1)
+    local_size = _number(environment, match.local_size, 0)
+    node_count = _number(environment, match.node_count, 0) or (size // local_size if local_size else 1)
     local_size = local_size or max(1, size // node_count)
     numbers = {
         "DISTDL_RANK": rank,
         "DISTDL_WORLD_SIZE": size,
-        "DISTDL_LOCAL_RANK": _number(environment, found.local_rank, rank % local_size),
+        "DISTDL_LOCAL_RANK": _number(environment, match.local_rank, rank % local_size),
         "DISTDL_LOCAL_SIZE": local_size,
-        "DISTDL_NODE_RANK": _number(environment, found.node_rank, rank // local_size),
+        "DISTDL_NODE_RANK": _number(environment, match.node_rank, rank // local_size),
         "DISTDL_NODE_COUNT": node_count,
     }
     return {name: str(number) for name, number in numbers.items()}
@@ -108,10 +108,10 @@ def _own_variables(pipes: Path | None, rank: int) -> dict[str, str]:
     if pipes is None:
         return {}
     try:
-        own = json.loads((pipes / "ranks.json").read_text(encoding="utf-8"))[rank]
+        variables = json.loads((pipes / "ranks.json").read_text(encoding="utf-8"))[rank]
     except (OSError, ValueError, IndexError):
         return {}
-    return {str(name): str(value) for name, value in own.items()}
+    return {str(name): str(value) for name, value in variables.items()}
 
 
 def _shared_memory(pipes: Path | None) -> dict[str, str]:

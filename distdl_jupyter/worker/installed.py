@@ -18,13 +18,13 @@ def packages() -> dict[str, str]:
 
     One that was installed from elsewhere than an index has that place behind its version: ``0.2 @ file:///src``.
     """
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for path in sys.path:
         if (changed := _changed(path)) != _kept.get(path, (0, []))[0]:
             _kept[path] = (changed, _of_folder(path))
         for name, version in _kept[path][1] if changed else ():
-            found.setdefault(name, version)
-    return dict(sorted(found.items(), key=lambda one: one[0].lower()))
+            versions.setdefault(name, version)
+    return dict(sorted(versions.items(), key=lambda entry: entry[0].lower()))
 
 
 def _changed(path: str) -> int:
@@ -39,7 +39,7 @@ def _of_folder(path: str) -> list[tuple[str, str]]:
         entries = os.listdir(path or ".")  # noqa: PTH208
     except OSError:
         return []
-    found = []
+    distributions = []
     for entry in entries:
         stem, dot, kind = entry.rpartition(".")
         if not dot or kind not in ("dist-info", "egg-info"):
@@ -47,8 +47,8 @@ def _of_folder(path: str) -> list[tuple[str, str]]:
         name, _, version = stem.partition("-")
         version = version.partition("-py")[0] if kind == "egg-info" else version
         if name and version:
-            found.append((name, version + _origin(f"{path}/{entry}/direct_url.json")))
-    return found
+            distributions.append((name, version + _origin(f"{path}/{entry}/direct_url.json")))
+    return distributions
 
 
 def _origin(path: str) -> str:

@@ -30,15 +30,15 @@ def time_sending() -> int:
     Not the sum over connections, because they share a link.
     """
     global _before
-    found = dict(filter(None, map(_connection, _descriptors())))
-    longest = max((busy - _before.get(inode, 0) for inode, busy in found.items()), default=0)
-    _before = found
+    busy_times = dict(filter(None, map(_connection, _descriptors())))
+    longest = max((busy - _before.get(inode, 0) for inode, busy in busy_times.items()), default=0)
+    _before = busy_times
     return longest
 
 
 def _descriptors() -> list[int]:
     try:
-        return [int(one.name) for one in _DESCRIPTORS.iterdir()]
+        return [int(entry.name) for entry in _DESCRIPTORS.iterdir()]
     except OSError:
         return []
 
@@ -49,10 +49,10 @@ def _connection(fd: int) -> tuple[int, int] | None:
         status = os.fstat(fd)
         if not stat.S_ISSOCK(status.st_mode):
             return None
-        with socket.socket(fileno=os.dup(fd)) as one:
-            if one.type != socket.SOCK_STREAM or one.family not in (socket.AF_INET, socket.AF_INET6):
+        with socket.socket(fileno=os.dup(fd)) as connection:
+            if connection.type != socket.SOCK_STREAM or connection.family not in (socket.AF_INET, socket.AF_INET6):
                 return None
-            info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         if len(info) >= _LENGTH and info[0] == _ESTABLISHED:
             return status.st_ino, struct.unpack_from("=Q", info, _BUSY)[0]
     return None

@@ -32,11 +32,11 @@ def open_own(path: Path) -> IO[bytes]:
     return os.fdopen(descriptor, "rb")
 
 
-def refusal(seen: os.stat_result) -> str:
+def refusal(status: os.stat_result) -> str:
     """Return why a file of this kind is not trusted, "" when it is."""
-    if not stat.S_ISREG(seen.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return "is not a regular file"
-    return permissions.refusal(seen)
+    return permissions.refusal(status)
 
 
 def private(path: str, flags: int) -> int:

@@ -83,9 +83,9 @@ def extend_path(folder: Path, payload: Payload) -> None:
         raise CannotLoad(f"The job's modules cannot be imported: {reason}.")
     installed = [entry for entry in payload.path if import_recorder.holds_packages(entry)]
     path = [entry for entry in payload.path if entry not in installed]
-    own = [str(Path(payload.script).parent), *path] if payload.script else []
-    wanted = [*own, str(folder / "code"), *path]
-    sys.path[:0] = list(dict.fromkeys(wanted))
+    script_path = [str(Path(payload.script).parent), *path] if payload.script else []
+    search_path = [*script_path, str(folder / "code"), *path]
+    sys.path[:0] = list(dict.fromkeys(search_path))
     for entry in installed:
         site.addsitedir(entry)  # as the last ones, with what their .pth files name
 
@@ -125,13 +125,13 @@ class NotebookUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str, /) -> Any:
         """Return the named object; cloudpickle's maker of functions is replaced by one that shares the namespace."""
-        found = super().find_class(module, name)
+        resolved = super().find_class(module, name)
         if name == "_make_function" and module.startswith("cloudpickle"):
-            return lambda code, own, *rest: found(code, self._shared(own), *rest)
-        return found
+            return lambda code, namespace, *rest: resolved(code, self._shared(namespace), *rest)
+        return resolved
 
-    def _shared(self, own: dict[str, Any]) -> dict[str, Any]:
-        return self._namespace if own.get("__name__") == "__main__" else own
+    def _shared(self, namespace: dict[str, Any]) -> dict[str, Any]:
+        return self._namespace if namespace.get("__name__") == "__main__" else namespace
 
 
 def _why(name: str, error: Exception) -> str:

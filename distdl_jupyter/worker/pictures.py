@@ -44,12 +44,12 @@ class Form(NamedTuple):
 def form_of(data: bytes) -> Form | None:
     """Return the form of a picture, None for what is no PNG or JPEG or has too many pixels."""
     if data.startswith(_PNG) and data[12:16] == b"IHDR" and len(data) >= 24:
-        found = Form("png", *struct.unpack(">II", data[16:24]))
+        form = Form("png", *struct.unpack(">II", data[16:24]))
     elif data.startswith(_JPEG) and (size := _jpeg_size(data)):
-        found = Form("jpeg", *size)
+        form = Form("jpeg", *size)
     else:
         return None
-    return found if 0 < found.width * found.height <= MOST_PIXELS else None
+    return form if 0 < form.width * form.height <= MOST_PIXELS else None
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
@@ -95,15 +95,15 @@ def _replace_display(functions: ModuleType) -> None:
 def display(*objects: Any, raw: bool = False, **_options: Any) -> None:
     """Show each object as the notebook's ``display`` does: as a picture where it offers one, else as its text."""
     texts: list[Any] = []
-    for one in objects:
-        found = _pictures(one, raw=raw)
-        if not found:
-            texts.append(one.get("text/plain", "") if raw and isinstance(one, dict) else one)
+    for value in objects:
+        pictures = _pictures(value, raw=raw)
+        if not pictures:
+            texts.append(value.get("text/plain", "") if raw and isinstance(value, dict) else value)
             continue
         if texts:
             print(*texts)  # noqa: T201
             texts = []
-        _send(found)
+        _send(pictures)
     if texts:
         print(*texts)  # noqa: T201
 

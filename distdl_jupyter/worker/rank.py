@@ -143,8 +143,8 @@ def _report_failure(error: BaseException, identity: Identity, sources: Sources) 
 def _collectives(identity: Identity) -> dict[str, Any]:
     """Return the last collective operations of a rank of several, so that those that still wait can be explained."""
     with contextlib.suppress(Exception):
-        if identity.world_size > 1 and (found := stacks.last_operations(identity.folder / "code")):
-            return {"collectives": found}
+        if identity.world_size > 1 and (operations := stacks.last_operations(identity.folder / "code")):
+            return {"collectives": operations}
     return {}
 
 
@@ -158,8 +158,8 @@ def _printed(failure: dict[str, Any]) -> str:
 
 
 def _interruption(failure: dict[str, Any]) -> str:
-    own = [frame for frame in failure["frames"] if frame["kind"] in ("cell", "user")]
-    return f"Interrupted in {own[-1]['label']}, line {own[-1]['line']}.\n" if own else "Interrupted.\n"
+    frames = [frame for frame in failure["frames"] if frame["kind"] in ("cell", "user")]
+    return f"Interrupted in {frames[-1]['label']}, line {frames[-1]['line']}.\n" if frames else "Interrupted.\n"
 
 
 def _report_exec() -> None:
@@ -181,5 +181,5 @@ def _report_exec() -> None:
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that matter here."""
-    found = installed.packages()
-    return {name: found[name] for name in frameworks.OF_RANKS if name in found}
+    packages = installed.packages()
+    return {name: packages[name] for name in frameworks.OF_RANKS if name in packages}

@@ -135,8 +135,8 @@ def _print(step: float, values: dict[str, Number]) -> None:
     if now < _next_print:
         return
     _next_print = now + PRINT_EVERY
-    words = [f"{name} {value if isinstance(value, str) else f'{value:.6g}'}" for name, value in values.items()]
-    print(f"step {step:.12g}", *words, sep="  ")  # noqa: T201  the line is for the notebook cell that logs
+    fields = [f"{name} {value if isinstance(value, str) else f'{value:.6g}'}" for name, value in values.items()]
+    print(f"step {step:.12g}", *fields, sep="  ")  # noqa: T201  the line is for the notebook cell that logs
 
 
 # numbers -----------------------------------------------------------------------------------------

@@ -165,8 +165,8 @@ def looks_secret(name: str) -> bool:
     Parts of words count too (PGPASSWORD); TOKENIZERS_PARALLELISM, max_tokens and the like stay readable. "key" counts
     as the last word, or behind words such as "api".
     """
-    words = [bare for word in _compiled(_WORDS).split(name) if (bare := word.rstrip("0123456789").lower())]
-    plain = f"_{'_'.join(words)}_"
+    pieces = [bare for piece in _compiled(_WORDS).split(name) if (bare := piece.rstrip("0123456789").lower())]
+    plain = f"_{'_'.join(pieces)}_"
     if name in _WORKING_DIRECTORIES:
         return False
     if _compiled(_CERTAIN).search(plain):
@@ -176,8 +176,8 @@ def looks_secret(name: str) -> bool:
 
 def mask(text: str) -> str:
     """Return the text with each secret that is known by its form replaced by ``MASK``."""
-    found = spans(text)
-    return replaced(text, found) if found else text
+    matches = spans(text)
+    return replaced(text, matches) if matches else text
 
 
 #: Shorter values of variables are words that are in many texts by chance.
@@ -196,29 +196,29 @@ def redact(text: str) -> str:
 def spans(text: str, *, whole: bool = False) -> list[Span]:
     """Return where secrets stand, in order and without overlaps; ``whole``: with what makes them known as such."""
     low = _lower(text)
-    found: list[Span] = []
+    matches: list[Span] = []
     for gates, forms in _FORMS.items():
         if not gates or any(_compiled(_GATES[gate]).search(low) for gate in gates):
-            for word, form, rule in forms:
-                if word in low:
-                    found += _found(low, form, rule, 0 if whole else "secret")
-    return merged(found) if found else found
+            for keyword, form, rule in forms:
+                if keyword in low:
+                    matches += _found(low, form, rule, 0 if whole else "secret")
+    return merged(matches) if matches else matches
 
 
-def replaced(text: str, found: list[Span]) -> str:
+def replaced(text: str, matches: list[Span]) -> str:
     """Return the text with the spans, which are in order, replaced by ``MASK``."""
     parts, at = [], 0
-    for begin, end in found:
+    for begin, end in matches:
         parts += [text[at:begin], MASK]
         at = end
     return "".join((*parts, text[at:]))
 
 
-def merged(found: list[Span]) -> list[Span]:
+def merged(matches: list[Span]) -> list[Span]:
     """Return the spans in order, those that overlap as one."""
-    found.sort()
-    out = found[:1]
-    for begin, end in found[1:]:
+    matches.sort()
+    out = matches[:1]
+    for begin, end in matches[1:]:
         if begin <= out[-1][1]:
             out[-1] = (out[-1][0], max(end, out[-1][1]))
         else:
@@ -259,8 +259,8 @@ def _is_password(match: re.Match[str]) -> bool:
         return False
     fields = match.groupdict()
     # "password: required" says something of a password, "password=required" could be one.
-    says = not fields.get("quote") and ":" in (fields.get("between") or "")
-    return not says or _DIGIT.search(fields["secret"]) is not None
+    is_description = not fields.get("quote") and ":" in (fields.get("between") or "")
+    return not is_description or _DIGIT.search(fields["secret"]) is not None
 
 
 def _is_token(match: re.Match[str]) -> bool:

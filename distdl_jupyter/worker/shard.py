@@ -52,11 +52,11 @@ class Shard(Sequence[dict[str, Any]]):
         start, stop = rank * ends[-1] // size, (rank + 1) * ends[-1] // size
         # Not more than the smallest rank has rows: an empty batch has no mean.
         self._batches: int = min(-(-ends[-1] // (size * batch_size)), ends[-1] // size)
-        own = (
+        clipped = (
             piece._replace(first=max(start - end + piece.last, 0), last=min(stop - end + piece.last, piece.last))
             for piece, end in zip(pieces, ends, strict=True)
         )
-        self._pieces = [piece for piece in own if piece.first < piece.last]
+        self._pieces = [piece for piece in clipped if piece.first < piece.last]
         self._columns, self._seed = None if columns is None else list(columns), seed
         if seed is not None:
             random.Random(f"{seed} {rank}").shuffle(self._pieces)  # noqa: S311 - not a secret

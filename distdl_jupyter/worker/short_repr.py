@@ -51,8 +51,8 @@ def _describe(value: Any, depth: int) -> str:
     if isinstance(value, BaseException):
         return f"{name}: {str(value)[:LONGEST_STRING]}"
     if "__dataclass_fields__" in type(value).__dict__:
-        own = {field: vars(value)[field] for field in type(value).__dataclass_fields__ if field in vars(value)}
-        return _fields(name, own, depth)
+        fields = {field: vars(value)[field] for field in type(value).__dataclass_fields__ if field in vars(value)}
+        return _fields(name, fields, depth)
     if module.partition(".")[0] in _HARMLESS or isinstance(value, range | slice):
         return repr(value)
     return name
@@ -77,8 +77,8 @@ def keys_of(value: Any) -> list[Any] | None:
 
 def names_in_words(names: list[Any], more: int = 0) -> str:
     """Return names as a sentence lists them: ``image``, ``image and target``, ``a, b, c and 4 more``."""
-    words = [str(name)[:40] for name in names] + ([f"{more} more"] if more else [])
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    parts = [str(name)[:40] for name in names] + ([f"{more} more"] if more else [])
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def _keys(keys: list[Any], value: Any) -> str:
@@ -92,11 +92,11 @@ def _keys(keys: list[Any], value: Any) -> str:
 def _array(name: str, value: Any, sizes: tuple[int, ...]) -> str:
     kind = str(getattr(value, "dtype", "")).rpartition(".")[2]
     device = str(getattr(value, "device", "cpu"))
-    place = "" if device.lower().startswith(("cpu", "<")) or not device else device
+    location = "" if device.lower().startswith(("cpu", "<")) or not device else device
     what = sizes_in_words(sizes)
-    if not sizes and not place and callable(getattr(value, "item", None)):
+    if not sizes and not location and callable(getattr(value, "item", None)):
         what = _describe(value.item(), 0)
-    return " ".join(word for word in (name, what, kind, place) if word)
+    return " ".join(part for part in (name, what, kind, location) if part)
 
 
 def _items(value: Any, depth: int) -> str:

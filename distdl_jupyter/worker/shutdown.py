@@ -36,10 +36,12 @@ def announce_survivors(ending: str) -> None:
 
 def _announce(ending: str) -> None:
     time.sleep(PATIENCE)
-    threads = [one for one in threading.enumerate() if not one.daemon and one is not threading.main_thread()]
+    threads = [
+        thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()
+    ]
     multiprocessing = sys.modules.get("multiprocessing")
-    children = [one for one in multiprocessing.active_children() if not one.daemon] if multiprocessing else []
-    names = [f"thread {one.name!r}" for one in threads] + [f"child process {one.name!r}" for one in children]
+    children = [child for child in multiprocessing.active_children() if not child.daemon] if multiprocessing else []
+    names = [f"thread {thread.name!r}" for thread in threads] + [f"child process {child.name!r}" for child in children]
     if names:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         keeps = "keeps" if len(names) == 1 else "keep"
@@ -80,8 +82,8 @@ def _drop_user_objects() -> None:
 
 def _flush_files() -> None:
     """Write out the buffers of files that were not closed, those of C programs too."""
-    for found in gc.get_objects():
-        if type(found) in _BUFFERED and not found.closed:
+    for file in gc.get_objects():
+        if type(file) in _BUFFERED and not file.closed:
             with contextlib.suppress(Exception):
-                found.flush()
+                file.flush()
     ctypes.CDLL(None).fflush(None)

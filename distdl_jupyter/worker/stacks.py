@@ -80,8 +80,8 @@ class _Follower:
 
 def last_operations(code: Path) -> dict[str, Any]:
     """Return the last collective operations of this process, with what names their frames; {} without any."""
-    found = distributed.last_operations()
-    return {"operations": found, "about": _folders(code)} if found else {}
+    operations = distributed.last_operations()
+    return {"operations": operations, "about": _folders(code)} if operations else {}
 
 
 def _folders(code: Path) -> dict[str, str]:

@@ -384,12 +384,12 @@ class StepRecorder:
 
     def _put_like(self, step: Measured, durations: list[int]) -> None:
         """Put steps of so many nanoseconds into records: all that goes into one record at once."""
-        at, own = 0, 1000 * (step.seconds - step.rest)
+        at, busy = 0, 1000 * (step.seconds - step.rest)
         while at < len(durations):
             self._begin_record()
             some = durations[at : at + self._size - (self._put - self._size_from) % self._size]
             at, number = at + len(some), len(some)
-            rest = sum([duration - own for duration in some if duration > own])
+            rest = sum([duration - busy for duration in some if duration > busy])
             parts = [sum(some) // 1000, number * step.data, rest // 1000, number * step.samples]
             self._put_record([*parts, *[number * wait for wait in step.waits]], number)
 

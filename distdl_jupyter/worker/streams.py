@@ -57,10 +57,10 @@ def adopt(pipes: Path | None, rank: int) -> None:
     A rank that cannot open its pipe keeps the stream that it was started with and says so there.
     """
     if pipes is not None:
-        own = [(fd, pipes / f"rank-{rank}.{name}") for fd, name in ((1, "out"), (2, "err"))]
-        for fd, path in own:
+        outputs = [(fd, pipes / f"rank-{rank}.{name}") for fd, name in ((1, "out"), (2, "err"))]
+        for fd, path in outputs:
             _replace(fd, path)
-        if (pipes / "alive").exists() and not any(path.exists() for _, path in own):
+        if (pipes / "alive").exists() and not any(path.exists() for _, path in outputs):
             _die_with_parent()
     _write_whole_lines()
     _attend(None if pipes is None else pipes / "alive")

@@ -105,10 +105,17 @@ class Step:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as data."""
-        batches = [{"loader": loader, **one} for loader, one in sorted(self.batches.items())]
-        return {"batches": batches, "inputs": self.inputs, "losses": self.losses, "random": self.random,
-                "unsynced": self.unsynced, "unsynced_line": self.unsynced_line, "local": self.local,
-                "optimizers": [{"index": index, **one} for index, one in sorted(self.optimizers.items())]}  # fmt: skip
+        batches = [{"loader": loader, **entry} for loader, entry in sorted(self.batches.items())]
+        return {
+            "batches": batches,
+            "inputs": self.inputs,
+            "losses": self.losses,
+            "random": self.random,
+            "unsynced": self.unsynced,
+            "unsynced_line": self.unsynced_line,
+            "local": self.local,
+            "optimizers": [{"index": index, **entry} for index, entry in sorted(self.optimizers.items())],
+        }
 
 
 class Recording:
@@ -118,12 +125,12 @@ class Recording:
     order in which they were made.
     """
 
-    def __init__(self, folder: Path, rank: int, size: int, asked: Mapping[str, Any], sources: Sources) -> None:
+    def __init__(self, folder: Path, rank: int, size: int, options: Mapping[str, Any], sources: Sources) -> None:
         self._rank, self._size = rank, size
         self._describer = Describer(sources, folder / "code")
-        self._wanted = int(asked.get("steps", 3))
+        self._wanted = int(options.get("steps", 3))
         self._folder = folder / "check"
-        self._replay = Replay(Path(asked["replay"]) / "check") if asked.get("replay") else None
+        self._replay = Replay(Path(options["replay"]) / "check") if options.get("replay") else None
         self.step = Step()
         self.steps: list[dict[str, Any]] = []
         #: What is known of the whole training: names and shapes of weights, layers, samplers, why something is not.
@@ -157,11 +164,11 @@ class Recording:
         """Return where the user's code is now: the innermost frame of a cell or of the user's files."""
         return self._describer.line()
 
-    def _keep_batch(self, place: tuple[int, int, int], batch: Any, size: int) -> None:
+    def _keep_batch(self, position: tuple[int, int, int], batch: Any, size: int) -> None:
         """Keep a batch for the one process: the number of its loader, of the pass over it, and of the batch."""
         if self._size > 1 and self._bytes + size <= MOST_BYTES:
             self._bytes += size
-            self._batches[place] = batch
+            self._batches[position] = batch
 
     def _keep_weights(self, index: int, weights: Any, size: int) -> None:
         """Keep the weights before a step, on rank 0."""
@@ -181,7 +188,7 @@ class Recording:
             return
         self._written = True
         self._read_samples_of_all()
-        if any("after" in one for one in self.step.optimizers.values()):  # the last step of a training
+        if any("after" in optimizer for optimizer in self.step.optimizers.values()):  # the last step of a training
             self.steps.append(self.step.to_json())
         self._folder.mkdir(mode=0o700, exist_ok=True)
         if self._size > 1:
@@ -226,8 +233,8 @@ class Recording:
         @replaces(loader, "__iter__")
         def begin(original: Any, this: Any) -> Any:
             self._next_step()
-            if (again := getattr(this, "_iterator", None)) is not None:  # persistent workers
-                again.__dict__["_distdl_indices"] = []
+            if (persistent := getattr(this, "_iterator", None)) is not None:  # persistent workers
+                persistent.__dict__["_distdl_indices"] = []
             made = original(this)
             if this not in self._loaders:
                 self._loaders[this] = [next(self._loader_count), -1]
@@ -239,25 +246,29 @@ class Recording:
 
         @replaces(iterator, "_next_index")
         def next_index(original: Any, this: Any) -> Any:
-            found = original(this)  # those of several batches, before the first is there, where processes load them
+            batch_indices = original(
+                this
+            )  # those of several batches, before the first is there, where processes load them
             this.__dict__.setdefault("_distdl_indices", []).append(
-                [one if type(one) is int else str(one) for one in found] if isinstance(found, list) else []
+                [index if type(index) is int else str(index) for index in batch_indices]
+                if isinstance(batch_indices, list)
+                else []
             )
-            return found
+            return batch_indices
 
         @replaces(iterator, "__next__")
         def following(original: Any, this: Any) -> Any:
-            place = getattr(this, "_distdl_check", None)
-            if place is None:
+            position = getattr(this, "_distdl_check", None)
+            if position is None:
                 return original(this)
             self._next_step()
-            if place[1:] == [0, 0]:
-                self._keep_random_states(place[0], this)
+            if position[1:] == [0, 0]:
+                self._keep_random_states(position[0], this)
             self._began = False  # of a forward call that no backward pass follows
-            batch = self._fetched(lambda: original(this), tuple(place))
+            batch = self._fetched(lambda: original(this), tuple(position))
             indices = getattr(this, "_distdl_indices", [])
-            self._saw_batch(tuple(place), batch, indices[place[2]] if place[2] < len(indices) else [])
-            place[2] += 1
+            self._saw_batch(tuple(position), batch, indices[position[2]] if position[2] < len(indices) else [])
+            position[2] += 1
             return batch
 
     @harmless
@@ -312,40 +323,40 @@ class Recording:
             this.__dict__["_distdl_set_epoch"] = getattr(this, "_distdl_set_epoch", 0) + 1
             original(this, epoch)
 
-    def _fetched(self, fetch: Any, place: tuple[int, int, int]) -> Any:
+    def _fetched(self, fetch: Any, position: tuple[int, int, int]) -> Any:
         """Return the next batch: in the one process that of all ranks."""
         replay = self._replay
         if replay is None:
             return fetch()
-        parts = replay.parts(place)
-        if not parts and replay.ended(place):
+        parts = replay.parts(position)
+        if not parts and replay.ended(position):
             raise StopIteration
         try:
-            own = fetch()
+            batch = fetch()
         except StopIteration:
             if not parts:
                 raise
-            own = None
+            batch = None
         if not parts:
-            return own
-        self.about["loaders"][str(place[0])].setdefault("own_size", _size(own))
+            return batch
+        self.about["loaders"][str(position[0])].setdefault("own_size", _size(batch))
         torch = _torch()
         try:
             return joined(parts, torch.Tensor, torch.cat)
         except Exception as error:  # noqa: BLE001  a batch may be anything
             replay.problem = f"the batches of the ranks cannot be combined ({type(error).__name__}: {error!s:.100})"
-            return own if own is not None else parts[0]
+            return batch if batch is not None else parts[0]
 
     @harmless
-    def _saw_batch(self, place: tuple[int, int, int], batch: Any, indices: list[Any]) -> None:
+    def _saw_batch(self, position: tuple[int, int, int], batch: Any, indices: list[Any]) -> None:
         torch = _torch()
         tensors = leaves(batch, torch.Tensor)
         if self._size > 1 and not self._is_over:
-            kept = _copied(batch, torch)
-            self._keep_batch(place, kept, sum(one.numel() * one.element_size() for one in tensors))
+            copy = _copied(batch, torch)
+            self._keep_batch(position, copy, sum(tensor.numel() * tensor.element_size() for tensor in tensors))
         if torch.is_grad_enabled():
-            self.step.batches[place[0]] = {
-                "pass": place[1], "at": place[2], "size": _size(batch), "samples": _samples(tensors),
+            self.step.batches[position[0]] = {
+                "pass": position[1], "at": position[2], "size": _size(batch), "samples": _samples(tensors),
                 "indices": indices[:MOST_SAMPLES],
             }  # fmt: skip
 
@@ -407,7 +418,7 @@ class Recording:
             if not synced:
                 inside = not module.require_backward_grad_sync
                 step.unsynced, step.unsynced_line = ("no_sync", line) if inside else ("forward", self._forward_line)
-        self.step.losses += [float(one.detach()) for one in roots if one.numel() == 1]
+        self.step.losses += [float(root.detach()) for root in roots if root.numel() == 1]
 
     @harmless
     def _prepare(self) -> None:
@@ -422,16 +433,16 @@ class Recording:
         torch = _torch()
         free = self._live()
         for weights in replay.weights[number].values():
-            shapes = [tuple(one.shape) for one in weights]
-            same = [one for one in free if [tuple(leaf.shape) for leaf in _leaves(one)] == shapes]
+            shapes = [tuple(weight.shape) for weight in weights]
+            same = [weight for weight in free if [tuple(leaf.shape) for leaf in _leaves(weight)] == shapes]
             if same:
-                free = [one for one in free if not set(map(id, _leaves(one))) & set(map(id, _leaves(same[0])))]
+                free = [weight for weight in free if not set(map(id, _leaves(weight))) & set(map(id, _leaves(same[0])))]
                 with torch.no_grad():
                     for leaf, value in zip(_leaves(same[0]), weights, strict=True):
                         leaf.copy_(value)
 
     def _live(self) -> list[Any]:
-        return [one for made in self._optimizers if (one := made()) is not None]
+        return [optimizer for made in self._optimizers if (optimizer := made()) is not None]
 
     def _follow(self, leaf: Any) -> None:
         known = self._hooked.get(id(leaf))
@@ -477,30 +488,37 @@ class Recording:
         self._depth[number] = self._depth.get(number, 0) + 1
         if self._is_over:
             return
-        found = _leaves(optimizer)
-        if sharded := _sharded(found):
+        parameters = _leaves(optimizer)
+        if sharded := _sharded(parameters):
             self.about["sharded"] = sharded
             return
         if str(number) not in self.about["names"]:
-            self._describe_weights(number, found)
+            self._describe_weights(number, parameters)
         self.about["lines"]["step"] = self._line()
-        mine = set(map(id, found))
+        mine = set(map(id, parameters))
         for module in self._parallel:
-            if not module.require_backward_grad_sync and any(id(one) in mine for one in module.parameters()):
+            if not module.require_backward_grad_sync and any(
+                id(parameter) in mine for parameter in module.parameters()
+            ):
                 self.step.local = True
-        weights = [one.detach() for one in found]
+        weights = [parameter.detach() for parameter in parameters]
         self.step.optimizers[number] = {
             "rates": [float(group.get("lr", 0.0)) for group in optimizer.param_groups],
-            "before": [_digest(one) for one in weights],
-            "weights": [sketch(one) for one in weights],
-            "gradients": [None if one.grad is None else sketch(one.grad) for one in found],
-            "bits": ["" if one.grad is None else _digest(one.grad) for one in found],
-            "norms": [None if one.grad is None else float(one.grad.detach().double().norm()) for one in found],
-            "own": [self._own.get(id(one)) for one in found],
+            "before": [_digest(parameter) for parameter in weights],
+            "weights": [sketch(parameter) for parameter in weights],
+            "gradients": [None if parameter.grad is None else sketch(parameter.grad) for parameter in parameters],
+            "bits": ["" if parameter.grad is None else _digest(parameter.grad) for parameter in parameters],
+            "norms": [
+                None if parameter.grad is None else float(parameter.grad.detach().double().norm())
+                for parameter in parameters
+            ],
+            "own": [self._own.get(id(parameter)) for parameter in parameters],
         }
         if self._depth[number] == 1:
-            copies = [one.cpu().clone() for one in weights]
-            self._keep_weights(number, copies, sum(one.numel() * one.element_size() for one in copies))
+            copies = [parameter.cpu().clone() for parameter in weights]
+            self._keep_weights(
+                number, copies, sum(parameter.numel() * parameter.element_size() for parameter in copies)
+            )
 
     @harmless
     def _after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -509,9 +527,9 @@ class Recording:
         if self._depth[number] or self._is_over:
             return
         if (step := self.step.optimizers.get(number)) is not None:
-            found = _leaves(optimizer)
-            step["after"] = [_digest(one.detach()) for one in found]
-            step["weights_after"] = [sketch(one.detach()) for one in found]
+            parameters = _leaves(optimizer)
+            step["after"] = [_digest(parameter.detach()) for parameter in parameters]
+            step["weights_after"] = [sketch(parameter.detach()) for parameter in parameters]
         self._stepped.add(number)
         if self._usual and self._stepped >= self._usual:
             self._end_step()
@@ -530,7 +548,7 @@ class Recording:
             self.write()
             raise Finished
 
-    def _describe_processes(self, found: list[Any]) -> None:
+    def _describe_processes(self, parameters: list[Any]) -> None:
         """Find how many processes the training and its library know of."""
         distributed = _torch().distributed
         met = distributed.is_available() and distributed.is_initialized()
@@ -541,59 +559,59 @@ class Recording:
             if (trainer := made()) is not None:
                 self.about["trainer"] = {
                     "name": name, "size": int(trainer.world_size), "line": line,
-                    "accelerator": "cpu" if found[0].device.type == "cpu" else "gpu",
+                    "accelerator": "cpu" if parameters[0].device.type == "cpu" else "gpu",
                     "devices": int(os.environ.get("LOCAL_WORLD_SIZE", self._size)),
                 }  # fmt: skip
 
-    def _describe_weights(self, number: int, found: list[Any]) -> None:
+    def _describe_weights(self, number: int, parameters: list[Any]) -> None:
         """Find the names by which the model knows an optimizer's weights, and the layers that it has."""
         torch = _torch()
         horovod = sys.modules.get("horovod.torch")
         self.about["horovod"] = horovod is not None and bool(horovod.is_initialized())
-        self._describe_processes(found)
+        self._describe_processes(parameters)
         names: dict[int, str] = {}
         layers: set[str] = set()
-        mine = set(map(id, found))
-        modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
-        for module in sorted(modules, key=lambda one: -sum(1 for _ in one.modules())):
+        mine = set(map(id, parameters))
+        modules = [member for member in gc.get_objects() if issubclass(type(member), torch.nn.Module)]
+        for module in sorted(modules, key=lambda member: -sum(1 for _ in member.modules())):
             inside = list(module.named_parameters())
-            if not any(id(one) in mine and id(one) not in names for _, one in inside):
+            if not any(id(member) in mine and id(member) not in names for _, member in inside):
                 continue
-            for name, one in inside:
-                names.setdefault(id(one), name.removeprefix("module.").removeprefix("_orig_mod."))
-            for one in module.modules():
-                kinds = {kind.__name__ for kind in type(one).__mro__}
-                if one.training and _BATCH_NORM in kinds and type(one).__name__ != "SyncBatchNorm":
-                    layers.add(type(one).__name__)
+            for name, member in inside:
+                names.setdefault(id(member), name.removeprefix("module.").removeprefix("_orig_mod."))
+            for member in module.modules():
+                kinds = {kind.__name__ for kind in type(member).__mro__}
+                if member.training and _BATCH_NORM in kinds and type(member).__name__ != "SyncBatchNorm":
+                    layers.add(type(member).__name__)
         self.about["names"][str(number)] = [
-            names.get(id(one), f"weight {at}") for at, one in enumerate(found)
+            names.get(id(member), f"weight {at}") for at, member in enumerate(parameters)
         ]  # fmt: skip
-        self.about["shapes"][str(number)] = [list(one.shape) for one in found]
+        self.about["shapes"][str(number)] = [list(member.shape) for member in parameters]
         self.about["layers"] = sorted({*self.about["layers"], *layers})
-        self.about["dtypes"] = sorted({str(one.dtype).removeprefix("torch.") for one in found})
+        self.about["dtypes"] = sorted({str(member.dtype).removeprefix("torch.") for member in parameters})
 
 
 class Replay:
     """The batches and weights of all ranks of an earlier job, for one process. Raises PermissionError for others'."""
 
     def __init__(self, folder: Path) -> None:
-        kept = []
+        recordings = []
         for rank in range(sum(1 for _ in folder.glob("rank-*.pkl"))):
             with owned.open_own(folder / f"rank-{rank}.pkl") as file:
-                kept.append(pickle.load(file))
-        self.weights: list[dict[int, Any]] = kept[0]["weights"] if kept else []
-        self._batches = [one["batches"] for one in kept]
+                recordings.append(pickle.load(file))
+        self.weights: list[dict[int, Any]] = recordings[0]["weights"] if recordings else []
+        self._batches = [recording["batches"] for recording in recordings]
         #: Why a batch could not be put together, "" where all could.
         self.problem = ""
 
-    def parts(self, place: tuple[int, int, int]) -> list[Any]:
+    def parts(self, position: tuple[int, int, int]) -> list[Any]:
         """Return the batch of each rank at a place, nothing where not all have one."""
-        found = [one[place] for one in self._batches if place in one]
-        return found if len(found) == len(self._batches) else []
+        batches = [rank_batches[position] for rank_batches in self._batches if position in rank_batches]
+        return batches if len(batches) == len(self._batches) else []
 
-    def ended(self, place: tuple[int, int, int]) -> bool:
+    def ended(self, position: tuple[int, int, int]) -> bool:
         """Return whether the ranks' pass over a loader had ended there: a later pass began."""
-        loader, passed, _ = place
+        loader, passed, _ = position
         return any(key[0] == loader and key[1] > passed for key in (self._batches[0] if self._batches else ()))
 
 
@@ -609,9 +627,9 @@ def leaves(batch: Any, kind: Any, depth: int = _DEEPEST) -> list[Any]:
     if depth == 0:
         return []
     if isinstance(batch, Mapping):
-        return [leaf for one in batch.values() for leaf in leaves(one, kind, depth - 1)]
+        return [leaf for member in batch.values() for leaf in leaves(member, kind, depth - 1)]
     if isinstance(batch, list | tuple):
-        return [leaf for one in batch for leaf in leaves(one, kind, depth - 1)]
+        return [leaf for member in batch for leaf in leaves(member, kind, depth - 1)]
     return []
 
 
@@ -641,18 +659,23 @@ def _torch() -> Any:
 
 
 def _leaves(optimizer: Any) -> list[Any]:
-    return [one for group in optimizer.param_groups for one in group["params"]]
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _sharded(found: list[Any]) -> str:
+def _sharded(parameters: list[Any]) -> str:
     """Return by what weights are divided among the ranks, "" where each rank has all of them."""
-    for one in found:
-        kind = type(one).__name__
-        if kind == "FlatParameter" or hasattr(one, "_is_flat_param") or kind == "DTensor" or hasattr(one, "placements"):
+    for parameter in parameters:
+        kind = type(parameter).__name__
+        if (
+            kind == "FlatParameter"
+            or hasattr(parameter, "_is_flat_param")
+            or kind == "DTensor"
+            or hasattr(parameter, "placements")
+        ):
             return "FullyShardedDataParallel or DTensor"
-        if hasattr(getattr(one, "data", None), "placements"):
+        if hasattr(getattr(parameter, "data", None), "placements"):
             return "FullyShardedDataParallel or DTensor"
-        if hasattr(one, "ds_id") or hasattr(one, "_hp_mapping"):
+        if hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"):
             return "DeepSpeed's ZeRO"
     return ""
 
@@ -692,9 +715,9 @@ def _read_samples(data_set: Any, collate: Any, length: int) -> dict[str, Any]:
 
 
 def _size(batch: Any) -> int:
-    for one in leaves(batch, _torch().Tensor):
-        if len(one.shape):
-            return int(one.shape[0])
+    for tensor in leaves(batch, _torch().Tensor):
+        if len(tensor.shape):
+            return int(tensor.shape[0])
     return 0
 
 
@@ -748,10 +771,10 @@ def sketch(tensor: Any) -> list[float]:
         flat = (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat).cpu().double()
         if flat.numel() <= BUCKETS:
             return list(flat.tolist())
-        found = torch.zeros(BUCKETS, dtype=torch.double)
+        buckets = torch.zeros(BUCKETS, dtype=torch.double)
         for chunk, begin in enumerate(range(0, flat.numel(), CHUNK)):
             part = flat[begin : begin + CHUNK]
             part = part * _signs_of(chunk)[: part.numel()]
             part = torch.nn.functional.pad(part, (0, -part.numel() % BUCKETS))
-            found += part.reshape(-1, BUCKETS).sum(0)
-        return list(found.tolist())
+            buckets += part.reshape(-1, BUCKETS).sum(0)
+        return list(buckets.tolist())

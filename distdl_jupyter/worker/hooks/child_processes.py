@@ -66,9 +66,9 @@ def _receive(generation: int, name: str, pickled: bytes) -> Any:
     if generation >= _generation and name in names:
         return names[name]
     # What the child has set since the first message is kept: a message brings the values of the sender again.
-    kept = {key: value for key, value in names.items() if not isinstance(value, (FunctionType, type))}
+    existing = {key: value for key, value in names.items() if not isinstance(value, (FunctionType, type))}
     value = NotebookUnpickler(io.BytesIO(pickled), names).load()
-    names.update(kept)
+    names.update(existing)
     if "." not in name:
         names[name] = value
     return value

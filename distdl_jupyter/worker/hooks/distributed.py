@@ -34,10 +34,10 @@ def watch(finder: PostImport) -> None:
         finder.after("torch", functools.partial(_select_gpu, index))
 
 
-def own_index(visible: str, own: str) -> int:
+def own_index(visible: str, gpu: str) -> int:
     """Return the index of GPU ``own`` among the visible ones, 0 when it is not among them."""
     gpus = visible.split(",")
-    return gpus.index(own) if own in gpus else 0
+    return gpus.index(gpu) if gpu in gpus else 0
 
 
 def _select_gpu(index: int, torch: ModuleType) -> None:

@@ -129,7 +129,7 @@ def _record(torch: ModuleType) -> None:
 
 
 def lines_from_snapshot(
-    snapshot: Mapping[str, Any], device: int | None, place: Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]
+    snapshot: Mapping[str, Any], device: int | None, locate: Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]
 ) -> list[Line]:
     """Return the lines of the user's code whose live blocks are largest, from torch's memory snapshot.
 
@@ -142,9 +142,9 @@ def lines_from_snapshot(
         for block in segment.get("blocks", ()):
             # A block that is freed while another stream uses it is "active_pending_free".
             if str(block.get("state", "")).startswith("active") and block.get("frames"):
-                sizes.setdefault(place(block["frames"]), []).append(int(block["size"]))
-    lines = [Line(label, line, sum(found), len(found)) for (label, line), found in sizes.items() if label]
-    return sorted(lines, key=lambda one: one.size, reverse=True)[:_MOST_LINES]
+                sizes.setdefault(locate(block["frames"]), []).append(int(block["size"]))
+    lines = [Line(label, line, sum(blocks), len(blocks)) for (label, line), blocks in sizes.items() if label]
+    return sorted(lines, key=lambda entry: entry.size, reverse=True)[:_MOST_LINES]
 
 
 # facts ----------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def is_full(error: BaseException) -> bool:
     if not isinstance(error, RuntimeError):
         return False
     text = str(error).lower()
-    full = "out of memory" in text and any(word in text for word in _DEVICE_WORDS)
+    full = "out of memory" in text and any(term in text for term in _DEVICE_WORDS)
     return full or _STATUS.search(str(error)) is not None
 
 
@@ -179,17 +179,17 @@ def _bytes(match: re.Match[str]) -> int:
     return round(float(match["size"]) * _UNITS[match["unit"]])
 
 
-def collect(error: BaseException, place: Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]) -> GpuMemory:
+def collect(error: BaseException, locate: Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]) -> GpuMemory:
     """Return the facts of an error that says that a GPU's memory is full, as long as its tensors are alive."""
     memory = parse(str(error))
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None:
-        _ask_torch(memory, cuda, place)
+        _ask_torch(memory, cuda, locate)
     memory.processes = _named(memory)
     return memory
 
 
-def _ask_torch(memory: GpuMemory, cuda: Any, place: Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]) -> None:
+def _ask_torch(memory: GpuMemory, cuda: Any, locate: Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]) -> None:
     """Add what torch can tell besides its error; a GPU that is full may not answer."""
     with contextlib.suppress(Exception):
         if not memory.processes and memory.own is None and cuda.is_available():
@@ -204,7 +204,7 @@ def _ask_torch(memory: GpuMemory, cuda: Any, place: Callable[[Sequence[Mapping[s
             if memory.free is None:
                 memory.free, memory.total = cuda.mem_get_info(device)
             if os.environ.get(VARIABLE):
-                memory.lines = lines_from_snapshot(cuda.memory._snapshot(), device, place)  # noqa: SLF001
+                memory.lines = lines_from_snapshot(cuda.memory._snapshot(), device, locate)  # noqa: SLF001
                 memory.recorded = True
 
 
@@ -231,17 +231,17 @@ def _name(process: Process) -> Process:
     folder = _PROC / str(process.pid)
     try:
         owner = folder.stat().st_uid
-        words = (folder / "cmdline").read_bytes().split(b"\0")
+        arguments = (folder / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return process
-    command = [word.decode(errors="replace") for word in words if word]
+    command = [argument.decode(errors="replace") for argument in arguments if argument]
     name = _command_name(command)
     if owner != os.getuid():
         return Process(process.pid, process.size, "other", name, _user(owner))
     variables = _variables(folder)
     if job := variables.get("DISTDL_JOB_ID", ""):
         return Process(process.pid, process.size, "job", name, "", job, variables.get("DISTDL_RANK", ""))
-    kind = "notebook" if any("ipykernel" in word for word in command) else "own"
+    kind = "notebook" if any("ipykernel" in argument for argument in command) else "own"
     if os.environ.get(SUBMITTER) == f"{os.uname().nodename}:{process.pid}" and kind == "notebook":
         kind = "submitter"
     return Process(process.pid, process.size, kind, name)
@@ -252,7 +252,7 @@ def _command_name(command: Sequence[str]) -> str:
     if not command:
         return ""
     program = Path(command[0]).name
-    script = next((word for word in command[1:] if word.endswith(".py")), "")
+    script = next((argument for argument in command[1:] if argument.endswith(".py")), "")
     module = command[2] if command[1:2] == ["-m"] and len(command) > 2 else ""
     return " ".join(filter(None, (program, f"-m {module}" if module else Path(script).name)))
 
@@ -309,7 +309,10 @@ def _tensors(memory: GpuMemory, job: str) -> Iterable[str]:
     """Return what tensors hold, the lines that hold most, and what needs less."""
     held = f"Tensors of this rank hold {_size(memory.allocated)}. " if memory.allocated else ""
     if memory.lines:
-        lines = (f"{_size(one.size)} from {one.label}, line {one.line} ({_blocks(one.count)})" for one in memory.lines)
+        lines = (
+            f"{_size(entry.size)} from {entry.label}, line {entry.line} ({_blocks(entry.count)})"
+            for entry in memory.lines
+        )
         held = f"Tensors of this rank hold {_size(memory.allocated or 0)}, most of it {'; '.join(lines)}. "
     yield f"{held}Use a smaller batch, gradient checkpointing or torch.autocast."
     if held and not memory.recorded:

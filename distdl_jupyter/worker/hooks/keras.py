@@ -53,8 +53,8 @@ def _watch_fit(module: ModuleType) -> None:
     def fit(original: Any, *args: Any, **kwargs: Any) -> Any:
         if "DISTDL_CHECK" in os.environ:
             raise RuntimeError("check() compares the steps of torch optimizers, so it cannot check Keras.")
-        given = guarded("before Model.fit", _with_callback, signature, args, kwargs)
-        args, kwargs = given or (args, kwargs)
+        extended = guarded("before Model.fit", _with_callback, signature, args, kwargs)
+        args, kwargs = extended or (args, kwargs)
         try:
             return original(*args, **kwargs)
         finally:
@@ -67,12 +67,12 @@ def _with_callback(
     """Return the arguments of ``fit`` with our callback among its callbacks."""
     bound = signature.bind(*args, **kwargs)
     callbacks = sys.modules[type_module(bound.arguments["self"])].callbacks
-    given = bound.arguments.get("callbacks")
+    existing = bound.arguments.get("callbacks")
     ours = type("JobMetrics", (_Reports, callbacks.Callback), {})()
-    if isinstance(given, callbacks.CallbackList):
-        given.callbacks.append(ours)
+    if isinstance(existing, callbacks.CallbackList):
+        existing.callbacks.append(ours)
     else:
-        listed = list(given) if isinstance(given, list | tuple) else [given] if given is not None else []
+        listed = list(existing) if isinstance(existing, list | tuple) else [existing] if existing is not None else []
         bound.arguments["callbacks"] = [*listed, ours]
     return bound.args, bound.kwargs
 

@@ -144,9 +144,9 @@ def _find_unused(optimizer: Any, pid: int) -> None:
         if (
             wrapper is not None
             and model.pending
-            and (missing := [one for one in model.parameters if one[1].grad is None])
+            and (missing := [parameter for parameter in model.parameters if parameter[1].grad is None])
         ):
-            mine = {id(one) for group in optimizer.param_groups for one in group["params"]}
+            mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
             names = [name for name, value in missing if id(value) in mine]
             if names and len(names) < sum(id(value) in mine for _, value in model.parameters):
                 _report(wrapper, model, names, pid)
@@ -195,14 +195,14 @@ def _model_of(trace: TracebackType | None) -> tuple[Any, _Model] | None:
         if type(this).__name__ == "DistributedDataParallel" and id(this) in _models:
             return this, _models[id(this)]
         trace = trace.tb_next
-    return next(((this, one) for one in reversed(_models.values()) if (this := one.wrapper()) is not None), None)
+    return next(((this, model) for model in reversed(_models.values()) if (this := model.wrapper()) is not None), None)
 
 
 def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
     """Return which parameters got no gradient, and what to do."""
-    if not any(text in str(error) for text in _UNFINISHED) or (found := _model_of(error.__traceback__)) is None:
+    if not any(text in str(error) for text in _UNFINISHED) or (match := _model_of(error.__traceback__)) is None:
         return ""
-    wrapper, model = found
+    wrapper, model = match
     indices = _INDICES.search(str(error))
     names = model.names([int(at) for at in indices[1].split()]) if indices else model.missing
     if not names:
@@ -300,19 +300,23 @@ class _WeightChecker:
 
     def _comparable(self, optimizer: Any) -> list[Any]:
         """Return the parameters of an optimizer that all ranks have alike, in its order."""
-        mine = [one for group in optimizer.param_groups for one in group["params"]]
-        if any(hasattr(one, "placements") or hasattr(one, "ds_id") or type(one).__name__ == "FlatParameter"
-               for one in mine):  # fmt: skip
+        mine = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if any(
+            hasattr(parameter, "placements")
+            or hasattr(parameter, "ds_id")
+            or type(parameter).__name__ == "FlatParameter"
+            for parameter in mine
+        ):
             return []
         alike: set[int] = set()
         if (averaged := getattr(optimizer, "_requires_update", None)) is not None:
-            chosen = getattr(optimizer, "process_set", None)
-            everywhere = chosen is None or getattr(chosen, "process_set_id", 0) == 0
+            process_set = getattr(optimizer, "process_set", None)
+            everywhere = process_set is None or getattr(process_set, "process_set_id", 0) == 0
             if everywhere and not _is_adasum(optimizer):
                 alike |= set(map(id, averaged))
         for model in filter(_spans_all, _wrappers()):
-            alike |= {id(one) for one in model._module_parameters}  # noqa: SLF001  those it averages
-        return [one for one in mine if id(one) in alike]
+            alike |= {id(parameter) for parameter in model._module_parameters}  # noqa: SLF001  those it averages
+        return [parameter for parameter in mine if id(parameter) in alike]
 
 
 def _is_adasum(optimizer: Any) -> bool:
@@ -338,14 +342,18 @@ def _checksum(parameters: list[Any]) -> str:
 
     with torch.no_grad():
         sums = []
-        for at, one in enumerate(parameters):
-            flat = one.detach().reshape(-1)
+        for at, parameter in enumerate(parameters):
+            flat = parameter.detach().reshape(-1)
             flat = (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat)[
-                :: -(-one.numel() // _MOST_ELEMENTS) or 1
+                :: -(-parameter.numel() // _MOST_ELEMENTS) or 1
             ]
             bits = flat.contiguous().view(getattr(torch, _INTEGERS[flat.element_size()]))
             sums.append(bits.sum(dtype=torch.int64) * (2 * at + 1))
-        total = sums[0].clone() if len(sums) == 1 else torch.stack([one.to(sums[0].device) for one in sums]).sum()
+        total = (
+            sums[0].clone()
+            if len(sums) == 1
+            else torch.stack([parameter.to(sums[0].device) for parameter in sums]).sum()
+        )
         return f"{int(total) & (1 << 64) - 1:016x}"
 
 

@@ -242,8 +242,13 @@ def _operator(event: Any) -> list[Any] | None:
     kind = "gpu" if on_gpu else "python" if is_annotation else "compute"
     # What begins in one thread and ends in another, as Gloo's operations do, has no time of its own for torch.
     on_cpu = event.cpu_time_total if event.is_async else event.self_cpu_time_total
-    own = event.self_device_time_total if on_gpu else on_cpu
-    return [event.key, "communication" if event.key.startswith(_COMMUNICATION) else kind, event.count, round(own, 3)]
+    microseconds = event.self_device_time_total if on_gpu else on_cpu
+    return [
+        event.key,
+        "communication" if event.key.startswith(_COMMUNICATION) else kind,
+        event.count,
+        round(microseconds, 3),
+    ]
 
 
 def _report(number: int, status: str, **fields: Any) -> None:

@@ -25,7 +25,7 @@ def parameters(value: Any) -> int | None:
     module = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
     if module is None or not isinstance(value, module):
         return None
-    return sum(int(math.prod(one.shape)) for one in value.parameters())
+    return sum(int(math.prod(parameter.shape)) for parameter in value.parameters())
 
 
 def may_be_on_gpu(kind: type) -> bool:

@@ -190,8 +190,10 @@ def _pass_config(module: ModuleType) -> None:
 
     @replaces(module, "initialize")
     def initialize(original: Any, args: Any = None, *more: Any, **kwargs: Any) -> Any:
-        own = len(more) > _BEFORE_CONFIG or any(kwargs.get(name) is not None for name in ("config", "config_params"))
-        if own or getattr(args, "deepspeed_config", None) is not None:
+        has_config = len(more) > _BEFORE_CONFIG or any(
+            kwargs.get(name) is not None for name in ("config", "config_params")
+        )
+        if has_config or getattr(args, "deepspeed_config", None) is not None:
             channel.note("warning", "The code passes its own DeepSpeed config, so the job's config is not used.")
         else:
             kwargs["config"] = json.loads(config)

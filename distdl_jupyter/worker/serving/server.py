@@ -324,10 +324,10 @@ def forms(value: Any) -> dict[str, str]:
     """Return the forms of a value by MIME type, always with ``text/plain``; {} for None. Pictures are base64."""
     if value is None:
         return {}
-    found = {"text/plain": _plain(value)}
+    by_type = {"text/plain": _plain(value)}
     if not isinstance(value, type):
-        found |= {mime: form for method, mime in _METHODS.items() if (form := _form(value, method))}
-    return found
+        by_type |= {mime: form for method, mime in _METHODS.items() if (form := _form(value, method))}
+    return by_type
 
 
 def _plain(value: Any) -> str:
