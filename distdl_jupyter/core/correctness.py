@@ -9,12 +9,12 @@ loaders, layers and weights (``names``, ``shapes``), for each step::
                      "bits": [hash], "own": [sketch or None], "after": [hash], "weights_after": [sketch]}]}
 
 Sketches are linear, so the sketch of a mean gradient is the mean of the sketches, and the norm of a difference is that
-of the sketches' difference, to some 25 %. ``own`` are the gradients of the rank's own samples, before any averaging.
+of the sketches' difference, to about 25 %. ``own`` are the gradients of the rank's own samples, before any averaging.
 
-A line is ``[file or cell, number]``, ``["", 0]`` where it is not known. ``unsynced`` says why the last backward pass
-averaged no gradients, ``local`` that an optimizer stepped inside ``no_sync()``.
+A line is ``[file or cell, number]``, or ``["", 0]`` if unknown. ``unsynced`` is the reason why the last backward pass
+averaged no gradients, ``local`` is true where an optimizer stepped inside ``no_sync()``.
 
-What follows from another finding is no finding of its own; the first cause comes first.
+A consequence of another finding is not reported; the first cause comes first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Sketch = Sequence[float]
 Level = Literal["error", "warning", "info"]
 #: Relative differences up to which gradients are the same: sums in another order, in single and in half precision.
 _SAME, _SAME_HALF = 0.02, 0.1
-#: A tensor whose gradient is a smaller share of all is not looked at alone: it is what rounding left.
+#: A tensor whose gradient is a smaller share of all gradients is not compared alone: it is mostly rounding.
 _TINY = 1e-4
 #: The share of a rank's samples that another rank has too, from which they are the same, and of the data set in a pass.
 _SHARED, _WHOLE = 0.5, 0.95
@@ -44,10 +44,10 @@ _SHARED, _WHOLE = 0.5, 0.95
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that differs: ``text`` says what, ``remedy`` the line to change, ``example`` as code.
+    """One difference: ``text`` describes it, ``remedy`` says how to fix it, ``example`` is the fix as code.
 
     ``step`` is from 0; ``tensor`` is the name of a parameter; ``size`` is relative (0.5: by half). ``file`` (a path or
-    the name of a cell) and ``line`` say where in the user's code it is. Where one does not apply or is not known it is
+    the name of a cell) and ``line`` locate it in the user's code. A field that does not apply or is unknown is
     None or "".
     """
 
@@ -64,13 +64,13 @@ class Difference:
 
     @property
     def place(self) -> str:
-        """Where in the user's code it is: "train.py, line 12", "" where that is not known."""
+        """Return the location in the user's code, such as "train.py, line 12", or "" if it is unknown."""
         return f"{self.file}, line {self.line}" if self.file else ""
 
 
 @dataclass(slots=True)
 class Comparison:
-    """What was found. ``compared`` says in sentences what was compared, ``left_out`` what was not and why."""
+    """The result of a comparison. ``compared`` lists what was compared, ``left_out`` what was not and why."""
 
     processes: int
     steps: int
@@ -80,8 +80,8 @@ class Comparison:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing but infos was found."""
-        return self.steps > 0 and all(one.level == "info" for one in self.findings)
+        """Return whether there are only findings of level info."""
+        return self.steps > 0 and all(finding.level == "info" for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -89,14 +89,14 @@ class Comparison:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """Return what the ranks of a job have recorded, in order of ranks."""
-    found = []
+    """Return the records of a job's ranks, in order of ranks."""
+    records = []
     for path in (folder / "check").glob("rank-*.json"):
         try:
-            found.append(json.loads(path.read_text(encoding="utf-8")))
+            records.append(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             continue
-    return sorted(found, key=lambda one: one["rank"])
+    return sorted(records, key=lambda record: record["rank"])
 
 
 def note(folder: Path) -> Path:
@@ -105,7 +105,7 @@ def note(folder: Path) -> Path:
 
 
 def single(folder: Path) -> str:
-    """Return the id of the run on one process of the check in a job's folder, "" where there is none."""
+    """Return the id of the single-process run of a job's check, or "" if there is none."""
     try:
         return str(json.loads(note(folder).read_text(encoding="utf-8"))["single"])
     except (OSError, ValueError, LookupError, TypeError):
@@ -113,27 +113,29 @@ def single(folder: Path) -> str:
 
 
 def compare(ranks: Sequence[Mapping[str, Any]], one: Mapping[str, Any] | None = None) -> Comparison:
-    """Compare what all ranks have recorded, and what ``one`` process has with the samples of them all."""
+    """Compare the records of all ranks, and that of ``one`` process which trained on all their samples."""
     steps = min((len(rank["steps"]) for rank in ranks), default=0)
-    found = Comparison(len(ranks), steps)
+    comparison = Comparison(len(ranks), steps)
     if problem := next((rank["problem"] for rank in ranks if rank.get("problem")), ""):
-        found.left_out.append(f"A rank could not be recorded to the end ({problem}).")
+        comparison.left_out.append(f"A rank could not be recorded to the end ({problem}).")
     if not steps:
         sharded = next((rank["sharded"] for rank in ranks if rank.get("sharded")), "")
-        found.left_out.append(_divided(sharded) if sharded else
+        comparison.left_out.append(_divided(sharded) if sharded else
                               "No step of a torch optimizer was recorded, so there is nothing to compare.")  # fmt: skip
-        return found
-    _Ranks(ranks, one, found).compare()
-    return found
+        return comparison
+    _Ranks(ranks, one, comparison).compare()
+    return comparison
 
 
 class _Ranks:
     """One comparison."""
 
-    def __init__(self, ranks: Sequence[Mapping[str, Any]], one: Mapping[str, Any] | None, found: Comparison) -> None:
-        self._ranks, self._one, self._found = ranks, one, found
+    def __init__(
+        self, ranks: Sequence[Mapping[str, Any]], single_process: Mapping[str, Any] | None, comparison: Comparison
+    ) -> None:
+        self._ranks, self._one, self._found = ranks, single_process, comparison
         self._size = len(ranks)
-        self._steps = found.steps
+        self._steps = comparison.steps
         half = any("16" in kind for rank in ranks for kind in rank.get("dtypes", ()))
         self._same = _SAME_HALF if half else _SAME
         self._hvd = any(rank.get("horovod") for rank in ranks)
@@ -226,18 +228,18 @@ class _Ranks:
                 continue
             if any((about.get("batches") or 0) * size < _WHOLE * length for about in every):
                 continue
-            seen = [_seen(rank, loader) for rank in self._ranks]
-            overlap = any(_overlap(seen[one], seen[other], length) for one, other in _pairs(self._size))
+            samples = [_trained_samples(rank, loader) for rank in self._ranks]
+            overlap = any(_overlap(samples[first], samples[second], length) for first, second in _pairs(self._size))
             read = [about.get("read") or [] for about in every]
-            if overlap or (read[0] and all(one == read[0] for one in read)):
+            if overlap or (read[0] and all(order == read[0] for order in read)):
                 text = (f"Each rank iterates over all {count(length)} samples of the data set in its own order, so an "
                     f"epoch trains on every sample {count(self._size)} times.")  # fmt: skip
                 self._same_samples(text, loader)
                 return
-            if all(read) or all(len(one) >= _WHOLE * length for one in seen):
-                continue  # other samples stand at the same places, or all were seen
+            if all(read) or all(len(rank_samples) >= _WHOLE * length for rank_samples in samples):
+                continue  # the ranks read different samples, or all samples were recorded
             text = (f"Each rank iterates over {count(length)} samples. If they are the same on all ranks, an epoch "
-                f"trains on every sample {count(self._size)} times. In {count(min(map(len, seen)))} recorded "
+                f"trains on every sample {count(self._size)} times. In {count(min(map(len, samples)))} recorded "
                 "samples per rank, no sample occurred on two ranks.")  # fmt: skip
             self._add("info", "same-samples-possible", text, "Check whether each rank has its own part of the data.",
                       at=mine.get("line"))  # fmt: skip
@@ -271,7 +273,7 @@ class _Ranks:
 
     def _compare_workers(self) -> None:
         """Find workers of one rank's loader that each read the whole stream."""
-        if any(one.code == "same-samples" for one in self._found.findings):
+        if any(finding.code == "same-samples" for finding in self._found.findings):
             return
         for loader, about in self._ranks[0].get("loaders", {}).items():
             if self._workers_repeat(loader):
@@ -281,26 +283,26 @@ class _Ranks:
                 return
 
     def _workers_repeat(self, loader: str) -> bool:
-        """Say whether two workers of rank 0 have read the same batch of a stream."""
+        """Return whether two workers of rank 0 have read the same batch of a stream."""
         about = self._ranks[0].get("loaders", {}).get(loader, {})
         if not about.get("iterable") or about.get("workers", 0) < 2:
             return False
         batches = [batch for step in self._ranks[0]["steps"] for batch in step["batches"]]
         first = [batch["samples"] for batch in batches if str(batch["loader"]) == loader and batch["pass"] == 0]
         first = [samples for samples in first if samples and not _repeats(samples)]
-        return any(first[one] == first[other] for one, other in _pairs(len(first)))
+        return any(first[left] == first[right] for left, right in _pairs(len(first)))
 
     def _compare_augmentation(self) -> None:
-        """Say where all ranks read their samples with the same random numbers."""
+        """Find loaders whose samples all ranks augment with the same random numbers."""
         for loader, about in self._ranks[0].get("loaders", {}).items():
             every = [rank.get("loaders", {}).get(loader, {}) for rank in self._ranks]
-            states = [one.get("random") or {} for one in every]
+            states = [entry.get("random") or {} for entry in every]
             if not self._trains(loader) or not about.get("draws"):
                 continue
             workers = bool(about.get("workers"))
             same = [name for name in about["draws"]
                     if (source := "workers" if workers else name) in states[0]
-                    and all(one.get(source) == states[0][source] for one in states)]  # fmt: skip
+                    and all(state.get(source) == states[0][source] for state in states)]  # fmt: skip
             if not same:
                 continue
             names = ["torch"] if workers else same
@@ -337,15 +339,15 @@ class _Ranks:
 
     def _match(self) -> bool:
         shapes = [rank.get("shapes") for rank in self._ranks]
-        return bool(shapes[0]) and all(one == shapes[0] for one in shapes)
+        return bool(shapes[0]) and all(rank_shapes == shapes[0] for rank_shapes in shapes)
 
     def _compare_start(self) -> None:
         """Find weights that are not the same on all ranks before the first step."""
-        for index, names, found in self._optimizers(0):
-            bad = [at for at in range(len(names)) if len({one["before"][at] for one in found}) > 1]
+        for index, names, records in self._optimizers(0):
+            bad = [at for at in range(len(names)) if len({record["before"][at] for record in records}) > 1]
             if not bad:
                 continue
-            sizes = {at: _largest([one["weights"][at] for one in found]) for at in bad}
+            sizes = {at: _largest([record["weights"][at] for record in records]) for at in bad}
             worst = max(bad, key=lambda at: sizes[at])
             text = (f"The ranks start with different weights: before the first step, {_named(names, bad, worst)} by "
                 f"{_percent(sizes[worst])}.")  # fmt: skip
@@ -360,11 +362,11 @@ class _Ranks:
     def _compare_gradients(self) -> bool:
         """Find gradients that differ among the ranks; True when all ranks step with the same ones."""
         for step in range(self._steps):
-            for index, names, found in self._optimizers(step):
-                bad = [at for at in range(len(names)) if self._differ(found, at)]
+            for index, names, records in self._optimizers(step):
+                bad = [at for at in range(len(names)) if self._differ(records, at)]
                 if not bad:
                     continue
-                if self._agree_after(found):
+                if self._agree_after(records):
                     self._found.left_out.append(
                         "The ranks step with different gradients but have the same weights after the step, so the "
                         "weights are averaged there. Gradients were not compared with one process."
@@ -373,13 +375,17 @@ class _Ranks:
                 if why := self._why_local(step, index):
                     self._found.left_out.append(why)
                     return False
-                sizes = {at: _largest([one["gradients"][at] or [0.0] for one in found]) for at in bad}
+                sizes = {at: _largest([record["gradients"][at] or [0.0] for record in records]) for at in bad}
                 worst = max(bad, key=lambda at: sizes[at])
-                own = all(_close(one["gradients"][at], one["own"][at], self._same) for one in found for at in bad
-                          if one["own"][at] is not None)  # fmt: skip
+                is_local = all(
+                    _close(record["gradients"][at], record["own"][at], self._same)
+                    for record in records
+                    for at in bad
+                    if record["own"][at] is not None
+                )
                 why = (
                     "each rank steps with the gradient of its own samples"
-                    if own
+                    if is_local
                     else "the ranks step with different gradients"
                 )
                 text = (f"Gradients are not averaged across ranks: {why}. In step {step}, {_named(names, bad, worst)} "
@@ -396,22 +402,22 @@ class _Ranks:
         return True
 
     def _why_local(self, step: int, index: str) -> str:
-        """Return why ranks may step with gradients of their own here, "" where nothing speaks for that."""
+        """Return why ranks may step with gradients of their own here, or "" if there is no reason."""
         if any(rank.get("averages_weights") for rank in self._ranks):
             return "The ranks average their weights periodically, so their gradients were not compared."
         if any(rank["steps"][step].get("local") for rank in self._ranks):
             return ("The optimizer steps inside no_sync(), as in local SGD, so gradients were not compared. If no step "
                 "runs outside no_sync(), each rank trains its own model.")  # fmt: skip
         for later in range(step + 1, self._steps):
-            for other, _, found in self._optimizers(later):
-                if other == index and all(one["before"] == found[0]["before"] for one in found):
+            for other, _, records in self._optimizers(later):
+                if other == index and all(record["before"] == records[0]["before"] for record in records):
                     return ("The ranks step with their own gradients but have the same weights again before step "
                         f"{later}: weights are averaged periodically, so gradients were not compared.")  # fmt: skip
         return ""
 
     def _unsynced(self, step: int) -> tuple[str, str, str, Any] | None:
         """Return text, remedy, example and line where the last backward pass before a step averaged nothing."""
-        last = next((one for rank in self._ranks if (one := rank["steps"][step]).get("unsynced")), None)
+        last = next((record for rank in self._ranks if (record := rank["steps"][step]).get("unsynced")), None)
         if last is None:
             return None
         line = last["unsynced_line"]
@@ -429,35 +435,41 @@ class _Ranks:
                 "loss = model(inputs)\n"
                 "loss.backward()", line)  # fmt: skip
 
-    def _differ(self, found: Sequence[Mapping[str, Any]], at: int) -> bool:
-        if len({one["bits"][at] for one in found}) == 1:
+    def _differ(self, records: Sequence[Mapping[str, Any]], at: int) -> bool:
+        if len({record["bits"][at] for record in records}) == 1:
             return False
-        values = [one["gradients"][at] for one in found]
+        values = [record["gradients"][at] for record in records]
         if any(value is None for value in values):
             return True
-        largest = max(map(_total, (one["gradients"] for one in found)))
+        largest = max(map(_total, (record["gradients"] for record in records)))
         gap = max(_norm(_minus(values[0], value)) for value in values[1:])
         return gap > max(1e-5 * max(map(_norm, values)), 1e-9 * largest)
 
-    def _agree_after(self, found: Sequence[Mapping[str, Any]]) -> bool:
-        start = all(one["before"] == found[0]["before"] for one in found)
-        return start and all(one.get("after") == found[0].get("after") for one in found) and bool(found[0].get("after"))
+    def _agree_after(self, records: Sequence[Mapping[str, Any]]) -> bool:
+        start = all(record["before"] == records[0]["before"] for record in records)
+        return (
+            start
+            and all(record.get("after") == records[0].get("after") for record in records)
+            and bool(records[0].get("after"))
+        )
 
     def _compare_after(self) -> None:
         """Find the first step after which weights differ although the gradients were the same."""
-        if any(one.code == "different-start" for one in self._found.findings):
+        if any(finding.code == "different-start" for finding in self._found.findings):
             return
         for step in range(self._steps):
-            for index, names, found in self._optimizers(step):
+            for index, names, records in self._optimizers(step):
                 bad = [
-                    at for at in range(len(names)) if len({one.get("after", one["before"])[at] for one in found}) > 1
+                    at
+                    for at in range(len(names))
+                    if len({record.get("after", record["before"])[at] for record in records}) > 1
                 ]
                 if bad:
-                    sizes = {at: _largest([one["weights_after"][at] for one in found]) for at in bad}
+                    sizes = {at: _largest([record["weights_after"][at] for record in records]) for at in bad}
                     worst = max(bad, key=lambda at: sizes[at])
-                    rates = {tuple(one["rates"]) for one in found}
+                    rates = {tuple(record["rates"]) for record in records}
                     why = (
-                        f" Their learning rates are {listing([_number(one[0]) for one in sorted(rates)])}."
+                        f" Their learning rates are {listing([_number(rate[0]) for rate in sorted(rates)])}."
                         if len(rates) > 1
                         else ""
                     )
@@ -497,7 +509,7 @@ class _Ranks:
             )
             return
         reason = self._incomparable()
-        if any(one.code == "different-start" for one in self._found.findings):
+        if any(finding.code == "different-start" for finding in self._found.findings):
             reason = "the ranks started with different weights"
         if reason:
             self._found.left_out.append(f"Losses and gradients were not compared with one process: {reason}.")
@@ -523,13 +535,13 @@ class _Ranks:
             return "the model draws random numbers (for example dropout), which differ from run to run"
         if len({len(_samples(step)) for step in steps}) > 1:
             return "the ranks have batches of different sizes but average them as if they were equal"
-        have = sorted(one for step in steps for one in _samples(step))
+        have = sorted(sample for step in steps for sample in _samples(step))
         if have != sorted(_samples(alone)):
             if not alone["batches"]:
                 return "the training code creates its own batches, and the single process creates other batches"
             return "the single process had other samples"
         mine, ours = alone["optimizers"], steps[0]["optimizers"]
-        if [one["before"] for one in mine] != [one["before"] for one in ours]:
+        if [optimizer["before"] for optimizer in mine] != [optimizer["before"] for optimizer in ours]:
             return "the single process started with other weights (set a seed to compare them)"
         return ""
 
@@ -541,11 +553,11 @@ class _Ranks:
             if not self._same_batches(step):
                 continue
             compared += 1
-            for place, (_, names, found) in enumerate(self._optimizers(step)):
-                alone = self._one["steps"][step]["optimizers"][place]
-                if any(one["before"] != alone["before"] for one in found) or self._one["steps"][step]["random"]:
+            for position, (_, names, records) in enumerate(self._optimizers(step)):
+                alone = self._one["steps"][step]["optimizers"][position]
+                if any(record["before"] != alone["before"] for record in records) or self._one["steps"][step]["random"]:
                     continue
-                ours, single = found[0]["gradients"], alone["gradients"]
+                ours, single = records[0]["gradients"], alone["gradients"]
                 factor, rest = _fit(ours, single)
                 if rest > self._same:
                     self._tell_rest(step, names, ours, single, rest)
@@ -559,10 +571,10 @@ class _Ranks:
         )
 
     def _same_batches(self, step: int) -> bool:
-        """Say whether one process had the samples of all ranks in a step, and these had as many each."""
+        """Return whether one process had the samples of all ranks in a step, and all ranks had equally many."""
         assert self._one is not None
         samples = [_samples(rank["steps"][step]) for rank in self._ranks]
-        together = sorted(sample for one in samples for sample in one)
+        together = sorted(sample for rank_samples in samples for sample in rank_samples)
         return len(set(map(len, samples))) == 1 and together == sorted(_samples(self._one["steps"][step]))
 
     def _tell_factor(self, step: int, names: Sequence[str], factor: float) -> None:
@@ -618,11 +630,11 @@ class _Ranks:
                   at=self._line("step"), step=step, tensor=names[worst], size=rest)  # fmt: skip
 
     def _compare_rates(self) -> None:
-        """Say where the learning rate stays although a step has more samples than that of one process."""
+        """Find a learning rate that was not scaled although a step has more samples than that of one process."""
         if self._one is None or not self._one.get("steps") or self._found.findings:
             return
-        ours = [one["rates"][0] for one in self._ranks[0]["steps"][0]["optimizers"]]
-        alone = [one["rates"][0] for one in self._one["steps"][0]["optimizers"]]
+        ours = [optimizer["rates"][0] for optimizer in self._ranks[0]["steps"][0]["optimizers"]]
+        alone = [optimizer["rates"][0] for optimizer in self._one["steps"][0]["optimizers"]]
         more = self._samples_more()
         if ours and ours == alone and ours[0] and more > 1.5:
             text = (f"The learning rate is {_number(ours[0])}, the same on {count(self._size)} processes as on one, "
@@ -638,20 +650,22 @@ class _Ranks:
         """Return how many times the samples of one process a step has."""
         assert self._one is not None
         ours = sum(len(_samples(rank["steps"][0])) for rank in self._ranks)
-        own = next((one["own_size"] for one in self._one.get("loaders", {}).values() if one.get("own_size")), 0)
-        alone = own or len(_samples(self._one["steps"][0]))
+        own_size = next(
+            (loader["own_size"] for loader in self._one.get("loaders", {}).values() if loader.get("own_size")), 0
+        )
+        alone = own_size or len(_samples(self._one["steps"][0]))
         return ours / alone if alone else 1.0
 
     def _optimizers(self, step: int) -> Iterator[tuple[str, list[str], list[Mapping[str, Any]]]]:
         """Yield number, names of the weights and the records of all ranks of each optimizer that has stepped."""
-        for one in self._ranks[0]["steps"][step]["optimizers"]:
-            index = one["index"]
-            found = [
+        for optimizer in self._ranks[0]["steps"][step]["optimizers"]:
+            index = optimizer["index"]
+            records = [
                 next((other for other in rank["steps"][step]["optimizers"] if other["index"] == index), None)
                 for rank in self._ranks
             ]
-            if all(other is not None for other in found):
-                yield str(index), self._ranks[0]["names"][str(index)], found  # type: ignore[misc]
+            if all(other is not None for other in records):
+                yield str(index), self._ranks[0]["names"][str(index)], records  # type: ignore[misc]
 
 
 _DIVIDE = (
@@ -695,22 +709,22 @@ def _divided(by: str) -> str:
 
 def _samples(step: Mapping[str, Any]) -> list[str]:
     """Return the hashes of a step's samples: those of its batches, else those that went into the model."""
-    return [one for batch in step["batches"] for one in batch["samples"]] or list(step["inputs"])
+    return [sample for batch in step["batches"] for sample in batch["samples"]] or list(step["inputs"])
 
 
 def _repeats(samples: Sequence[str]) -> bool:
-    """Say whether hashes do not tell samples apart: most are equal to another one of the same rank."""
+    """Return whether hashes cannot distinguish samples: most occur more than once on the same rank."""
     return len(samples) > 1 and len(set(samples)) <= len(samples) / 2
 
 
-def _seen(rank: Mapping[str, Any], loader: str) -> set[str]:
+def _trained_samples(rank: Mapping[str, Any], loader: str) -> set[str]:
     """Return the hashes of the samples of a loader that a rank has trained on."""
-    return {one for step in rank["steps"] for batch in step["batches"] if str(batch["loader"]) == loader
-            for one in batch["samples"]}  # fmt: skip
+    return {sample for step in rank["steps"] for batch in step["batches"] if str(batch["loader"]) == loader
+            for sample in batch["samples"]}  # fmt: skip
 
 
 def _overlap(mine: set[str], others: set[str], length: int) -> bool:
-    """Say whether two ranks share about as many samples as those who draw from the same data set do."""
+    """Return whether two ranks share about as many samples as two ranks that draw from the same data set."""
     return len(mine & others) >= max(1.0, len(mine) * len(others) / length / 2)
 
 
@@ -739,29 +753,29 @@ def _percent(size: float) -> str:
     return f"{100 * size:.3g} %" if size < 10 else f"{size:.3g} times"
 
 
-def _minus(one: Sketch, other: Sketch, factor: float = 1.0) -> list[float]:
-    return [a - factor * b for a, b in zip(one, other, strict=True)] if len(one) == len(other) else list(one)
+def _minus(sketch: Sketch, other: Sketch, factor: float = 1.0) -> list[float]:
+    return [a - factor * b for a, b in zip(sketch, other, strict=True)] if len(sketch) == len(other) else list(sketch)
 
 
-def _norm(one: Sketch) -> float:
-    return math.sqrt(math.fsum(value * value for value in one))
+def _norm(sketch: Sketch) -> float:
+    return math.sqrt(math.fsum(value * value for value in sketch))
 
 
 def _total(sketches: Iterable[Sketch | None]) -> float:
-    return math.sqrt(math.fsum(value * value for one in sketches if one for value in one))
+    return math.sqrt(math.fsum(value * value for sketch in sketches if sketch for value in sketch))
 
 
-def _relative(one: Sketch, other: Sketch) -> float:
+def _relative(sketch: Sketch, other: Sketch) -> float:
     """Return the norm of the difference as a share of the larger one."""
-    return _norm(_minus(one, other)) / (max(_norm(one), _norm(other)) or 1.0)
+    return _norm(_minus(sketch, other)) / (max(_norm(sketch), _norm(other)) or 1.0)
 
 
 def _largest(sketches: Sequence[Sketch]) -> float:
-    return max(_relative(sketches[0], one) for one in sketches[1:])
+    return max(_relative(sketches[0], sketch) for sketch in sketches[1:])
 
 
-def _close(one: Sketch | None, other: Sketch | None, same: float) -> bool:
-    return one is not None and other is not None and _relative(one, other) <= same
+def _close(sketch: Sketch | None, other: Sketch | None, same: float) -> bool:
+    return sketch is not None and other is not None and _relative(sketch, other) <= same
 
 
 def _fit(ours: Sequence[Sketch | None], single: Sequence[Sketch | None]) -> tuple[float, float]:
