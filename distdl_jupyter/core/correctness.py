@@ -80,7 +80,7 @@ class Comparison:
 
     @property
     def is_right(self) -> bool:
-        """Return whether there are only findings of level info."""
+        """Return whether steps were compared without an error or a warning."""
         return self.steps > 0 and all(finding.level == "info" for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:

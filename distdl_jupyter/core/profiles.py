@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FOLDER = "profiles"
 #: Steps of one profile, and bytes of one rank's trace, at most.
 MOST_STEPS, LARGEST = 50, 100_000_000
-#: A rank stands out in an operator that takes it so many times as long as the others, and this part of a step more.
+#: An outlier rank needs this many times as long for an operator as the others, and this share of a step more.
 _TIMES, _PART = 1.25, 0.05
 #: Operators that are compared.
 _OPERATORS = 100
@@ -64,7 +64,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Profile:
-    """Some recorded steps of a job; ``t`` is when they were asked for (epoch seconds).
+    """Some recorded steps of a job; ``t`` is when they were requested (epoch seconds).
 
     ``traces`` are the paths of the Chrome traces by rank.
     """
@@ -81,7 +81,7 @@ class Profile:
     @property
     def seconds(self) -> float:
         """The mean step over all ranks."""
-        return statistics.fmean(one.seconds for one in self.ranks) if self.ranks else 0.0
+        return statistics.fmean(rank.seconds for rank in self.ranks) if self.ranks else 0.0
 
 
 def folder_of(folder: JobFolder, number: int) -> Path:
@@ -90,8 +90,8 @@ def folder_of(folder: JobFolder, number: int) -> Path:
 
 
 def numbers(folder: JobFolder) -> list[int]:
-    """Return the numbers of all that are kept, the oldest first."""
-    names = (one.parent.name for one in (folder.path / FOLDER).glob("*/profile.json"))
+    """Return the numbers of all stored profiles, the oldest first."""
+    names = (file.parent.name for file in (folder.path / FOLDER).glob("*/profile.json"))
     return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
 
 
@@ -110,34 +110,34 @@ def read(folder: JobFolder, number: int | None = None) -> Profile | None:
 
 def profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
     """Return the content of a ``profile.json``. Raises LookupError, TypeError, ValueError, AttributeError."""
-    summaries = sorted(data["ranks"], key=lambda one: int(one["rank"]))
+    summaries = sorted(data["ranks"], key=lambda summary: int(summary["rank"]))
     ranks = [
-        ProfiledRank(int(one["rank"]), str(one.get("host") or ""), steps, float(one["seconds"]) / steps)
-        for one in summaries
-        if (steps := max(1, int(one["steps"])))
+        ProfiledRank(int(summary["rank"]), str(summary.get("host") or ""), steps, float(summary["seconds"]) / steps)
+        for summary in summaries
+        if (steps := max(1, int(summary["steps"])))
     ]
-    traces = {int(one["rank"]): path / f"rank-{int(one['rank'])}.json.gz" for one in summaries}
+    traces = {int(summary["rank"]): path / f"rank-{int(summary['rank'])}.json.gz" for summary in summaries}
     return Profile(
         number=number,
         t=float(data["t"]),
-        steps=max((int(one["steps"]) for one in summaries), default=0),
+        steps=max((int(summary["steps"]) for summary in summaries), default=0),
         ranks=tuple(ranks),
-        operators=tuple(_operators(summaries, statistics.fmean(one.seconds for one in ranks) if ranks else 0.0)),
+        operators=tuple(_operators(summaries, statistics.fmean(rank.seconds for rank in ranks) if ranks else 0.0)),
         missing={int(rank): str(why) for rank, why in (data.get("missing") or {}).items()},
         traces={rank: trace for rank, trace in traces.items() if trace.is_file()},
-        uses_gpu=any(one.get("gpu") for one in summaries),
+        uses_gpu=any(summary.get("gpu") for summary in summaries),
     )
 
 
 def _operators(summaries: Sequence[Mapping[str, Any]], step: float) -> list[Operator]:
     """Return the operators with the most time of their own; ``step`` is the mean step of all ranks in seconds."""
     by_operator: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
-    for one in summaries:
-        steps = max(1, int(one["steps"]))
-        for name, kind, calls, own in one["operators"]:
-            row = float(calls) / steps, float(own) / 1e6 / steps
-            by_operator.setdefault((str(name), str(kind)), {})[int(one["rank"])] = row
-    ranks = [int(one["rank"]) for one in summaries]
+    for summary in summaries:
+        steps = max(1, int(summary["steps"]))
+        for name, kind, calls, microseconds in summary["operators"]:
+            row = float(calls) / steps, float(microseconds) / 1e6 / steps
+            by_operator.setdefault((str(name), str(kind)), {})[int(summary["rank"])] = row
+    ranks = [int(summary["rank"]) for summary in summaries]
     rows = [_operator(name, kind, of, ranks, step) for (name, kind), of in by_operator.items()]
     return sorted(rows, key=lambda row: -row.own)[:_OPERATORS]
 
@@ -145,14 +145,23 @@ def _operators(summaries: Sequence[Mapping[str, Any]], step: float) -> list[Oper
 def _operator(
     name: str, kind: str, of: Mapping[int, tuple[float, float]], ranks: Sequence[int], step: float
 ) -> Operator:
-    calls, own = (statistics.fmean(of.get(rank, (0.0, 0.0))[at] for rank in ranks) for at in range(2))
+    calls, own_seconds = (statistics.fmean(of.get(rank, (0.0, 0.0))[at] for rank in ranks) for at in range(2))
     by_rank = {rank: of.get(rank, (0.0, 0.0))[1] for rank in ranks}
     most = max(ranks, key=lambda rank: by_rank[rank])
     others = statistics.fmean(by_rank[rank] for rank in ranks if rank != most) if len(ranks) > 1 else math.inf
     # In communication the ranks that wait take longest: they are not at fault.
     stands_out = kind != "communication" and by_rank[most] > _TIMES * others and by_rank[most] - others > _PART * step
     times = by_rank[most] / others if stands_out and others else 0.0
-    return Operator(name, kind, calls, own, own / step if step else 0.0, by_rank, most if stands_out else None, times)
+    return Operator(
+        name,
+        kind,
+        calls,
+        own_seconds,
+        own_seconds / step if step else 0.0,
+        by_rank,
+        most if stands_out else None,
+        times,
+    )
 
 
 # secrets in names ----------------------------------------------------------------------------------

@@ -218,20 +218,20 @@ class ResourceReader:
         }
 
     def all(self) -> list[ResourceSample]:
-        """Return all samples that are there and were not read."""
-        found: list[ResourceSample] = []
+        """Return all samples that were not read yet."""
+        samples: list[ResourceSample] = []
         before = -1
         while self.cursor != before:
             before = self.cursor
-            found += self.read()
-        return found
+            samples += self.read()
+        return samples
 
 
 class ResourceBook:
     """What can be shown of a job's resources at any time, in bounded memory: the newest sample, curves, marks."""
 
     def __init__(self, about: Mapping[int, About], *, curves: bool = True) -> None:
-        """``curves`` says whether those are kept; marks need none."""
+        """``curves`` keeps the curves; marks do not need them."""
         #: What is known of each node.
         self.about = about
         self._keeps_curves = curves
@@ -275,7 +275,7 @@ def _curve_values(sample: ResourceSample) -> list[tuple[int, dict[str, float]]]:
         "disk": _sum((machine.disk_read, machine.disk_written)),
         "network": _sum((machine.received, machine.sent)),
     }
-    found = []
+    rows = []
     for number, (rank, use) in enumerate(sorted(sample.ranks.items())):
         values = {
             "cpu": use.cpu,
@@ -286,8 +286,8 @@ def _curve_values(sample: ResourceSample) -> list[tuple[int, dict[str, float]]]:
             "power": use.power,
         }
         values |= of_node if number == 0 else {}
-        found.append((rank, {name: value for name, value in values.items() if value is not None}))
-    return [(rank, values) for rank, values in found if values]
+        rows.append((rank, {name: value for name, value in values.items() if value is not None}))
+    return [(rank, values) for rank, values in rows if values]
 
 
 # marks ----------------------------------------------------------------------------------------
@@ -301,21 +301,24 @@ def memory_mark(samples: Sequence[ResourceSample], about: About) -> ResourceMark
         return None
     where = f" on {about.host}" if about.host else ""
     if used >= FULL * limit:
-        rank, most = max(((rank, use.memory or 0.0) for rank, use in last.ranks.items()), key=lambda one: one[1])
+        rank, most = max(((rank, use.memory or 0.0) for rank, use in last.ranks.items()), key=lambda entry: entry[1])
         return ResourceMark("memory", rank, about.host, f"The memory{where} is {100 * used / limit:.0f} % full "
             f"({size(left)} of {size(limit)} free). Rank "
             f"{rank} uses the most, {size(most)}.")  # fmt: skip
-    rate = _steady_rate([(one.t, one.machine.memory) for one in samples])
+    rate = _steady_rate([(sample.t, sample.machine.memory) for sample in samples])
     if rate is None or rate * (last.t - samples[0].t) < _GROWTH * limit or left / rate > _SOON:
         return None
     grown = {rank: _growth(samples, rank) for rank in last.ranks}
-    rank, own = max(grown, key=lambda one: grown[one]), sum(one for one in grown.values() if one > 0)
+    rank, job_growth = (
+        max(grown, key=lambda candidate: grown[candidate]),
+        sum(growth for growth in grown.values() if growth > 0),
+    )
     when = duration(left / rate)
     text = (
         f"Rank {rank}{where} will run out of memory in about {when} if it keeps growing by {size(rate)} per second "
         f"({size(left)} of {size(limit)} free)."
     )
-    if own < _OWN * (used - (samples[0].machine.memory or 0.0)):
+    if job_growth < _OWN * (used - (samples[0].machine.memory or 0.0)):
         if used < _TIGHT * limit:
             return None
         text = (
@@ -326,19 +329,19 @@ def memory_mark(samples: Sequence[ResourceSample], about: About) -> ResourceMark
 
 
 def gpu_memory_marks(samples: Sequence[ResourceSample], about: About) -> list[ResourceMark]:
-    """Return a mark for each rank whose tensors, or whose GPUs' memory, grew in each quarter of the last minute."""
+    """Return a mark for each rank whose tensors or GPU memory grew in each quarter of the last minute."""
     last = samples[-1]
     if last.t - samples[0].t < _WINDOW - 1:
         return []
     where = f" on {about.host}" if about.host else ""
     marks = []
     for rank, use in last.ranks.items():
-        seen = [(one.t, found) for one in samples if (found := one.ranks.get(rank)) is not None]
+        uses = [(sample.t, rank_use) for sample in samples if (rank_use := sample.ranks.get(rank)) is not None]
         if not use.gpu_limit:
             continue
         least = _GROWTH * use.gpu_limit
-        tensors = _rate_of_quarters([(t, one.torch_allocated) for t, one in seen], least)
-        rate = tensors or _rate_of_quarters([(t, one.gpu_memory) for t, one in seen], least)
+        tensors = _rate_of_quarters([(t, rank_use.torch_allocated) for t, rank_use in uses], least)
+        rate = tensors or _rate_of_quarters([(t, rank_use.gpu_memory) for t, rank_use in uses], least)
         if rate is None:
             continue
         full = duration(max(0.0, use.gpu_limit - (use.gpu_memory or 0.0)) / rate)
@@ -379,7 +382,9 @@ def _steady_rate(points: Sequence[tuple[float, float | None]]) -> float | None:
 
 
 def _growth(samples: Sequence[ResourceSample], rank: int) -> float:
-    values = [use.memory for one in samples if (use := one.ranks.get(rank)) is not None and use.memory is not None]
+    values = [
+        use.memory for sample in samples if (use := sample.ranks.get(rank)) is not None and use.memory is not None
+    ]
     return values[-1] - values[0] if values else 0.0
 
 
@@ -393,5 +398,6 @@ def idle_marks(samples: Sequence[ResourceSample], about: About) -> list[Resource
         ResourceMark("gpu", rank, about.host, f"The GPU of rank {rank}{where} has been idle for {duration(_WINDOW)}: "
                      f"under {IDLE:.0f} % busy, while the rank uses {last.ranks[rank].cpu or 0:.0f} % of a core.")
         for rank in last.ranks
-        if all((use := one.ranks.get(rank)) is not None and use.gpu is not None and use.gpu < IDLE for one in samples)
+        if all((use := sample.ranks.get(rank)) is not None and use.gpu is not None and use.gpu < IDLE
+               for sample in samples)
     ]  # fmt: skip
