@@ -1,14 +1,14 @@
-"""Where the threads of a job's ranks stood at one moment: read, named as people name code, and compared.
+"""Stacks of the threads of a job's ranks at one moment: read, named like code, and compared.
 
-A job's folder keeps what was taken as ``stacks/<number>.json``::
+A job's folder keeps a dump as ``stacks/<number>.json``::
 
     {"t", "why", "ranks": {"0": {"text", "host", "pid", "state", "step", "silent", "about"}}, "missing": {"3": "why"},
      "sources": {file: {line: text}}, "collectives": {"0": {...}}, "ended": {"3": "finished"}}
 
-``text`` is what ``faulthandler`` writes, ``silent`` the seconds since the rank's last sign, ``about`` what the rank
-said of itself (see ``worker.stacks``), ``sources`` the lines of the user's own files as they were then,
+``text`` is what ``faulthandler`` writes, ``silent`` the seconds since the rank's last sign, ``about`` the rank's
+description of itself (see ``worker.stacks``), ``sources`` the lines of the user's own files at that time,
 ``collectives`` the last collective operations of each rank and ``ended`` how ranks ended (see ``core.collectives``).
-Pure but for ``read``; it does not know how stacks are asked for.
+Pure except for ``read``; it does not know how stacks are requested.
 """
 
 from __future__ import annotations
@@ -53,25 +53,25 @@ class RankStacks:
     @property
     def others(self) -> tuple[Thread, ...]:
         """The other threads that run code of the user or of libraries, without the worker's own."""
-        return tuple(one for one in self.threads if not one.main and (one.own is not None or not one.is_workers))
+        return tuple(item for item in self.threads if not item.main and (item.own is not None or not item.is_workers))
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks whose main threads stand at the same place; ``thread`` is the main thread of the first of them."""
+    """Ranks whose main threads are at the same position; ``thread`` is the main thread of the first of them."""
 
     ranks: tuple[int, ...]
     thread: Thread
 
     @property
     def says(self) -> str:
-        """Where they are: "In [7], line 12", "hvd.allreduce (In [7], line 20)"."""
-        own, waits = self.thread.own, self.thread.waits_in
-        frame = own or next(iter(self.thread.frames), None)
-        if own is None and self.thread.frames and all(one.kind == "worker" for one in self.thread.frames):
+        """Return their position: "In [7], line 12", "hvd.allreduce (In [7], line 20)"."""
+        own_frame, waits = self.thread.own, self.thread.waits_in
+        frame = own_frame or next(iter(self.thread.frames), None)
+        if own_frame is None and self.thread.frames and all(entry.kind == "worker" for entry in self.thread.frames):
             return "code outside the job"
-        place = "native code" if frame is None else frame.place
-        return f"{waits} ({place})" if waits else place
+        location = "native code" if frame is None else frame.place
+        return f"{waits} ({location})" if waits else location
 
     @property
     def sentence(self) -> str:
@@ -80,19 +80,19 @@ class Group:
 
     def clause(self, awaited: str = "") -> str:
         """Return the sentence, with whom the ranks wait for: "rank 0 waits for it in hvd.allreduce (In [7])"."""
-        one = len(self.ranks) == 1
+        is_single = len(self.ranks) == 1
         if self.thread.waits_in:
             whom = f" for {awaited}" if awaited else ""
-            return f"{ranks_in_words(list(self.ranks))} {'waits' if one else 'wait'}{whom} in {self.says}"
-        return f"{ranks_in_words(list(self.ranks))} {'is' if one else 'are'} in {self.says}"
+            return f"{ranks_in_words(list(self.ranks))} {'waits' if is_single else 'wait'}{whom} in {self.says}"
+        return f"{ranks_in_words(list(self.ranks))} {'is' if is_single else 'are'} in {self.says}"
 
 
 @dataclass(frozen=True)
 class Taken:
     """The stacks of all ranks of a job at one moment ``t`` (epoch seconds).
 
-    ``why`` is asked, stall, hang, time or failure; ``missing`` says for each rank that gave none why. ``collectives``
-    is the last collective operation of each rank, ``finding`` what it tells.
+    ``why`` is asked, stall, hang, time or failure; ``missing`` has the reason of each rank that sent none.
+    ``collectives`` is the last collective operation of each rank, ``finding`` the conclusion from them.
     """
 
     number: int
@@ -105,26 +105,26 @@ class Taken:
 
     @property
     def explanation(self) -> str:
-        """Return why the ranks wait and the remedy, as sentences; "" when the operations do not tell."""
+        """Return why the ranks wait and the remedy, as sentences; "" if the operations do not explain it."""
         return f"{self.finding.text} {self.finding.remedy}" if self.finding is not None else ""
 
     def groups(self) -> tuple[Group, ...]:
-        """Return the ranks that stand at the same place together, fewest first; of equal ones who waits comes last."""
-        found: dict[tuple[object, ...], list[int]] = {}
+        """Return groups of ranks at the same position, fewest ranks first; of equal groups a waiting one comes last."""
+        ranks_by_key: dict[tuple[object, ...], list[int]] = {}
         for rank in sorted(self.ranks):
-            found.setdefault(self.ranks[rank].main.key, []).append(rank)
-        groups = [Group(tuple(ranks), self.ranks[ranks[0]].main) for ranks in found.values()]
-        # Of two that are alike in everything else the one of the lower ranks is what others differ from.
-        return tuple(sorted(groups, key=lambda one: (len(one.ranks), bool(one.thread.waits_in), -one.ranks[0])))
+            ranks_by_key.setdefault(self.ranks[rank].main.key, []).append(rank)
+        groups = [Group(tuple(ranks), self.ranks[ranks[0]].main) for ranks in ranks_by_key.values()]
+        # Of two groups that are otherwise alike, the one with the lower ranks is the reference.
+        return tuple(sorted(groups, key=lambda group: (len(group.ranks), bool(group.thread.waits_in), -group.ranks[0])))
 
     @property
     def differ(self) -> tuple[int, ...]:
-        """The ranks that do not stand where most do, or gave no stacks."""
+        """Return the ranks that are not where most ranks are, or sent no stacks."""
         return tuple(sorted({rank for group in self.groups()[:-1] for rank in group.ranks} | self.missing.keys()))
 
     @property
     def _awaited(self) -> str:
-        """For whom the ranks wait that wait in a collective operation: "it", "them", "" where that is not known."""
+        """Return whom the ranks in a collective operation wait for: "it", "them", or "" if unknown."""
         others = self.groups()[:-1]
         if any(group.thread.waits_in for group in others):
             return ""
@@ -133,7 +133,7 @@ class Taken:
 
     @property
     def sentence(self) -> str:
-        """Say who stands where and who waits for whom, as a clause without its full stop; "" when nobody answered."""
+        """Return where the ranks are and whom they wait for, as a clause without a full stop; "" without any stacks."""
         groups = self.groups()
         clauses = [group.clause(self._awaited if group is groups[-1] else "") for group in groups]
         if self.missing:
@@ -145,18 +145,18 @@ class Taken:
 
 
 def path(folder: JobFolder, number: int) -> Path:
-    """Return where stacks are kept."""
+    """Return the path of a dump."""
     return folder.path / FOLDER / f"{number}.json"
 
 
 def numbers(folder: JobFolder) -> list[int]:
-    """Return the numbers of all that are kept, the oldest first."""
-    names = (one.stem for one in (folder.path / FOLDER).glob("*.json"))
+    """Return the numbers of all dumps, the oldest first."""
+    names = (file.stem for file in (folder.path / FOLDER).glob("*.json"))
     return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
 
 
 def read(folder: JobFolder, number: int | None = None) -> Taken | None:
-    """Return kept stacks of a job, the newest by default; None when there are none, or none that can be read."""
+    """Return a dump of a job, the newest by default; None if there is none or it cannot be read."""
     if number is None:
         number = max(numbers(folder), default=None)
     if number is None:
@@ -171,47 +171,47 @@ def read(folder: JobFolder, number: int | None = None) -> Taken | None:
 def taken(number: int, data: Mapping[str, Any], code: Mapping[str, Any]) -> Taken:
     """Return the content of a file of stacks. Raises LookupError, TypeError, ValueError, AttributeError."""
     lines = data.get("sources") or {}
-    found = {int(rank): collectives.read(one) for rank, one in (data.get("collectives") or {}).items()}
-    reports = {rank: operations for rank, (operations, _) in found.items()}
+    reported = {int(rank): collectives.read(entry) for rank, entry in (data.get("collectives") or {}).items()}
+    reports = {rank: operations for rank, (operations, _) in reported.items()}
     ended = {int(rank): str(how) for rank, how in (data.get("ended") or {}).items()}
-    ranks = {int(rank): _rank(int(rank), one, code, lines) for rank, one in data["ranks"].items()}
+    ranks = {int(rank): _rank(int(rank), entry, code, lines) for rank, entry in data["ranks"].items()}
     missing = {int(rank): str(why) for rank, why in (data.get("missing") or {}).items()}
     states = {rank: ended.get(rank, "") for rank in sorted({*ranks, *missing, *reports, *ended})}
-    places = {rank: _place_in(Names(code, about, lines)) for rank, (_, about) in found.items()}
-    table = collectives.rows(reports, states, places)
+    locators = {rank: _place_in(Names(code, about, lines)) for rank, (_, about) in reported.items()}
+    table = collectives.rows(reports, states, locators)
     for row in table:
         for rank in row.ranks:
             if row.state == "waiting" and rank in ranks:
                 ranks[rank] = _with_collective(ranks[rank], row.title)
-    stands = {rank: _stand_of(one.main) for rank, one in ranks.items()}
+    stands = {rank: _stand_of(stacks.main) for rank, stacks in ranks.items()}
     finding = None if "raised" in ended.values() else collectives.explain(table, reports, stands)
     why = str(data.get("why", "asked"))
     return Taken(number, float(data["t"]), why, dict(sorted(ranks.items())), missing, table, finding)
 
 
 def _place_in(names: Names) -> collectives.Place:
-    def place(frames: Sequence[Frame]) -> str:
-        own = names.thread(Thread("", tuple(frames)), main=True).own
-        return "" if own is None else own.place
+    def locate(frames: Sequence[Frame]) -> str:
+        frame = names.thread(Thread("", tuple(frames)), main=True).own
+        return "" if frame is None else frame.place
 
-    return place
+    return locate
 
 
 def _with_collective(rank: RankStacks, title: str) -> RankStacks:
-    """Return the rank with what its main thread waits for, where that thread is inside torch."""
+    """Return the rank with the operation that its main thread waits for, if that thread is inside torch."""
     main = rank.main
     if not any("/torch/" in frame.file for frame in main.inside):
         return rank
     changed = replace(main, collective=title)
-    return replace(rank, threads=tuple(changed if one is main else one for one in rank.threads))
+    return replace(rank, threads=tuple(changed if thread is main else thread for thread in rank.threads))
 
 
 def _stand_of(main: Thread) -> str:
-    """Return where the user's code is: "In [7], line 9 (time.sleep(10))"; "" where that is not known."""
-    own = main.own
-    if own is None or main.waits_in:
+    """Return the position in the user's code: "In [7], line 9 (time.sleep(10))"; "" if it is unknown."""
+    frame = main.own
+    if frame is None or main.waits_in:
         return ""
-    return f"{own.place} ({own.source})" if own.source else own.place
+    return f"{frame.place} ({frame.source})" if frame.source else frame.place
 
 
 def _rank(
@@ -220,19 +220,19 @@ def _rank(
     about = data.get("about") or {}
     names, threads = Names(code, about, lines), parse(str(data["text"]))
     main = str(about.get("main") or "")
-    if all(one.ident != main for one in threads):
-        # CPython lists the newest thread first, so the one that began the program comes last.
+    if all(thread.ident != main for thread in threads):
+        # CPython lists the newest thread first, so the main thread comes last.
         main = threads[-1].ident if threads else ""
-    named = tuple(names.thread(one, main=one.ident == main) for one in threads)
-    return RankStacks(rank, tuple(sorted(named, key=lambda one: not one.main)), str(data.get("host") or ""),
+    named = tuple(names.thread(thread, main=thread.ident == main) for thread in threads)
+    return RankStacks(rank, tuple(sorted(named, key=lambda thread: not thread.main)), str(data.get("host") or ""),
                       data.get("pid"), str(data.get("state") or ""), data.get("step"), data.get("silent"),
                       str(data["text"]))  # fmt: skip
 
 
 def payload(folder: JobFolder) -> dict[str, Any]:
-    """Return what the job's payload.json says of its code, {} when it cannot be read."""
+    """Return the description of the code in the job's payload.json, {} if it cannot be read."""
     try:
-        found = json.loads((folder.path / "payload.json").read_text(encoding="utf-8"))
+        data = json.loads((folder.path / "payload.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}

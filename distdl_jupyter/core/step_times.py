@@ -86,7 +86,7 @@ class Straggler:
 
     ``cause`` is "data", "compute", "rest" or "link"; ``seconds`` are lost in the mean step, which is ``percent`` of it.
     ``pauses`` counts the rare long delays that make up most of the loss, of ``pause_seconds`` on average; 0 where the
-    rank is late in most steps. ``same_host`` says whether all ranks are on one host, ``ended`` whether the job is over.
+    rank is late in most steps. ``same_host`` is true if all ranks are on one host, ``ended`` if the job is over.
     """
 
     rank: int
@@ -129,9 +129,9 @@ _CAUSES = {
 
 @dataclass
 class StepTimes:
-    """The steps of one job; ``hosts`` are those of its ranks, ``ended`` says whether the job is over.
+    """The steps of one job; ``hosts`` are the hosts of its ranks, ``ended`` is true if the job is over.
 
-    ``why`` says why there are no steps, "" where there are.
+    ``why`` is the reason why there are no steps, or "".
     """
 
     rows: list[StepTime] = field(default_factory=list)
@@ -154,31 +154,35 @@ class StepTimes:
 
     @property
     def samples_per_second(self) -> float | None:
-        """The samples that all ranks had in a second, None where their number is not known."""
-        found = [one for one in self.ranks() if one.samples and one.seconds]
-        return sum(one.samples / (one.steps * one.seconds) for one in found) if found else None
+        """Return the samples per second of all ranks, or None if their number is unknown."""
+        measured = [rank_time for rank_time in self.ranks() if rank_time.samples and rank_time.seconds]
+        return (
+            sum(rank_time.samples / (rank_time.steps * rank_time.seconds) for rank_time in measured)
+            if measured
+            else None
+        )
 
     @property
     def own_share(self) -> float | None:
-        """The part of all ranks' time, 0 to 1, that is neither communication nor waiting; None without any step."""
-        whole = sum(one.seconds * one.steps for one in self.ranks())
-        lost = sum((one.communication + one.waiting) * one.steps for one in self.ranks())
+        """Return the share of all ranks' time that is not communication or waiting, 0 to 1; None without any step."""
+        whole = sum(rank_time.seconds * rank_time.steps for rank_time in self.ranks())
+        lost = sum((rank_time.communication + rank_time.waiting) * rank_time.steps for rank_time in self.ranks())
         return max(0.0, 1 - lost / whole) if whole else None
 
     @property
     def _on_one_host(self) -> bool:
-        hosts = {self.hosts.get(one.rank, "") for one in self.ranks()}
+        hosts = {self.hosts.get(rank_time.rank, "") for rank_time in self.ranks()}
         return len(hosts) == 1 and hosts != {""}
 
     @property
     def has_enough_steps(self) -> bool:
-        """Whether so many steps were measured that a rank which is later than the others can be told from chance."""
-        return max((one.steps for one in self.ranks()), default=0) >= _FEWEST_STEPS
+        """Return whether enough steps were measured to distinguish a late rank from chance."""
+        return max((rank_time.steps for rank_time in self.ranks()), default=0) >= _FEWEST_STEPS
 
     @functools.cached_property
     def straggler(self) -> Straggler | None:
         """The rank for which the others wait most; None when no rank is slower than its like by more than chance."""
-        means = {one.rank: one for one in self.ranks()}
+        means = {rank_time.rank: rank_time for rank_time in self.ranks()}
         if len(means) < 2 or not self.has_enough_steps:
             return None
         slowest, link = self._slowest(means), self._slow_link(means)
@@ -189,12 +193,12 @@ class StepTimes:
         late: dict[int, list[tuple[float, int]]] = defaultdict(list)
         for rows in _complete(self.rows, len(means)):
             waits = sorted((row.waiting, at) for at, row in enumerate(rows))
-            for place, (_, at) in enumerate(waits):
+            for position, (_, at) in enumerate(waits):
                 row = rows[at]
-                late[row.rank].append((_median_without(waits, place) - row.waiting, row.steps))
+                late[row.rank].append((_median_without(waits, position) - row.waiting, row.steps))
         if not late:
             return None
-        rank = max(late, key=lambda one: _weighted(late[one]))
+        rank = max(late, key=lambda candidate: _weighted(late[candidate]))
         seconds = _weighted(late[rank])
         if seconds < max(_LEAST_SECONDS, _LEAST_SHARE * means[rank].seconds):
             return None
@@ -206,10 +210,10 @@ class StepTimes:
 
     @staticmethod
     def _long_pauses(means: dict[int, RankTime], late: dict[int, list[tuple[float, int]]], rank: int) -> list[float]:
-        """Return the rare delays of a rank that explain most of its lateness, empty where they do not."""
+        """Return the rare delays of a rank if they explain most of its lateness, else an empty list."""
         least = max(_LEAST_PAUSE, _PAUSE_STEPS * (means[rank].seconds - _weighted(late[rank])))
-        pauses = {one: _delays_above(least, values) for one, values in late.items()}
-        others = max(len(found) for one, found in pauses.items() if one != rank)
+        pauses = {other: _delays_above(least, values) for other, values in late.items()}
+        others = max(len(delays) for other, delays in pauses.items() if other != rank)
         whole = sum(value * steps for value, steps in late[rank])
         few = len(pauses[rank]) < max(_FEWEST_PAUSES, _TIMES_OTHERS_PAUSES * others)
         return [] if few or sum(pauses[rank]) < whole / 2 else pauses[rank]
@@ -221,7 +225,7 @@ class StepTimes:
         }
         if len(sent) < 2:
             return None
-        rank = max(sent, key=lambda one: sent[one])
+        rank = max(sent, key=lambda candidate: sent[candidate])
         others = _median(spent for other, spent in sent.items() if other != rank)
         seconds = min(sent[rank], means[rank].communication)
         least = max(
@@ -269,59 +273,62 @@ class StepTimesReader:
         #: The ranks of each attempt.
         self._ranks: dict[int, set[int]] = defaultdict(set)
         self._sending: dict[int, tuple[int, int]] = {}
-        #: A supervisor that goes on for another one may write some reports again.
+        #: A supervisor that takes over may write some reports twice.
         self._seen: set[tuple[int, int, int]] = set()
 
     @property
     def count(self) -> int:
-        """How many reports were read."""
+        """Return the number of reports that were read."""
         return len(self._seen)
 
     def read(self) -> bool:
-        """Read what is new; False for nothing."""
+        """Read new reports; return False if there are none."""
         before = self.count
-        for found, cursor in events.batches(self._path, self._cursor):
+        for batch, cursor in events.batches(self._path, self._cursor):
             self._cursor = cursor
-            for one in found:
-                if one["type"] == "steps" and (key := (one["attempt"], one["rank"], one["first"])) not in self._seen:
+            for event in batch:
+                if (
+                    event["type"] == "steps"
+                    and (key := (event["attempt"], event["rank"], event["first"])) not in self._seen
+                ):
                     self._seen.add(key)
-                    self._take(one)
+                    self._take(event)
         return self.count > before
 
-    def _take(self, one: dict[str, Any]) -> None:
-        attempt, first, size = one["attempt"], one["first"], one["size"]
-        self._ranks[attempt].add(one["rank"])
-        for at, record in enumerate(one["records"]):
-            self._records.setdefault((attempt, first + at * size, size), {})[one["rank"]] = record
-        if first:  # the connections are as old as the process, so the first count is of other things too
-            spent, steps = self._sending.get(one["rank"], (0, 0))
-            self._sending[one["rank"]] = spent + one["sending"], steps + size * len(one["records"])
+    def _take(self, report: dict[str, Any]) -> None:
+        attempt, first, size = report["attempt"], report["first"], report["size"]
+        self._ranks[attempt].add(report["rank"])
+        for at, record in enumerate(report["records"]):
+            self._records.setdefault((attempt, first + at * size, size), {})[report["rank"]] = record
+        if first:  # a connection is as old as the process, so its first count includes traffic before the steps
+            spent, steps = self._sending.get(report["rank"], (0, 0))
+            self._sending[report["rank"]] = spent + report["sending"], steps + size * len(report["records"])
         if self._newest is not None:
-            for place in sorted(self._records)[: -self._newest]:
-                del self._records[place]
+            for key in sorted(self._records)[: -self._newest]:
+                del self._records[key]
 
     def times(self, hosts: Mapping[int, str] | None = None, *, ended: bool = False) -> StepTimes:
         """Return what was read, in order of attempts, steps and ranks.
 
-        Ranks that wait for each other have made the same steps, but do not report them at the same moment: those which
-        a rank has yet to report are left out.
+        Ranks that wait for each other make the same steps, but report them at different times: steps that a rank
+        has not reported yet are left out.
         """
-        records = [(place, found) for place, found in sorted(self._records.items()) if self._is_whole(place[0], found)]
-        rows = [row for place, found in records or sorted(self._records.items()) for row in _compared(*place, found)]
+        records = [(key, by_rank) for key, by_rank in sorted(self._records.items()) if self._is_whole(key[0], by_rank)]
+        rows = [row for key, by_rank in records or sorted(self._records.items()) for row in _compared(*key, by_rank)]
         return StepTimes(rows, hosts or {}, self._sending, ended=ended)
 
-    def _is_whole(self, attempt: int, found: Mapping[int, Record]) -> bool:
-        waits = any(len(record) > HEAD for record in found.values())
-        return not waits or len(found) >= len(self._ranks[attempt])
+    def _is_whole(self, attempt: int, records: Mapping[int, Record]) -> bool:
+        waits = any(len(record) > HEAD for record in records.values())
+        return not waits or len(records) >= len(self._ranks[attempt])
 
 
-def _compared(attempt: int, step: int, size: int, found: dict[int, Record]) -> Iterable[StepTime]:
+def _compared(attempt: int, step: int, size: int, records: dict[int, Record]) -> Iterable[StepTime]:
     """Yield the rows of one record of all ranks."""
-    waits = {rank: record[HEAD:] for rank, record in found.items()}
-    if len({len(one) for one in waits.values()}) > 1:  # a rank that has one more by itself: only the sums compare
-        waits = {rank: [sum(one)] for rank, one in waits.items()}
+    waits = {rank: record[HEAD:] for rank, record in records.items()}
+    if len({len(durations) for durations in waits.values()}) > 1:  # a rank waited more often: compare only the sums
+        waits = {rank: [sum(durations)] for rank, durations in waits.items()}
     shortest = [min(ones) for ones in zip(*waits.values(), strict=True)]
-    for rank, record in sorted(found.items()):
+    for rank, record in sorted(records.items()):
         seconds, data, rest, samples, *_ = record
         blocked = sum(waits[rank])
         yield StepTime(
@@ -344,9 +351,9 @@ def _warm(rows: Sequence[StepTime]) -> Iterable[StepTime]:
 def _complete(rows: Sequence[StepTime], count: int) -> Iterable[list[StepTime]]:
     """Yield the rows of each record that all ranks have reported."""
     for _, group in itertools.groupby(_warm(rows), key=lambda row: (row.attempt, row.step, row.steps)):
-        found = list(group)
-        if len(found) == count:
-            yield found
+        record = list(group)
+        if len(record) == count:
+            yield record
 
 
 def _mean(rank: int, host: str, rows: Sequence[StepTime]) -> RankTime:
@@ -356,7 +363,7 @@ def _mean(rank: int, host: str, rows: Sequence[StepTime]) -> RankTime:
 
 
 def _median(values: Iterable[float]) -> float:
-    # The module statistics takes longer to import than all of this package's pages.
+    # Importing the statistics module takes longer than importing this whole package.
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
@@ -366,8 +373,8 @@ def _median_without(ordered: Sequence[tuple[float, int]], left_out: int) -> floa
     """Return the median of the first numbers of all pairs but one; the pairs are sorted."""
     middle = (len(ordered) - 1) // 2
 
-    def at(place: int) -> float:
-        return ordered[place + (place >= left_out)][0]
+    def at(index: int) -> float:
+        return ordered[index + (index >= left_out)][0]
 
     return at(middle) if len(ordered) % 2 == 0 else (at(middle - 1) + at(middle)) / 2
 
@@ -390,5 +397,5 @@ def _error(values: Sequence[tuple[float, int]], mean: float) -> float:
 
 def _excess(means: Mapping[int, RankTime], rank: int, part: str) -> float:
     """Return by how much a part of a rank's step is longer than those of the others."""
-    others = _median(getattr(one, part) for other, one in means.items() if other != rank)
+    others = _median(getattr(rank_time, part) for other, rank_time in means.items() if other != rank)
     return float(getattr(means[rank], part) - others)
