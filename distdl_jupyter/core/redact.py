@@ -1,7 +1,7 @@
-"""Keeps secrets out of everything that is written about a job: known values, and what is a secret by its form.
+"""Remove secrets from everything that is written about a job: known values, and texts with the form of a secret.
 
-A ``Redactor`` knows the values of secret variables, plain, quoted for URLs, as JSON and as base64. Whoever has none at
-hand uses ``text``. What the forms are is said in ``worker.secret_patterns``; this module knows no files and no
+A ``Redactor`` knows the values of secret variables, plain, quoted for URLs, as JSON and as base64. Code without a
+``Redactor`` uses ``text``. The forms are defined in ``worker.secret_patterns``; this module accesses no files and no
 processes.
 """
 
@@ -20,7 +20,7 @@ from distdl_jupyter.worker.secret_patterns import MASK, looks_secret
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-#: Shorter values are words that stand in many texts by chance.
+#: Shorter values are words that occur in many texts by chance.
 SHORTEST = 6
 #: What a line that was cut somewhere may hold back at its end, where a secret could have begun.
 LONGEST_HELD = 512
@@ -28,18 +28,18 @@ _KEY, _BEGIN, _END = "PRIVATE KEY-----", "-----BEGIN ", "-----END "
 #: Lines that a private key takes at most; a begin without an end must not swallow a log.
 _KEY_LINES = 200
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
-#: Half a surrogate pair is no character, but Python's strings can hold it.
+#: A single surrogate is not a valid character, but Python strings can hold it.
 _HALVES = "surrogatepass"
 #: Characters from which on a text is a block of lines; lines that are remembered, and their bytes on average.
 _BLOCK, _MOST_SEEN, _LONGEST_SEEN = 2_000, 20_000, 400
-#: ``user:value`` as HTTP's basic authentication takes it.
+#: ``user:value`` as in HTTP basic authentication.
 _PAIR = re.compile(r"[^\s:/@]{1,64}:([^\s:/@][^\s]{5,})")
-#: What a variable such as USE_AUTH or DB_AUTH holds; in a log they are words.
+#: Values of variables such as USE_AUTH or DB_AUTH; in a log they are ordinary words.
 _SWITCHES = frozenset(
     ("enabled", "disabled", "default", "required", "optional", "kerberos", "bearer", "digest", "negotiate", "password",
      "oauth2", "public", "private", "unlimited")
 )  # fmt: skip
-#: Events of our own that others read as data: what attaching to a job needs must stay what it is.
+#: Events that other parts read as data: the values that attaching to a job needs must not change.
 _AS_IT_IS = ("handle",)
 
 
@@ -49,12 +49,12 @@ def text(given: str) -> str:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Say whether a variable is a secret: by its name, or because its value has the form of one."""
+    """Return whether a variable is a secret: by its name, or because its value has the form of one."""
     return _names_one(name, value) or secret_patterns.mask(value) != value
 
 
 def refuse(options: Mapping[str, Any]) -> None:
-    """Raise InvalidSpec where an option of a cluster or backend holds a secret: they are kept, and shown."""
+    """Raise InvalidSpec if an option of a cluster or backend holds a secret, because options are stored and shown."""
     for name, value in options.items():
         if isinstance(value, str) and text(value) != value:
             raise InvalidSpec(
@@ -66,26 +66,26 @@ def refuse(options: Mapping[str, Any]) -> None:
 
 
 def _around(masked: str) -> str:
-    """Return the word in which something is masked."""
-    return next(word for word in masked.split() if MASK in word)
+    """Return the word that contains the mask."""
+    return next(part for part in masked.split() if MASK in part)
 
 
 def _names_one(name: str, value: str) -> bool:
-    """Say whether the name tells of a secret; a plural with a number (TOKENS=4096) tells a count."""
+    """Return whether the name indicates a secret; a plural with a number (TOKENS=4096) indicates a count."""
     return looks_secret(name) and not (name.lower().endswith(("tokens", "keys")) and value.isdecimal())
 
 
 class Redactor:
     """Masks the given secret values and everything that has the form of a secret. It remembers open private keys.
 
-    A flood of lines says the same over and over with other numbers. No form of a secret names a digit, so whether a
-    line is clean is known from the line with each digit as "0", and of those that were seen clean none is searched
-    again (measured: a third of the time for lines that repeat).
+    Repetitive logs differ only in their numbers. No form of a secret depends on a digit, so a line is checked with each
+    digit replaced by "0", and a line that is known to be clean is not searched again (measured: a third of the time for
+    lines that repeat).
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        self._values = sorted({one for value in values for one in _variants(value)}, key=len, reverse=True)
-        #: Streams in the middle of a private key, with the lines that it may go on.
+        self._values = sorted({variant for value in values for variant in _variants(value)}, key=len, reverse=True)
+        #: Streams in the middle of a private key, with the maximum number of lines that may follow.
         self._open: dict[Any, int] = {}
         self._clean: set[str] = set()
         self._seen: set[bytes] = set()
@@ -94,19 +94,19 @@ class Redactor:
 
     @classmethod
     def of(cls, *environments: Mapping[str, str]) -> Redactor:
-        """Return one that knows the values of the variables whose name looks secret, and all of the last mapping."""
-        *named, given = environments
-        found = {name: value for each in named for name, value in each.items() if _names_one(name, value)}
-        return cls(value for value in (*found.values(), *given.values()) if not _is_plain(value))
+        """Return a redactor for the variables whose name looks secret, and for all values of the last mapping."""
+        *named, secrets = environments
+        matches = {name: value for each in named for name, value in each.items() if _names_one(name, value)}
+        return cls(value for value in (*matches.values(), *secrets.values()) if not _is_plain(value))
 
     def text(self, given: str) -> str:
         """Return the text without secrets."""
         return given if len(given) > _BLOCK and self._is_clean(given) else self._masked(given)
 
-    def _is_clean(self, given: str) -> bool:
-        if _KEY in given or any(value in given for value in self._of_lines):
+    def _is_clean(self, text: str) -> bool:
+        if _KEY in text or any(value in text for value in self._of_lines):
             return False
-        new = set(_bare(given).split(b"\n")) - self._seen
+        new = set(_bare(text).split(b"\n")) - self._seen
         if new:
             block = b"\n".join(new)
             if any(value in block for value in self._bare) or secret_patterns.spans(block.decode("utf-8", _HALVES)):
@@ -120,11 +120,11 @@ class Redactor:
         if size < _LONGEST_SEEN * len(lines):
             self._seen |= lines
 
-    def _masked(self, given: str) -> str:
+    def _masked(self, text: str) -> str:
         for value in self._values:
-            if value in given:
-                given = given.replace(value, MASK)
-        return secret_patterns.mask(given)
+            if value in text:
+                text = text.replace(value, MASK)
+        return secret_patterns.mask(text)
 
     def data(self, given: Any) -> Any:
         """Return JSON data with every text in it without secrets."""
@@ -141,7 +141,7 @@ class Redactor:
         return MASK if bare and len(value) >= SHORTEST and "•" not in value else self.data(value)
 
     def name(self, given: str) -> str:
-        """Return a name that comes again and again, as a metric's, without secrets."""
+        """Return a name that occurs often, such as a metric's, without secrets."""
         if given in self._clean:
             return given
         shown = self.text(given)
@@ -158,22 +158,22 @@ class Redactor:
         return fields if type_ in _AS_IT_IS else {name: self.data(value) for name, value in fields.items()}
 
     def lines(self, stream: Any, given: str) -> str:
-        """Return lines of one stream without secrets, also where a private key spreads over several calls."""
+        """Return lines of one stream without secrets, including a private key that spreads over several calls."""
         if stream in self._open:
             given = self._go_on(stream, given)
         if _KEY in given and given.rfind(_BEGIN) > given.rfind(_END):
             self._open[stream] = _KEY_LINES
         return self.text(given)
 
-    def _go_on(self, stream: Any, given: str) -> str:
-        key, end, rest = given.partition(_END)
+    def _go_on(self, stream: Any, text: str) -> str:
+        key, end, rest = text.partition(_END)
         self._open[stream] -= key.count("\n") + 1
         if end or self._open[stream] <= 0:
             del self._open[stream]
         return f"{MASK}\n{end}{rest}" if end else MASK
 
     def safe_end(self, line: str) -> int:
-        """Return up to where a line that goes on may be passed on: not further than where a secret could begin."""
+        """Return the end of the part of an unfinished line that may be passed on: before a secret could begin."""
         sizes = [len(value) for value in self._values]
         stop = max(0, len(line) - max([LONGEST_HELD, *sizes]))
         known = [(at, at + size) for value, size in zip(self._values, sizes, strict=True)
@@ -184,7 +184,7 @@ class Redactor:
         )
 
     def cut(self, line: str) -> str:
-        """Return an unfinished line as it may be shown: without secrets, and without the begin of a known one."""
+        """Return an unfinished line as it may be shown: without secrets, and without the beginning of a known one."""
         shown = self.text(line)
         for value in self._values:
             for size in range(min(len(value) - 1, len(shown)), 3, -1):
@@ -193,32 +193,32 @@ class Redactor:
         return shown
 
 
-def _bare(given: str) -> bytes:
-    return given.encode("utf-8", _HALVES).translate(_DIGITS)
+def _bare(text: str) -> bytes:
+    return text.encode("utf-8", _HALVES).translate(_DIGITS)
 
 
 def _variants(value: str) -> set[str]:
-    """Return the value as logs may write it; of several lines each is a secret, of ``user:value`` the value."""
+    """Return the forms of a value in logs; each of several long lines is a secret, and the value of ``user:value``."""
     import base64
     import json
     from urllib.parse import quote, quote_plus
 
     lines = [line.strip() for line in value.splitlines()] if "\n" in value else []
-    found = {value, value.strip(), *(line for line in lines if len(line) >= 16)}
+    variants = {value, value.strip(), *(line for line in lines if len(line) >= 16)}
     if (pair := _PAIR.fullmatch(value)) is not None:
-        found.add(pair[1])
-    found |= {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1],
+        variants.add(pair[1])
+    variants |= {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1],
               ascii(value)[1:-1]}  # fmt: skip
     quoted = {quote(value, safe=""), quote(value), quote_plus(value)}
-    found |= quoted | {re.sub("%..", lambda match: match[0].lower(), text) for text in quoted}
-    found |= _html_forms(value) | {json.dumps(value)[1:-1].replace("/", "\\/")}
-    found |= {_html_in_json(value)}
+    variants |= quoted | {re.sub("%..", lambda match: match[0].lower(), text) for text in quoted}
+    variants |= _html_forms(value) | {json.dumps(value)[1:-1].replace("/", "\\/")}
+    variants |= {_html_in_json(value)}
     if len(value) >= 8:
         raw = value.encode("utf-8", _HALVES)
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            found.add(encode(raw).decode().rstrip("="))
-            found |= {_inside(encode, raw, before) for before in range(3)}
-    return {one for one in found if len(one) >= SHORTEST}
+            variants.add(encode(raw).decode().rstrip("="))
+            variants |= {_inside(encode, raw, before) for before in range(3)}
+    return {variant for variant in variants if len(variant) >= SHORTEST}
 
 
 def _html_forms(value: str) -> set[str]:
@@ -240,13 +240,13 @@ def _html_in_json(value: str) -> str:
 
 
 def _inside(encode: Callable[[bytes], bytes], raw: bytes, before: int) -> str:
-    """Return the letters of base64 that stand for ``raw`` whatever lies around it, ``before`` bytes behind a third."""
+    """Return the base64 letters of ``raw`` in any context, if ``before`` bytes of a group of three precede it."""
     letters = encode(bytes(before) + raw).decode()
     return letters[-(-before * 8 // 6) : (before + len(raw)) * 8 // 6]
 
 
 def _is_plain(value: str) -> bool:
-    """Say whether a value is none that could be kept secret: short, a switch, or the path of a file that holds one."""
+    """Return whether a value cannot be a secret: too short, a switch, or the path of an existing file."""
     return (
         len(value) < SHORTEST
         or value.lower() in _SWITCHES
@@ -255,11 +255,11 @@ def _is_plain(value: str) -> bool:
 
 
 def spec(of: JobSpec, redactor: Redactor) -> JobSpec:
-    """Return the spec as it is kept: its code, command and arguments are for people, the run has its own."""
+    """Return the spec as it is stored. Its code, command and arguments are for people; the run has its own copy."""
     source = dataclasses.replace(
         of.source, code=redactor.text(of.source.code), command=redactor.text(of.source.command),
     )  # fmt: skip
-    captured = tuple(dataclasses.replace(one, detail=redactor.text(one.detail)) for one in of.captured)
+    captured = tuple(dataclasses.replace(variable, detail=redactor.text(variable.detail)) for variable in of.captured)
     return dataclasses.replace(
         of, name=redactor.text(of.name), source=source, captured=captured,
         findings=redactor.data(of.findings), script_arguments=arguments(of.script_arguments, redactor.text),
@@ -267,26 +267,28 @@ def spec(of: JobSpec, redactor: Redactor) -> JobSpec:
 
 
 def hidden(shown: Iterable[str], true: Iterable[Any]) -> dict[str, str]:
-    """Return the arguments of a command line that are shown masked; of ``--flag=value`` it is the value."""
-    found = {}
-    for number, (mask, word) in enumerate(zip(shown, map(str, true), strict=False)):
-        if mask != word and MASK in mask:
-            found[f"argument {number}"] = word.partition("=")[2] if word.startswith("-") and "=" in word else word
-    return found
+    """Return the arguments of a command line that are masked in ``shown``; of ``--flag=value`` only the value."""
+    values = {}
+    for number, (mask, argument) in enumerate(zip(shown, map(str, true), strict=False)):
+        if mask != argument and MASK in mask:
+            values[f"argument {number}"] = (
+                argument.partition("=")[2] if argument.startswith("-") and "=" in argument else argument
+            )
+    return values
 
 
 def arguments(given: Iterable[str], mask: Callable[[str], str] = text) -> tuple[str, ...]:
-    """Return a command line's words without secrets, also where ``--token`` and its value are two of them."""
+    """Return the arguments of a command line without secrets, also if ``--token`` and its value are two arguments."""
     out: list[str] = []
     secret = False
-    for word in given:
-        flag, equals, value = word.partition("=")
+    for argument in given:
+        flag, equals, value = argument.partition("=")
         names_one = flag.startswith("-") and looks_secret(flag.lstrip("-"))
-        if secret and not word.startswith("-"):
+        if secret and not argument.startswith("-"):
             out.append(MASK)
         elif names_one and equals and len(value) >= SHORTEST:
             out.append(f"{flag}={MASK}")
         else:
-            out.append(mask(word))
+            out.append(mask(argument))
         secret = names_one and not equals
     return tuple(out)
