@@ -57,10 +57,10 @@ def deliver(
     with_log: bool,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Delivered:
-    """Send the files of a job that has ended, and its log where asked for.
+    """Upload the files of an ended job, and its log if requested.
 
     ``open_account`` opens a storage account as the user who is signed in. Raises DataUnavailable, NotSignedIn, OSError,
-    and Stopped soon after ``stopped`` says so.
+    and Stopped soon after ``stopped`` returns true.
     """
     place = blob_place(url(spec), "outputs")
     account = open_account(place.account)

@@ -50,7 +50,7 @@ class Wanted:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def content(self) -> dict[str, Any]:
-        """Return what is asked for, in a fixed order."""
+        """Return the requested packages in a fixed order."""
         return {"pip": sorted(self.pip), "conda": sorted(self.conda), "requirements": self.requirements}
 
     def folder(self, cache: Cache) -> Path:
@@ -65,7 +65,7 @@ def of_job(options: Any) -> Wanted:
 
 
 def ready(asked: Wanted, base: str = "") -> str:
-    """Return the Python of an environment that is complete, "" without one, or where nothing is asked for."""
+    """Return the Python of a complete environment; "" without one, or if no packages are requested."""
     if not any(asked.content().values()):
         return ""
     folder = asked.folder(Cache(base))
@@ -133,7 +133,7 @@ class Environment:
         Path(own, _PATH_FILE).write_text(lines, encoding="utf-8")
 
     def _pip_command(self, python: str) -> list[str]:
-        """Write down what is asked for, as command lines can be read by others, and return pip's command line."""
+        """Write a requirements file, because command lines are public, and return pip's command line."""
         files = []
         if self._asked.pip:
             files.append(self._folder / "packages.txt")

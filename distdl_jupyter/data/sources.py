@@ -144,7 +144,7 @@ def shard(items: Sequence[Item], node: int, nodes: int) -> tuple[Item, ...]:
 def signature(account: BlobServiceClient, source: DataSource, *, blob: bool) -> str:
     """Return the query of a shared access signature that reads a source's blobs; it is valid for ``LIFE``.
 
-    ``blob`` says that the prefix is one blob. Raises DataUnavailable.
+    ``blob`` is true if the prefix is a single blob. Raises DataUnavailable.
     """
     from azure.storage.blob import generate_blob_sas, generate_container_sas
 
@@ -161,7 +161,7 @@ def signature(account: BlobServiceClient, source: DataSource, *, blob: bool) -> 
 
 
 def _has_directories(account: BlobServiceClient) -> bool:
-    """Return whether the account has a hierarchical namespace; False where it does not tell."""
+    """Return whether the account has a hierarchical namespace; False if unknown."""
     from azure.core.exceptions import AzureError
 
     with contextlib.suppress(AzureError):

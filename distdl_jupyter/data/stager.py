@@ -419,7 +419,7 @@ def main() -> int:
         error = failure
     except OSError as caught:
         error = Failure(f"Cannot store staged data ({caught.strerror or caught}).")
-    except BaseException as caught:  # noqa: BLE001 - its text could hold a signature, and obstore's panic is no Exception
+    except BaseException as caught:  # noqa: BLE001 - its text could hold a signature, and obstore's panic is not an Exception
         error = Failure(f"Cannot copy the data ({type(caught).__name__}).")
     else:
         return 0

@@ -85,7 +85,7 @@ class JobStaging:
         try:
             self._fingerprints[source.name] = fingerprint(source.path)
         except OSError as error:
-            if source.scheme != "shared":  # the nodes may see it all the same, and say so
+            if source.scheme != "shared":  # the nodes may see it all the same, and report it
                 raise DataUnavailable(
                     f"Cannot read {source.path}: {error.strerror}.", code="data-path-unreadable", hint="Check the path."
                 ) from None
@@ -140,7 +140,7 @@ class JobStaging:
         }
 
     def on_message(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
-        """Handle a message of a node's stager; only the answer to ``renew`` may be asked for in another thread."""
+        """Handle a message of a node's stager; only the response to ``renew`` may be computed in another thread."""
         match message.get("type"):
             case "renew":
                 source = self._sources.get(str(message.get("source")))

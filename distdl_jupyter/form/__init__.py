@@ -1,5 +1,5 @@
-"""The launch form without a page: what it asks, what it offers, what it checks and what it submits.
+"""The launch form without a page: its fields, choices, checks and submission.
 
-``state.state`` works the whole form out of what was chosen, for the widget of a notebook and for the Jupyter server
-alike; ``schema`` is what a page and the form tell each other.
+``state.state`` computes the whole form from the chosen values, both for the notebook widget and for the Jupyter server;
+``schema`` defines the messages between a page and the form.
 """

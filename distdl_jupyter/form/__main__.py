@@ -1,4 +1,4 @@
-"""``python -m distdl_jupyter.form``: the form of a text, as this Python would run it; asked for by another process.
+"""``python -m distdl_jupyter.form``: print the form of a text as this Python would run it, for another process.
 
 Standard input holds ``{"request": FormRequest, "directory"}`` as JSON, the last line on standard output the FormState,
 or ``{"error": {"type", "code", "message", "hint", "field", "output"}}``.

@@ -1,6 +1,6 @@
 """The flags of the magics, from which ``%%distributed?`` is written.
 
-The flags of every job stand here; those of backends and clusters come from their ``Options``. Each alias of an option
+The flags of every job are here; those of backends and clusters come from their ``Options``. Each alias of an option
 that other tools use is accepted as a flag too, without being listed.
 """
 
@@ -26,12 +26,12 @@ from distdl_jupyter.jobs import jobspec
 
 _MASK = "•••"
 _ID = "id of the job, or the last part of it"
-#: Stands in the help for the names of all backends, which are known late.
+#: Placeholder in the help for the names of all backends, which are known late.
 _BACKENDS = "the backends"
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 #: An option as it is given to a call.
 _OPTION = re.compile(r"\b([a-z]+(?:_[a-z]+)*)=([\w.-]*\w)")
-#: Flags that say what the magic does rather than what the job is.
+#: Flags that control the magic rather than the job.
 OWN = ("out", "wait", "panel", "on_ranks", "check", "scale")
 #: What a sweep takes beside its parameters and the options of its trials: type, metavar and help of each.
 SWEEP: dict[str, tuple[type, str, str]] = {
@@ -136,7 +136,7 @@ class Parser(argparse.ArgumentParser):
         return vars(self._parsed(words))
 
     def later(self, add: Callable[[], None]) -> None:
-        """Call ``add``, which adds more flags, when a line holds what is not known yet or all flags are asked for."""
+        """Call ``add`` to add more flags when a line contains an unknown flag or when all flags are requested."""
         self._later.append(add)
 
     def complete(self) -> bool:
@@ -188,7 +188,7 @@ def asks_help(words: Iterable[str]) -> bool:
 
 
 def unknown_flag(parser: argparse.ArgumentParser, word: str) -> str:
-    """Return one sentence that answers a word that is no flag of a parser with the nearest ones."""
+    """Return the error message for an unknown flag, with the nearest known flags."""
     actions = [action for action in parser._actions if action.option_strings]  # noqa: SLF001 - no public list
     names = {action.dest: _long(action) for action in actions if action.help is not argparse.SUPPRESS}
     aliases: dict[str, str] = {}
@@ -210,7 +210,7 @@ def add_id(parser: argparse.ArgumentParser) -> None:
 
 
 def add_needed_id(parser: argparse.ArgumentParser) -> None:
-    """Add the job that a command changes, or makes another of: which one has to be said."""
+    """Add the required job argument of a command that changes or copies a job."""
     parser.add_argument("id", help=_ID)
 
 
@@ -260,7 +260,7 @@ def _complete(parser: Parser) -> None:
 
 
 def add_job_flags(parser: argparse.ArgumentParser, *, by_default: str = "") -> None:
-    """Add the flags of every job. ``by_default`` says in words what holds for each that is not given."""
+    """Add the flags of every job. ``by_default`` maps each flag to the description of its default."""
     names = {"clusters": ", ".join(registry.names("clusters")), "backends": _BACKENDS}
     for name, about in ABOUT.items():
         default = by_default or about.by_default
@@ -333,7 +333,7 @@ def add_option(group: argparse._ActionsContainer, field: dataclasses.Field[Any])
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
-    """Return the default in words, where the help does not tell what it means."""
+    """Return the description of the default, unless the help already explains it."""
     explained = field.default in (None, "", dataclasses.MISSING) or "(default" in field.metadata.get("help", "")
     return "" if explained else f" (default {field.default})"
 

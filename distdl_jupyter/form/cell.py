@@ -1,7 +1,7 @@
-"""The form of a cell's text, as the process works it out that will run the cell or stands for it.
+"""The form of a cell's text, computed in the process that will run the cell or in one that represents it.
 
-No state is kept between requests, so kernel, server and the Python of a kernel answer alike. What belongs to one
-environment (backends, GPUs, the notebook's names) is that of the process that answers.
+No state is kept between requests, so kernel, server and the Python of a kernel respond alike. The environment
+(backends, GPUs, the notebook's names) is that of the responding process.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _target(request: FormRequest, text: CellText, kernel: KernelContext | None, 
 
 
 def _word(text: CellText, kernel: KernelContext | None) -> str:
-    """Return the magic to write: that of the cell, unless it belongs to somebody else in this kernel."""
+    """Return the magic to write: that of the cell, unless another package has registered it in this kernel."""
     free = kernel.magic if kernel else MAGICS[0]
     return text.magic if text.magic in MAGICS and free == MAGICS[0] else free
 

@@ -30,7 +30,7 @@ from distdl_jupyter.form.schema import (
 )
 
 _KINDS: dict[type, Literal["number"]] = {int: "number", float: "number"}
-#: Seconds offered under "Stop after"; 0 is no limit.
+#: Seconds offered under "Stop after"; 0 is unlimited.
 STOP_AFTER = (0, 300, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800)
 
 

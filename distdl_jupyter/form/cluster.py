@@ -68,7 +68,7 @@ NOT_USUAL = "Spot prices vary. Enter the price yourself."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rented:
-    """What a cluster says of the nodes it rents; ``size`` "" is not known."""
+    """The description of the nodes that a cluster rents; ``size`` "" is unknown."""
 
     bills: bool = False
     size: str = ""

@@ -30,9 +30,9 @@ def row(source: DataSource) -> DataRow:
 
 
 def begun(given: Any) -> list[DataRow]:
-    """Return rows for ``data=`` in any of its forms; what is no source yet is a row as it was written.
+    """Return rows for ``data=`` in any of its forms; an invalid source becomes a row with its text unchanged.
 
-    Raises InvalidSpec for what holds no names and places.
+    Raises InvalidSpec for a value without names and paths.
     """
     return [_begun(name, where) for name, where in data.pairs(given)]
 
@@ -56,7 +56,7 @@ def unsigned(place: str) -> str:
 
 
 def is_blank(one: DataRow) -> bool:
-    """Say whether nothing was typed into a row."""
+    """Return whether a row is empty."""
     return not (one.name.strip() or one.place.strip())
 
 
@@ -66,7 +66,7 @@ def name(one: DataRow) -> str:
 
 
 def place(one: DataRow) -> str:
-    """Return a row's place with the words that say how it is taken."""
+    """Return a row's path with its mode keywords."""
     text = one.place.strip()
     if not text.startswith(_LISTED):
         return text
@@ -92,7 +92,7 @@ def words(rows: Sequence[DataRow]) -> list[str]:
 
 
 def readable(rows: Sequence[DataRow]) -> list[str]:
-    """Return ``name=place`` of the rows that can be read: what a magic line can say."""
+    """Return ``name=path`` of the valid rows, as a magic line expresses them."""
     return [text for one in rows if _is_source(one) for text in words([one])]
 
 

@@ -68,9 +68,9 @@ def joined(magic_line: str, body: str) -> str:
 
 # writing a line ---------------------------------------------------------------------------------------
 
-#: What a line says in any case.
+#: Options that a line always contains.
 _ALWAYS = ("node_count", "process_count_per_node", "distributed_backend")
-#: Longer arguments than this would make the cell unreadable; a name stands for them.
+#: Longer arguments than this would make the cell unreadable; a variable name replaces them.
 _LONGEST = 60
 
 
@@ -90,7 +90,7 @@ def line(
 
 
 def _told(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the options that are not as by default, and those that are always told."""
+    """Yield the options that differ from their defaults, and those that are always written."""
     for name in ABOUT:
         value = options.get(name)
         if isinstance(value, str) and "\n" in value:  # the text of a file

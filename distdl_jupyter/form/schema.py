@@ -1,4 +1,4 @@
-"""What a page and the launch form tell each other: a request, and the whole form as it follows from it.
+"""Wire schema of the launch form: the request of a page, and the complete form state in the response.
 
 Durations are seconds.
 """
@@ -22,7 +22,7 @@ Level = Literal["ok", "info", "warning", "error"]
 OptionValue = str | int | float | bool | None
 
 
-# What is asked -------------------------------------------------------------------------------------
+# Request -------------------------------------------------------------------------------------------
 
 
 class DataRow(Request, frozen=True):
@@ -80,7 +80,7 @@ class Chosen(Request, frozen=True, kw_only=True):
 
 
 class Variable(Request, frozen=True):
-    """An environment variable; the value None stands for a secret that is kept by who answers, or by the page."""
+    """An environment variable; the value None is a secret that the server or the page keeps."""
 
     name: str
     value: str | None = None
@@ -88,11 +88,11 @@ class Variable(Request, frozen=True):
 
 
 class FormRequest(Request, frozen=True, kw_only=True):
-    """What a page knows of a job to launch.
+    """The page's state of a job to launch.
 
-    ``code`` is the text with its ``%%distributed`` line, if it has one; what is ``chosen`` and the ``environment`` are
-    None to begin with that line. ``own`` says that no notebook has names for the text; ``again`` asks for a new look at
-    the names and the cluster.
+    ``code`` is the text with its ``%%distributed`` line, if it has one; ``chosen`` and ``environment`` are None to
+    start from that line. ``own`` is true if the text belongs to no notebook; ``again`` refreshes the names and the
+    cluster.
     """
 
     code: str = ""
@@ -109,12 +109,12 @@ class FormRequest(Request, frozen=True, kw_only=True):
     ] = ""
 
 
-# What is answered ----------------------------------------------------------------------------------
+# Response ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmSizeChoice:
-    """One VM size; "" where nobody states it. ``words`` is what a filter looks at, in small letters."""
+    """One VM size; "" is unknown. ``words`` is the lower-case text that the filter searches."""
 
     name: str
     series: str
@@ -134,7 +134,7 @@ class VmSizeChoice:
     words: str
     sources: tuple[str, ...]
     notes: str
-    #: What it costs in an hour, with who says so.
+    #: The price per hour, with its source.
     price: str = ""
 
 
@@ -152,7 +152,7 @@ class OptionField:
 
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
-    """One backend; ``reason`` says why it cannot be used here, "" when it can."""
+    """One backend; ``reason`` is why it cannot be used here, "" if it can."""
 
     label: str
     backend: str
@@ -175,7 +175,7 @@ class ClusterChoice:
     far: bool
     #: A user gave it its name and can remove it.
     named: bool
-    #: Its nodes are machines that are made and paid for: the VM series says which.
+    #: Its nodes are created on demand and billed; the VM series selects the machine.
     rents: bool
 
 
@@ -187,7 +187,7 @@ class FormChoices:
     catalogue_date: str
     backends: tuple[BackendChoice, ...]
     clusters: tuple[ClusterChoice, ...]
-    #: Seconds offered under "Stop after"; 0 is no limit.
+    #: Seconds offered under "Stop after"; 0 is unlimited.
     durations: tuple[int, ...]
     most_restarts: int
     options: tuple[OptionField, ...]
@@ -213,7 +213,7 @@ class CapturedSize:
 
 @dataclass(frozen=True, slots=True)
 class CapturedSizes:
-    """What travels with the job; nobody could tell it when not ``known``."""
+    """The variables and modules that are sent with the job; undetermined if not ``known``."""
 
     known: bool
     size: str
@@ -252,7 +252,7 @@ class ClusterNow:
 
     #: More may come: ask again.
     looking: bool
-    #: Its nodes were heard of.
+    #: Whether the status of its nodes is available.
     known: bool
     problem: str
     remedy: str
@@ -265,7 +265,7 @@ class ClusterNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostNow:
-    """What the nodes cost in an hour, all together; ``problem`` says why it is not known."""
+    """The cost of all nodes per hour; ``problem`` is why it is unknown."""
 
     bills: bool
     nodes: int
@@ -280,10 +280,10 @@ class CostNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormState:
-    """The launch form: what is chosen, what can be chosen, and what follows from it.
+    """The launch form: the values, the choices, and what follows from them.
 
-    ``problems`` tells by field what is wrong, ``cell`` is the text with the line that asks for the same, ``code`` the
-    text without a line and ``options`` what a submit of it takes, without secrets.
+    ``problems`` maps fields to error messages, ``cell`` is the text with the equivalent magic line, ``code`` the text
+    without that line, and ``options`` the arguments of ``submit``, without secrets.
     """
 
     chosen: Chosen

@@ -61,10 +61,10 @@ CLUSTER_TIMEOUT = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What the magic line of a cell says: ``chosen`` fields and environment variables.
+    """The parsed magic line of a cell: ``chosen`` fields and environment variables.
 
-    ``kept`` are its words that have no field, and ``own`` those that only this magic takes: ``%%sweep`` where
-    ``is_sweep``. ``problem`` is why the line cannot be read.
+    ``kept`` are its arguments without a field, and ``own`` those that only this magic accepts: ``%%sweep`` if
+    ``is_sweep``. ``problem`` is why the line cannot be parsed.
     """
 
     chosen: Mapping[str, Any] = field(default_factory=dict)
@@ -246,7 +246,7 @@ def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _code(form: Form, chosen: Chosen, options: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the line that asks for the same, and the cell with it; what cannot be read does not stand in them."""
+    """Return the equivalent magic line, and the cell with it; both leave out invalid values."""
     readable = {"data": datarows.readable(chosen.data), "outputs": datarows.readable_target(chosen.outputs)}
     said = {**options, **readable, "plugin_options": _backend_options(chosen)}
     varied = " ".join(chosen.sweep.split())

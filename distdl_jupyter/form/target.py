@@ -185,7 +185,7 @@ def _written_in(source: Source) -> tuple[int | None, str]:
     """Return where a function was written: its cell's execution count, or its file's name ("" when not known)."""
     if source.execution_count is not None:
         return source.execution_count, ""
-    name = os.path.basename(source.filename)  # noqa: PTH119 - pseudo names such as <stdin> are no paths
+    name = os.path.basename(source.filename)  # noqa: PTH119 - pseudo names such as <stdin> are not paths
     return None, "" if name.startswith("<") else name
 
 
@@ -241,7 +241,7 @@ def _training(name: str, code: str, known: Mapping[str, Any], arguments: Collect
 
 
 def _assigned_numbers(code: str) -> dict[str, float]:
-    """Return the numbers of names that the code sets exactly once, to a number; none when it is no Python."""
+    """Return the values of names that the code sets exactly once, to a number; none if it is not valid Python."""
     nodes = list(ast.walk(parsed(code) or ast.Module([], [])))
     stores = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     found: dict[str, float] = {}

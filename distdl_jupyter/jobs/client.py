@@ -60,7 +60,7 @@ class Job:
     def __init__(self, folder: JobFolder, end: JobRow | None = None) -> None:
         self.folder = folder
         self.id = folder.id
-        #: The row of a job that is known to have ended: a list of many is told without opening any.
+        #: The row of an ended job: a long list is shown without opening any of them.
         self._end = end
         self._callbacks: list[Callable[[], None]] = []
         self._reading = threading.Lock()
@@ -544,7 +544,7 @@ def attach(job_id: str | None = None) -> Job:
             "There are no jobs yet.", code="no-jobs", hint="Start a cell with %%distributed to start one."
         )
     found = Job(JobStore().find(job_id))
-    found.spec  # noqa: B018 - a folder without a spec is no job
+    found.spec  # noqa: B018 - a folder without a spec is not a job
     return found
 
 

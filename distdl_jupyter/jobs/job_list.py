@@ -1,7 +1,7 @@
-"""All jobs of a data directory as rows, read anew only where something can have changed.
+"""All jobs of a data directory as rows, which are read again only if they may have changed.
 
-The rows of jobs that have ended are kept on disk (see ``ended_cache``); the others are followed. Safe to call from any
-thread. It knows rows only: how they look is for others to say.
+The rows of ended jobs are cached on disk (see ``ended_cache``); the others are followed. Thread-safe. Display is up to
+the caller.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Listing:
     def all(self) -> list[Listed]:
         """Return every job as it is now, newest first.
 
-        The run on one process of a check is no job of its own once it has completed. An ended job without a row is
+        The single-process run of a check is left out once it has completed. An ended job without a cached row is
         read, which takes some tenths of a millisecond.
         """
         ids = self._ids()

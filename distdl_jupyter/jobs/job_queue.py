@@ -49,7 +49,7 @@ class WaitingJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterQueue:
-    """The jobs of all users in a cluster's own queue, those that run first; ``problem`` says why it is not known."""
+    """The jobs of all users in a cluster's own queue, running jobs first; ``problem`` is why the queue is unknown."""
 
     name: str
     jobs: tuple[QueuedJob, ...] = ()
@@ -75,9 +75,9 @@ class ClusterQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InUse:
-    """What running jobs of all users hold of this machine, what there is of it and free, and how many jobs wait for it.
+    """The used, total and free resources of this machine over the jobs of all users, and the number of queued jobs.
 
-    ``total`` and ``free`` are GPUs, cores and bytes of memory; cores and memory are those that jobs have asked for.
+    ``total`` and ``free`` are GPUs, cores and bytes of memory; cores and memory are those that jobs have requested.
     """
 
     holding: tuple[Holding, ...]
@@ -88,10 +88,10 @@ class InUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Queue(table.Display):
-    """What runs on this machine and ``holding`` something of it, and all jobs that wait, those of this machine first.
+    """The running jobs ``holding`` resources of this machine, and all queued jobs, those of this machine first.
 
     ``total`` and ``free`` are this machine's GPUs, cores and bytes of memory; cores and memory are those that running
-    jobs have asked for. ``clusters`` are the queues that clusters of this user have themselves.
+    jobs have requested. ``clusters`` are the own queues of this user's clusters.
     """
 
     waiting: tuple[WaitingJob, ...]
@@ -145,7 +145,7 @@ def queue() -> Queue:
 
 
 def in_use(found: list[Entry] | None = None) -> InUse:
-    """Return what is held of this machine, by what the queue's entries say, read now where they are not given."""
+    """Return the resources of this machine that the queue's entries hold; read the entries if none are passed."""
     found = slots.entries() if found is None else found
     labels = {gpu.uuid: str(gpu.number) for gpu in gpus.devices()}
     held = [entry for entry in found if entry.holds]
@@ -163,7 +163,7 @@ def _of_clusters() -> Iterator[ClusterQueue]:
     """Yield the queue of each kind of cluster that has one of its own and that this user has named or waits for."""
     targets = [row.row.compute_target for row in job_list.here().all() if not State(row.row.state).ended]
     kinds: list[str] = []
-    with contextlib.suppress(DistDLError):  # a broken file of named clusters is told where they are used
+    with contextlib.suppress(DistDLError):  # a broken file of named clusters is reported where they are used
         kinds += [one.kind for one in cluster_configs.named()]
         kinds += [cluster_configs.find(name).kind for name in targets if name in cluster_configs.names()]
     for kind in dict.fromkeys(kinds):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.data import DataSource
     from distdl_jupyter.core.spec import Group
 
-#: Seconds without a cell after which ranks that stay on other machines end, where nothing else was said.
+#: Default seconds without a cell after which persistent ranks on other machines end.
 _IDLE_SECONDS = 7200.0
 
 
@@ -44,7 +44,7 @@ def build(
     """Return the spec of a draft and the values of its secret environment variables.
 
     ``group`` is what it is a run of, ``python`` the Python of its ranks, by default this one.
-    Raises InvalidSpec or PluginUnavailable with one sentence that says what to change.
+    Raises InvalidSpec or PluginUnavailable with one sentence that names the fix.
     """
     found = resolved(options)
     given = checked(found)
@@ -62,7 +62,7 @@ def build(
     backend, backend_options = registry.backend(label, backend_given)
     _refuse_strays(found, {*cluster_given, *backend_given}, label, target.name)
     python = python or sys.executable
-    # Other machines and other Pythons have packages of their own, which are looked at there.
+    # Other machines and other Pythons have their own packages, which are checked there.
     here = not cluster.far and python == sys.executable
     looked_at = here and not any(map(given.get, packages.FIELDS))
     if reason := cluster.unavailable(cluster_options):
@@ -287,9 +287,9 @@ def _refuse_restarts(count: int, cluster: Cluster, draft: CapturedCode) -> None:
 
 
 def _of_ranks_that_stay(given: Mapping[str, Any], cluster: Cluster, target: str, draft: CapturedCode) -> dict[str, Any]:
-    """Return what ranks that stay have by default. Raises InvalidSpec where they cannot be asked, and for other jobs.
+    """Return the defaults of persistent ranks. Raises InvalidSpec if they cannot receive requests, and for other jobs.
 
-    On other machines they hold what others wait for, so that nobody's forgotten ones do so for ever.
+    On other machines they hold resources that others wait for, so forgotten ranks end after an idle timeout.
     """
     idle = given.get("idle_timeout_seconds")
     if draft.kind != "ranks":

@@ -131,7 +131,7 @@ class JobReader:
         """
         now = time.monotonic()
         if received:
-            if self._received_at:  # what was written before the first read says nothing about the writer
+            if self._received_at:  # events from before the first read do not show that the writer is alive
                 written = self.folder.written
                 self._received_at = now - (max(0.0, time.time() - written) if written else 0.0)
             if self.view.elsewhere is not None:

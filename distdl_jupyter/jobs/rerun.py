@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: Code of the note of a rerun that does not continue where the earlier job did.
 _BEGINS_ANEW = "rerun-from-start"
-#: What a disk says that takes no more: the code could be read, but not copied.
+#: Error numbers of a failed write: the code could be read, but not copied.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
 
@@ -48,9 +48,9 @@ class EarlierCode:
         self._spec = spec
 
     def write(self, folder: JobFolder) -> None:
-        """Copy payload and modules. Raises JobNotFound when they are gone, or somebody else could have put them there.
+        """Copy payload and modules. Raises JobNotFound if they are gone, or if another user could have written them.
 
-        A copy is the user's own, so the ranks that open it could no longer see whose the file was.
+        The user owns the copy, so the ranks that open it could no longer check who owned the original file.
         """
         try:
             owned.open_own(self._folder.spec_file).close()  # it names the interpreter
@@ -179,9 +179,9 @@ def _begins_anew(folder: JobFolder, earlier: JobSpec) -> dict[str, str]:
 
 
 def moved(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str], EarlierCode]:
-    """Return spec, secret values and code of a job that takes the place of the one in ``folder``, which has not begun.
+    """Return spec, secret values and code of a job that replaces the one in ``folder``, which has not begun.
 
-    It goes on from the same checkpoints and waits for the same jobs. Raises as ``resumed`` does, and InvalidSpec for a
+    It resumes from the same checkpoints and waits for the same jobs. Raises as ``resumed`` does, and InvalidSpec for a
     run of a study.
     """
     earlier = folder.spec()
@@ -210,7 +210,7 @@ def moved(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobS
 
 
 def _priority(folder: JobFolder, spec: JobSpec) -> int:
-    """Return the priority of a job that waits: the one that was asked for last."""
+    """Return the priority of a queued job, which is the one requested last."""
     asked = [one.get("priority") for one in events.read(folder.control)[0] if one["type"] == "priority"]
     return next((one for one in reversed(asked) if isinstance(one, int)), spec.priority)
 
@@ -224,7 +224,7 @@ def _awaited(spec: JobSpec) -> tuple[str, ...]:
 
 
 def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str], EarlierCode]:
-    """Return spec, secret values and code of a job that goes on from the checkpoints of the one in ``folder``.
+    """Return spec, secret values and code of a job that resumes from the checkpoints of the one in ``folder``.
 
     ``options`` replace those of the earlier job. Raises InvalidSpec, also when there is no checkpoint,
     PluginUnavailable, JobNotFound.
@@ -249,7 +249,7 @@ def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[Jo
 def forked(
     folder: JobFolder, id_: str, chosen: Checkpoint, options: Mapping[str, Any]
 ) -> tuple[JobSpec, dict[str, str], EarlierCode]:
-    """Return the same of a job that goes on from one checkpoint. Raises as ``resumed`` does."""
+    """Return the same for a job that resumes from one checkpoint. Raises as ``resumed`` does."""
     return _continued(folder, id_, options, chosen)
 
 

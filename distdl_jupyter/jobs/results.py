@@ -127,9 +127,9 @@ def _headline(failure: Failure, process_count: int) -> str:
 def _ending(rank: RankView) -> dict[str, Any]:
     """Return how the rank's process ended: ``exit_code``, ``signal``.
 
-    A rank that has told its error and is then slow to go, because a library waits for the other ranks, is ended by the
-    job's own stop. That is not how it failed, whether it shows as a signal or, behind mpirun, as a code; the code is
-    the one that it was about to end with.
+    A rank that has reported its error but exits slowly, because a library waits for the other ranks, is ended by the
+    stop of the job. That signal (behind mpirun, an exit code) is not the cause of failure, so the exit code is the one
+    that the rank was about to exit with.
     """
     error = rank.error or {}
     said = str(error.get("message", ""))
@@ -143,7 +143,7 @@ def _ending(rank: RankView) -> dict[str, Any]:
 def _place(failure: Failure) -> str:
     """Return ", in Cell [7], line 11": the deepest frame of a cell, else of the user's own code.
 
-    What is said of a crash has its place already.
+    The text of a crash already contains the location.
     """
     if failure.kind == "signal":
         return ""
@@ -165,7 +165,7 @@ def _memory(failure: Failure) -> str:
 
 
 def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
-    """Return what a rank said last that died without a report; when it printed nothing, what the job itself said."""
+    """Return the last output of a rank that died without a report; if it printed nothing, the job's own output."""
     found, _ = last_lines(folder.log, 4 * count, rank, within=_END)
     if own := _said_by(found, rank, count):
         return "\n".join([f"Last lines of rank {rank}:", *own])
@@ -200,10 +200,10 @@ _OWN_COLUMNS = 4
 def metrics_frame(folder: JobFolder) -> pd.DataFrame:
     """Return one row per report: ``rank``, ``step``, ``time`` (UTC), and a column a metric (NaN: not reported).
 
-    Of a great many reports those that no curve can tell apart are one row, the last of them (supervisor.recorder).
-    What was read in the output is not there where ranks have reported it themselves, nor are values that a rank
-    replaced by logging their steps again.
-    A job that was restarted has ``attempt`` besides, from 0: what an attempt reports again stands there twice.
+    In very long runs, reports that fall on the same point of a curve are merged into the last one
+    (supervisor.recorder). Values parsed from the output are left out if ranks have reported the same metric, and so
+    are values that a rank replaced by logging the same step again.
+    A restarted job has the additional column ``attempt``, from 0: steps that an attempt repeats appear twice.
     """
     import pandas as pd
 

@@ -36,7 +36,7 @@ _HEAD = ("Id", "State", "Name", "Ended", "Size")
 
 @dataclass(frozen=True, slots=True)
 class OldJob:
-    """A job that goes: ``ended`` in epoch seconds, ``size`` in bytes; ``problem`` says why it could not be deleted."""
+    """A job to prune: ``ended`` in epoch seconds, ``size`` in bytes; ``problem`` is why it could not be deleted."""
 
     id: str
     name: str
@@ -84,7 +84,7 @@ class Pruned(table.Display):
         return [*([table.WholeRows([_HEAD, *rows])] if rows else []), *failed, self.summary()]
 
 
-#: In the order in which they are said.
+#: In display order.
 _REASON_WORDS: dict[Reason, str] = {
     "active": "running or queued",
     "busy": "in use",
@@ -183,7 +183,7 @@ def _untouchable(folder: JobFolder, state: str) -> Reason | None:
     if folder.path.lstat().st_uid != os.geteuid():
         return "other-user"
     ended, holder = State(state).ended, folder.supervisor()
-    if holder.is_elsewhere and not (ended and holder.is_silent):  # its lock says nothing here
+    if holder.is_elsewhere and not (ended and holder.is_silent):  # its lock is not visible here
         return "other-host"
     if not ended:
         return "active"
@@ -191,7 +191,7 @@ def _untouchable(folder: JobFolder, state: str) -> Reason | None:
 
 
 def _of_running_sweep(row: JobRow) -> Reason | None:
-    """Return that a sweep, which goes on or can be driven on, still compares its trials with this one."""
+    """Return "busy" if a sweep that is running or can be resumed still compares its trials with this one."""
     folder = JobStore(kind="sweeps").folder(row.group.id) if row.group is not None else None
     if folder is None or not folder.path.exists():
         return None

@@ -1,8 +1,8 @@
-"""The studies among the jobs: each as one row, made of the rows of its runs; and sweeps that nothing drives any more.
+"""Merge the runs of each study into one row of the job list, and restart the drivers of sweeps that have died.
 
 The row of a study has the study's id, which is that of its ``group``; a sweep has one before its first trial. A sweep
-is driven by a process of its own (``sweep_driver``): where that has died, whoever looks starts another one, which goes
-on from what stands in files.
+is driven by a process of its own (``sweep_driver``). If that process has died, the next reader of the list starts
+another one, which resumes from the files.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def without_trials(jobs: Sequence[JobRow]) -> list[JobRow]:
 
 
 def is_study(row: JobRow) -> bool:
-    """Say whether a row is that of a study, and none of a job."""
+    """Return whether a row is that of a study and not of a job."""
     return row.group is not None and row.group.id == row.id
 
 
@@ -217,7 +217,7 @@ def _end(folder: JobFolder) -> dict[str, Any]:
 
 
 def _drive_on(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, dict[str, Any]]:
-    """Start another driver of a sweep whose driver has died; where none can be, say why."""
+    """Start another driver of a sweep whose driver has died; if that is not possible, record why."""
     id_ = short_id(folder.id)
     hint = f'Continue with sweep("{id_}").resume(), or: distdl sweep --resume {id_}'
     try:
@@ -244,7 +244,7 @@ def _drive_on(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, dict[st
 
 
 def _is_hopeless(folder: JobFolder, runs: Sequence[JobRow]) -> bool:
-    """Count a driver that is to be started, and say whether enough died without any trial begun or ended since."""
+    """Count a restart of the driver, and return whether too many died without any trial begun or ended since."""
     path, come = folder.path / "driven-on.json", [len(runs), sum(State(one.state).ended for one in runs)]
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -256,13 +256,13 @@ def _is_hopeless(folder: JobFolder, runs: Sequence[JobRow]) -> bool:
 
 
 def begin_anew(folder: JobFolder) -> None:
-    """Take away what says of a sweep that it has ended; for who holds its lock and starts another driver."""
+    """Remove the end marker of a sweep. The caller holds its lock and starts another driver."""
     for name in ("control", "end.json", "driven-on.json"):
         (folder.path / name).unlink(missing_ok=True)
 
 
 def ended(folder: JobFolder, state: State, problem: str = "", hint: str = "") -> None:
-    """Write down and tell how a sweep has ended, by who holds its lock; of one that was deleted nothing is written."""
+    """Record and announce the end of a sweep whose lock the caller holds; skip a deleted sweep."""
     if not folder.path.exists():
         return
     with contextlib.suppress(DistDLError, OSError):  # what waits there for trials goes away by itself

@@ -98,9 +98,9 @@ def _fail_fast(folder: JobFolder, error: Exception, spare: list[int]) -> None:
 
 
 def _start_watchdog(job_id: str) -> None:
-    """Go on in a child of this process, which stays as its watchdog and ends with it. Raises OSError.
+    """Continue in a child of this process, which stays as its watchdog and ends with it. Raises OSError.
 
-    To be called before anything is begun: descriptors stay with the child, above all the job's lock.
+    Call it before any other work: the child keeps the descriptors, above all the job's lock.
     """
     processes.adopt_orphans()
     pid = os.fork()

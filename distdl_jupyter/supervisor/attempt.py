@@ -42,7 +42,7 @@ _POSTMORTEMS = 16
 
 
 class Clock:
-    """How long the job has run, in seconds, all its attempts together; waiting for a turn is no running.
+    """How long the job has run, in seconds, over all its attempts; waiting in a queue does not count.
 
     ``limit`` is its ``max_run_duration_seconds``.
     """
@@ -102,7 +102,7 @@ class Attempt:
         self._reader.watch(wake)
         self._hangs = HangDetector(run, recorder)
         self._profiles: ProfileCollector | None = None
-        #: Ranks that stay of which the job's folder says where they are met, and when one of them last ran a cell.
+        #: Persistent ranks whose address is in the job's folder, and when one of them last ran a cell.
         self._served: set[int] = set()
         self._idle_since = math.inf
         self._running = {rank.rank for rank in recorder.view.ranks if rank.status != "ended"}
@@ -192,7 +192,7 @@ class Attempt:
             self._recorder.note("info", f"{crash} Its work was done and its result is saved.", "crash-at-end")
 
     def _record_postmortem(self, rank: RankView) -> None:
-        """Record what the rank's log shows of its failure; those that follow the first ones mostly say why they do."""
+        """Record the failure cause in the log of a rank; later failures mostly name the first ones."""
         from distdl_jupyter.supervisor import postmortem  # most jobs never need it
 
         if not postmortem.is_in_log(rank) or self._postmortems >= _POSTMORTEMS:
@@ -262,13 +262,13 @@ class Attempt:
 
     def _notice_time_limit(self) -> None:
         if self._recorder.view.state is State.QUEUED:
-            self._clock.restart()  # waiting for a turn is no running
+            self._clock.restart()  # waiting in a queue does not count as running
         if self._stopper is None and (over := self._clock.over()) and self._hangs.stacks_collected("time"):
             self.reason = over
             self._stop("time")
 
     def _serve_ranks(self) -> None:
-        """Let kernels ask ranks that stay as soon as they listen, and end them when nobody has for too long."""
+        """Publish persistent ranks as soon as they listen, and stop them after too long without a request."""
         if self._spec.kind != "ranks":
             return
         for rank in sorted(self._recorder.ready - self._served):
@@ -306,7 +306,7 @@ class Attempt:
         if by == "user" and self.stopped_by in ("", "user"):
             self._recorder.state(State.CANCELING)
         if self._stopper is None:
-            # In a queue there is no process yet that could save anything.
+            # A queued job has no process yet that could save anything.
             gentle = not now and not self._run.waiting()
             steps = stop.gentle(self._spec.stop_grace_seconds) if gentle else stop.at_once()
             self._stopper, self.stopped_by = stop.Stopper(steps, self._run.signal), by
@@ -314,7 +314,7 @@ class Attempt:
             self._stopper.hurry()
 
     def _tick_stopper(self) -> None:
-        # A rank that has ended cannot say any more what it waited for.
+        # A rank that has ended can no longer report what it waited for.
         waits = self._hangs.explains_failure and self._recorder.view.stop is not None
         sent = self._stopper.tick() if self._stopper is not None and not waits else None
         if sent is not None:

@@ -1,7 +1,7 @@
-"""A job's log on a disk that may be full: what the disk refuses waits in memory, and notes tell the user.
+"""A job's log on a disk that may be full: failed writes are buffered in memory, and notes inform the user.
 
-A training of many hours must not die because another user filled the disk. So the ranks go on: what they print is held
-here, up to a limit beyond which lines of the log are left out and counted. How the job went, and its metrics, wait for
+A training of many hours must not die because another user filled the disk. So the ranks continue: their output is
+buffered here, up to a limit beyond which lines of the log are dropped and counted. Status and metrics wait for
 the disk. The notes about it reach the user by the job's own log, into room that was kept for them.
 """
 
@@ -56,7 +56,7 @@ class BufferedEventWriter(EventWriter):
         self._held: deque[tuple[LineFile, bytes]] = deque()
         self._held_bytes = 0
         self._retry_at = 0.0
-        #: Why the disk takes nothing now (None while it does), since when (epoch seconds), and whether a note says so.
+        #: Why writes fail now (None while they succeed), since when (epoch seconds), and whether a note was written.
         self._refused: OSError | None = None
         self._since = 0.0
         self._noted = False
@@ -64,7 +64,7 @@ class BufferedEventWriter(EventWriter):
         self._lost_lines = self._lost_metrics = 0
 
     def begin_part(self, **counts: Any) -> bool:
-        """Go on in another part; on a disk that takes nothing the log goes on where it is."""
+        """Continue in a new part; while writes fail, stay in the current one."""
         if self._refused is None:
             with contextlib.suppress(OSError):
                 return super().begin_part(**counts)

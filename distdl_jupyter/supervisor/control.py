@@ -74,7 +74,7 @@ def _spawn(command: Sequence[str], log: IO[bytes], input_: Any, **options: Any) 
     """Start a process and send it one line of JSON. Raises OSError."""
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=_without_mark(), **options)
     # A child that ended stays a zombie until its parent waits for it. If no thread can be started, it stays one until
-    # this process ends, which is no reason to refuse a job that has begun.
+    # this process ends, which must not fail a job that has begun.
     with contextlib.suppress(RuntimeError):
         threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
     assert process.stdin is not None
@@ -146,7 +146,7 @@ def request(control: Path, action: str, **fields: Any) -> None:
 
 @contextlib.contextmanager
 def alone(control: Path) -> Iterator[None]:
-    """Wait until nobody else asks a job for what it can do once only, and keep others from it. Raises DiskRefused."""
+    """Wait for and hold the lock on requests that a job can serve only once. Raises DiskRefused."""
     with limits.writing(control):
         file = control.open("ab")
     with file:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 VARIABLE = "DISTDL_STALL_SECONDS"
 #: Seconds of silence that are always fine; and while a job is still importing, or its pace is not known.
 _SHORT, _UNKNOWN = 60.0, 300.0
-#: Seconds that ranks have to say where they are before they are ended because another one failed.
+#: Seconds that ranks have to return their stacks before they are stopped because another rank failed.
 _FAILURE_SECONDS = 1.5
 #: How many times the longest silence so far another one may last.
 _TIMES = 5.0
@@ -75,7 +75,7 @@ class HangDetector:
             self._stacks.finish()
 
     def stacks_collected(self, why: str) -> bool:
-        """Collect stacks before something ends the ranks; say whether they are there, or cannot be had."""
+        """Collect stacks before the ranks are stopped; return whether they are collected or unavailable."""
         if not self._recorder.connected:
             return True
         if self._collected_for != why:
@@ -122,7 +122,7 @@ class HangDetector:
     def _report_stall(self, now: float, taken: Taken) -> None:
         silence = self._timer.silence(now)
         differ, where = self._explained(taken)
-        # Without a duration, which would soon be wrong: ``since`` says it.
+        # Without a duration, which would soon be wrong: ``since`` holds the time.
         text = f"No progress{f': {where}' if where else ''}."
         if taken.finding is not None:
             text, differ = f"No progress. {taken.explanation}", list(taken.finding.ranks)
@@ -130,7 +130,7 @@ class HangDetector:
         self._recorder.write("stall", since=round(time.time() - silence, 3), ranks=differ, text=text, collectives=table)
 
     def _explained(self, taken: Taken) -> tuple[list[int], str]:
-        """Return the ranks that differ from the others, and who stands where."""
+        """Return the ranks that differ from the others, and the position of each rank."""
         if taken.ranks:
             return list(taken.differ), taken.sentence
         return self._behind()
@@ -187,7 +187,7 @@ class StallTimer:
         self.begun = False
 
     def on_activity(self, now: float, rank: int | None = None, *, begins: bool = True) -> None:
-        """Take note that a rank goes on (None: all of them); ``begins`` unless it may still be importing."""
+        """Record activity of a rank (None: of all ranks); ``begins`` unless it may still be importing."""
         if self._signs and self.begun:
             self._longest = max(self._longest or 0.0, now - self._since)
         self._signs += 1
@@ -196,7 +196,7 @@ class StallTimer:
             self._last[rank] = now
 
     def pause(self, now: float) -> None:
-        """Expect nothing now: silence is counted from here on, and this one says nothing about the pace."""
+        """Restart the count of silence, and ignore the current one in the estimate of the pace."""
         self._since, self._signs = now, 0
 
     def silence(self, now: float) -> float:
@@ -225,10 +225,10 @@ class StallTimer:
 
 
 class StackCollector:
-    """Collects the stacks of all ranks: asks the run, waits some seconds without blocking, keeps and records them.
+    """Collects the stacks of all ranks: requests them, waits some seconds without blocking, saves and records them.
 
-    A request while answers are awaited shares them. ``silence_of`` says for how many seconds a rank has not been
-    active, None where it never was.
+    A request during a pending one shares its responses. ``silence_of`` returns the seconds since a rank was last
+    active, None if it never was.
     """
 
     def __init__(self, run: Run, recorder: EventRecorder, silence_of: Callable[[int], float | None]) -> None:
@@ -276,7 +276,7 @@ class StackCollector:
         return self.finish()
 
     def finish(self) -> Taken | None:
-        """Keep and record what has come by now; None when nothing was asked for."""
+        """Save and record the responses received so far; None without a pending request."""
         if not self._why:
             return None
         why, self._why = self._why, ""

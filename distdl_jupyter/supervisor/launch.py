@@ -130,7 +130,7 @@ class Launch:
     def _await_turn(self, cluster_options: Any) -> None:
         """Wait until other jobs have completed, where the job asks for that, and the cluster has what it is to hold.
 
-        This is no running, and no preparing yet.
+        This counts neither as running nor as preparing.
         """
         known = self._recorder.view
         # An earlier supervisor may have seen that they have completed: they need not be there any more.

@@ -2,10 +2,10 @@
 
 * ``LogReader`` reads descriptors, and bytes that other threads have received, and keeps no state of the job; its
   ``sink`` decides what a report means. Each round reads every stream that has something once, so that none waits for
-  another's flood; what a process wrote stays in its pipe until then, and a pipe that holds much lets it write on.
+  another's flood; what a process wrote stays in its pipe until then, and a large pipe keeps the writer from blocking.
 * ``LineSplitter`` is pure, bytes in, items out: lines, redrawn lines, reports between them. Lines without a report and
-  without a carriage return are never looked at one by one, so that a flood of them costs a search and a copy.
-* ``ItemCollector`` makes few large texts of many small ones.
+  without a carriage return are not processed one by one, so that a flood of them costs one search and one copy.
+* ``ItemCollector`` merges many small texts into a few large ones.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 #: Bytes that are read of one stream in a round, and of all of them together where there are many.
 _READ, _ROUND = 1024 * 1024, 8 * 1024 * 1024
-#: Seconds between two looks at lines without an end: one that is met again is shown as it stands.
+#: Seconds between two checks of unfinished lines: a line that is still unfinished at the second check is passed on.
 _PENDING_AFTER = 0.2
 #: Seconds for the last output of streams that a process still holds open.
 _LAST = 1.0
 #: Seconds of a round, whose words are held together: there may be thousands of streams with a few each.
 _TOGETHER = 0.1
-#: A line without an end is passed on in pieces beyond this many bytes; what stands behind a marker may be longer.
+#: A line without an end is passed on in pieces beyond this many bytes; the text after a marker may be longer.
 MAX_LINE, MAX_REPORT = 1024 * 1024, 16 * 1024 * 1024
 #: How tqdm goes back to the line of the first bar from that of the second one.
 _UP = b"\x1b[A"
 #: Bytes that are shown of a line while it has no end.
 _SHOWN = 8 * 1024
-#: Reports that may stand behind the lines around them.
+#: Reports that may be emitted after the lines around them.
 _MOVABLE = ("metric", "progress")
 #: What moves a terminal's cursor, erases, or sets a mode (ECMA-48, DEC): the means of a live display. What gives text
 #: its look (SGR, which ends in m) is none of it.
@@ -139,9 +139,9 @@ class LogReader:
     def run(self, seconds: float) -> bool:
         """Read what comes within ``seconds``, returning after the first readable round. True when something came.
 
-        Of a round that takes long the next call reads the rest, so that whoever calls can look at other things too.
-        Streams that are written to all the time are read in rounds with pauses between: many small reads would take
-        from the ranks the processor that they need. Only a wake-up ends a pause.
+        The next call reads the rest of a long round, so that the caller can do other work in between. Busy streams are
+        read in rounds with pauses between them, because many small reads would take CPU time from the ranks. Only a
+        wake-up ends a pause.
         """
         pause = 0.0 if self._ready else self._pace.pause()
         if pause:
@@ -229,7 +229,7 @@ class LogReader:
 
 
 class _Source:
-    """One stream as it is read; ``half`` is half of what it can hold while its writer goes on."""
+    """One stream that is read; ``half`` is half of the bytes it can hold before its writer blocks."""
 
     def __init__(self, stream: Stream, splitter: LineSplitter, half: int) -> None:
         self.stream = stream
@@ -266,10 +266,10 @@ def _empty(fd: int) -> None:
 
 
 class LineSplitter:
-    """Cuts one stream of a rank into items. ``nonce`` marks the reports ("" looks for none).
+    """Splits one stream of a rank into items. ``nonce`` marks the reports ("" disables the search).
 
-    Where a reader may have to go on behind any item, all are ``in_order``; else text with metrics in it stays together.
-    ``safe_end`` says up to where a line that is too long may be cut without cutting a secret in two.
+    All items are ``in_order`` if a reader may have to resume after any of them; else text around metrics is not split.
+    ``safe_end`` returns the position at which a long line can be cut without splitting a secret.
     """
 
     def __init__(self, nonce: str, *, in_order: bool = True, safe_end: Callable[[str], int] | None = None) -> None:
@@ -280,13 +280,13 @@ class LineSplitter:
         self._end = 0  # bytes up to behind the last whole line
         self._tail: list[bytes] = []  # what came of the line that has not ended
         self._size = 0  # bytes of the tail
-        self._limit = MAX_LINE  # size at which the tail is looked at
+        self._limit = MAX_LINE  # size at which the tail is checked
         self._before = 0  # bytes of that line that were drawn over and forgotten
         self._before_redraws = 0
         self._open = 0  # redraws already passed on for that line
         self._shown = b""
         self._new = False  # whether something of it came since it was shown
-        self._just_begun = False  # whether the line before ended since that was asked
+        self._just_begun = False  # whether the previous line ended since the last check
 
     def feed(self, data: bytes) -> list[Item]:
         """Take the next bytes and return what is complete."""
@@ -461,7 +461,7 @@ def _last_drawn(line: bytes) -> bytes:
 
 
 def _last_drawn_at(line: bytes) -> tuple[int, int]:
-    """Return begin and end of what stands between carriage returns, the last of it that is not blank."""
+    """Return start and end of the last non-blank text between carriage returns."""
     inked = len(line.rstrip(b"\r \t\v\f"))
     stop = line.find(b"\r", inked)
     return line.rfind(b"\r", 0, inked) + 1, (len(line) if stop < 0 else stop) if inked else 0
@@ -531,7 +531,7 @@ class ItemCollector:
 
 
 def _parts(lines: bytes) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of runs of whole lines up to ``MAX_LOG_TEXT`` bytes; a longer line stands alone."""
+    """Yield start and end of runs of whole lines up to ``MAX_LOG_TEXT`` bytes; a longer line is a run of its own."""
     begin = 0
     while begin < len(lines):
         most = begin + MAX_LOG_TEXT
@@ -552,5 +552,5 @@ def _without_half_code(text: bytes) -> bytes:
 
 
 def _decoded(text: bytes) -> str:
-    """Return the text; what is no UTF-8 is shown as such."""
+    """Return the decoded text; bytes that are not valid UTF-8 are escaped."""
     return text.decode("utf-8", errors="replace")

@@ -141,7 +141,7 @@ class _MergedMetrics:
         self._step, self.origin, self._count = step, origin, self._count + 1
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of the event that says it all (see core.events)."""
+        """Return the fields of the merged event (see core.events)."""
         fields = {"step": self._step, "values": self._values}
         if self._count == 1:
             return fields

@@ -1,12 +1,12 @@
 """Reads metrics and progress out of what ranks print, for code that reports nothing itself.
 
-``OutputMetrics.read`` takes whole lines of one rank and yields a ``Reading`` of each that says a loss or the like:
+``OutputMetrics.read`` accepts whole lines of one rank and yields a ``Reading`` for each that contains a metric:
 
-* A line that holds none of ``_MARKS`` is never looked at, and of a flood only a part (``_Allowance``).
-* ``_BARS`` and ``_POSITIONS`` are the table of forms: how a line says its step, of how many, and in which epoch. The
-  values are pairs of a name and a number. A bar, a dict or a JSON object says all of its pairs; in other text only
-  names of ``_STRONG`` count, and those of ``_WEAK`` where the line says its step or its epoch too.
-* ``_Axis`` makes one step axis of it, which goes on where the steps begin anew with an epoch.
+* Lines without any of ``_MARKS`` are skipped, and only part of a flood is parsed (``_Allowance``).
+* ``_BARS`` and ``_POSITIONS`` list the supported formats of the step, the total and the epoch. Values are pairs of a
+  name and a number. Bars, dicts and JSON objects yield all their pairs; other text yields only the names of
+  ``_STRONG``, and those of ``_WEAK`` if the line also contains a step or an epoch.
+* ``_Axis`` combines them into one step axis, which continues when the steps restart with each epoch.
 
 All patterns take time linear in the line's length: what repeats is bounded.
 """
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 #: Distinct names of metrics that are read in a job, and characters of a line that is read.
 MOST_NAMES, LONGEST_LINE = 30, 2000
-#: One of these stands in every line that is read: loss, acc(uracy), step, epoch, iteration, and the bars of tqdm and of
+#: Each parsed line contains one of these: loss, acc(uracy), step, epoch, iteration, and the bars of tqdm and of
 #: Keras and rich. Without their first letters they need not be searched for in two cases.
 _MARKS = ("oss", "acc", "Acc", "tep", "poch", "tera", "%|", "\N{BOX DRAWINGS HEAVY HORIZONTAL}")
-#: Characters of a rank's output that are looked at in a second, as many are ready at first; a line with a mark costs as
+#: Characters of a rank's output that are parsed per second, as many are ready at first; a line with a mark costs as
 #: much as so many characters. Of a flood the newest lines are read, which takes some 1 % of a processor.
 _EACH_SECOND, _MARKED = 60_000, 240
 #: What gives text its colours (ECMA-48, SGR).
@@ -39,7 +39,7 @@ _WEAK = re.compile(
     r"mfu|error|(?:samples|images|img|examples|tokens|tok)(?:/s|/sec|_per_second))(?![a-z])",
     re.IGNORECASE,
 )
-#: A name and a number in text; words before the name say what it is of.
+#: A name and a number in text; words before the name qualify it.
 _PAIR = re.compile(
     r"(?<![\w@./%-])(?:(train|training|val|valid|validation|test|eval|dev|lm|total|avg|average|mean)[ _]{1,2})?"
     rf"([A-Za-z][\w@./%-]{{0,59}})(?:\s{{0,8}}[:=]\s{{0,8}}|\s{{1,8}})\[?({_NUMBER})(?:/(\d{{1,15}}))?",
@@ -52,7 +52,7 @@ _SPACE_PAIR = re.compile(rf" ([^\s:]{{1,60}}): ({_NUMBER})")
 #: A dict or JSON object without another one inside, and its pairs; Hugging Face writes numbers as strings.
 _OBJECT = re.compile(r"\{\s?['\"][^{}]{1,2000}\}")
 _ITEM = re.compile(rf"(['\"])([^'\"\\]{{1,80}})\1\s?:\s?(['\"]?)({_NUMBER})\3\s?[,}}]")
-#: What a dict says besides metrics.
+#: Keys of a dict that are not metrics.
 _NO_METRICS = re.compile(
     r"(?:time|timestamp|ts|date|level|line|lineno|pid|rank|local_rank|node|world_size|seed|total_flos|version|v_num|"
     r"max_steps|num_.*|.*_runtime|.*_id)"
@@ -60,11 +60,11 @@ _NO_METRICS = re.compile(
 _STEP_NAMES = ("step", "global_step", "steps", "iteration", "iter")
 
 _WORD = r"(?:global[_ ])?(?:steps?|iterations?|iters?|batch)"
-#: Bars: how far this one is, and what stands behind it.
+#: Progress bars: the position, and the text after it.
 _BARS = (
     # tqdm:  37%|###7      | 37/100 [00:03<00:06,  9.90it/s, loss=0.42]   and   37it [00:03,  9.90it/s, loss=0.42]
     (re.compile(r"%\|[^|]{0,400}\| ?(?P<step>\d{1,15})/(?P<total>\d{1,15}) (?=\[)"), _POSTFIX),
-    (re.compile(r"%\|[^|]{0,400}\|(?= ?\d)"), _POSTFIX),  # of 37.0M/100M, say
+    (re.compile(r"%\|[^|]{0,400}\|(?= ?\d)"), _POSTFIX),  # for example of 37.0M/100M
     (re.compile(r"(?:^|[ :])(?P<step>\d{1,15})it (?=\[)"), _POSTFIX),
     # Keras 2 and 3:  37/100 [===>....] - ETA: 1s - loss: 0.31   37/100 ━━━━━━ 1s 9ms/step - loss: 0.31
     (re.compile(
@@ -107,7 +107,7 @@ _AVERAGES = ("avg", "mean")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one line says: values at a step, maybe none, and the rank's progress as done, total and unit.
+    """The content of one line: values at a step (possibly none), and the rank's progress as done, total and unit.
 
     ``is_bar``: the line is a progress bar.
     """
@@ -120,7 +120,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """Where a line says that it stands."""
+    """The training position that a line contains."""
 
     step: int | None = None
     total: int | None = None
@@ -141,7 +141,7 @@ class OutputMetrics:
         self._axes: dict[int, _Axis] = {}
 
     def read(self, rank: int, text: str) -> Iterator[Reading]:
-        """Yield what lines of a rank say, in their order; ``text`` has no newline at its end."""
+        """Yield the readings of a rank's lines in order; ``text`` has no trailing newline."""
         axis = self._axes.get(rank) or self._axes.setdefault(rank, _Axis())
         for line in axis.allowance.lines(text):
             reading = self._line(axis, _COLOURS.sub("", line) if "\x1b" in line else line)
@@ -159,7 +159,7 @@ class OutputMetrics:
             return None
         position, values = _parsed(line)
         values = {name: value for name, value in values.items() if self._is_taken(name)}
-        # A bar without values may count anything: it is progress, but not where training stands.
+        # A bar without values may count anything: it is progress, but not the training step.
         step = axis.step(position, values, of_split=_SPLIT.match(line) is not None) if values else 0.0
         progress = axis.progress(position) if values or position.bar else None
         return Reading(step, values, progress, position.bar) if values or progress is not None else None
@@ -171,7 +171,7 @@ class OutputMetrics:
 
 
 class _Allowance:
-    """How much of a rank's output may be looked at now."""
+    """Limits how much of a rank's output is parsed."""
 
     def __init__(self) -> None:
         self._left, self._at = float(_EACH_SECOND), time.monotonic()
@@ -192,16 +192,16 @@ class _Allowance:
 
 @dataclass(slots=True)
 class _Axis:
-    """The step axis of one rank: what its lines say of their steps, made one that goes on from epoch to epoch."""
+    """The step axis of one rank: joins the steps in its lines into one axis that continues across epochs."""
 
     allowance: _Allowance = field(default_factory=_Allowance)
-    #: What the heading of the epoch says, and the number of the first epoch, 0 or 1.
+    #: The epoch in the last heading, and the number of the first epoch, 0 or 1.
     epoch: float | None = None
     epochs: int | None = None
     first_epoch: float | None = None
-    #: Steps of an epoch, where lines say it; a shorter count is that of something else: a validation, the epochs.
+    #: Steps per epoch, if lines contain it; a smaller total counts something else, such as validation steps or epochs.
     total: int = 0
-    #: Where training stands on the axis, None without a line that says its step; and that step.
+    #: The training position on the axis (None before any line with a step), and that step.
     at: float | None = None
     last: int | None = None
     stride: int = 1
@@ -212,9 +212,9 @@ class _Axis:
     shown_total: int = 0
 
     def step(self, position: _Position, names: Iterable[str], *, of_split: bool) -> float:
-        """Return where the values of a line stand. Those that say no step of the training stand where it has come to.
+        """Return the position of a line's values. Values without a training step get the current position.
 
-        That is the epoch where no step was ever said, else one behind the last value of their name.
+        That is the epoch if no line had a step, else the position after the last value of the same name.
         """
         shorter = of_split or (position.total or self.total) < self.total
         if position.step is not None and not (shorter and self.at is not None):
@@ -227,7 +227,7 @@ class _Axis:
         return at
 
     def _epochs_over(self, position: _Position) -> float | None:
-        """Return how many epochs are over, None where nothing says it."""
+        """Return the number of finished epochs, None if unknown."""
         epoch = self.epoch if position.epoch is None else position.epoch
         if epoch is None:
             return None
@@ -247,7 +247,7 @@ class _Axis:
         return self.at
 
     def progress(self, position: _Position) -> tuple[float, float, str] | None:
-        """Return done, total and unit of a line that says of how many; None of another one, and of an inner bar."""
+        """Return done, total and unit of a line with a total; None for other lines and for inner bars."""
         epoch, epochs = (position.epoch, position.epochs) if position.epoch is not None else (self.epoch, self.epochs)
         first = min(1.0, epoch or 0.0) if self.first_epoch is None else self.first_epoch
         # Counted from 0, the last epoch of ten is "9/9".
@@ -276,7 +276,7 @@ def _candidates(text: str) -> list[str]:
 
 
 def _parsed(line: str) -> tuple[_Position, dict[str, float]]:
-    """Return where a line stands, and the values that it says."""
+    """Return the position and the values that a line contains."""
     for form, pair in _BARS:
         bar = form.search(line)
         if bar is not None:

@@ -184,7 +184,7 @@ class StepTimes(Part):
 
 
 class WeightCheck(Part):
-    """Compares the checksums of weights that ranks report, and says once from which step on they differ.
+    """Compares the checksums of weights that ranks report, and notes once from which step on they differ.
 
     See ``worker.hooks.parallel`` for what is summed. Ranks on processors of another kind round otherwise, so only
     those on the same kind are compared.
@@ -277,9 +277,9 @@ class ResourceRecorder(Part):
             self._torch[rank] = self._new_torch[rank] = memory
 
     def take(self, samples: Sequence[NodeSample]) -> None:
-        """Keep samples, and note what they say."""
+        """Keep samples, and note the problems that they show."""
         for node, data in samples:
-            # A machine's agent says what it likes; what is no sample is left out.
+            # The agent's data is untrusted; skip invalid samples.
             with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError):
                 self._keep(node, data)
         if samples and time.monotonic() >= self._check_at:
@@ -353,7 +353,7 @@ class CheckpointKeeper:
         for event in new:
             self._book.apply(event)
         for checkpoint in checkpoints.superfluous(self._keep, checkpoints.of_job(self._folder, self._book), now):
-            with contextlib.suppress(OSError):  # gone already, or the disk fails: the training goes on
+            with contextlib.suppress(OSError):  # gone already, or the disk fails: the training continues
                 checkpoints.remove(checkpoint)
                 self.removed += 1
 

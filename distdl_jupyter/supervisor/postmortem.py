@@ -38,7 +38,7 @@ _KERNEL_ASSERT = re.compile(
     r"(?P<file>\S+):(?P<line>\d+): .*block: \[[\d,]+\], thread: \[[\d,]+\] Assertion `(?P<what>.*)` failed"
 )
 _DEVICE_ASSERT = "device-side assert"
-#: What Gloo says before it aborts where another rank has sent more than this one expects.
+#: The message of Gloo before it aborts because another rank has sent more than this one expects.
 _MISMATCH = "Received data size doesn't match"
 _MISMATCH_REMEDY = (
     "The ranks passed tensors of different shapes to one collective call. Check for uneven data (drop_last=True) and "
@@ -58,7 +58,7 @@ _WORKER = re.compile(r".*/distdl_jupyter/worker(?=/)")
 
 
 def is_in_log(rank: RankView) -> bool:
-    """Return whether the log may tell more of a rank's end than is known."""
+    """Return whether the log may explain a rank's end further."""
     if _has_crashed(rank):
         return True
     error = rank.error or {}

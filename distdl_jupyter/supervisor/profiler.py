@@ -167,7 +167,7 @@ class ProfileCollector:
     # the end ------------------------------------------------------------------------------------
 
     def _save(self, now: _Profile) -> None:
-        """Begin to save what was recorded, or say why there is nothing."""
+        """Start saving the recording, or note why there is none."""
         if not now.of("done"):
             self._end(now.missing())
             return
@@ -219,7 +219,7 @@ class ProfileCollector:
         now.started = True
         if now.thread is None:
             self.tick()
-        if now.thread is not None:  # else ``tick`` has said why there is nothing
+        if now.thread is not None:  # else ``tick`` has noted why there is none
             now.thread.join(_SAVE)
             self._end("It was not saved in time." if now.thread.is_alive() else now.failure)
 

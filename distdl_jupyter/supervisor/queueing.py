@@ -47,7 +47,7 @@ class Wait:
         self._begun, self._noted_at = time.monotonic(), -math.inf
 
     def obey(self, requests: Sequence[Mapping[str, Any]]) -> None:
-        """Take another priority, where one is asked for."""
+        """Apply a requested change of priority."""
         for request in requests:
             if request["type"] == "priority" and isinstance(request.get("priority"), int):
                 self.priority = request["priority"]

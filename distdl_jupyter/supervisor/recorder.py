@@ -1,8 +1,8 @@
 """Records a job: turns what ranks report into events, and keeps the view that these fold to.
 
 ``EventRecorder`` decides what a text or report means for the log and the view; it starts, watches and stops nothing.
-Every text passes its redactor before it is written or folded. ``merger.ReportMerger`` says which reports of metrics and
-progress become events, and ``buffered_writer`` writes events to a disk that may be full.
+Every text passes its redactor before it is written or folded. ``merger.ReportMerger`` decides which metrics and
+progress reports become events, and ``buffered_writer`` writes events to a disk that may be full.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _COLUMNS = ("rank", "step", "time", "attempt")
 _RENAMED = "metric-renamed"
 #: Seconds between two reads of the records of experiment trackers.
 _TROUBLES = 1.0
-#: Bytes of reports in a kept stream after which the log says how far it was read.
+#: Bytes of reports in a kept stream after which its read position is logged.
 _UNNOTED = 1_000_000
 #: Before these events all held reports of metrics are written.
 _AFTER_METRICS = ("rank", "restart", "result", "state", "world", "metric_source")
@@ -56,7 +56,7 @@ _LEAST_PART = 300_000
 _LONGEST_OPEN = 7 * 1024
 #: Events that show that a rank makes progress.
 _SIGNS = frozenset(("metric", "progress", "log", "mark", "rank", "result", "restart"))
-#: What libraries print while they wait in vain, which is no sign of progress.
+#: Messages that libraries print while they wait; these do not count as progress.
 _WARNINGS = (
     "waiting for remainder of ranks",
     "Missing ranks:",
@@ -95,7 +95,7 @@ class EventRecorder:
         #: What keeps pictures, step times and the like, each made when the first of it comes.
         self._parts: dict[type[Part], Part] = {}
         self._origin: dict[str, int] = {}
-        #: Bytes of kept streams of which the log says that they were read.
+        #: Read positions of kept streams that the log contains, in bytes.
         self._noted: dict[Stream, int] = {}
         #: How many bytes of each kept stream were in the events when an earlier supervisor died.
         self._in_events: dict[Key, int] = {}
@@ -121,7 +121,7 @@ class EventRecorder:
         self.on_profile: Callable[[int, dict[str, Any]], None] = lambda _rank, _report: None
 
     def go_on(self, history: History) -> None:
-        """Go on behind what was written before, all of which was folded."""
+        """Continue after the existing events, all of which were folded."""
         self._in_events = history.in_events
         for _ in range(history.missing_attempts):
             self._writer.write("attempt")
@@ -304,7 +304,7 @@ class EventRecorder:
         written = self._writer.finish()
         self._writer.close()
         if self.view.state.ended and written:
-            from distdl_jupyter.views import ended_cache  # what only an end needs is no part of a job's start
+            from distdl_jupyter.views import ended_cache  # imported here because only the end of a job needs it
 
             ended_cache.leave(self.folder, self.view, self.spec)
 
@@ -365,7 +365,7 @@ class EventRecorder:
     def _read_metrics(self, rank: int, text: str) -> None:
         """Take the metrics and the progress that a rank has printed."""
         if self._output_metrics is None:
-            from distdl_jupyter.supervisor.output_metrics import OutputMetrics  # its patterns are no part of a start
+            from distdl_jupyter.supervisor.output_metrics import OutputMetrics  # compiles patterns
 
             self._output_metrics = OutputMetrics()
         for reading in self._output_metrics.read(rank, text):
@@ -381,7 +381,7 @@ class EventRecorder:
                 self.progress(rank, done, total, unit)
 
     def _begin_part(self) -> None:
-        """Let the log go on in another part; from the third one on the first of them is left out."""
+        """Continue the log in a new part; from the third part on, drop the first of them."""
         if self._first_lines is None:
             self._first_lines = self.view.lines
         left_out = self._writer.begin_part(lines=self.view.lines, first=self._first_lines, counts=self._counts())
@@ -428,7 +428,7 @@ class EventRecorder:
         self._take_metric(rank, step, values, replace=replace)
 
     def _without_columns(self, values: dict[str, float]) -> dict[str, float]:
-        """Return the values under names that are not columns of ``Job.metrics()``, and say once that names change."""
+        """Return the values under names that are not columns of ``Job.metrics()``, and note the first renaming."""
         taken = [name for name in values if name in _COLUMNS]
         if not taken:
             return values
@@ -445,7 +445,7 @@ class EventRecorder:
         self._sign({"type": "metric", "rank": rank})
 
     def _forget_bar(self, rank: int, step: float) -> None:
-        """Let a bar that has ended, of a download for example, count no longer when training goes on after it."""
+        """Drop the progress of a finished bar, for example of a download, when training continues after it."""
         last = self.view.ranks[rank].last_step
         if last is None or step > last:
             self._ended_bars.discard(rank)

@@ -1,6 +1,6 @@
-"""What a second supervisor of a job must know: how the first one started it, how far it had read, what is left of it.
+"""The state that a second supervisor of a job needs: how the first one started it, how far it read, and what is left.
 
-All of it is read from the events; ``end_events`` is the end of a job that no supervisor can go on with.
+All of it is read from the events; ``end_events`` ends a job that no supervisor can resume.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ class Handle(NamedTuple):
 
 #: What a job writes without end; of such events in a row the last is enough.
 _MANY = ("metric", "progress")
-#: A rank and one of its streams; what is no rank's own, as a launcher's output, is (-1, "sys").
+#: A rank and one of its streams; output of no particular rank, such as a launcher's, is (-1, "sys").
 Key = tuple[int, str]
 
 
 def key_of(event: Event) -> Key:
-    """Return from which stream an event or a line of the log came. Reports stand on the stream "out"."""
+    """Return the stream of an event or a log line. Reports are on the stream "out"."""
     rank = event.get("rank")
     stream = str(event.get("stream")) if event["type"] in LOG_TYPES else "out"
     return rank if isinstance(rank, int) else -1, stream
 
 
 class History:
-    """What is needed of the events and of the log so far.
+    """The state from the events and the log so far.
 
-    How far the ranks' kept output was read stands in both files, and when a supervisor dies one of them may have more.
-    The new one reads on where the log ends, because events are written first: none is missing before that place. What
-    it meets once more is in the events already.
+    Both files hold the read positions of the ranks' kept output, and when a supervisor dies one file may be ahead.
+    The new supervisor resumes at the position of the log, because events are written first: none is missing before it.
+    Reports that are read twice are in the events already.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class History:
         else:
             self.events.append(event)
         if event["type"] == "restart":
-            self.in_events.clear()  # the output of this attempt stands in files of its own
+            self.in_events.clear()  # this attempt writes its output to files of its own
             self._attempts += 1
         _advance(self.in_events, event)
 
@@ -161,7 +161,7 @@ def end_events(
     """End what is left of a job whose supervisor died and yield the type and the fields of the events to write.
 
     A job all of whose ranks have delivered is done, whatever of its log a power cut has taken; else it is lost.
-    ``gone`` is its supervisor where a user has said that the other host on which it ran is gone: nothing is left here.
+    ``gone`` is its supervisor if a user has confirmed that its other host is gone: nothing is left here.
     """
     reason = _lost_reason(folder, view, kind) if gone is None else _declared_lost_reason(gone)
     code = "supervisor-killed" if gone is None else "supervisor-host-gone"

@@ -1,4 +1,4 @@
-"""One job from its spec to its end: launch, watch, restart where that was asked for, collect, clean.
+"""Run one job from its spec to its end: launch, watch, restart if requested, collect, clean up.
 
 The supervisor decides only on the view that its own events fold to. It trusts no rank and never unpickles: it reads
 JSON alone.

@@ -1,6 +1,6 @@
 """Ending a job's processes: INT, then TERM, then KILL, with a visible grace between them.
 
-``Stopper`` is a state machine that is asked every tick; ``UnkillableProcesses`` keeps account of processes in state D.
+``Stopper`` is a state machine that is polled every tick; ``UnkillableProcesses`` tracks processes in state D.
 They decide by the clock and by what is left, and know nothing of events.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.clusters.base import Run, Unkillable
 
-#: Seconds of KILL after which it is asked why processes live on.
+#: Seconds after KILL until surviving processes are examined.
 _OUTLIVES = 5.0
 #: Seconds between two looks at the process table while processes outlive KILL.
 LOOK_SECONDS = 1.0
@@ -41,7 +41,7 @@ class Sent:
 
 
 def gentle(grace: float) -> tuple[StopStep, ...]:
-    """A stop that was asked for: training code may save its work after INT."""
+    """A requested stop: training code may save its work after INT."""
     return (StopStep("INT", grace), StopStep("TERM", 2 * grace), StopStep("KILL", 1.0))
 
 
@@ -51,7 +51,7 @@ def after_failure() -> tuple[StopStep, ...]:
 
 
 def after_hang() -> tuple[StopStep, ...]:
-    """No rank goes on: those that can still hear INT may save their work, and none gets the time of a training one."""
+    """All ranks stop: those that still handle INT may save their work, but with less time than during training."""
     return (StopStep("INT", 2.0), StopStep("TERM", 2.0), StopStep("KILL", 1.0))
 
 
