@@ -212,7 +212,7 @@ _OF_SCRIPTS = ("-b", "--name", "--data", "--env", "--outputs", "--use-gpu", "--v
 
 
 def _warn_of_arguments(args: argparse.Namespace) -> None:
-    """Say that words behind the script are its own, where they look like what was meant for this command."""
+    """Warn of arguments after the script that look like options of this command."""
     ours = {flag for name in ABOUT for flag in flags(name)}.difference(_OF_SCRIPTS)
     meant = [word for word in args.arguments if word.partition("=")[0] in ours]
     if meant:

@@ -1,4 +1,4 @@
-"""What ``distdl show`` says of one job, line by line."""
+"""The output of ``distdl show`` for one job, line by line."""
 
 from __future__ import annotations
 

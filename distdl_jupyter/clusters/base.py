@@ -53,7 +53,7 @@ class Unkillable(NamedTuple):
 class Exit:
     """The end of one rank's process: an exit code or a signal's name such as ``"KILL"``.
 
-    With neither the rank is lost: its end is not known, and ``evidence`` says why ("No response from gpu2 for 10 s").
+    With neither the rank is lost: its end is unknown, and ``evidence`` is why ("No response from gpu2 for 10 s").
     A lost rank has failed.
     """
 
@@ -175,7 +175,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """The current state of one machine of a cluster; ``detail`` says why it is down, or what else is known.
+    """The current state of one machine of a cluster; ``detail`` is why it is down, or other information.
 
     ``load`` is the 1-minute load average, ``ranks`` how many ranks of this user's jobs run there; None is unknown.
     """
@@ -452,7 +452,7 @@ class Cluster(ABC):
     def choices(self, field: str, options: Mapping[str, Any]) -> list[Choice]:
         """Return the known values of the option ``field``; it may take seconds.
 
-        ``options`` are those that are filled in so far. Raises DistDLError, which says what is missing.
+        ``options`` are those that are filled in so far. Raises DistDLError, which names what is missing.
         """
         return []
 

@@ -30,7 +30,7 @@ Needs = Mapping[str, Sequence[str]]
 FIRST, AGAIN = 1.5, 0.3
 #: Seconds for which nodes, and checks that passed, are recent enough for a form.
 NODES_FRESH, CHECKS_FRESH = 15.0, 300.0
-#: Seconds after which an answer that nobody asked for is dropped.
+#: Seconds after which an unused result is dropped.
 _KEPT = 600.0
 
 

@@ -24,7 +24,7 @@ class LogRequest(Request, frozen=True):
 
 
 class CurveRequest(Request, frozen=True):
-    """A curve of a job; the metric "" is the one that says most."""
+    """A curve of a job; the metric "" selects the most informative one."""
 
     metric: str = ""
     mode: Literal["band", "ranks"] = "band"
@@ -33,7 +33,7 @@ class CurveRequest(Request, frozen=True):
 
 
 class JobSubscription(Request, frozen=True):
-    """What to tell of one job besides its card."""
+    """What to send about one job besides its card."""
 
     log: LogRequest | None = None
     curves: tuple[CurveRequest, ...] = ()
@@ -53,7 +53,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The server has nothing to say."""
+    """Sent when there are no other messages."""
 
     now: float
     type: Literal["alive"]
@@ -83,7 +83,7 @@ class LogMessage(LogChanges):
 
 @dataclass(frozen=True, slots=True)
 class CurveMessage(Curve):
-    """A curve of a job; ``asked`` is the metric that was asked for, which may be ""."""
+    """A curve of a job; ``asked`` is the requested metric, which may be ""."""
 
     id: str
     asked: str
@@ -103,7 +103,7 @@ class ResourcesMessage(Resources):
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """There is no such job (any more)."""
+    """The job does not exist (any more)."""
 
     id: str
     key: Literal["gone"]

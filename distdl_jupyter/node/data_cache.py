@@ -31,12 +31,12 @@ _OTHER = "Choose another folder for staged data."
 _SHARED = "Use a path that every node can read, or put the data into an object store."
 #: End of the name of a file that is being fetched.
 PART = ".part"
-#: A file in the folder of a job's node that tells that it has symbolic links.
+#: A marker file in the folder of a job's node: the folder contains symbolic links.
 _SYMBOLIC = ".symbolic"
 #: Names of folders and files that the cache makes; anything else there belongs to the user.
 _FOLDER, _FILE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{62}")
 _DIGEST = re.compile(r"[0-9a-f]{16,64}")
-#: The share of the disk, and the bytes, that the cache holds where no limit is given: ``statvfs`` tells no quota.
+#: Share of the disk and bytes for the cache without a configured limit: ``statvfs`` does not report quotas.
 _SHARE, _MOST = 10, 100 * 10**9
 #: Files up to this size are published without waiting for the disk: their length proves that they were written.
 _SMALL = 4 * 2**20
@@ -188,7 +188,7 @@ class Cache:
 
 
 def stamp(path: str) -> int:
-    """Return the modification time of a whole file of the cache: any other tells that somebody wrote to it."""
+    """Return the modification time of a complete cached file; any other time means that it was modified."""
     return 1_000_000_000 + int(path[-7:], 16)
 
 
@@ -267,7 +267,7 @@ class Part:
         Path(self.path + PART).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove it where nobody writes to it."""
+        """Remove and close it; no thread may still write to it."""
         self.remove()
         os.close(self.fd)
 
@@ -327,7 +327,7 @@ def forget(job: str, base: str = "") -> None:
 
 
 def fingerprint(path: str) -> dict[str, Any]:
-    """Return what two machines compare to tell whether they see the same folder, or file.
+    """Return a fingerprint by which two machines detect that they see the same folder or file.
 
     Only names and sizes of the first level count, no content. Raises OSError.
     """
@@ -345,7 +345,7 @@ def _sum(lines: list[str]) -> str:
 
 
 def check_path(name: str, path: str, expected: dict[str, Any] | None) -> str:
-    """Return the path of a source that this node sees. Raises Failure that says why it does not."""
+    """Return the path of a source that this node sees. Raises Failure with the reason if it does not."""
     local = str(Path(path).expanduser())
     try:
         here = fingerprint(local)
@@ -365,7 +365,7 @@ def check_path(name: str, path: str, expected: dict[str, Any] | None) -> str:
 def copied(digest: str, base: str) -> str:
     """Return the folder that was copied here with this content, "" without one.
 
-    Raises ValueError for an invalid digest, and PermissionError where somebody else could have put it there.
+    Raises ValueError for an invalid digest, and PermissionError if another user could have written it.
     """
     folder = _copy_folder(digest, base)
     if not os.path.lexists(folder):

@@ -26,7 +26,7 @@ _CHANNEL = struct.Struct(">I")
 
 
 class BrokenWire(ValueError):
-    """What was read is no frame."""
+    """The bytes are not a valid frame."""
 
 
 class Message(NamedTuple):

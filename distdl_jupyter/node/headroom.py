@@ -115,7 +115,7 @@ def _groups(controller: str) -> Iterator[Path]:
 
 
 def _limit(path: Path) -> int | None:
-    with contextlib.suppress(OSError, ValueError):  # "max" is no number
+    with contextlib.suppress(OSError, ValueError):  # "max" is not a number
         return None if (most := int(path.read_text())) >= _UNLIMITED else most
     return None
 

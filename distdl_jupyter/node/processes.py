@@ -280,7 +280,7 @@ def _started(pid: int) -> int:
 
 
 def send(pids: Iterable[int], number: int) -> None:
-    """Signal each process; one that is gone is no error."""
+    """Signal each process; ignore processes that have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)

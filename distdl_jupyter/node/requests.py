@@ -77,7 +77,7 @@ class JobHost(Protocol):
 
 
 class Unanswerable(Exception):
-    """A request cannot be fulfilled; the text is the sentence that says so."""
+    """A request failed; the text is the error message."""
 
 
 def answer(agent: Agent, fields: Fields) -> Answer | None:

@@ -55,7 +55,7 @@ _RECORD = 4_096
 _MOST_JOBS, _MOST_FILES, _MOST_NAMES = 256, 300, 600
 #: Names in the place of all folders that are listed while there is another way to find the folders.
 _MOST_LISTED = 4_000
-#: Limits of what a file of another user may say.
+#: Limits of the content of another user's file.
 _MOST_DEVICES, _LONGEST_DEVICE, _LONGEST_JOB, _LONGEST_NAME = 128, 80, 100, 60
 _LARGEST_NUMBER, _LARGEST_AMOUNT, _LARGEST_PRIORITY = 1 << 53, 1e18, 1e6
 _AMOUNTS = ("cores", "memory")
@@ -75,7 +75,7 @@ _READ, _FRONT, _READ_AT_MOST = 0.25, 4, 10.0
 _MOST_SHOWN, _MOST_NAMED = 16, 4
 #: The only entry of ``Place.lacks`` when everything is free, but kept for jobs in front.
 ORDER = "order"
-#: The file that says until when no job starts after a folder was made again.
+#: The file with the time until which no job starts after a folder was created again.
 _UNTIL = ".until"
 
 
@@ -94,7 +94,7 @@ class Need(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A job in the queue. ``key`` says whose it is and in which file; ``job`` is the id that this user has written.
+    """A job in the queue. ``key`` identifies its user and file; ``job`` is the id that this user has written.
 
     ``number`` is its position by time. Nothing is kept for a waiting job that is ``blocked``.
     """
@@ -144,7 +144,7 @@ class Place(NamedTuple):
 class Turn(NamedTuple):
     """A job's place among ``of`` that wait. ``entries`` are some of the running jobs, and those that ``place`` names.
 
-    ``number`` is the job's position by time. ``problem`` says why nothing can be held now.
+    ``number`` is the job's position by time. ``problem`` is why nothing can be held now.
     """
 
     place: Place
@@ -366,7 +366,7 @@ def _read_file(folder: int, name: str, uid: int, *, is_own: bool) -> Entry | Non
 
 
 def _parse(data: bytes, name: str, uid: int, *, is_own: bool) -> Entry | None:
-    """Return what a file of any user says, with bounds and printable text; None for what no job has written."""
+    """Return the bounded, printable content of any user's file; None if no job has written it."""
     try:
         fields = json.loads(max(filter(None, map(_unpack, (data[:_RECORD], data[_RECORD:]))))[1])
         if fields["boot"] != _boot():
@@ -483,7 +483,7 @@ class Slot:
             "boot": _boot(),
             "job": job[:_LONGEST_JOB],
             "name": name[:_LONGEST_NAME],
-            # A number from before the machine was started again says nothing.
+            # A number from before a reboot is meaningless.
             "number": now if number is None else max(0, min(number, now)),
         }
         self._sequence = 0
@@ -527,7 +527,7 @@ class Slot:
         try:
             self._turn = self._look(need, wish, changed=changed)
         except OSError as error:
-            # A full disk is no reason to give up a place, nor is a folder that was just deleted.
+            # Keep the position when the disk is full or the folder was just deleted.
             self._turn = self._stuck(f"Cannot write to the queue in {base()}: {error.strerror or error}.")
         self._looked_at = time.monotonic()
         return self._turn

@@ -68,7 +68,7 @@ def from_json(data: dict[str, Any]) -> Answer:
 
 
 class _RankRequest:
-    """One rank that is asked."""
+    """The pending request to one rank."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -159,7 +159,7 @@ class _RankRequest:
 
 
 class StackRequest:
-    """The ranks of one folder, asked at once; ``answers`` returns each once, when it has come."""
+    """A request to all ranks of one folder; ``answers`` returns each response once, when it has arrived."""
 
     def __init__(self, folder: Path, ranks: Iterable[int]) -> None:
         real = Path(os.path.realpath(folder))

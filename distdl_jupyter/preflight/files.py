@@ -96,7 +96,7 @@ def _mode(call: Call, position: int) -> bool:
 
 
 def _is_text(node: ast.expr) -> bool:
-    """Return whether an expression is a path that is put together from text that stands in the code."""
+    """Return whether an expression is a path that is built from literals in the code."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) and not node.value.startswith("/dev/")
     if isinstance(node, ast.JoinedStr):

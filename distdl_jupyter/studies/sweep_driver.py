@@ -57,7 +57,7 @@ SAMPLERS, PRUNERS = ("tpe", "random", "grid", "qmc", "gp"), ("median", "halving"
 
 
 class Broken(Exception):
-    """The sweep cannot go on; the message says why, ``hint`` what to do."""
+    """The sweep cannot continue; the message is the reason, ``hint`` the fix."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -123,7 +123,7 @@ class _Going:
 
     trial: optuna.Trial
     reader: JobReader
-    #: The last step that was told to Optuna.
+    #: The last step that was reported to Optuna.
     step: int = -1
     is_pruned: bool = field(default=False)
 
@@ -147,7 +147,7 @@ def stored_study(folder: JobFolder) -> optuna.Study | None:
 
 
 class Driver:
-    """One sweep, from where it stands to its end."""
+    """Run one sweep from its current state to its end."""
 
     def __init__(self, folder: JobFolder, secrets: Mapping[str, str]) -> None:
         import optuna
@@ -265,7 +265,7 @@ class Driver:
             self._check_failures(view)
 
     def _judge(self, going: _Going, *, ended: bool) -> None:
-        """Tell Optuna what a trial has reported since the last look, and stop it where that is bad."""
+        """Report a trial's new values to Optuna, and stop the trial if Optuna prunes it."""
         if self._plan.metric not in going.reader.book.metrics:
             return
         rows = going.reader.book.band(self._plan.metric).rows

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Bytes of one request, and files that are requested at once.
 _PIECE, _CONCURRENCY = 4 * 1024 * 1024, 8
 _OF_PROCESSES = "user_logs/"
-#: Files of the nodes' preparation that help nobody.
+#: Files of the nodes' preparation that are useless to users.
 _IGNORED = re.compile(r"system_logs/.*(metrics_capability|snapshot_capability)")
 #: Status of a request for a range behind the end of the file.
 _RANGE_NOT_SATISFIABLE = 416

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _QUICK, _SLOW = 0.3, 2.0
 #: Seconds between two requests for a run's state and files: while its ranks begin or end, and in between.
 _SOON, _LATER = 1.0, 5.0
-#: Seconds without a response after which the user is told.
+#: Seconds without a response after which the user is notified.
 _SILENCE = 10.0
 #: Seconds after a job's end in which its last lines may still arrive, and where no rank has begun.
 _SETTLE, _SHORT = 10.0, 3.0

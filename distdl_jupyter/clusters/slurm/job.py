@@ -39,7 +39,7 @@ _SOON, _FIRST, _LATER = 0.5, 2.0, 5.0
 _HURRY_SECONDS, _YOUNG_SECONDS = 30.0, 120.0
 #: Seconds between two queries of the whole queue, which may be long.
 _QUEUE_SECONDS = 15.0
-#: Seconds without a response after which the user is told.
+#: Seconds without a response after which the user is notified.
 _SILENCE_SECONDS = 5.0
 #: Seconds that an end may wait for the cause that Slurm gives.
 _CAUSE_SECONDS = 5.0
