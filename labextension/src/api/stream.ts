@@ -2,13 +2,13 @@
  * Live updates of jobs and clusters: one WebSocket for everything that any view watches.
  *
  * * Everything watched is one subscription. When it changes, a new one continues after the last message: each
- *   message has a key, each log a mark, so nothing is sent twice and no row is lost, also when the server was started
- *   again in between.
- * * A view that starts watching what others already watch gets their state at once.
- * * A connection that breaks, or is silent too long, is made anew, later and later. Why it cannot be made, a browser does
- *   not say of a WebSocket: the same address is asked without one.
+ *   message has a key and each log a mark, so nothing is sent twice and no row is lost, even if the server restarts in
+ *   between.
+ * * A new view receives the cached state at once if another view watches the same thing.
+ * * After a failure or a timeout it reconnects with exponential backoff. Browsers do not report why a WebSocket failed, so
+ *   an HTTP request to the same address finds the reason.
  *
- * How requests travel is handed in, so nothing of `@jupyterlab` is imported here.
+ * The transport is a parameter, so this module does not import `@jupyterlab`.
  */
 import type { Choice } from '../job/picker';
 import type { Handlers, Watch, JobRequest } from '../job/jobview';
@@ -16,7 +16,7 @@ import { LogStore, type Older } from '../job/logstore';
 import type { Cluster, CurveMessage, JobMessage, JobRow, JobSubscription, Message, ResourcesMessage, Subscription } from './schema';
 import { ApiError, reached, refusal, type Transport } from './api';
 
-/** All jobs, newest first; the counts are of all. */
+/** All jobs, newest first, with total counts. */
 export interface Jobs {
   rows: JobRow[];
   total: number;
@@ -26,13 +26,13 @@ export interface Jobs {
 
 export type State = 'live' | 'connecting' | 'down';
 
-/** Seconds of silence after which a connection counts as broken, and the first and the longest pause before the next try. */
+/** Heartbeat timeout, and first and longest retry delay, in seconds. */
 export interface Timeouts {
   silence: number;
   retry: readonly [number, number];
 }
 
-/** What is used of a WebSocket. */
+/** The part of the WebSocket interface used here. */
 export interface Socket {
   readonly readyState: number;
   onopen: ((event: never) => unknown) | null;
@@ -43,7 +43,7 @@ export interface Socket {
   close(): void;
 }
 
-/** Opens a WebSocket at an address of the API. */
+/** Opens a WebSocket at a path of the API. */
 export type Dial = (path: string) => Socket;
 
 const TIMEOUTS: Timeouts = { silence: 20, retry: [0.5, 8] };
@@ -51,7 +51,7 @@ const ADDRESS = 'events';
 /** `WebSocket.OPEN`. */
 const OPEN = 1;
 /** Milliseconds in which requests are batched, and between two heartbeat checks. */
-const [GATHER, LOOK] = [50, 500];
+const [BATCH, CHECK] = [50, 500];
 
 type Of<T extends Message['type']> = Extract<Message, { type: T }>;
 
@@ -61,16 +61,16 @@ interface Viewer {
   handlers: Handlers;
 }
 
-/** What is known of a job that somebody watches. */
-class Watched {
+/** Cached state of a watched job. */
+class JobState {
   readonly viewers = new Set<Viewer>();
   readonly store = new LogStore();
   readonly curves = new Map<string, CurveMessage>();
   job: JobMessage | null = null;
-  /** Resources of its ranks, sent to viewers that may read its log. */
+  /** Resources of its ranks, for viewers that may read its log. */
   resources: ResourcesMessage | null = null;
   mark = 0;
-  /** Whether the log has come since it was asked for. */
+  /** Whether the log has been received since it was requested. */
   logged = false;
   gone = false;
 
@@ -78,7 +78,7 @@ class Watched {
     return [...this.viewers].some(({ request }) => request.log);
   }
 
-  /** The curves that are wanted, each once. */
+  /** The requested curves, without duplicates. */
   get wanted(): Map<string, Choice> {
     const requests = [...this.viewers].flatMap(({ request }) => (request.curve ? [request.curve] : []));
     return new Map(requests.map((request) => [curveName(request), request]));
@@ -88,24 +88,24 @@ class Watched {
 export class Live {
   readonly #jobWatchers = new Set<(jobs: Jobs) => void>();
   readonly #clusterWatchers = new Set<(clusters: Cluster[]) => void>();
-  readonly #watched = new Map<string, Watched>();
+  readonly #watched = new Map<string, JobState>();
   readonly #stateWatchers = new Set<() => void>();
   #jobs: { list: Map<string, JobRow>; value: Jobs; key: string } | null = null;
   #clusters: { value: Cluster[]; key: string } | null = null;
   #state: State = 'connecting';
   #connection: Connection | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
-  /** What was asked for, and the number of that subscription: messages before its welcome belong to an older one. */
-  #asked = '';
+  /** Key and number of the last subscription; messages before its welcome belong to an older one. */
+  #sent = '';
   #number = 0;
   #welcome = false;
   #failures = 0;
   #server = '';
 
-  /** When the server was last heard, and when it is tried again while it is down: epoch seconds of the page's clock. */
+  /** Times of the last message and of the next retry, in epoch seconds of the page's clock. */
   lastHeard: number | null = null;
   nextTry: number | null = null;
-  /** Why the server does not answer as it should, null while it does. */
+  /** The error of the last attempt to connect; null while connected. */
   problem: ApiError | null = null;
 
   constructor(private readonly dial: Dial, private readonly transport: Transport, private readonly older: (id: string) => Older, private readonly timeouts: Timeouts = TIMEOUTS) {}
@@ -114,26 +114,26 @@ export class Live {
     return this.#state;
   }
 
-  /** Watch `state`, `nextTry` and `problem`. */
+  /** Subscribe to changes of `state`, `nextTry` and `problem`. */
   onState(changed: () => void): Watch {
     return member(this.#stateWatchers, changed, () => undefined);
   }
 
-  /** Watch all jobs; called at once if they are known, and after each change. */
+  /** Watch all jobs. The watcher is called at once if they are known, and after each change. */
   watchJobs(watcher: (jobs: Jobs) => void): Watch {
     if (this.#jobs) later(() => this.#jobWatchers.has(watcher) && this.#jobs && watcher(this.#jobs.value));
     return this.#watch(this.#jobWatchers, watcher);
   }
 
-  /** Watch all clusters; called at once if they are known, and after each change. */
+  /** Watch all clusters. The watcher is called at once if they are known, and after each change. */
   watchClusters(watcher: (clusters: Cluster[]) => void): Watch {
     if (this.#clusters) later(() => this.#clusterWatchers.has(watcher) && this.#clusters && watcher(this.#clusters.value));
     return this.#watch(this.#clusterWatchers, watcher);
   }
 
-  /** Watch what is requested of one job; known values are sent at once, but never before this returned. */
+  /** Watch the requested parts of one job. Cached values are sent at once, but never before this returns. */
   watchJob(id: string, request: JobRequest, handlers: Handlers): Watch {
-    const watched = this.#watched.get(id) ?? new Watched();
+    const watched = this.#watched.get(id) ?? new JobState();
     this.#watched.set(id, watched);
     const viewer = { request, handlers };
     watched.viewers.add(viewer);
@@ -151,12 +151,12 @@ export class Live {
     return watch;
   }
 
-  /** Try now to reach the server instead of waiting. */
+  /** Reconnect now instead of waiting for the retry. */
   tryNow(): void {
     if (this.#state !== 'live') this.#connect();
   }
 
-  /** End everything. */
+  /** Remove all watchers and close the connection. */
   dispose(): void {
     this.#watched.clear();
     this.#jobWatchers.clear();
@@ -168,24 +168,24 @@ export class Live {
   // ---- the connection ----
 
   #requestsChanged(): void {
-    if (this.#state === 'down' && this.#timer !== undefined) return; // the next try asks for what is wanted then
+    if (this.#state === 'down' && this.#timer !== undefined) return; // the retry sends the current subscription
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => {
       this.#timer = undefined;
       if (!this.#connection) this.#connect();
-      else if (this.#wanted() !== this.#asked) this.#ask();
-    }, GATHER);
+      else if (this.#subscriptionKey() !== this.#sent) this.#subscribe();
+    }, BATCH);
   }
 
-  /** What is wanted, without what is known of it: the same text means that the last subscription will do. */
-  #wanted(): string {
+  /** Return a key of the requested data; if it is unchanged, the last subscription still applies. */
+  #subscriptionKey(): string {
     const jobs = [...this.#watched].filter(([, watched]) => watched.viewers.size).map(([id, watched]) => [id, watched.wantsLog, [...watched.wanted.keys()].sort()]);
     if (!jobs.length && !this.#jobWatchers.size && !this.#clusterWatchers.size) return '';
     return JSON.stringify([this.#jobWatchers.size > 0, this.#clusterWatchers.size > 0, jobs.sort()]);
   }
 
-  /** Let go of what nobody watches. Not before a new subscription: the last one would not tell it again. */
-  #forget(): void {
+  /** Drop cached state without watchers. Only before a new subscription, because the old one would not send it again. */
+  #dropUnwatched(): void {
     if (!this.#jobWatchers.size) this.#jobs = null;
     if (!this.#clusterWatchers.size) this.#clusters = null;
     for (const [id, watched] of this.#watched) {
@@ -203,23 +203,23 @@ export class Live {
 
   #connect(): void {
     this.#disconnect();
-    if (!this.#wanted()) {
-      this.#forget();
+    if (!this.#subscriptionKey()) {
+      this.#dropUnwatched();
       return;
     }
     if (this.#state === 'down') this.#setState('connecting');
     this.#connection = new Connection(this.dial(ADDRESS), this.timeouts.silence, {
-      opened: () => this.#ask(),
-      received: (message) => this.#take(message),
-      ended: (answered) => this.#broke(answered),
+      opened: () => this.#subscribe(),
+      received: (message) => this.#receive(message),
+      ended: (responded) => this.#scheduleRetry(responded),
     });
   }
 
-  /** Say what is wanted, in place of what was; who wants nothing needs no connection. */
-  #ask(): void {
-    this.#forget();
-    this.#asked = this.#wanted();
-    if (!this.#asked) this.#disconnect();
+  /** Send a new subscription; disconnect if it is empty. */
+  #subscribe(): void {
+    this.#dropUnwatched();
+    this.#sent = this.#subscriptionKey();
+    if (!this.#sent) this.#disconnect();
     if (!this.#connection?.open) return;
     const job = Object.fromEntries([...this.#watched].map(([id, watched]) => [id, subscriptionOf(watched)]));
     const keys = { jobs_key: this.#jobs?.key ?? '', clusters_key: this.#clusters?.key ?? '' };
@@ -229,7 +229,7 @@ export class Live {
     this.#connection.say(body);
   }
 
-  #broke(answered: boolean): void {
+  #scheduleRetry(responded: boolean): void {
     this.#disconnect();
     const [first, longest] = this.timeouts.retry;
     const pause = Math.min(longest, first * 2 ** this.#failures) * (0.8 + 0.4 * Math.random());
@@ -237,13 +237,13 @@ export class Live {
     this.nextTry = Date.now() / 1000 + pause;
     this.#timer = setTimeout(() => this.#connect(), pause * 1000);
     this.#setState('down');
-    if (!answered) void this.#findReason();
+    if (!responded) void this.#findReason();
   }
 
   async #findReason(): Promise<void> {
-    const found = await reached(this.transport(ADDRESS, { cache: 'no-store' })).then(refusal, (error: unknown) => error);
-    if (this.#state === 'live' || !(found instanceof ApiError)) return;
-    this.problem = found;
+    const reason = await reached(this.transport(ADDRESS, { cache: 'no-store' })).then(refusal, (error: unknown) => error);
+    if (this.#state === 'live' || !(reason instanceof ApiError)) return;
+    this.problem = reason;
     notify(this.#stateWatchers, (changed) => changed());
   }
 
@@ -256,18 +256,18 @@ export class Live {
 
   // ---- messages ----
 
-  #take(message: Message): void {
+  #receive(message: Message): void {
     this.lastHeard = Date.now() / 1000;
     if (message.type === 'refused') console.error(message.error.message);
-    if (message.type === 'hello') this.#takeWelcome(message);
+    if (message.type === 'hello') this.#receiveWelcome(message);
     if (!this.#welcome) return;
-    if (message.type === 'jobs') this.#takeJobs(message);
-    else if (message.type === 'clusters') this.#takeClusters(message);
-    else if (message.type === 'job' || message.type === 'log' || message.type === 'curve' || message.type === 'resources' || message.type === 'gone') this.#takeJob(message);
+    if (message.type === 'jobs') this.#receiveJobs(message);
+    else if (message.type === 'clusters') this.#receiveClusters(message);
+    else if (message.type === 'job' || message.type === 'log' || message.type === 'curve' || message.type === 'resources' || message.type === 'gone') this.#receiveJob(message);
   }
 
-  /** A job that another server process did not find may be there now. */
-  #takeWelcome({ number, server_id }: Of<'hello'>): void {
+  /** A job that a previous server process did not find may exist now. */
+  #receiveWelcome({ number, server_id }: Of<'hello'>): void {
     this.#welcome = number === this.#number;
     if (!this.#welcome) return;
     if (this.#server && server_id !== this.#server) for (const watched of this.#watched.values()) watched.gone = false;
@@ -277,24 +277,24 @@ export class Live {
     this.#setState('live');
   }
 
-  #takeJobs(message: Of<'jobs'>): void {
+  #receiveJobs(message: Of<'jobs'>): void {
     const { rows, removed, whole, key, total, active, failed } = message;
     const list = whole || !this.#jobs ? new Map<string, JobRow>() : this.#jobs.list;
     for (const id of removed) list.delete(id);
     for (const row of rows) list.set(row.id, row);
-    // Ids sort by the time of their making.
+    // Ids sort by creation time.
     const newest = [...list.values()].sort((a, b) => (a.id < b.id ? 1 : -1));
     const value = { rows: newest, total, active, failed };
     this.#jobs = { list, value, key };
     notify(this.#jobWatchers, (watcher) => watcher(value));
   }
 
-  #takeClusters({ clusters, key }: Of<'clusters'>): void {
+  #receiveClusters({ clusters, key }: Of<'clusters'>): void {
     this.#clusters = { value: clusters, key };
     notify(this.#clusterWatchers, (watcher) => watcher(clusters));
   }
 
-  #takeJob(message: Of<'job' | 'log' | 'curve' | 'resources' | 'gone'>): void {
+  #receiveJob(message: Of<'job' | 'log' | 'curve' | 'resources' | 'gone'>): void {
     const watched = this.#watched.get(message.id);
     if (!watched) return;
     const viewers = [...watched.viewers];
@@ -308,18 +308,18 @@ export class Live {
     } else if (message.type === 'resources') {
       watched.resources = message;
       notify(viewers.filter(({ request }) => request.log), ({ handlers }) => handlers.resources?.(message));
-    } else if (message.type === 'curve') this.#takeCurve(watched, message);
-    else this.#takeLog(message.id, watched, message);
+    } else if (message.type === 'curve') this.#receiveCurve(watched, message);
+    else this.#receiveLog(message.id, watched, message);
   }
 
-  #takeCurve(watched: Watched, message: Of<'curve'>): void {
+  #receiveCurve(watched: JobState, message: Of<'curve'>): void {
     const name = curveName({ ...message, metric: message.asked });
     watched.curves.set(name, message);
     const viewers = [...watched.viewers].filter(({ request }) => request.curve && curveName(request.curve) === name);
     notify(viewers, ({ handlers }) => handlers.curve?.(message));
   }
 
-  #takeLog(id: string, watched: Watched, message: Of<'log'>): void {
+  #receiveLog(id: string, watched: JobState, message: Of<'log'>): void {
     const news = message.whole ? { ...message, older: this.older(id) } : message;
     watched.store.apply(news, message.whole);
     watched.mark = message.mark;
@@ -328,8 +328,8 @@ export class Live {
   }
 }
 
-/** Tell a view what is known already of its job. */
-function catchUp(watched: Watched, { request, handlers }: Viewer): void {
+/** Send the cached state of a job to a view. */
+function catchUp(watched: JobState, { request, handlers }: Viewer): void {
   if (watched.job) handlers.job?.(watched.job);
   if (request.log && watched.logged) handlers.log?.({ ...watched.store.snapshot(), whole: true });
   const curve = request.curve && watched.curves.get(curveName(request.curve));
@@ -338,17 +338,17 @@ function catchUp(watched: Watched, { request, handlers }: Viewer): void {
   if (watched.gone) handlers.gone?.();
 }
 
-function forgetLog(watched: Watched): void {
+function forgetLog(watched: JobState): void {
   watched.store.apply({ rows: [], open: [], first: 0, total: 0, errors: {} }, true);
   watched.mark = 0;
   watched.logged = false;
 }
 
-/** What to ask for of a job, with what is known of it. */
-function subscriptionOf(watched: Watched): JobSubscription {
-  const wanted = watched.wanted;
-  for (const name of watched.curves.keys()) if (!wanted.has(name)) watched.curves.delete(name);
-  const curves = [...wanted].map(([name, choice]) => ({ ...choice, key: watched.curves.get(name)?.key ?? '' }));
+/** Return the subscription of a job, with the keys of its cached state. */
+function subscriptionOf(watched: JobState): JobSubscription {
+  const curveRequests = watched.wanted;
+  for (const name of watched.curves.keys()) if (!curveRequests.has(name)) watched.curves.delete(name);
+  const curves = [...curveRequests].map(([name, choice]) => ({ ...choice, key: watched.curves.get(name)?.key ?? '' }));
   return { log: watched.wantsLog ? { mark: watched.mark } : null, curves, key: watched.gone ? 'gone' : (watched.job?.key ?? ''), resources: watched.wantsLog };
 }
 
@@ -357,26 +357,26 @@ const curveName = ({ metric, mode, log }: Omit<Choice, 'mode'> & { mode: string 
 interface ConnectionListener {
   opened: () => void;
   received: (message: Message) => void;
-  /** `answered` says whether the server has spoken. Not called for a connection that was closed here. */
-  ended: (answered: boolean) => void;
+  /** `responded` is true if a message was received. Not called after `close`. */
+  ended: (responded: boolean) => void;
 }
 
-/** One WebSocket, until it ends or is silent too long. */
+/** One WebSocket, until it closes or times out. */
 class Connection {
-  #answered = false;
-  #since = Date.now();
+  #responded = false;
+  #lastMessage = Date.now();
   readonly #timer: ReturnType<typeof setInterval>;
 
   constructor(private readonly socket: Socket, silence: number, listener: ConnectionListener) {
     this.#timer = setInterval(() => {
-      if (Date.now() - this.#since > silence * 1000) this.#end(listener);
-    }, LOOK);
+      if (Date.now() - this.#lastMessage > silence * 1000) this.#end(listener);
+    }, CHECK);
     socket.onopen = listener.opened;
-    // Not everywhere does an error close the socket.
+    // An error does not close the socket in every browser.
     socket.onclose = socket.onerror = () => this.#end(listener);
     socket.onmessage = ({ data }: MessageEvent<string>) => {
-      this.#answered = true;
-      this.#since = Date.now();
+      this.#responded = true;
+      this.#lastMessage = Date.now();
       listener.received(JSON.parse(data) as Message);
     };
   }
@@ -397,11 +397,11 @@ class Connection {
 
   #end(listener: ConnectionListener): void {
     this.close();
-    listener.ended(this.#answered);
+    listener.ended(this.#responded);
   }
 }
 
-/** Tell everybody, whatever one of them does with it. */
+/** Call every watcher; an error in one does not affect the others. */
 function notify<T>(watchers: Iterable<T>, call: (watcher: T) => void): void {
   for (const watcher of [...watchers]) {
     try {
@@ -424,10 +424,10 @@ function once(undo: () => void): Watch {
   };
 }
 
-function member<T>(all: Set<T>, one: T, gone: () => void): Watch {
-  all.add(one);
+function member<T>(set: Set<T>, item: T, removed: () => void): Watch {
+  set.add(item);
   return once(() => {
-    all.delete(one);
-    gone();
+    set.delete(item);
+    removed();
   });
 }

@@ -1,17 +1,17 @@
-/** What a field may be, as somebody says who has to be asked: a button that asks, and a list that a click takes from. */
+/** A button that requests the possible values of a field, and a list to select one from. */
 import { assign, h, onClick, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { say } from '../ui/refusal';
 import type { Choice } from '../api/schema';
 
-/** What a field with choices needs of its form. */
+/** Requests the choices of a field and receives the selected one. */
 export interface Asker {
   ask(): Promise<Choice[]>;
   taken(choice: Choice): void;
 }
 
-/** More at once would hide the form. */
+/** Maximum number of rows; more would hide the form. */
 const MOST = 40;
 
 let serial = 0;
@@ -23,56 +23,56 @@ export class ChoiceList {
   readonly #list: HTMLElement;
   readonly #panel: HTMLElement;
   #choices: Choice[] = [];
-  #asked = 0;
+  #request = 0;
 
-  /** `typed` is what the field holds now: it narrows a long list. */
+  /** `typed` returns the field's current text, which filters a long list. */
   constructor(label: string, private readonly asker: Asker, private readonly typed: () => string, private readonly done: () => void) {
     const id = `dd-choices-${(serial += 1)}`;
     this.#list = h('div', { class: 'dd-choices', role: 'group', 'aria-label': __('Values of %1', label) });
     this.#panel = h('div', { id, hidden: true }, this.#status, this.#list);
-    const words = h('span', {}, __('Choose'));
-    this.button = h('button', { type: 'button', class: 'dd-btn dd-small dd-choose', 'aria-expanded': 'false', 'aria-controls': id, 'aria-label': __('Choose %1', label) }, words, icon('down', 12));
+    const text = h('span', {}, __('Choose'));
+    this.button = h('button', { type: 'button', class: 'dd-btn dd-small dd-choose', 'aria-expanded': 'false', 'aria-controls': id, 'aria-label': __('Choose %1', label) }, text, icon('down', 12));
     onClick(this.button, () => (this.#panel.hidden ? void this.open() : this.close()));
     this.element = this.#panel;
     this.#panel.addEventListener('keydown', (event) => this.#key(event));
   }
 
-  /** Ask and show what is offered. */
+  /** Request the choices and show them. */
   async open(): Promise<void> {
-    const asked = (this.#asked += 1);
-    this.#shown(true);
+    const request = (this.#request += 1);
+    this.#setOpen(true);
     this.#choices = [];
     this.#list.replaceChildren();
-    this.#say(__('Loading…'));
+    this.#setStatus(__('Loading…'));
     try {
-      const found = await this.asker.ask();
-      if (asked !== this.#asked) return;
-      this.#choices = found;
+      const choices = await this.asker.ask();
+      if (request !== this.#request) return;
+      this.#choices = choices;
       this.narrow();
       this.#list.querySelector('button')?.focus();
     } catch (error) {
-      if (asked === this.#asked) this.#say(error);
+      if (request === this.#request) this.#setStatus(error);
     }
   }
 
   close(): void {
-    this.#asked += 1;
-    this.#shown(false);
+    this.#request += 1;
+    this.#setOpen(false);
   }
 
-  /** Show those that hold what is typed; all of them when none does. */
+  /** Show the choices that contain the typed text, or all if none does. */
   narrow(): void {
-    if (this.#panel.hidden || !this.#choices.length) return this.#none();
-    const word = this.typed().trim().toLowerCase();
-    const fitting = this.#choices.filter(({ value, label }) => `${value} ${label}`.toLowerCase().includes(word));
-    const shown = fitting.length ? fitting : this.#choices;
+    if (this.#panel.hidden || !this.#choices.length) return this.#showEmpty();
+    const query = this.typed().trim().toLowerCase();
+    const matches = this.#choices.filter(({ value, label }) => `${value} ${label}`.toLowerCase().includes(query));
+    const shown = matches.length ? matches : this.#choices;
     this.#list.replaceChildren(...shown.slice(0, MOST).map((choice) => this.#row(choice)));
     const more = shown.length - MOST;
-    this.#say(more > 0 ? _n('%1 more: type part of its name.', '%1 more: type part of the name.', more) : '');
+    this.#setStatus(more > 0 ? _n('%1 more: type part of its name.', '%1 more: type part of the name.', more) : '');
   }
 
-  #none(): void {
-    if (!this.#panel.hidden) this.#say(__('No options available.'));
+  #showEmpty(): void {
+    if (!this.#panel.hidden) this.#setStatus(__('No options available.'));
   }
 
   #row(choice: Choice): HTMLElement {
@@ -95,12 +95,12 @@ export class ChoiceList {
     this.button.focus();
   }
 
-  #shown(shown: boolean): void {
+  #setOpen(shown: boolean): void {
     show(this.#panel, shown);
     assign(this.button, { 'aria-expanded': String(shown) });
   }
 
-  #say(what: unknown): void {
+  #setStatus(what: unknown): void {
     say(this.#status, what);
   }
 }

@@ -1,4 +1,4 @@
-/** One cluster more with a name, or one less, below the list of clusters: both in their place, without a dialog. */
+/** Adds and removes named clusters below the list of clusters, inline, without a dialog. */
 import { ClusterForm, type ClusterActions } from './clusterform';
 import { h, setText, show } from '../ui/dom';
 import { __ } from '../ui/trans';
@@ -7,40 +7,40 @@ import { say } from '../ui/refusal';
 import { freshId, link, setLine } from './controls';
 import type { Part, Store } from './state';
 
-/** What runs when the chosen cluster is gone: this machine is always there. */
+/** Fallback when the selected cluster is removed: the local machine always exists. */
 const HERE = 'local';
-/** After this many milliseconds without an answer it is said that nobody answers. */
+/** Milliseconds without a response after which `waiting` is shown. */
 const TIMEOUT = 3000;
 
 export interface NamedClusterActions extends ClusterActions {
-  /** The line that says that nobody answers yet. */
+  /** Message shown while a response is pending. */
   readonly waiting: string;
 }
 
 export class NamedClusters implements Part {
   readonly element: HTMLElement;
-  /** Where the form for a new cluster opens: it wants more room than the list. */
+  /** Container of the form for a new cluster, which is larger than the list. */
   readonly place = h('div', { id: freshId('named'), class: 'dd-named-place', hidden: true });
   readonly #add: HTMLButtonElement;
   readonly #remove: HTMLButtonElement;
-  readonly #asking = h('div', {});
+  readonly #confirmation = h('div', {});
   readonly #waiting = h('div', { class: 'dd-form-note', role: 'status', hidden: true });
-  readonly #refused = h('div', { class: 'dd-form-note dd-ink-err', role: 'alert', hidden: true });
+  readonly #error = h('div', { class: 'dd-form-note dd-ink-err', role: 'alert', hidden: true });
   #question: { name: string; asked: InlineConfirm } | null = null;
   /** The cluster that is being removed, or whose removal was refused. */
   #about = '';
 
-  /** `focus` puts the focus on the list of clusters. */
+  /** `focus` moves the focus to the list of clusters. */
   constructor(private readonly store: Store, private readonly actions: NamedClusterActions, private readonly focus: () => void) {
     this.#add = link(__('Add cluster'), () => this.#pressAdd(), { 'aria-expanded': 'false', 'aria-controls': this.place.id });
     this.#remove = link('', () => void this.#pressRemove());
     const links = h('div', { class: 'dd-form-note dd-named-links' }, this.#add, this.#remove);
-    this.element = h('div', { class: 'dd-named' }, links, this.#asking, this.#refused, this.#waiting);
+    this.element = h('div', { class: 'dd-named' }, links, this.#confirmation, this.#error, this.#waiting);
   }
 
   update(): void {
     const name = this.store.get('compute_target');
-    const named = this.store.get('choices').clusters.some((one) => one.name === name && one.named);
+    const named = this.store.get('choices').clusters.some((cluster) => cluster.name === name && cluster.named);
     setText(this.#remove, __('Remove %1', name));
     show(this.#remove, named);
     if (this.#question && this.#question.name !== name) this.#question.asked.close(false);
@@ -55,9 +55,9 @@ export class NamedClusters implements Part {
   #openForm(): void {
     const { actions } = this;
     const form = new ClusterForm({
-      kinds: () => this.#awaited(actions.kinds()),
-      choices: (kind, option, options) => this.#awaited(actions.choices(kind, option, options)),
-      add: (name, kind, options) => this.#awaited(actions.add(name, kind, options)),
+      kinds: () => this.#withTimeout(actions.kinds()),
+      choices: (kind, option, options) => this.#withTimeout(actions.choices(kind, option, options)),
+      add: (name, kind, options) => this.#withTimeout(actions.add(name, kind, options)),
       closed: (added) => this.#formDone(form, added),
     });
     this.place.replaceChildren(form.element);
@@ -66,7 +66,7 @@ export class NamedClusters implements Part {
     void form.open();
   }
 
-  /** Take the form away; a new cluster is chosen, even when it is added after the form was closed. */
+  /** Close the form and select the new cluster, even if it was added after the form was closed. */
   #formDone({ element }: ClusterForm, added: string): void {
     const open = this.place.contains(element);
     if (open) this.#clear();
@@ -77,29 +77,29 @@ export class NamedClusters implements Part {
 
   async #pressRemove(): Promise<void> {
     const name = this.store.get('compute_target');
-    const asked = new InlineConfirm(__('Remove %1 from your clusters? Its machines and jobs are not changed.', name), __('Remove'), __('Keep'));
-    this.#question = { name, asked };
+    const confirm = new InlineConfirm(__('Remove %1 from your clusters? Its machines and jobs are not changed.', name), __('Remove'), __('Keep'));
+    this.#question = { name, asked: confirm };
     this.#refuse('', '');
-    this.#asking.replaceChildren(asked.element);
-    asked.focus();
-    const yes = await asked.answered;
-    if (yes) await this.#removed(name);
-    else if (nowhere()) this.#remove.focus();
+    this.#confirmation.replaceChildren(confirm.element);
+    confirm.focus();
+    const yes = await confirm.answered;
+    if (yes) await this.#removeCluster(name);
+    else if (focusLost()) this.#remove.focus();
   }
 
-  async #removed(name: string): Promise<void> {
+  async #removeCluster(name: string): Promise<void> {
     this.#about = name;
     this.#remove.disabled = true;
     try {
-      await this.#awaited(this.actions.remove(name));
+      await this.#withTimeout(this.actions.remove(name));
       if (this.store.get('compute_target') === name) this.store.set({ compute_target: HERE });
     } catch (error) {
       this.#refuse(name, error);
     } finally {
       this.#remove.disabled = false;
     }
-    if (!nowhere()) return;
-    if (this.#remove.hidden || !this.#refused.textContent) this.focus();
+    if (!focusLost()) return;
+    if (this.#remove.hidden || !this.#error.textContent) this.focus();
     else this.#remove.focus();
   }
 
@@ -111,11 +111,11 @@ export class NamedClusters implements Part {
 
   #refuse(name: string, what: unknown): void {
     this.#about = name;
-    say(this.#refused, what);
+    say(this.#error, what);
   }
 
-  /** Say that nobody answers while that lasts. */
-  async #awaited<T>(request: Promise<T>): Promise<T> {
+  /** Await a request; show `waiting` while it is overdue. */
+  async #withTimeout<T>(request: Promise<T>): Promise<T> {
     const timer = setTimeout(() => setLine(this.#waiting, this.actions.waiting), TIMEOUT);
     try {
       return await request;
@@ -126,5 +126,5 @@ export class NamedClusters implements Part {
   }
 }
 
-/** Say whether the focus was on something that is gone. */
-const nowhere = (): boolean => document.activeElement === null || document.activeElement === document.body;
+/** Return whether the focused element was removed. */
+const focusLost = (): boolean => document.activeElement === null || document.activeElement === document.body;

@@ -12,35 +12,35 @@ import { button } from './header';
 
 export type JobProfile = components['schemas']['JobProfile'];
 type Operator = JobProfile['operators'][number];
-type Taken = Card['profiles'][number];
+type ProfileStatus = Card['profiles'][number];
 
-/** Asks ranks to record, and reads what they have recorded. */
+/** Requests and reads profiles. */
 export interface ProfileSource {
-  /** `ranks` null: all of them. */
+  /** Record the next `steps` steps of `ranks`; null means all ranks. */
   ask(steps: number, ranks: number[] | null): Promise<unknown>;
   read(number: number): Promise<JobProfile>;
-  /** The address of the trace of a rank. */
+  /** Return the URL of a rank's trace. */
   trace(number: number, rank: number): string;
 }
 
-/** Ranks that have a column of their own, and steps of one profile at most. */
+/** Maximum number of rank columns, and of steps per profile. */
 const [COLUMNS, MOST] = [8, 50];
 
 export class ProfileView {
   #card: Card | null = null;
   #open = false;
   #shown: JobProfile | null = null;
-  #wanted = 0;
+  #requested = 0;
   #problem: unknown = '';
-  /** The number of the newest profile when one was asked for. */
-  #asked: number | null = null;
-  readonly #said = h('span', { class: 'dd-sub dd-s12 dd-ell', role: 'status' });
+  /** Number of the newest profile at the time of the request; null if none is pending. */
+  #pending: number | null = null;
+  readonly #status = h('span', { class: 'dd-sub dd-s12 dd-ell', role: 'status' });
   readonly #steps = h('input', { class: 'dd-input dd-s12', type: 'number', min: 1, max: MOST, value: 5, 'aria-label': __('Steps to record') });
   readonly #ranks = h('input', { class: 'dd-input dd-s12', type: 'text', placeholder: __('all ranks'), 'aria-label': __('Ranks to record, such as 0,1') });
   readonly #record = button('record', __('Record'), 'dd-small dd-primary');
   readonly #earlier = h('select', { class: 'dd-select dd-s12', 'aria-label': __('Profiles recorded') });
   readonly #close = button('close', __('Close the profile'), 'dd-quiet dd-icon');
-  readonly #asks = h('span', { class: 'dd-row dd-profileasks' }, this.#steps, h('span', { class: 'dd-sub dd-s12' }, __('steps of')), this.#ranks, this.#record);
+  readonly #controls = h('span', { class: 'dd-row dd-profileasks' }, this.#steps, h('span', { class: 'dd-sub dd-s12' }, __('steps of')), this.#ranks, this.#record);
   readonly #body = h('div', { class: 'dd-profilebody' });
 
   constructor(
@@ -51,7 +51,7 @@ export class ProfileView {
     root.classList.add('dd-profile', 'dd-gone');
     assign(root, { role: 'region', 'aria-label': __('Profile') });
     const title = h('h3', { class: 'dd-h3 dd-nw' }, __('Profile'));
-    root.append(h('div', { class: 'dd-part' }, title, this.#said, h('span', { class: 'dd-grow' }), this.#asks, this.#earlier, this.#close), this.#body);
+    root.append(h('div', { class: 'dd-part' }, title, this.#status, h('span', { class: 'dd-grow' }), this.#controls, this.#earlier, this.#close), this.#body);
     onClick(this.#record, () => this.#ask());
     onClick(this.#close, () => this.toggle());
     this.#earlier.addEventListener('change', () => void this.#read(Number(this.#earlier.value)));
@@ -61,17 +61,17 @@ export class ProfileView {
     });
   }
 
-  /** Take a newer card; a profile that was asked for is read when it is there. */
+  /** Show a newer card and read the requested profile once it is available. */
   update(card: Card): void {
     this.#card = card;
     const newest = card.profiles.at(-1);
-    if (this.#asked !== null && newest && newest.number > this.#asked && ended(newest)) {
-      this.#asked = null;
+    if (this.#pending !== null && newest && newest.number > this.#pending && ended(newest)) {
+      this.#pending = null;
       this.#problem = newest.status === 'failed' ? newest.why || __('The job has ended before the steps were recorded.') : '';
     }
-    // Also one that was asked for elsewhere.
+    // Another view may have requested it.
     const done = card.profiles.filter(({ status }) => status === 'done').at(-1);
-    if (this.#open && done && done.number > this.#wanted) void this.#read(done.number);
+    if (this.#open && done && done.number > this.#requested) void this.#read(done.number);
     this.#draw();
   }
 
@@ -85,16 +85,16 @@ export class ProfileView {
 
   #ask(): void {
     const steps = Number(this.#steps.value);
-    const words = this.#ranks.value.split(/[\s,]+/).filter(Boolean);
-    const ranks = words.length ? words.map(Number) : null;
-    if (this.#asked !== null || !this.#card?.can_profile) return;
+    const fields = this.#ranks.value.split(/[\s,]+/).filter(Boolean);
+    const ranks = fields.length ? fields.map(Number) : null;
+    if (this.#pending !== null || !this.#card?.can_profile) return;
     if (!Number.isInteger(steps) || steps < 1 || steps > MOST) return this.#refuse(__('A profile has 1 to %1 steps.', MOST));
     if (ranks?.some((rank) => !Number.isInteger(rank))) return this.#refuse(__('Enter ranks as numbers, for example 0,1.'));
     this.#problem = '';
-    this.#asked = this.#card.profiles.at(-1)?.number ?? 0;
+    this.#pending = this.#card.profiles.at(-1)?.number ?? 0;
     this.#draw();
     this.source.ask(steps, ranks).catch((error: unknown) => {
-      this.#asked = null;
+      this.#pending = null;
       this.#refuse(error);
     });
   }
@@ -105,10 +105,10 @@ export class ProfileView {
   }
 
   async #read(number: number): Promise<void> {
-    this.#wanted = number;
+    this.#requested = number;
     try {
-      const found = await this.source.read(number);
-      if (this.#wanted === number) [this.#shown, this.#problem] = [found, ''];
+      const profile = await this.source.read(number);
+      if (this.#requested === number) [this.#shown, this.#problem] = [profile, ''];
       this.#draw();
     } catch (error) {
       this.#refuse(error);
@@ -119,16 +119,16 @@ export class ProfileView {
     const card = this.#card;
     this.root.classList.toggle('dd-gone', !this.#open);
     if (!this.#open || !card) return;
-    const now = card.profiles.find((one) => !ended(one));
+    const active = card.profiles.find((profile) => !ended(profile));
     const shown = this.#shown;
-    const words = now ? progress(now) : this.#asked !== null ? __('Waiting for the ranks') : this.#problem || (shown ? recorded(shown) : empty(card));
-    const bad = !now && this.#asked === null && this.#problem !== '';
-    say(this.#said, words);
-    assign(this.#said, { title: bad ? null : sentences(words) });
-    this.#said.classList.toggle('dd-ink-err', bad);
-    this.#said.classList.toggle('dd-ell', !bad);
-    show(this.#asks, card.can_profile || now !== undefined);
-    assign(this.#record, { 'aria-disabled': (now !== undefined || this.#asked !== null) && 'true' });
+    const message = active ? progress(active) : this.#pending !== null ? __('Waiting for the ranks') : this.#problem || (shown ? recorded(shown) : empty(card));
+    const bad = !active && this.#pending === null && this.#problem !== '';
+    say(this.#status, message);
+    assign(this.#status, { title: bad ? null : sentences(message) });
+    this.#status.classList.toggle('dd-ink-err', bad);
+    this.#status.classList.toggle('dd-ell', !bad);
+    show(this.#controls, card.can_profile || active !== undefined);
+    assign(this.#record, { 'aria-disabled': (active !== undefined || this.#pending !== null) && 'true' });
     this.#drawEarlier(card);
     fill(this.#body, JSON.stringify([shown?.number, shown?.t]), () => (shown ? this.#content(shown) : []));
   }
@@ -154,17 +154,17 @@ export class ProfileView {
   }
 }
 
-const ended = ({ status }: Taken): boolean => status === 'done' || status === 'failed';
+const ended = ({ status }: ProfileStatus): boolean => status === 'done' || status === 'failed';
 const ms = (seconds: number): string => number(Number((seconds * 1000).toPrecision(seconds < 0.01 ? 2 : 3)));
 
-function progress({ status, steps, recorded: done }: Taken): string {
+function progress({ status, steps, recorded: done }: ProfileStatus): string {
   if (status === 'recording') return __('Recording step %1 of %2', count(Math.min(done + 1, steps)), count(steps));
   return status === 'saving' ? __('Saving the traces') : __('Waiting for the next step');
 }
 
 function recorded({ t, steps, ranks, seconds }: JobProfile): string {
-  const who = rankSpans(ranks.map(({ rank }) => rank));
-  return _n('%2, %1 step of %3, %4 ms per step', '%2, %1 steps of %3, %4 ms per step', steps, clock(t), who, ms(seconds));
+  const rankNames = rankSpans(ranks.map(({ rank }) => rank));
+  return _n('%2, %1 step of %3, %4 ms per step', '%2, %1 steps of %3, %4 ms per step', steps, clock(t), rankNames, ms(seconds));
 }
 
 function empty(card: Card): string {
@@ -175,12 +175,12 @@ function table({ operators, ranks }: JobProfile): HTMLElement {
   const columns = ranks.length > 1 ? ranks.slice(0, COLUMNS) : [];
   const right = (text: string, title = ''): HTMLElement => h('th', { class: 'dd-right', title: title || null }, text);
   const head = h('tr', {}, h('th', {}, __('Operator')), right(__('Calls per step')), right(__('Own ms per step'), __('Excludes the operators that it calls')), right(__('Share of the step')), ...columns.map(({ rank, host }) => right(__('rank %1', rank), host)));
-  return h('table', {}, h('thead', {}, head), h('tbody', {}, ...operators.map((one) => row(one, ranks, columns.length))));
+  return h('table', {}, h('thead', {}, head), h('tbody', {}, ...operators.map((operator) => row(operator, ranks, columns.length))));
 }
 
-function row(one: Operator, ranks: JobProfile['ranks'], columns: number): HTMLElement {
+function row(operator: Operator, ranks: JobProfile['ranks'], columns: number): HTMLElement {
   const cell = (text: string, odd = false): HTMLElement => h('td', { class: odd ? 'dd-right dd-num dd-ink-warn dd-b' : 'dd-right dd-num' }, text);
-  const name = h('td', { class: 'dd-profilename' }, h('span', { class: 'dd-row' }, h('i', { class: `dd-rolekey dd-role-${one.kind === 'communication' ? 'communication' : 'compute'}` }), h('span', { class: 'dd-mono dd-ell', title: one.name }, one.name)));
-  const each = ranks.slice(0, columns).map(({ rank }) => cell(ms(one.by_rank[rank] ?? 0), rank === one.stands_out));
-  return h('tr', {}, name, cell(number(Number(one.calls.toPrecision(3)))), cell(ms(one.own)), cell(percent(one.share, 1)), ...each);
+  const name = h('td', { class: 'dd-profilename' }, h('span', { class: 'dd-row' }, h('i', { class: `dd-rolekey dd-role-${operator.kind === 'communication' ? 'communication' : 'compute'}` }), h('span', { class: 'dd-mono dd-ell', title: operator.name }, operator.name)));
+  const each = ranks.slice(0, columns).map(({ rank }) => cell(ms(operator.by_rank[rank] ?? 0), rank === operator.stands_out));
+  return h('tr', {}, name, cell(number(Number(operator.calls.toPrecision(3)))), cell(ms(operator.own)), cell(percent(operator.share, 1)), ...each);
 }

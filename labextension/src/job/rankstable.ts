@@ -1,14 +1,14 @@
-/** The ranks of a job as a table: where each runs, how far it is, how it ended. Only what was reported is shown. */
+/** Table of the ranks of a job: host, progress and result of each. Columns without data are omitted. */
 import { fill, h, onClick, setText, show, type Child } from '../ui/dom';
 import type { RankRow, Used } from './jobview';
 import { amount, type Resources } from './resources';
 import { __, _n } from '../ui/trans';
 import { bytes, count, number, percent, rankWord } from '../ui/format';
 
-/** Up to so many ranks are all shown; of more, the first `SOME` that matter until all are asked for. */
+/** Maximum number of ranks shown in full; of more, only the `SOME` most important until the user expands the table. */
 const ALL = 16;
 const SOME = 8;
-/** From this part of the limit on memory is orange. */
+/** Fraction of the limit from which memory is orange. */
 const NEARLY = 0.9;
 
 export class RanksTable {
@@ -30,18 +30,18 @@ export class RanksTable {
     });
   }
 
-  /** Show what ranks use and how fast they are; the rows of those with which something is wrong are tinted. */
+  /** Show resource use and throughput of the ranks; rows of ranks with a problem are highlighted. */
   use(used: Used): void {
     this.#used = used;
     this.update(this.#ranks, false, this.#odd);
   }
 
   /**
-   * `stopped` says that the job was asked to end: then no rank that ends has failed. `odd` are the ranks that differ from
-   * the others while the job makes no progress.
+   * Show the ranks. `stopped` is set if the job was canceled: then a rank that exits has not failed. `odd` are the ranks that
+   * differ from the others while the job makes no progress.
    */
-  update(given: RankRow[], stopped = false, odd: number[] = []): void {
-    const ranks = stopped ? given.map((row) => (row.status === 'failed' ? { ...row, status: 'ended' as const } : row)) : given;
+  update(rows: RankRow[], stopped = false, odd: number[] = []): void {
+    const ranks = stopped ? rows.map((row) => (row.status === 'failed' ? { ...row, status: 'ended' as const } : row)) : rows;
     this.#ranks = ranks;
     this.#odd = odd;
     show(this.root, ranks.length > 0);
@@ -50,21 +50,21 @@ export class RanksTable {
     setText(this.#more, this.#whole ? __('Show fewer') : _n('Show all %1 rank', 'Show all %1 ranks', ranks.length));
     const used = usage(this.#used);
     const slow = [...used.values()].flatMap((use) => (use.slow || use.marked ? [use.rank] : []));
-    const shown = this.#whole || ranks.length <= ALL ? ranks : first(ranks, [...odd, ...slow]);
+    const shown = this.#whole || ranks.length <= ALL ? ranks : mostImportant(ranks, [...odd, ...slow]);
     fill(this.#table, JSON.stringify([shown, odd, [...used.values()]]), () => [table(shown, odd, used)]);
   }
 }
 
-/** The most important ranks: those that failed, then those that differ, then those with the least progress. */
-function first(ranks: RankRow[], odd: number[]): RankRow[] {
+/** Return the most important ranks: first failed, then differing, then those with the least progress. */
+function mostImportant(ranks: RankRow[], odd: number[]): RankRow[] {
   const order = (row: RankRow): [number, number] => [row.status === 'failed' ? 0 : odd.includes(row.rank) ? 1 : 2, row.last_step ?? -1];
   return [...ranks].sort((a, b) => order(a)[0] - order(b)[0] || order(a)[1] - order(b)[1] || a.rank - b.rank).slice(0, SOME);
 }
 
 function counts(ranks: RankRow[]): string {
-  const many = (status: RankRow['status']): number => ranks.filter((row) => row.status === status).length;
-  const found = (['failed', 'ready', 'compiling', 'started', 'waiting', 'ended'] as const).filter(many);
-  return found.map((status) => `${count(many(status))} ${rankWord(status)}`).join(', ');
+  const countOf = (status: RankRow['status']): number => ranks.filter((row) => row.status === status).length;
+  const present = (['failed', 'ready', 'compiling', 'started', 'waiting', 'ended'] as const).filter(countOf);
+  return present.map((status) => `${count(countOf(status))} ${rankWord(status)}`).join(', ');
 }
 
 interface Column {
@@ -76,7 +76,7 @@ interface Column {
 type Measured = Partial<Resources['ranks'][number]> & { rank: number };
 type Use = Measured & { left: number | null; limit: number | null; network: number | null; rate: number | null; slow: boolean; marked: boolean };
 
-/** What each rank uses, with the memory and the network of its machine, and how fast it is. */
+/** Return resource use and throughput per rank, with memory and network of its machine. */
 function usage(used: Used | null): Map<number, Use> {
   const { nodes = [], ranks = [], marks = [], time = null } = used ?? {};
   const known: Measured[] = ranks.length ? ranks : (time?.ranks ?? []).map(({ rank }) => ({ rank }));
@@ -84,18 +84,18 @@ function usage(used: Used | null): Map<number, Use> {
   const times = new Map((time?.ranks ?? []).map((steps) => [steps.rank, steps]));
   const noted = new Set(marks.map(({ rank }) => rank));
   return new Map(
-    known.map((one) => {
-      const { memory = null, limit = null, received = null, sent = null } = machines.get(one.node ?? -1) ?? {};
+    known.map((rank) => {
+      const { memory = null, limit = null, received = null, sent = null } = machines.get(rank.node ?? -1) ?? {};
       const left = memory === null || limit === null ? null : Math.max(0, limit - memory);
       const network = received === null && sent === null ? null : (received ?? 0) + (sent ?? 0);
-      const steps = times.get(one.rank);
+      const steps = times.get(rank.rank);
       const rate = steps?.samples && steps.seconds ? steps.samples / (steps.steps * steps.seconds) : null;
-      return [one.rank, { ...one, left, limit, network, rate, slow: time?.straggler?.rank === one.rank, marked: noted.has(one.rank) }];
+      return [rank.rank, { ...rank, left, limit, network, rate, slow: time?.straggler?.rank === rank.rank, marked: noted.has(rank.rank) }];
     }),
   );
 }
 
-/** A bar up to a limit with the value beside it. */
+/** Return a bar of a value relative to its limit, with the value beside it. */
 function bar(value: number | null | undefined, limit: number | null | undefined): Child {
   if (value === null || value === undefined) return '';
   const part = limit ? Math.min(1, value / limit) : 0;
@@ -103,7 +103,7 @@ function bar(value: number | null | undefined, limit: number | null | undefined)
   return h('span', { class: 'dd-row' }, limit === null ? null : track, bytes(value));
 }
 
-/** How much memory the rank's machine has left; from 90 % on it is a tag. */
+/** Return the free memory of the rank's machine; from 90 % use it is a warning tag. */
 function leftCell({ left, limit }: Use): Child {
   if (left === null || limit === null) return '';
   const used = 1 - left / limit;
@@ -116,21 +116,21 @@ function useColumns(rows: RankRow[], used: Map<number, Use>): (Column | false)[]
     return use ? cell(use) : '';
   };
   const has = (part: (use: Use) => unknown): boolean => rows.some((row) => (part(used.get(row.rank) ?? ({} as Use)) ?? null) !== null);
-  const said = (name: string, value: number | null | undefined): string => (value === null || value === undefined ? '' : amount(name, value));
+  const format = (name: string, value: number | null | undefined): string => (value === null || value === undefined ? '' : amount(name, value));
   return [
     has(({ rate }) => rate) && { title: __('Samples/s'), number: true, cell: of(({ rate }) => (rate === null ? '' : number(Number(rate.toPrecision(3))))) },
-    has(({ gpu }) => gpu) && { title: __('GPU busy'), number: true, cell: of(({ gpu }) => said('gpu', gpu)) },
+    has(({ gpu }) => gpu) && { title: __('GPU busy'), number: true, cell: of(({ gpu }) => format('gpu', gpu)) },
     has((use) => use.gpu_memory) && { title: __('GPU memory'), number: false, cell: of((use) => bar(use.gpu_memory, use.gpu_limit)) },
-    has((use) => use.torch_allocated) && { title: __('Tensors on GPU'), number: true, cell: of(({ torch_allocated }) => said('torch_allocated', torch_allocated)) },
-    has(({ power }) => power) && { title: __('Power'), number: true, cell: of(({ power }) => said('power', power)) },
-    has(({ cpu }) => cpu) && { title: __('CPU'), number: true, cell: of(({ cpu }) => said('cpu', cpu)) },
+    has((use) => use.torch_allocated) && { title: __('Tensors on GPU'), number: true, cell: of(({ torch_allocated }) => format('torch_allocated', torch_allocated)) },
+    has(({ power }) => power) && { title: __('Power'), number: true, cell: of(({ power }) => format('power', power)) },
+    has(({ cpu }) => cpu) && { title: __('CPU'), number: true, cell: of(({ cpu }) => format('cpu', cpu)) },
     has(({ memory }) => memory) && { title: __('Memory'), number: false, cell: of(({ memory, limit }) => bar(memory, limit)) },
     has(({ left }) => left) && { title: '', number: false, cell: of(leftCell) },
-    has(({ network }) => network) && { title: __('Network'), number: true, cell: of(({ network }) => said('network', network)) },
+    has(({ network }) => network) && { title: __('Network'), number: true, cell: of(({ network }) => format('network', network)) },
   ];
 }
 
-/** Columns that say nothing for any rank are left out. */
+/** Return the columns that have a value for at least one rank. */
 function columns(rows: RankRow[], odd: number[], used: Map<number, Use>): Column[] {
   const has = (part: (row: RankRow) => unknown): boolean => rows.some((row) => part(row) !== null && part(row) !== '');
   const all: (Column | false)[] = [
@@ -160,8 +160,8 @@ function stateCell({ status, how }: RankRow, odd: boolean, slow: boolean): HTMLE
 
 function table(rows: RankRow[], odd: number[], used: Map<number, Use>): HTMLElement {
   const shown = columns(rows, odd, used);
-  const look = ({ number }: Column): { class: string } => ({ class: number ? 'dd-right' : '' });
-  const head = h('tr', {}, ...shown.map((column) => h('th', { scope: 'col', ...look(column) }, column.title)));
-  const body = rows.map((row) => h('tr', { class: row.status === 'failed' ? 'dd-bad' : odd.includes(row.rank) || used.get(row.rank)?.marked || used.get(row.rank)?.slow ? 'dd-oddrow' : '' }, ...shown.map((column) => h('td', look(column), column.cell(row)))));
+  const align = ({ number }: Column): { class: string } => ({ class: number ? 'dd-right' : '' });
+  const head = h('tr', {}, ...shown.map((column) => h('th', { scope: 'col', ...align(column) }, column.title)));
+  const body = rows.map((row) => h('tr', { class: row.status === 'failed' ? 'dd-bad' : odd.includes(row.rank) || used.get(row.rank)?.marked || used.get(row.rank)?.slow ? 'dd-oddrow' : '' }, ...shown.map((column) => h('td', align(column), column.cell(row)))));
   return h('table', { class: 'dd-grid' }, h('thead', {}, head), h('tbody', {}, ...body));
 }

@@ -15,29 +15,29 @@ import { folded } from './text';
 import { python } from './pycolor';
 import { clock, count, duration, listing, rankSpans } from '../ui/format';
 
-/** Asks the ranks, and reads what they said. */
+/** Requests and reads stack traces. */
 export interface StacksSource {
   ask(): Promise<unknown>;
   read(number: number): Promise<Stacks>;
 }
 
-/** Milliseconds that ranks have to answer; the job's supervisor gives up before that. */
+/** Milliseconds that ranks have to respond; the job's supervisor times out earlier. */
 const TIMEOUT = 20_000;
-/** So many ranks of a group are chips of their own. */
+/** Largest group that shows one chip per rank. */
 const CHIPS = 8;
 
 export class StacksView {
   #card: Card | null = null;
   #open = false;
-  /** It was to be opened before anything was known of the job. */
-  #due = false;
+  /** Open the view when the first card arrives. */
+  #openWhenKnown = false;
   #shown: Stacks | null = null;
-  #wanted = 0;
+  #requested = 0;
   #problem: unknown = '';
-  #asked: { after: number; timer: ReturnType<typeof setTimeout> } | null = null;
-  readonly #said = h('span', { class: 'dd-sub dd-s12 dd-ell', role: 'status' });
+  #pending: { after: number; timer: ReturnType<typeof setTimeout> } | null = null;
+  readonly #status = h('span', { class: 'dd-sub dd-s12 dd-ell', role: 'status' });
   readonly #earlier = h('select', { class: 'dd-select dd-s12', 'aria-label': __('Captured stack traces') });
-  readonly #again = button('rerun', __('Capture again'), 'dd-small dd-shrink');
+  readonly #capture = button('rerun', __('Capture again'), 'dd-small dd-shrink');
   readonly #close = button('close', __('Close the stacks'), 'dd-quiet dd-icon');
   readonly #body = h('div', { class: 'dd-stackbody' });
 
@@ -50,9 +50,9 @@ export class StacksView {
     root.classList.add('dd-stacks', 'dd-gone');
     assign(root, { role: 'region', 'aria-label': __('Stacks of all ranks') });
     const title = h('h3', { class: 'dd-h3 dd-nw' }, __('Stacks'));
-    root.append(h('div', { class: 'dd-part' }, title, this.#said, h('span', { class: 'dd-grow' }), this.#earlier, this.#again, this.#close), this.#body);
-    onClick(this.#again, () => {
-      if (!this.#asked) this.#ask();
+    root.append(h('div', { class: 'dd-part' }, title, this.#status, h('span', { class: 'dd-grow' }), this.#earlier, this.#capture, this.#close), this.#body);
+    onClick(this.#capture, () => {
+      if (!this.#pending) this.#ask();
     });
     onClick(this.#close, () => this.close());
     this.#earlier.addEventListener('change', () => void this.#read(Number(this.#earlier.value)));
@@ -65,13 +65,13 @@ export class StacksView {
     return this.#open;
   }
 
-  /** Take a newer card; stacks that were asked for are read when they are there. */
+  /** Show a newer card and read requested stacks once they are available. */
   update(card: Card): void {
     this.#card = card;
-    if (this.#due) this.show();
+    if (this.#openWhenKnown) this.show();
     const newest = card.stacks.at(-1)?.number ?? 0;
-    if (this.#open && newest > (this.#asked?.after ?? this.#wanted)) void this.#read(newest);
-    if (this.#asked && !card.can_ask_stacks) this.#answered(__('The ranks ended before they responded.'));
+    if (this.#open && newest > (this.#pending?.after ?? this.#requested)) void this.#read(newest);
+    if (this.#pending && !card.can_ask_stacks) this.#settle(__('The ranks ended before they responded.'));
     this.#draw();
   }
 
@@ -87,13 +87,13 @@ export class StacksView {
   }
 
   dispose(): void {
-    clearTimeout(this.#asked?.timer);
+    clearTimeout(this.#pending?.timer);
   }
 
-  /** Show those that were taken when the job began to stall, or the last ones of a job that has ended; else ask. */
+  /** Show the stacks captured at the start of the stall, or the last ones of an ended job; otherwise request new ones. */
   show(): void {
     const card = this.#card;
-    this.#due = card === null;
+    this.#openWhenKnown = card === null;
     if (!card || this.#open) return;
     this.#open = true;
     const newest = card.stacks.at(-1);
@@ -104,31 +104,31 @@ export class StacksView {
   }
 
   #ask(): void {
-    clearTimeout(this.#asked?.timer);
+    clearTimeout(this.#pending?.timer);
     this.#problem = '';
-    const timer = setTimeout(() => this.#answered(__('The ranks have not responded.')), TIMEOUT);
-    this.#asked = { after: this.#card?.stacks.at(-1)?.number ?? 0, timer };
+    const timer = setTimeout(() => this.#settle(__('The ranks have not responded.')), TIMEOUT);
+    this.#pending = { after: this.#card?.stacks.at(-1)?.number ?? 0, timer };
     this.#draw();
-    this.source.ask().catch((error: unknown) => this.#answered(error));
+    this.source.ask().catch((error: unknown) => this.#settle(error));
   }
 
-  #answered(problem: unknown): void {
-    clearTimeout(this.#asked?.timer);
-    this.#asked = null;
+  #settle(problem: unknown): void {
+    clearTimeout(this.#pending?.timer);
+    this.#pending = null;
     this.#problem = problem;
     this.#draw();
   }
 
   async #read(number: number): Promise<void> {
-    if (number === this.#wanted && this.#shown?.number === number) return this.#answered('');
-    this.#wanted = number;
+    if (number === this.#requested && this.#shown?.number === number) return this.#settle('');
+    this.#requested = number;
     try {
-      const found = await this.source.read(number);
-      if (this.#wanted !== number) return;
-      this.#shown = found;
-      this.#answered('');
+      const stacks = await this.source.read(number);
+      if (this.#requested !== number) return;
+      this.#shown = stacks;
+      this.#settle('');
     } catch (error) {
-      if (this.#wanted === number) this.#answered(error);
+      if (this.#requested === number) this.#settle(error);
     }
   }
 
@@ -137,20 +137,20 @@ export class StacksView {
     this.root.classList.toggle('dd-gone', !this.#open);
     if (!this.#open || !card) return;
     const shown = this.#shown;
-    const bad = !this.#asked && this.#problem !== '';
-    say(this.#said, this.#asked ? __('Capturing stack traces of all ranks') : this.#problem || (shown ? taken(shown) : ''));
-    this.#said.classList.toggle('dd-ink-err', bad);
-    this.#said.classList.toggle('dd-ell', !bad);
-    // Not disabled, which would take the focus away.
-    assign(this.#again, { 'aria-disabled': this.#asked !== null && 'true' });
-    show(this.#again, card.can_ask_stacks);
+    const bad = !this.#pending && this.#problem !== '';
+    say(this.#status, this.#pending ? __('Capturing stack traces of all ranks') : this.#problem || (shown ? captureSummary(shown) : ''));
+    this.#status.classList.toggle('dd-ink-err', bad);
+    this.#status.classList.toggle('dd-ell', !bad);
+    // `disabled` would drop the focus.
+    assign(this.#capture, { 'aria-disabled': this.#pending !== null && 'true' });
+    show(this.#capture, card.can_ask_stacks);
     this.#drawEarlier(card);
     fill(this.#body, JSON.stringify([shown?.number, shown?.t]), () => (shown ? this.#columns(shown) : []));
   }
 
   #drawEarlier({ stacks }: Card): void {
     show(this.#earlier, stacks.length > 1);
-    fill(this.#earlier, JSON.stringify(stacks), () => [...stacks].reverse().map(({ number, t, why }) => h('option', { value: number }, `${clock(t)}, ${whyWords(why)}`)));
+    fill(this.#earlier, JSON.stringify(stacks), () => [...stacks].reverse().map(({ number, t, why }) => h('option', { value: number }, `${clock(t)}, ${reasonText(why)}`)));
     if (this.#shown) this.#earlier.value = String(this.#shown.number);
   }
 
@@ -163,7 +163,7 @@ export class StacksView {
   #column(group: StackGroup): HTMLElement {
     const name = rankSpans(group.ranks);
     const mark = group.differs ? h('span', { class: 'dd-tag dd-tag-warn' }, __('differs')) : null;
-    const head = h('div', { class: 'dd-stackhead' }, h('div', { class: 'dd-chips' }, ...chips(group), mark), ...placeWords(group));
+    const head = h('div', { class: 'dd-stackhead' }, h('div', { class: 'dd-chips' }, ...chips(group), mark), ...processSummary(group));
     const frames = blocks(group.frames).map((block) => this.#block(block));
     const label = group.at ? __('%1: %2', name, group.at) : name;
     return h('section', { class: group.differs ? 'dd-stackcol dd-differs' : 'dd-stackcol', 'aria-label': label, tabindex: 0 }, head, ...frames, otherThreads(group.threads));
@@ -177,64 +177,64 @@ export class StacksView {
   }
 
   #frame(frame: StackFrame): HTMLElement {
-    const own = isOwn(frame);
+    const isUserFrame = isUserCode(frame);
     const where = frame.cell === null ? frame.label || frame.file : __('cell [%1]', frame.cell);
-    const place = h('span', { class: 'dd-nw' }, __('line %1', frame.line));
-    const open = own ? this.reach(this.root, frame.cell) : null;
-    const line = open ? onClick(h('button', { type: 'button', class: 'dd-link dd-nw' }, __('line %1', frame.line)), () => open(frame.line)) : place;
-    const name = h('b', { class: own ? 'dd-mono dd-own' : 'dd-mono dd-plain', title: frame.file }, frame.function || where);
-    const head = h('div', { class: own ? 'dd-stackframe dd-own' : 'dd-stackframe' }, name, h('span', { class: 'dd-sub dd-ell', title: frame.file }, where), line);
-    const source = own && frame.source ? h('div', { class: 'dd-stackline dd-mono' }, ...python(frame.source.trim())) : null;
+    const lineText = h('span', { class: 'dd-nw' }, __('line %1', frame.line));
+    const open = isUserFrame ? this.reach(this.root, frame.cell) : null;
+    const line = open ? onClick(h('button', { type: 'button', class: 'dd-link dd-nw' }, __('line %1', frame.line)), () => open(frame.line)) : lineText;
+    const name = h('b', { class: isUserFrame ? 'dd-mono dd-own' : 'dd-mono dd-plain', title: frame.file }, frame.function || where);
+    const head = h('div', { class: isUserFrame ? 'dd-stackframe dd-own' : 'dd-stackframe' }, name, h('span', { class: 'dd-sub dd-ell', title: frame.file }, where), line);
+    const source = isUserFrame && frame.source ? h('div', { class: 'dd-stackline dd-mono' }, ...python(frame.source.trim())) : null;
     return h('div', {}, head, source);
   }
 }
 
-const isOwn = ({ kind }: StackFrame): boolean => kind === 'cell' || kind === 'user';
+const isUserCode = ({ kind }: StackFrame): boolean => kind === 'cell' || kind === 'user';
 
 /** The newest frame and the user's frames are shown; frames between them are folded. */
 function blocks(frames: StackFrame[]): StackFrame[][] {
-  const found: StackFrame[][] = [];
+  const result: StackFrame[][] = [];
   frames.forEach((frame, at) => {
-    const last = found.at(-1);
-    if (at > 1 && last?.[0] && !isOwn(frame) && !isOwn(last[0])) last.push(frame);
-    else found.push([frame]);
+    const last = result.at(-1);
+    if (at > 1 && last?.[0] && !isUserCode(frame) && !isUserCode(last[0])) last.push(frame);
+    else result.push([frame]);
   });
-  return found;
+  return result;
 }
 
 function chips({ ranks, places }: StackGroup): HTMLElement[] {
   if (ranks.length > CHIPS) return [h('b', { class: 'dd-chip', title: ranks.join(', ') }, rankSpans(ranks))];
   return ranks.map((rank) => {
-    const place = places.find((one) => one.rank === rank);
+    const process = places.find((entry) => entry.rank === rank);
     const swatch = h('i', { class: `dd-swatch dd-rank-${rank % 4}${rank % 8 > 3 ? ' dd-rank-dashed' : ''}` });
-    return h('b', { class: 'dd-chip dd-row', title: place ? [place.host, place.pid ? __('pid %1', place.pid) : ''].filter(Boolean).join(', ') : null }, swatch, __('rank %1', rank));
+    return h('b', { class: 'dd-chip dd-row', title: process ? [process.host, process.pid ? __('pid %1', process.pid) : ''].filter(Boolean).join(', ') : null }, swatch, __('rank %1', rank));
   });
 }
 
-/** Where and how far they are: "node-b, pid 48213", "step 12, silent for 1 min". */
-function placeWords({ places }: StackGroup): HTMLElement[] {
+/** Return hosts, states and progress of a group: "node-b, pid 48213", "step 12, no progress for 1 min". */
+function processSummary({ places }: StackGroup): HTMLElement[] {
   const hosts = [...new Set(places.map(({ host }) => host).filter(Boolean))];
   const [only] = places;
   const where = places.length === 1 && only?.pid ? [...hosts, __('pid %1', only.pid)] : hosts.length > 3 ? [_n('%1 host', '%1 hosts', hosts.length)] : hosts;
-  const states = [...new Set(places.map(({ state }) => state).filter(Boolean))].map(processWord);
+  const states = [...new Set(places.map(({ state }) => state).filter(Boolean))].map(stateText);
   const steps = places.flatMap(({ step }) => (step === null ? [] : [step]));
-  const silent = places.flatMap((one) => (one.silent === null ? [] : [one.silent]));
-  const words = [...where, listing(states), stepWords(steps), silent.length ? __('no progress for %1', duration(Math.max(...silent))) : ''].filter(Boolean);
-  return words.length ? [h('div', { class: 'dd-dots dd-sub dd-s12 dd-num' }, ...words.map((word) => h('span', {}, word)))] : [];
+  const silent = places.flatMap((process) => (process.silent === null ? [] : [process.silent]));
+  const parts = [...where, listing(states), stepText(steps), silent.length ? __('no progress for %1', duration(Math.max(...silent))) : ''].filter(Boolean);
+  return parts.length ? [h('div', { class: 'dd-dots dd-sub dd-s12 dd-num' }, ...parts.map((part) => h('span', {}, part)))] : [];
 }
 
-function stepWords(steps: number[]): string {
+function stepText(steps: number[]): string {
   if (!steps.length) return '';
   const [low, high] = [Math.min(...steps), Math.max(...steps)];
   return low === high ? __('step %1', count(low)) : __('steps %1 to %2', count(low), count(high));
 }
 
-/** What a process does, as its system says it. */
-function processWord(state: string): string {
-  const words: Record<string, string> = {
+/** Return the label of a process state reported by the operating system. */
+function stateText(state: string): string {
+  const labels: Record<string, string> = {
     running: __('computing'), sleeping: __('waiting'), stopped: __('stopped by a signal'), 'waiting for the disk': __('waiting for the disk'),
   };
-  return words[state] ?? state;
+  return labels[state] ?? state;
 }
 
 function otherThreads(threads: StackThread[]): HTMLElement | null {
@@ -251,18 +251,18 @@ function missingLine({ rank, why }: Stacks['missing'][number]): HTMLElement {
   return h('div', { class: 'dd-missing dd-s12' }, h('b', { class: 'dd-nw' }, __('rank %1', rank)), h('span', {}, why));
 }
 
-function taken({ t, why, groups, missing }: Stacks): string {
+function captureSummary({ t, why, groups, missing }: Stacks): string {
   const differ = groups.filter(({ differs }) => differs).flatMap(({ ranks }) => ranks);
   const all = groups.reduce((sum, { ranks }) => sum + ranks.length, 0);
-  const found = differ.length
+  const comparison = differ.length
     ? _n('%2 differs from the others', '%2 differ from the others', differ.length, rankSpans(differ.sort((a, b) => a - b)))
     : all > 1 && !missing.length && groups.length === 1 ? __('all ranks are at the same line') : '';
-  return [clock(t), whyWords(why), found].filter(Boolean).join(', ');
+  return [clock(t), reasonText(why), comparison].filter(Boolean).join(', ');
 }
 
-function whyWords(why: Stacks['why']): string {
-  const words: Record<Stacks['why'], string> = {
+function reasonText(why: Stacks['why']): string {
+  const labels: Record<Stacks['why'], string> = {
     asked: __('on request'), stall: __('no progress'), hang: __('hang timeout'), time: __('time limit'), failure: __('a rank failed'),
   };
-  return words[why];
+  return labels[why];
 }

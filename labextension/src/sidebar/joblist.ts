@@ -1,6 +1,6 @@
 /**
- * The list of jobs: a grid that keeps the focus itself and points at its active row, so rows can come, go and change
- * under it. Only the rows near the window exist. Where the user looks stays where it is when jobs come in above.
+ * The list of jobs: a grid that keeps the focus and references its active row, so rows can be added, removed and changed.
+ * Only rows near the viewport exist. The scroll position is kept when jobs are added above.
  */
 import { assign, h } from '../ui/dom';
 import { __ } from '../ui/trans';
@@ -15,11 +15,11 @@ export interface ListActions {
   open(id: string): void;
   cancel(id: string): void;
   rerun(id: string): void;
-  /** The Delete key: cancels a job that lives, deletes one that has ended. */
+  /** Handle the Delete key: cancel an active job, delete an ended one. */
   discard(id: string): void;
   /** Show the runs of a study, or hide them. */
   unfold(id: string, on: boolean): void;
-  /** The active row or the chosen ones are others now. */
+  /** The active row or the selection has changed. */
   pointed(): void;
 }
 
@@ -29,16 +29,16 @@ export class JobList {
   readonly #content = h('div', { class: 'dd-jobs-content' }, this.#list);
   readonly #views = new Map<string, JobRowView>();
   readonly #track = new Track();
-  readonly #chosen = new Set<string>();
+  readonly #selected = new Set<string>();
   /** The job whose page is in front. */
   #front: string | null = null;
   readonly #rowActions: RowActions;
   #items: readonly Item[] = [];
   #index = new Map<string, number>();
   #active: string | null = null;
-  #asked: { id: string; question: InlineConfirm; height: number } | null = null;
+  #confirm: { id: string; question: InlineConfirm; height: number } | null = null;
   #moment = { now: 0, stale: false };
-  #pressing = false;
+  #isPressing = false;
 
   constructor(private readonly actions: ListActions) {
     this.element = h('div', { class: 'dd-jobs' }, this.#content);
@@ -57,15 +57,15 @@ export class JobList {
     new ResizeObserver(() => this.#draw()).observe(this.element);
   }
 
-  /** The job that keys and arg-less commands mean. */
+  /** The target of keys and of commands without arguments. */
   get active(): JobRow | null {
     const row = this.#rowOf(this.#active);
     return row && isStudy(row) ? null : row;
   }
 
-  /** The chosen jobs, from top to bottom. */
+  /** The ids of the selected jobs, from top to bottom. */
   get chosen(): string[] {
-    return this.#items.filter(({ row }) => this.#chosen.has(row.id) && !isStudy(row)).map(({ row }) => row.id);
+    return this.#items.filter(({ row }) => this.#selected.has(row.id) && !isStudy(row)).map(({ row }) => row.id);
   }
 
   /** Show these jobs, in this order. */
@@ -74,10 +74,10 @@ export class JobList {
     this.#items = items;
     this.#moment = { now, stale };
     this.#index = new Map(items.map(({ row }, at) => [row.id, at]));
-    for (const id of [...this.#chosen]) if (!this.#index.has(id)) this.#chosen.delete(id);
+    for (const id of [...this.#selected]) if (!this.#index.has(id)) this.#selected.delete(id);
     if (this.#active !== null && !this.#index.has(this.#active)) this.#active = null;
-    if (this.#asked && !this.#index.has(this.#asked.id)) this.#asked.question.close(false);
-    this.#lay();
+    if (this.#confirm && !this.#index.has(this.#confirm.id)) this.#confirm.question.close(false);
+    this.#layOut();
     this.#restore(anchor);
     this.#draw();
   }
@@ -92,29 +92,29 @@ export class JobList {
     this.#list.focus();
   }
 
-  /** Make this the chosen job, as its page is in front; what was chosen by hand is left alone. */
+  /** Select the job whose page is in front, unless the user has selected others. */
   choose(id: string | null): void {
     const before = this.#front;
     this.#front = id;
-    if ([...this.#chosen].some((one) => one !== before)) return;
-    this.#chosen.clear();
-    if (id !== null) this.#chosen.add(id);
+    if ([...this.#selected].some((selected) => selected !== before)) return;
+    this.#selected.clear();
+    if (id !== null) this.#selected.add(id);
     this.#draw();
     this.actions.pointed();
   }
 
-  /** Ask a question below the row of a job; the focus goes to it and comes back. Null when the row is not shown. */
+  /** Show a confirmation below the row of a job and return the answer. The focus moves to it and back. */
   async ask(id: string, question: InlineConfirm): Promise<boolean> {
-    this.#asked?.question.close(false);
-    this.#asked = { id, question, height: 0 };
+    this.#confirm?.question.close(false);
+    this.#confirm = { id, question, height: 0 };
     this.#content.append(question.element);
-    this.#asked.height = question.element.offsetHeight;
-    this.#lay();
+    this.#confirm.height = question.element.offsetHeight;
+    this.#layOut();
     this.#activate(id);
     question.focus();
     const yes = await question.answered;
-    if (this.#asked?.question === question) this.#asked = null;
-    this.#lay();
+    if (this.#confirm?.question === question) this.#confirm = null;
+    this.#layOut();
     this.#draw();
     this.focus();
     return yes;
@@ -124,15 +124,15 @@ export class JobList {
     return id === null ? null : (this.#items[this.#index.get(id) ?? -1]?.row ?? null);
   }
 
-  #lay(): void {
-    const { id = '', height = 0 } = this.#asked ?? {};
+  #layOut(): void {
+    const { id = '', height = 0 } = this.#confirm ?? {};
     this.#track.lay(this.#items.map(({ row }) => heightOf(row) + (row.id === id ? height : 0)));
     this.#content.style.height = `${this.#track.height}px`;
     const at = this.#index.get(id);
-    if (this.#asked && at !== undefined) this.#asked.question.element.style.top = `${this.#track.bottom(at) - height}px`;
+    if (this.#confirm && at !== undefined) this.#confirm.question.element.style.top = `${this.#track.bottom(at) - height}px`;
   }
 
-  /** The row at the top of the window and how far it is scrolled; null at the very top, where new jobs may show. */
+  /** Return the topmost visible row and its scroll offset; null at the very top, so that new jobs become visible. */
   #anchor(): { id: string; over: number } | null {
     const top = this.element.scrollTop;
     const at = this.#track.at(top);
@@ -147,21 +147,21 @@ export class JobList {
 
   #draw(): void {
     const [first, end] = this.#track.range(this.element.scrollTop, this.element.clientHeight);
-    const wanted = new Set(this.#items.slice(first, end).map(({ row }) => row.id));
-    if (this.#active !== null && this.#index.has(this.#active)) wanted.add(this.#active);
+    const visible = new Set(this.#items.slice(first, end).map(({ row }) => row.id));
+    if (this.#active !== null && this.#index.has(this.#active)) visible.add(this.#active);
     for (const [id, view] of this.#views) {
-      if (wanted.has(id)) continue;
+      if (visible.has(id)) continue;
       view.element.remove();
       this.#views.delete(id);
     }
-    const order = [...wanted].sort((a, b) => (this.#index.get(a) ?? 0) - (this.#index.get(b) ?? 0));
+    const order = [...visible].sort((a, b) => (this.#index.get(a) ?? 0) - (this.#index.get(b) ?? 0));
     order.forEach((id, at) => this.#drawRow(id, at));
     assign(this.#list, { 'aria-rowcount': this.#items.length });
     this.#list.setAttribute('aria-activedescendant', this.#active === null ? '' : `dd-job-${this.#active}`);
     assign(this.#list, { 'data-active-state': this.active?.state });
   }
 
-  #drawRow(id: string, place: number): void {
+  #drawRow(id: string, position: number): void {
     const at = this.#index.get(id) ?? 0;
     const item = this.#items[at];
     if (!item) return;
@@ -169,11 +169,11 @@ export class JobList {
     if (!view) this.#views.set(id, (view = new JobRowView(id, this.#rowActions)));
     view.update(item.row, this.#moment.now, item.heard, this.#moment.stale);
     view.nest(item.unfolded, item.inside);
-    view.place(at + 1, id === this.#active, this.#chosen.has(id));
+    view.place(at + 1, id === this.#active, this.#selected.has(id));
     const top = `${this.#track.top(at)}px`;
     if (view.element.style.top !== top) view.element.style.top = top;
-    const there = this.#list.children[place];
-    if (there !== view.element) this.#list.insertBefore(view.element, there ?? null);
+    const current = this.#list.children[position];
+    if (current !== view.element) this.#list.insertBefore(view.element, current ?? null);
   }
 
   #activate(id: string | null): void {
@@ -195,44 +195,44 @@ export class JobList {
     return event.target instanceof Element ? (event.target.closest<HTMLElement>('.dd-job')?.dataset['id'] ?? null) : null;
   }
 
-  /** A press in the list must not move the focus to the button under the pointer, which may be gone a moment later. */
+  /** Keep the focus in the list on a press: the button under the pointer may be removed by an update. */
   #pressed(event: MouseEvent): void {
     if (this.#idAt(event) === null) return;
     event.preventDefault();
-    this.#pressing = true;
+    this.#isPressing = true;
     this.#list.focus({ preventScroll: true });
-    this.#pressing = false;
+    this.#isPressing = false;
   }
 
-  /** The focus shows the active row, but not while a row is pressed: that row must stay under the pointer. */
+  /** Scroll to the active row on focus, except during a press, when the pressed row must stay under the pointer. */
   #focused(): void {
-    if (!this.#pressing) this.#activate(this.#active ?? this.#items[0]?.row.id ?? null);
+    if (!this.#isPressing) this.#activate(this.#active ?? this.#items[0]?.row.id ?? null);
   }
 
   #clicked(event: MouseEvent): void {
     const id = this.#idAt(event);
     if (id === null) return;
     if (event.ctrlKey || event.metaKey) this.#toggle(id);
-    else if (event.shiftKey) this.#chooseTo(id);
+    else if (event.shiftKey) this.#selectTo(id);
     else this.#open(id);
     this.#activate(id);
   }
 
   #open(id: string): void {
-    this.#chosen.clear();
-    this.#chosen.add(id);
+    this.#selected.clear();
+    this.#selected.add(id);
     this.#draw();
     this.actions.open(id);
   }
 
   #toggle(id: string): void {
-    if (!this.#chosen.delete(id)) this.#chosen.add(id);
+    if (!this.#selected.delete(id)) this.#selected.add(id);
   }
 
-  /** Choose all rows from the active one to this one. */
-  #chooseTo(id: string): void {
+  /** Select all rows from the active row to this one. */
+  #selectTo(id: string): void {
     const ends = [this.#index.get(this.#active ?? id) ?? 0, this.#index.get(id) ?? 0];
-    for (const { row } of this.#items.slice(Math.min(...ends), Math.max(...ends) + 1)) this.#chosen.add(row.id);
+    for (const { row } of this.#items.slice(Math.min(...ends), Math.max(...ends) + 1)) this.#selected.add(row.id);
   }
 
   #key(event: KeyboardEvent): void {
@@ -240,13 +240,13 @@ export class JobList {
     const id = this.#active;
     const to = this.#target(event.key);
     if (to !== null) {
-      if (event.shiftKey && id !== null) this.#chosen.add(id).add(this.#items[to]?.row.id ?? id);
+      if (event.shiftKey && id !== null) this.#selected.add(id).add(this.#items[to]?.row.id ?? id);
       this.#activate(this.#items[to]?.row.id ?? null);
     } else if (id !== null && event.key === 'Enter') this.#open(id);
     else if (id !== null && (event.key === 'ArrowRight' || event.key === 'ArrowLeft')) this.actions.unfold(id, event.key === 'ArrowRight');
     else if (id !== null && event.key === 'Delete') this.actions.discard(id);
     else if (id !== null && event.key === ' ') this.#toggleActive(id);
-    else if (event.key === 'Escape' && this.#chosen.size) this.#clear();
+    else if (event.key === 'Escape' && this.#selected.size) this.#clear();
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -258,7 +258,7 @@ export class JobList {
   }
 
   #clear(): void {
-    this.#chosen.clear();
+    this.#selected.clear();
     this.#activate(this.#active);
   }
 
@@ -267,11 +267,11 @@ export class JobList {
     const at = this.#index.get(this.#active ?? '') ?? 0;
     const page = Math.max(1, Math.floor(this.element.clientHeight / 52) - 1);
     const to: Record<string, number> = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: last, PageDown: at + page, PageUp: at - page };
-    const wanted = to[key];
-    return wanted === undefined || last < 0 ? null : Math.max(0, Math.min(last, wanted));
+    const index = to[key];
+    return index === undefined || last < 0 ? null : Math.max(0, Math.min(last, index));
   }
 
-  /** The menu key asks on the list as a whole: the menu then opens at the active row. */
+  /** Open the menu. The menu key targets the whole list, so the menu opens at the active row. */
   #contextMenu(event: MouseEvent): void {
     const id = this.#idAt(event);
     if (id !== null) {
@@ -284,7 +284,7 @@ export class JobList {
     if (this.#active !== null && row) this.#openMenu(this.#active, row.left + 24, row.bottom - 8);
   }
 
-  /** Ask for the menu of a row at a place of the window: the owner of the menus listens for this event. */
+  /** Open the menu of a row at a position of the window by dispatching an event to the owner of the menus. */
   #openMenu(id: string, clientX: number, clientY: number): void {
     const view = this.#views.get(id);
     view?.element.dispatchEvent(new MouseEvent('contextmenu', { bubbles: true, cancelable: true, clientX, clientY, button: 2 }));

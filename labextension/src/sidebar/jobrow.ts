@@ -1,6 +1,6 @@
 /**
- * One row of the job list, made once for a job and then changed in place: only text that differs is set, so neither
- * the pointer, an open menu nor a screen reader notices an update.
+ * One row of the job list, created once per job and then updated in place. Only changed text is set, so an update does not
+ * disturb the pointer, an open menu or a screen reader.
  */
 import { assign, fill, h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
@@ -11,7 +11,7 @@ import { Sparkline } from './sparkline';
 import { isStudy, titleOf } from './study';
 import type { JobRow } from './types';
 
-/** What the buttons of a row do, given the job. */
+/** Actions of the buttons of a row. */
 export interface RowActions {
   cancel(id: string): void;
   rerun(id: string): void;
@@ -20,11 +20,11 @@ export interface RowActions {
   menu(id: string, event: MouseEvent): void;
 }
 
-/** Heights of a row in CSS px, as `sidebar.css` has them. */
+/** Heights of a row in CSS px; must match `sidebar.css`. */
 export const ROW_HEIGHT = 52;
 export const BAR_HEIGHT = 10;
 
-/** Return the height that a row of this job has. */
+/** Return the height of the row of a job. */
 export const heightOf = (row: JobRow): number => ROW_HEIGHT + (hasBar(row) ? BAR_HEIGHT : 0);
 
 const hasBar = (row: JobRow): boolean => row.state === 'running' && share(row) !== null;
@@ -37,9 +37,9 @@ export class JobRowView {
   readonly #spark = new Sparkline();
   readonly #value = h('span', { class: 'dd-job-value dd-num dd-b' });
   readonly #label = h('span', { class: 'dd-job-label dd-sub dd-ell' });
-  readonly #place = h('span', { class: 'dd-job-place' });
+  readonly #location = h('span', { class: 'dd-job-place' });
   readonly #strong = h('span', { class: 'dd-job-strong' });
-  readonly #tell = h('span', {});
+  readonly #status = h('span', {});
   readonly #rest = h('span', { class: 'dd-job-more' });
   readonly #fill = h('i');
   readonly #bar = h('span', { class: 'dd-bar', hidden: true }, this.#fill);
@@ -55,25 +55,25 @@ export class JobRowView {
     this.#unfold.classList.add('dd-unfold');
     this.#more = small('dots', __('More actions'), (event) => actions.menu(id, event));
     const title = h('span', { class: 'dd-job-title dd-ell' }, this.#unfold, this.#name, ' ', this.#id);
-    const tell = h('span', { class: 'dd-job-tell dd-ell' }, this.#strong, this.#tell);
-    const line = h('span', { class: 'dd-job-line dd-s12 dd-num' }, this.#place, tell, this.#rest);
-    // For the pointer; the keyboard has keys and the menu.
+    const status = h('span', { class: 'dd-job-tell dd-ell' }, this.#strong, this.#status);
+    const line = h('span', { class: 'dd-job-line dd-s12 dd-num' }, this.#location, status, this.#rest);
+    // For the pointer; keyboard users have shortcuts and the menu.
     const buttons = h('span', { class: 'dd-job-buttons' }, this.#cancel, this.#rerun, this.#more);
     const spark = h('span', { class: 'dd-job-spark' }, this.#spark.element);
     const cell = (...inside: HTMLElement[]): HTMLElement => h('div', { class: 'dd-contents', role: 'gridcell' }, ...inside);
     this.element = h('div', { class: 'dd-job', role: 'row', 'data-id': id }, cell(this.#mark, title, line, spark, this.#value, this.#label, this.#bar), cell(buttons));
   }
 
-  /** Show this row at the moment `now`; see `secondLine` for `heard` and `stale`. */
-  update(row: JobRow, now: number, heard: number, stale: boolean): void {
-    const line = secondLine(row, now, heard, stale);
+  /** Show this row at the moment `now`; see `secondLine` for `received` and `stale`. */
+  update(row: JobRow, now: number, received: number, stale: boolean): void {
+    const line = secondLine(row, now, received, stale);
     assign(this.element, { 'data-state': shownState(row.state, row.stalled && !stale), 'data-stale': stale, 'data-tone': line.tone });
     this.#drawMark(row, stale);
     setText(this.#name, titleOf(row));
     setText(this.#id, shortId(row.id));
-    setText(this.#place, line.place);
+    setText(this.#location, line.place);
     setText(this.#strong, line.strong);
-    setText(this.#tell, line.strong && line.tell ? `, ${line.tell}` : line.tell);
+    setText(this.#status, line.strong && line.tell ? `, ${line.tell}` : line.tell);
     setText(this.#rest, line.more && `, ${line.more}`);
     this.#drawFigure(row, now);
     this.#spark.update(row.spark);
@@ -104,13 +104,13 @@ export class JobRowView {
 
   #drawButtons(row: JobRow): void {
     show(this.#cancel, isActive(row));
-    const word = row.state === 'canceling' ? __('Kill now') : __('Cancel');
-    if (this.#cancel.title !== word) assign(this.#cancel, { title: word, 'aria-label': word });
+    const label = row.state === 'canceling' ? __('Kill now') : __('Cancel');
+    if (this.#cancel.title !== label) assign(this.#cancel, { title: label, 'aria-label': label });
     show(this.#rerun, row.can_rerun && !isActive(row));
     show(this.#more, !isStudy(row));
   }
 
-  /** `unfolded` is undefined for a job; `inside` says that the row is a run of a study that is unfolded. */
+  /** Set the nesting: `unfolded` is undefined for a job; `inside` marks a run of an unfolded study. */
   nest(unfolded: boolean | undefined, inside = false): void {
     show(this.#unfold, unfolded !== undefined);
     assign(this.#unfold, { 'aria-expanded': String(unfolded === true) });
@@ -119,8 +119,8 @@ export class JobRowView {
   }
 
   /** Set the row's position in the list (from 1), and whether it has the focus and is selected. */
-  place(position: number, active: boolean, chosen: boolean): void {
-    assign(this.element, { id: `dd-job-${this.id}`, 'aria-rowindex': position, 'aria-selected': String(chosen) });
+  place(position: number, active: boolean, selected: boolean): void {
+    assign(this.element, { id: `dd-job-${this.id}`, 'aria-rowindex': position, 'aria-selected': String(selected) });
     this.element.classList.toggle('dd-active', active);
   }
 }

@@ -1,10 +1,10 @@
-/** What a row of the job list says, as text: pure, so that it can be tested without a page. */
+/** Text of a row in the job list: pure functions, so that tests need no page. */
 import { __, _n } from '../ui/trans';
 import { ENDED, ago, clock, count, duration, number, pastDay, percent, ranAndWaited, shortId, shownState, spans, stateWord, unquoted, type State } from '../ui/format';
 import { isStudy, metricOf, titleOf } from './study';
 import type { JobRow } from './types';
 
-/** The second line: where it runs, what is most worth knowing (`strong` is bold), and what may be left out. */
+/** The second line: where the job runs, its main status (`strong` is bold), and optional detail. */
 export interface Line {
   place: string;
   strong: string;
@@ -20,48 +20,48 @@ const status = (row: JobRow): string => unquoted(row.says);
 
 export const isActive = (row: JobRow): boolean => !ENDED.has(row.state);
 
-/** Return how much is done, between 0 and 1, or null when that is not known. */
+/** Return the progress between 0 and 1, or null if it is unknown. */
 export function share(row: JobRow): number | null {
   return row.total && row.done !== null ? Math.max(0, Math.min(1, row.done / row.total)) : null;
 }
 
 /**
- * Return the second line of a row at the moment `now`; `heard` is when the row was sent (the time left shrinks from
+ * Return the second line of a row at the moment `now`; `received` is when the row arrived (the time left counts down from
  * there), and `stale` is set if the server no longer responds.
  */
-export function secondLine(row: JobRow, now: number, heard: number, stale: boolean): Line {
+export function secondLine(row: JobRow, now: number, received: number, stale: boolean): Line {
   if (isStudy(row)) return studyLine(row, now);
   const place = `${row.compute_target}, ${row.node_count} × ${row.process_count_per_node}`;
-  const line = (tell: string, more: Partial<Line> = {}): Line => ({ place, strong: '', tell, more: '', tone: 'plain', ...more });
+  const line = (text: string, more: Partial<Line> = {}): Line => ({ place, strong: '', tell: text, more: '', tone: 'plain', ...more });
   if (row.state === 'queued' && row.place !== null) {
     const [needs = '', ...holders] = status(row).split(', ');
     return line(needs, { place: '', more: holders.join(', ') });
   }
   if (row.stalled && !stale && shownState(row.state, true) === 'stalled') return line(status(row), { place: '', tone: 'stalled' });
   if (SETUP.has(row.state)) return line(status(row) || stateWord(row.state).toLowerCase());
-  if (row.state === 'running') return runningLine(row, now, heard, stale, line);
+  if (row.state === 'running') return runningLine(row, now, received, stale, line);
   if (row.state === 'canceling') return line(__('canceling'));
   const when = moment(row.ended ?? row.last_sign, now);
-  if (row.state === 'completed') return line(`${timeWords(row, row.ended ?? now)}, ${when}`);
-  // A trial of a sweep that was canceled says why, with the metric it had; another run of a study was measured.
+  if (row.state === 'completed') return line(`${elapsedText(row, row.ended ?? now)}, ${when}`);
+  // The status of a canceled trial has the reason and its metric; other runs of a study are canceled after measurement.
   if (row.state === 'canceled' && row.group?.kind === 'sweep') return line(status(row) || __('canceled'));
-  if (row.state === 'canceled') return line((row.group?.value ?? null) === null ? canceledWords(row) : __('measured'));
+  if (row.state === 'canceled') return line((row.group?.value ?? null) === null ? canceledText(row) : __('measured'));
   const why = row.state === 'lost' ? status(row).replace(/\. .*/s, '') : status(row);
   const what = why || (row.state === 'failed' ? __('failed') : __('no result'));
   return line(what.replace(/\.$/, ''), { place: '', more: when, tone: row.state === 'failed' ? 'failed' : 'lost' });
 }
 
-function runningLine(row: JobRow, now: number, heard: number, stale: boolean, line: (tell: string, more?: Partial<Line>) => Line): Line {
+function runningLine(row: JobRow, now: number, received: number, stale: boolean, line: (text: string, more?: Partial<Line>) => Line): Line {
   const strong = row.total && row.done !== null ? percent(row.done, row.total) : '';
-  if (stale) return line(strong ? __('%1 at %2', strong, clock(heard)) : __('running at %1', clock(heard)));
-  const left = row.left === null ? '' : __('%1 left', duration(Math.max(0, row.left - (now - heard))));
+  if (stale) return line(strong ? __('%1 at %2', strong, clock(received)) : __('running at %1', clock(received)));
+  const left = row.left === null ? '' : __('%1 left', duration(Math.max(0, row.left - (now - received))));
   if (strong) return line(left, { strong });
   if (row.done !== null) return line(__('%1 done', count(row.done)));
-  // Ranks that stay say what they run.
+  // Persistent ranks report the cell that they run.
   return line(status(row) || (row.value === null ? __('running') : __('%1 elapsed', duration(spans(row, now).ran))));
 }
 
-/** How many parts of a study are measured, and when that was. */
+/** Return how many runs of a study are measured, and its status or end time. */
 function studyLine(row: JobRow, now: number): Line {
   const place = row.group?.kind === 'sweep' ? __('%1 of %2 trials', row.done ?? 0, row.total ?? 0) : __('%1 of %2 measured', row.done ?? 0, row.total ?? 0);
   const ended = status(row) || stateWord(row.state).toLowerCase();
@@ -69,7 +69,7 @@ function studyLine(row: JobRow, now: number): Line {
   return { place, strong: '', tell, more: '', tone: row.state === 'failed' || row.state === 'lost' ? row.state : 'plain' };
 }
 
-function canceledWords(row: JobRow): string {
+function canceledText(row: JobRow): string {
   return row.total && row.done !== null ? __('canceled at %1', percent(row.done, row.total)) : __('canceled');
 }
 
@@ -78,7 +78,7 @@ export function lineText(line: Line): string {
   return [line.place, line.strong, line.tell, line.more].filter(Boolean).join(', ');
 }
 
-/** Return when something was: "16 min ago", "yesterday 12:04", "20 Nov 12:04". */
+/** Return a time relative to now: "16 min ago", "yesterday 12:04", "20 Nov 12:04". */
 export function moment(then: number, now: number): string {
   if (now - then < DAY / 2) return ago(Math.max(0, now - then));
   const [day, today] = [new Date(then * 1000), new Date(now * 1000)];
@@ -89,7 +89,7 @@ export function moment(then: number, now: number): string {
   return `${pastDay(then, now)} ${time}`;
 }
 
-/** Return the number at the right with what it is: the newest value of the metric, else how long it runs. */
+/** Return the number at the right and its label: the newest value of the metric, else the elapsed time. */
 export function figure(row: JobRow, now: number): { value: string; label: string } {
   if (row.state === 'queued' && row.place !== null) return { value: String(row.place), label: __('position') };
   if (row.value !== null) return { value: number(row.value), label: metricOf(row) };
@@ -99,46 +99,46 @@ export function figure(row: JobRow, now: number): { value: string; label: string
   return { value: '', label: '' };
 }
 
-/** Return how long a job ran, and waited in a queue. */
-function timeWords(row: JobRow, end: number): string {
+/** Return how long a job ran and was queued. */
+function elapsedText(row: JobRow, end: number): string {
   const { ran, waited } = spans(row, end);
   return waited ? ranAndWaited(ran, waited) : duration(ran);
 }
 
-/** Return a span in its greatest unit, for a narrow column: "4 s", "12 min". */
+/** Return a duration in its largest unit, for a narrow column: "4 s", "12 min". */
 function brief(seconds: number): string {
   const unit = seconds >= DAY ? DAY : seconds >= 3600 ? 3600 : seconds >= 60 ? 60 : 1;
   return duration(Math.floor(Math.max(0, seconds) / unit) * unit);
 }
 
-/** Return what a screen reader says of a row: without the seconds, which would make it speak all the time. */
+/** Return the screen reader label of a row, without seconds, which would be announced on every tick. */
 export function spoken(row: JobRow, { place, strong, tell, more }: Line): string {
   const value = row.value === null ? '' : `${metricOf(row)} ${number(row.value)}`;
   return [`${titleOf(row)} ${shortId(row.id)}`, stateWord(shownState(row.state, row.stalled)), place, strong || tell, more, value].filter(Boolean).join(', ');
 }
 
-/** Whether a job must be asked about before it is canceled: an older one holds work that would be lost. */
+/** Return whether canceling a job needs confirmation: an older job has work to lose. */
 export function asksBeforeCancel(row: JobRow, now: number, setting: 'minute' | 'always' | 'never'): boolean {
   if (setting !== 'minute') return setting === 'always';
   return now - row.created >= 60;
 }
 
 /** Return whether a row contains every word of a search. */
-export function matches(row: JobRow, words: readonly string[]): boolean {
-  if (!words.length) return true;
+export function matches(row: JobRow, terms: readonly string[]): boolean {
+  if (!terms.length) return true;
   const text = [titleOf(row), row.id, row.state, stateWord(shownState(row.state, row.stalled)), row.compute_target, row.backend, row.notebook, status(row)].join('\n').toLowerCase();
-  return words.every((word) => text.includes(word));
+  return terms.every((term) => text.includes(term));
 }
 
 export type Filter = 'all' | 'active' | 'queued' | 'failed';
 
-/** Whether a filter lets a row through. */
+/** Return whether a row passes a filter. */
 export function passes(row: JobRow, filter: Filter): boolean {
   if (filter === 'active') return isActive(row);
   return filter === 'all' || row.state === filter;
 }
 
-/** Return what the list says of how many there are: "3 of 8 jobs". */
+/** Return the count of shown jobs: "3 of 8 jobs". */
 export function found(shown: number, total: number): string {
   return shown === total ? _n('%1 job', '%1 jobs', total) : _n('%2 of %1 job', '%2 of %1 jobs', total, shown);
 }
