@@ -1,8 +1,8 @@
 /**
- * Calls of the server's HTTP API, typed by its OpenAPI file. An error is an `ApiError` with what the server says: one
- * sentence and the remedy.
+ * Calls of the server's HTTP API, typed by its OpenAPI file. Errors are `ApiError`s with the message and the
+ * remedy of the server.
  *
- * How a request travels is handed in, so nothing of `@jupyterlab` is imported here.
+ * The transport is a parameter, so this module does not import `@jupyterlab`.
  */
 import createClient, { type Client } from 'openapi-fetch';
 import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobProfile, JobRow, LogChanges, NewJob, Output, paths, PluginList, Stacks, SweepPanel, TrackerRow } from './schema';
@@ -12,7 +12,7 @@ import { __ } from '../ui/trans';
 /** Sends a request to an address; rejects when the server cannot be reached. */
 export type Transport = (address: string, init: RequestInit) => Promise<Response>;
 
-/** Why the server refused, or could not be asked. `status` is 0 when it was not reached. */
+/** An error response, or a failure to reach the server, in which case `status` is 0. */
 export class ApiError extends Refusal {
   constructor(message: string, readonly type: string, hint: string, readonly status: number, field = '', code = '') {
     super(message, hint, field, code);
@@ -30,7 +30,7 @@ export class Api {
 
   /** `base` is the server's address without a slash at its end, `address` makes one to download from of it. */
   constructor(transport: Transport, private readonly base: string, private readonly address: (plain: string) => string = (plain) => plain) {
-    this.#api = createClient<paths>({ baseUrl: base, fetch: (request) => forward(request, transport), querySerializer: words });
+    this.#api = createClient<paths>({ baseUrl: base, fetch: (request) => forward(request, transport), querySerializer: toQueryString });
   }
 
   clusters = async (): Promise<Cluster[]> => [...(await answer(this.#api.GET(`${ROOT}/clusters`))).clusters];
@@ -82,11 +82,11 @@ export class Api {
   subscriptions = async (): Promise<AzureSubscription[]> => [...(await answer(this.#api.GET(`${ROOT}/azure/subscriptions`))).subscriptions];
 
   /** Where the whole log of a job, or of one rank, can be downloaded. */
-  logUrl = (id: string, rank: number | null = null): string => this.#download(`jobs/${part(id)}/log?${words({ format: 'text', rank })}`);
+  logUrl = (id: string, rank: number | null = null): string => this.#download(`jobs/${part(id)}/log?${toQueryString({ format: 'text', rank })}`);
   /** Where a file that a job wrote can be downloaded. */
   outputUrl = (id: string, file: string): string => this.#download(`jobs/${part(id)}/outputs/${file.split('/').map(part).join('/')}`);
   /** Where a picture that ranks have shown is. */
-  traceUrl = (id: string, number: number, rank: number): string => this.#download(`jobs/${part(id)}/profile/${number}/trace?${words({ rank })}`);
+  traceUrl = (id: string, number: number, rank: number): string => this.#download(`jobs/${part(id)}/profile/${number}/trace?${toQueryString({ rank })}`);
   pictureUrl = (id: string, number: number): string => this.#download(`jobs/${part(id)}/pictures/${number}`);
 
   #download(path: string): string {
@@ -103,24 +103,24 @@ async function forward(request: Request, transport: Transport): Promise<Response
   return transport(url, { method, signal, ...(body && { body }) });
 }
 
-/** Return what the server answers, or throw why it does not. */
-async function answer<T>(asked: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
-  const { data, error, response } = await reached(asked);
+/** Return the data of a response, or throw its error. */
+async function answer<T>(request: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
+  const { data, error, response } = await reached(request);
   if (!response.ok) throw refused(response, error);
   return data as T;
 }
 
-/** Return what was answered, or throw that the server was not reached; a request that was given up stays what it is. */
-export async function reached<T>(asked: Promise<T>): Promise<T> {
+/** Return the response, or throw an `ApiError` if the server was not reached; an abort is rethrown unchanged. */
+export async function reached<T>(request: Promise<T>): Promise<T> {
   try {
-    return await asked;
+    return await request;
   } catch (error) {
     if (error instanceof DOMException && error.name === 'AbortError') throw error;
     throw new ApiError(__('The Jupyter server is not responding.'), 'NetworkError', __('The jobs keep running. Retrying.'), 0);
   }
 }
 
-/** Return what the server says about a request that it refused. */
+/** Return the error of a response that is not successful. */
 export async function refusal(response: Response): Promise<ApiError> {
   return refused(response, await response.json().catch(() => undefined));
 }
@@ -133,8 +133,8 @@ function refused(response: Response, body: unknown): ApiError {
 
 const part = (text: string): string => encodeURIComponent(text);
 
-/** Return a query as it travels: 1 and 0 for yes and no, and nothing for what is not said. */
-function words(query: object): string {
-  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== '');
-  return given.map(([name, value]) => `${part(name)}=${part(typeof value === 'boolean' ? String(Number(value)) : String(value))}`).join('&');
+/** Return query parameters: booleans as 1 and 0, without empty values. */
+function toQueryString(query: object): string {
+  const entries = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== '');
+  return entries.map(([name, value]) => `${part(name)}=${part(typeof value === 'boolean' ? String(Number(value)) : String(value))}`).join('&');
 }

@@ -1,12 +1,12 @@
 /** Who is signed in, by which way, and the subscription that is used first. */
 import { h, onClick } from '../ui/dom';
 import { __ } from '../ui/trans';
-import { say } from '../ui/refusal';
+import { showMessage } from '../ui/refusal';
 import { fieldId } from '../form/schemafields';
 import type { AzureSignIn, SignInActions } from './types';
 import { titleOf } from './text';
 
-/** What an account's view asks of the panel around it. */
+/** Actions of the panel around an account's view. */
 interface Around {
   changed(next: Promise<AzureSignIn>): void;
   /** Sign in otherwise. */
@@ -32,18 +32,18 @@ export class Account {
 
   async #fill(chosen: string): Promise<void> {
     this.#select.disabled = true;
-    say(this.#note, __('Loading the subscriptions…'));
+    showMessage(this.#note, __('Loading the subscriptions…'));
     try {
-      const found = await this.actions.subscriptions();
-      const known = found.some(({ id }) => id === chosen);
-      const options = found.map(({ id, name }) => h('option', { value: id, selected: id === chosen, title: id }, name));
+      const subscriptions = await this.actions.subscriptions();
+      const known = subscriptions.some(({ id }) => id === chosen);
+      const options = subscriptions.map(({ id, name }) => h('option', { value: id, selected: id === chosen, title: id }, name));
       if (!chosen) options.unshift(h('option', { value: '', selected: true }, __('Choose a subscription')));
       else if (!known) options.unshift(h('option', { value: chosen, selected: true }, chosen));
       this.#select.replaceChildren(...options);
-      this.#select.disabled = found.length === 0;
-      say(this.#note, found.length ? '' : __('This account has no subscriptions.'));
+      this.#select.disabled = subscriptions.length === 0;
+      showMessage(this.#note, subscriptions.length ? '' : __('This account has no subscriptions.'));
     } catch (error) {
-      say(this.#note, error);
+      showMessage(this.#note, error);
     }
   }
 }

@@ -1,23 +1,23 @@
 /**
- * "Sign in to Azure": who is signed in and how, the ways to do so, a code to enter, the subscription.
+ * "Sign in to Azure": the account, the sign-in methods, the device code, the subscription.
  *
- * JupyterLab's sidebar and the kernel's panel show the same component; where its answers come from is handed in.
+ * JupyterLab's sidebar and the kernel's panel show the same component; its actions are a parameter.
  */
 import { fill, h, quoted, setText, type Child } from '../ui/dom';
 import { unquoted } from '../ui/format';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
-import { explained, say } from '../ui/refusal';
+import { explained, showMessage } from '../ui/refusal';
 import { Account } from './account';
 import { Choices } from './choices';
 import { Prompt } from './prompt';
 import type { AzureSignIn, SignInActions } from './types';
 import { whoIs } from './text';
 
-/** Milliseconds between two questions while somebody is waited for, and otherwise. */
+/** Poll intervals in milliseconds, during a sign-in and otherwise. */
 const WAITING = 1500;
 const QUIET = 30_000;
-/** Who comes back to the panel sees what was done elsewhere meanwhile. */
+/** Refresh when the user returns to the panel, because the sign-in may have changed elsewhere. */
 const FRESH = 3000;
 const TICK = 1000;
 
@@ -31,13 +31,13 @@ export class SignIn {
   #status: AzureSignIn | null = null;
   #choices: Choices | null = null;
   #prompt: Prompt | null = null;
-  /** Somebody who is signed in wants to sign in otherwise. */
+  /** The signed-in user is switching to another method. */
   #other = false;
-  #asked = -Infinity;
+  #lastPoll = -Infinity;
   #busy = false;
   #timer: ReturnType<typeof setInterval> | undefined;
 
-  /** `changed` hears of each answer. */
+  /** `changed` is called with each response. */
   constructor(private readonly actions: SignInActions, private readonly changed: (status: AzureSignIn) => void = () => undefined) {
     setText(this.#head, __('Loading…'));
     this.element = h('div', { class: 'dd-azure' }, this.#head, this.#lines, this.#body, this.#error, this.#live);
@@ -57,9 +57,9 @@ export class SignIn {
     this.#timer = undefined;
   }
 
-  /** Ask once. */
+  /** Poll once. */
   async look(): Promise<void> {
-    this.#asked = performance.now();
+    this.#lastPoll = performance.now();
     await this.#do(this.actions.status(), false);
   }
 
@@ -77,7 +77,7 @@ export class SignIn {
   }
 
   #lookAfter(pause: number): void {
-    if (!this.#busy && this.#timer !== undefined && performance.now() - this.#asked >= pause) void this.look();
+    if (!this.#busy && this.#timer !== undefined && performance.now() - this.#lastPoll >= pause) void this.look();
   }
 
   /** Show what is answered; while a user's own request is on its way, nothing else may be pressed. */
@@ -87,10 +87,10 @@ export class SignIn {
     try {
       const status = await request;
       if (own) this.#other = false;
-      this.#say('');
+      this.#showMessage('');
       this.#show(status);
     } catch (error) {
-      this.#say(error);
+      this.#showMessage(error);
     } finally {
       if (own) this.#lock(false);
     }
@@ -143,8 +143,8 @@ export class SignIn {
     this.focus();
   }
 
-  #say(what: unknown): void {
-    say(this.#error, what);
+  #showMessage(what: unknown): void {
+    showMessage(this.#error, what);
   }
 }
 

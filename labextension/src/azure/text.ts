@@ -13,7 +13,7 @@ export function titleOf(kind: string): string {
   return METHODS().find(([name]) => name === kind)?.[1] ?? kind;
 }
 
-/** Return one line that says who is signed in. */
+/** Return one line with the signed-in account. */
 export function whoIs({ state, account }: AzureSignIn): string {
   if (state === 'waiting') return __('Waiting for you to sign in');
   if (account) return __('Signed in as %1', account.name || __('an unnamed account'));

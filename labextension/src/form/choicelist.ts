@@ -2,7 +2,7 @@
 import { assign, h, onClick, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
-import { say } from '../ui/refusal';
+import { showMessage } from '../ui/refusal';
 import type { Choice } from '../api/schema';
 
 /** Requests the choices of a field and receives the selected one. */
@@ -101,6 +101,6 @@ export class ChoiceList {
   }
 
   #setStatus(what: unknown): void {
-    say(this.#status, what);
+    showMessage(this.#status, what);
   }
 }

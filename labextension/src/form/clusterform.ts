@@ -3,7 +3,7 @@ import type { Asker } from './choicelist';
 import { h, onClick, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
-import { explained, Refusal, say } from '../ui/refusal';
+import { explained, Refusal, showMessage } from '../ui/refusal';
 import type { Choice, Plugin } from '../api/schema';
 import { fieldId, propertiesOf, SchemaField } from './schemafields';
 
@@ -48,7 +48,7 @@ export class ClusterForm {
     this.element = form;
   }
 
-  /** Ask for the kinds of clusters and put the focus on the name. */
+  /** Request the types of clusters and focus the name. */
   async open(): Promise<void> {
     this.#name.focus();
     try {
@@ -77,10 +77,10 @@ export class ClusterForm {
     this.#options.replaceChildren(h('div', { class: 'dd-fields' }, ...(open.length ? open.map(({ element }) => element) : [none])), this.#more);
     this.#problem.replaceChildren(...explained(plugin?.problem ?? '', plugin?.remedy, plugin?.code).filter((part) => part instanceof Node || typeof part === 'string'));
     show(this.#problem, Boolean(plugin?.problem));
-    this.#say('');
+    this.#showMessage('');
   }
 
-  /** Return who knows what an option may be. */
+  /** Return the source of the choices of an option. */
   #asker(name: string): Asker {
     const filled = (): Record<string, string> => Object.fromEntries(this.#fields.filter(({ typed }) => typed.trim()).map((field) => [field.name, field.typed.trim()]));
     return { ask: () => this.actions.choices(this.#kind.value, name, filled()), taken: (choice) => this.#take(name, choice) };
@@ -103,7 +103,7 @@ export class ClusterForm {
     if (values) void this.#add(values.name, values.options);
   }
 
-  /** Return what was typed, or null when a field says what is wrong; the first of them gets the focus. */
+  /** Return the typed values, or null if a field shows an error; the first such field gets the focus. */
   #values(): { name: string; options: Record<string, unknown> } | null {
     const found: [string, unknown][] = [];
     let wrong: SchemaField | null = null;
@@ -124,7 +124,7 @@ export class ClusterForm {
 
   async #add(name: string, options: Record<string, unknown>): Promise<void> {
     this.#submit.disabled = true;
-    this.#say('');
+    this.#showMessage('');
     try {
       await this.actions.add(name, this.#kind.value, options);
       this.actions.closed(name);
@@ -141,7 +141,7 @@ export class ClusterForm {
     const at = [this.#name, ...this.#fields].find(({ name }) => name === field || field.endsWith(`.${name}`));
     at?.fail(error);
     if (at) this.#goTo(at);
-    this.#say(at ? '' : error);
+    this.#showMessage(at ? '' : error);
   }
 
   /** Put the focus on a field, which may be folded away. */
@@ -150,8 +150,8 @@ export class ClusterForm {
     field.focus();
   }
 
-  #say(what: unknown): void {
-    say(this.#error, what);
+  #showMessage(what: unknown): void {
+    showMessage(this.#error, what);
   }
 }
 

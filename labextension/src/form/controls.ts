@@ -54,7 +54,7 @@ export class Fold {
     this.#button.setAttribute('aria-expanded', String(open));
   }
 
-  /** Say what it holds, and open it when that is to be seen, or when something in it is wrong. It never closes by itself. */
+  /** Set the summary, and open the section if its content must be visible or has an error. It never closes by itself. */
   update(summary: string, open: boolean, wrong = false): void {
     setText(this.#summary, summary);
     if (wrong || (open && !this.#settled)) this.choose(true);
@@ -227,7 +227,7 @@ export class Problem {
 
   constructor(private readonly store: Store, private readonly fields: string[]) {}
 
-  /** Show the first problem of these fields; say whether there is one. */
+  /** Show the first problem of these fields; return whether there is one. */
   update(): boolean {
     const problems = this.store.get('problems');
     const text = this.fields.map((name) => problems[name]).find(Boolean) ?? '';

@@ -1,4 +1,4 @@
-/** What the job will cost in an hour, with who says so, and the field for a price of one's own. */
+/** Cost per hour of the job, with the source of the price, and a field to override it. */
 import { assign, h, setText, show } from '../ui/dom';
 import { __, _n } from '../ui/trans';
 import { TextField, freshId, labelled, setLine } from './controls';
@@ -21,7 +21,7 @@ export class Cost implements Part {
 
   update(): void {
     const { bills = false, per_hour = '', nodes = 1, source = '', problem = '', wrong = false } = this.store.get('cost') ?? {};
-    // Where nothing is paid for, nobody asks for money.
+    // Local machines have no price.
     show(this.element, bills || Boolean(this.store.get('price_per_hour')));
     this.#own.show(this.store.get('price_per_hour'));
     setText(this.#sum, per_hour ? _n('about %2/h for %1 node', 'about %2/h for %1 nodes', nodes, per_hour) : '');

@@ -12,7 +12,7 @@ export const PLACE = 'blob://account/container/prefix';
 /** Return a place whose signature, if it has one, is masked: it is a secret, and refused. */
 export const unsigned = (place: string): string => SIGNED.test(place) ? `${place.split('?', 1)[0]}?sig=•••` : place;
 
-/** Return a row whose place says where only: `?shard` and `?mode=` become what is chosen beside it. */
+/** Return a row with `?shard` and `?mode=` moved from its location to the fields beside it. */
 export function settled(row: DataRow): DataRow {
   const [where = '', words = ''] = unsigned(row.place).split('?', 2);
   const each = words.split('&');
@@ -21,7 +21,7 @@ export function settled(row: DataRow): DataRow {
   return { ...row, place: where, mode, shard: row.shard || each.some((word) => word.startsWith('shard')) };
 }
 
-/** Say whether a place is in a store that lists a folder, of which a node can take its part. */
+/** Return whether a location is in a store that lists folders, so that nodes can each read a shard. */
 const isListed = (place: string): boolean => /^(?:blob|s3|gs):\/\//.test(place.trim());
 
 export class DataRowView {

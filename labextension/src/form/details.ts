@@ -34,7 +34,7 @@ export class Details implements Part {
   }
 }
 
-/** How many trials a sweep has where nobody says it (`studies/sweeps.py`). */
+/** Default number of trials of a sweep; must match `studies/sweeps.py`. */
 export const TRIALS = 20;
 
 /** What a sweep varies, and how: with that, Submit starts many jobs and finds the best. */

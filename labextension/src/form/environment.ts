@@ -99,7 +99,7 @@ class Row {
     this.#name.focus();
   }
 
-  /** Hide what is typed when the kernel says that the name is a secret's. */
+  /** Mask the typed value if the kernel reports the name as a secret. */
   mark(variables: Variable[]): void {
     const secret = variables.find(({ name }) => name === this.name)?.secret ?? looksSecret(this.name);
     this.#value.type = secret ? 'password' : 'text';

@@ -20,7 +20,7 @@ import { Sizing } from './sizing';
 import type { FormCheck, Part, Store } from './state';
 import { VmTable } from './vmtable';
 
-/** After this many milliseconds without an answer the advice is marked as old. */
+/** Milliseconds without a response after which the advice is marked as stale. */
 const TIMEOUT = 500;
 /** Poll interval in milliseconds while other machines are checked. */
 const LOOK = 1500;
@@ -33,7 +33,7 @@ export interface FormPlace {
   close?: () => void;
   /** Gives clusters a name and takes it away. */
   clusters: NamedClusterActions;
-  /** Who answers, for the line that says that nobody does. */
+  /** Message while no response has arrived; it names the kernel or the server. */
   waiting?: string;
 }
 
@@ -42,7 +42,7 @@ export class Form {
   readonly #store: Store;
   readonly #parts: Part[];
   readonly #advice: AdviceList;
-  #asked = 0;
+  #lastResponse = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #look: ReturnType<typeof setTimeout> | undefined;
 
@@ -72,7 +72,7 @@ export class Form {
   /** Bring every part up to date after something changed. */
   update(): void {
     for (const part of this.#parts) part.update();
-    if (this.#store.get('answered') > this.#asked) this.#answered();
+    if (this.#store.get('answered') > this.#lastResponse) this.#answered();
     this.#lookAgain();
   }
 
@@ -96,7 +96,7 @@ export class Form {
   }
 
   #ask(): void {
-    this.#asked = this.#store.get('answered');
+    this.#lastResponse = this.#store.get('answered');
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#advice.wait(this.place.waiting ?? __('No response from the kernel yet')), TIMEOUT);
   }

@@ -5,7 +5,7 @@ import { explained } from '../ui/refusal';
 import { Form, type FormPlace } from './form';
 import { FormStore, type Text } from './store';
 
-/** Loading is shown after this many milliseconds only, and that nobody answers after so many. */
+/** Milliseconds before the loading bars, and before the message that no response has arrived. */
 const UNSEEN = 300;
 const SILENT = 3000;
 

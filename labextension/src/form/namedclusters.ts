@@ -3,7 +3,7 @@ import { ClusterForm, type ClusterActions } from './clusterform';
 import { h, setText, show } from '../ui/dom';
 import { __ } from '../ui/trans';
 import { InlineConfirm } from '../ui/inlineconfirm';
-import { say } from '../ui/refusal';
+import { showMessage } from '../ui/refusal';
 import { freshId, link, setLine } from './controls';
 import type { Part, Store } from './state';
 
@@ -111,7 +111,7 @@ export class NamedClusters implements Part {
 
   #refuse(name: string, what: unknown): void {
     this.#about = name;
-    say(this.#error, what);
+    showMessage(this.#error, what);
   }
 
   /** Await a request; show `waiting` while it is overdue. */

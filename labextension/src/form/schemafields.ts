@@ -1,10 +1,10 @@
 /** A form field for each option of a JSON schema: what is typed goes in, a value of the right kind comes out. */
 import { ChoiceList, type Asker } from './choicelist';
 import { assign, h, onClick } from '../ui/dom';
-import { say } from '../ui/refusal';
+import { showMessage } from '../ui/refusal';
 import { __ } from '../ui/trans';
 
-/** The part of a property's JSON schema that decides how it is asked for. */
+/** The part of a property's JSON schema that determines its field. */
 export interface Property {
   type?: string | string[];
   enum?: unknown[];
@@ -18,9 +18,9 @@ export interface Property {
   pattern?: string;
   /** Values worth offering; a click takes one, or adds it to a list of words. */
   examples?: unknown[];
-  /** It is asked for before the others, which are folded away. */
+  /** It is shown before the others, which are folded. */
   'x-first'?: boolean;
-  /** Its values can be asked for. */
+  /** Its possible values can be requested. */
   'x-asked'?: boolean;
 }
 
@@ -46,7 +46,7 @@ function alternatives(property: Property): Property[] {
   return (property.anyOf ?? [property]).filter(({ type }) => type !== 'null');
 }
 
-/** Return how a property is asked for. */
+/** Return the kind of field of a property. */
 export function kindOf(property: Property): Kind {
   const of = alternatives(property);
   if (of.some((one) => one.enum)) return 'choice';
@@ -160,7 +160,7 @@ export class SchemaField {
 
   /** Show what is wrong beside the field, "" for nothing. */
   fail(what: unknown): void {
-    say(this.#error, what);
+    showMessage(this.#error, what);
     assign(this.#control, { 'aria-invalid': what ? 'true' : null, 'aria-errormessage': what ? this.#error.id : null });
   }
 

@@ -46,7 +46,7 @@ export class AdviceList implements Part {
       h('div', { class: 'dd-form-row' }, h('span', { class: 'dd-form-row dd-advice-head' }, heading(__('Advice')), this.#count), this.#waiting), this.#list);
   }
 
-  /** Say that the kernel has not answered the last change yet. */
+  /** Mark that the response to the last change is pending. */
   wait(text: string): void {
     setText(this.#waiting, text);
     this.#list.classList.toggle('dd-stale', Boolean(text));

@@ -25,7 +25,7 @@ export class SizeFilter {
     this.element = h('div', { class: 'dd-vm-filter', role: 'group', 'aria-label': __('Filter sizes') }, this.#model, this.#memory, h('span', { class: 'dd-grow' }), this.#fabric.element, this.#retired.element);
   }
 
-  /** What all choices are now, for whoever draws only what has changed. */
+  /** Key of the current filter, to redraw only on a change. */
   get key(): string {
     return JSON.stringify([this.words.input.value, this.#model.value, this.#memory.value, this.retired, this.#fabric.input.checked]);
   }
@@ -49,7 +49,7 @@ export class SizeFilter {
     options(this.#memory, __('Any memory'), amounts.map((amount) => [String(amount), __('%1 GB or more', amount)]));
   }
 
-  /** Say whether a size is shown. */
+  /** Return whether a size is shown. */
   passes(size: VmSizeChoice): boolean {
     if (size.retired && !this.retired) return false;
     return this.fits(size);
@@ -64,7 +64,7 @@ export class SizeFilter {
     return words.every((word) => size.words.includes(word));
   }
 
-  /** Take every choice back but that of retired sizes. */
+  /** Reset every filter except that of retired sizes. */
   clear(): void {
     this.words.input.value = this.#model.value = this.#memory.value = '';
     this.#fabric.input.checked = false;

@@ -4,7 +4,7 @@ import type { Chosen, Fields, FormRequest, FormState, Message, Status, Store, Va
 
 /** What the page that shows the form knows of the text, and does with it. */
 export interface Text {
-  /** Return what is asked about: the text as it is now. */
+  /** Return the current text and its context. */
   about(): FormRequest;
   /** Work the form out, as long as the answer is wanted. Raises Refusal. */
   ask(request: FormRequest, wanted?: AbortSignal): Promise<FormState>;
@@ -16,7 +16,7 @@ export interface Text {
   readonly canSweep?: boolean;
 }
 
-/** Clicks in quick succession are one question. */
+/** Clicks in quick succession are one request. */
 const PAUSE = 120;
 const fieldsOf = ({ chosen, ...state }: FormState, status: Status, answered: number): Fields => ({ ...state, ...chosen, status, answered });
 
@@ -40,9 +40,9 @@ export class FormStore implements Store {
 
   /** Return the form for the text alone, as it is when the answer comes. Raises Refusal. */
   static async begin(text: Text): Promise<FormState> {
-    const asked = text.about();
-    const answer = await text.ask(asked);
-    return JSON.stringify(asked) === JSON.stringify(text.about()) ? answer : FormStore.begin(text);
+    const request = text.about();
+    const answer = await text.ask(request);
+    return JSON.stringify(request) === JSON.stringify(text.about()) ? answer : FormStore.begin(text);
   }
 
   get canCheck(): boolean {
@@ -74,14 +74,14 @@ export class FormStore implements Store {
     else this.#setEnvironment(message.entries);
   }
 
-  /** Ask once more unless a question is on its way. */
+  /** Request the form again unless a request is pending. */
   #lookNow(): void {
     if (this.#timer === undefined && !this.#over) void this.ask();
   }
 
   /**
-   * Ask again because the text or what it may use has changed; `fresh` begins with the text's own line. False when
-   * somebody asked once more meanwhile, so that this answer was passed over.
+   * Request the form again because the text or its context has changed; `fresh` starts from the text's own line. Return
+   * false if a newer request has superseded this one.
    */
   async ask(more: { apply?: string; again?: boolean; fresh?: boolean } = {}): Promise<boolean> {
     clearTimeout(this.#timer);
@@ -100,7 +100,7 @@ export class FormStore implements Store {
     return round === this.#round;
   }
 
-  /** Ignore later answers. */
+  /** Ignore later responses. */
   dispose(): void {
     this.#over = true;
     this.#asking.abort();

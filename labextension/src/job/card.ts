@@ -29,7 +29,7 @@ export type StackThread = Schemas['Thread'];
 export class Clock {
   #kernel = 0;
   #receivedAt = 0;
-  /** Whether the kernel was heard at all; a view of a saved notebook never hears one. */
+  /** Whether any message was received; a view of a saved notebook never receives one. */
   live = false;
 
   /** `timeout` is the number of seconds without a message after which the clock stops and the view is paused. */
@@ -55,12 +55,12 @@ export class Clock {
     this.#receivedAt = performance.now();
   }
 
-  /** Seconds since the kernel was heard. */
+  /** Seconds since the last message of the kernel. */
   silence(): number {
     return (performance.now() - this.#receivedAt) / 1000;
   }
 
-  /** The kernel's time now; after too long a silence it stays where it was heard last. */
+  /** The kernel's time now; after a timeout it stays at the last message. */
   now(): number {
     const silence = this.silence();
     return this.#kernel + (silence > this.timeout ? 0 : silence);

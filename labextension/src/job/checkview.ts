@@ -11,23 +11,23 @@ import { __ } from '../ui/trans';
 
 type Finding = JobCheck['findings'][number];
 
-/** Milliseconds between two questions while the runs last. */
+/** Poll interval in milliseconds while the runs are active. */
 const PAUSE = 1500;
 const MARKS: Record<Finding['level'], [string, string]> = { error: ['failed', 'dd-ink-err'], warning: ['warn', 'dd-ink-warn'], info: ['info', 'dd-sub'] };
 
 export class CheckView {
-  readonly #said = h('div', { class: 'dd-row', role: 'status' });
+  readonly #summary = h('div', { class: 'dd-row', role: 'status' });
   readonly #list = h('ul', { class: 'dd-check-list' });
   readonly #notes = h('div', { class: 'dd-sub dd-s12 dd-check-notes' });
   #timer: ReturnType<typeof setTimeout> | undefined;
   #over = false;
 
   constructor(readonly root: HTMLElement, private readonly ask: () => Promise<JobCheck>, private readonly open: (id: string) => void) {
-    root.append(h('h3', { class: 'dd-h3' }, __('Check')), this.#said, this.#list, this.#notes);
+    root.append(h('h3', { class: 'dd-h3' }, __('Check')), this.#summary, this.#list, this.#notes);
     show(root, false);
   }
 
-  /** Begin to ask. */
+  /** Start polling. */
   begin(): void {
     if (this.#timer === undefined && !this.#over) void this.#again();
   }
@@ -51,7 +51,7 @@ export class CheckView {
     const wrong = findings.some(({ level }) => level !== 'info');
     const mark = state === 'done' ? (wrong ? icon('warn', 16, 'dd-ink-warn') : icon('check', 16, 'dd-ink-ok')) : state === 'failed' ? icon('failed', 16, 'dd-ink-err') : icon('starting', 16, 'dd-sub');
     const link = single ? onClick(h('button', { type: 'button', class: 'dd-link dd-s12 dd-nw' }, __('Run on one process')), () => this.open(single)) : null;
-    fill(this.#said, JSON.stringify([state, check.summary, wrong, single]), () => [mark, h('b', { class: 'dd-grow' }, ...quoted(check.summary)), link]);
+    fill(this.#summary, JSON.stringify([state, check.summary, wrong, single]), () => [mark, h('b', { class: 'dd-grow' }, ...quoted(check.summary)), link]);
     fill(this.#list, JSON.stringify(findings), () => findings.map(item));
     fill(this.#notes, JSON.stringify(notes), () => notes.map((note): Child => h('p', {}, ...quoted(note))));
   }

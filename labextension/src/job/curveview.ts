@@ -1,6 +1,6 @@
 /**
- * The curve of a job: the bar over it, the figure, the table view. It says which values it needs (`request`) and draws what
- * comes.
+ * The curve of a job: toolbar, figure and table view. `request` names the values it needs; it draws the values that it
+ * receives.
  */
 import { assign, h, tabPanel } from '../ui/dom';
 import { __ } from '../ui/trans';
@@ -37,7 +37,7 @@ export class CurveView {
     this.root.append(this.#bar, panel);
   }
 
-  /** Which curve to send; the metric "" is the one that says most. */
+  /** The curve to request; the metric "" is the most informative one. */
   get request(): Choice {
     return this.#request;
   }

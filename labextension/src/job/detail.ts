@@ -51,8 +51,8 @@ export function capturedPart({ captured }: JobDetail): HTMLElement[] {
     h('span', { class: 'dd-mono' }, name), kind, detail, bytes(size),
   ]);
   const total = captured.reduce((sum, one) => sum + one.size, 0);
-  const said = h('span', { class: 'dd-sub dd-s12' }, `${_n('%1 name', '%1 names', captured.length)}, ${bytes(total)}`);
-  return [box(__('Captured names'), said, grid([__('Name'), __('Kind'), __('Details'), __('Size')], rows))];
+  const summary = h('span', { class: 'dd-sub dd-s12' }, `${_n('%1 name', '%1 names', captured.length)}, ${bytes(total)}`);
+  return [box(__('Captured names'), summary, grid([__('Name'), __('Kind'), __('Details'), __('Size')], rows))];
 }
 
 /** Checkpoints of the job: `fork` starts a new job from one. */
@@ -66,8 +66,8 @@ export function checkpointsPart({ metrics, checkpoints }: CheckpointTable, fork:
       h('div', { class: 'dd-mono dd-wrap' }, one.path), h('span', { class: 'dd-row' }, forkButton(one.path, fork), loadButton(one)),
     ];
   });
-  const said = h('span', { class: 'dd-sub dd-s12' }, _n('%1 checkpoint', '%1 checkpoints', checkpoints.length));
-  return [box(__('Checkpoints'), said, grid([__('Step'), ...metrics, __('Size'), __('Written'), __('Checkpoint'), ''], rows, metrics.length + 1))];
+  const summary = h('span', { class: 'dd-sub dd-s12' }, _n('%1 checkpoint', '%1 checkpoints', checkpoints.length));
+  return [box(__('Checkpoints'), summary, grid([__('Step'), ...metrics, __('Size'), __('Written'), __('Checkpoint'), ''], rows, metrics.length + 1))];
 }
 
 /** The job's run in each experiment tracker, with a link to its page, or the command that shows it. */
@@ -117,8 +117,8 @@ export function outputsPart(files: OutputFile[], address: (path: string) => stri
   ]);
   const total = files.reduce((sum, one) => sum + one.size, 0);
   const count = files.reduce((sum, one) => sum + one.files, 0);
-  const said = h('span', { class: 'dd-sub dd-s12' }, `${_n('%1 file', '%1 files', count)}, ${bytes(total)}`);
-  return [box(__('Outputs'), said, grid([__('File'), __('Size'), __('Written')], rows))];
+  const summary = h('span', { class: 'dd-sub dd-s12' }, `${_n('%1 file', '%1 files', count)}, ${bytes(total)}`);
+  return [box(__('Outputs'), summary, grid([__('File'), __('Size'), __('Written')], rows))];
 }
 
 function fileLink(path: string, address: string): HTMLElement {

@@ -34,7 +34,7 @@ export interface Extras {
   /** Before the head's own buttons, and between `Rerun` and `Cancel`. */
   first?: HTMLElement[];
   more?: HTMLElement[];
-  /** The last words of the line that says where and how many, one element each. */
+  /** Elements at the end of the line with cluster and size. */
   origin?: HTMLElement[];
 }
 
@@ -241,7 +241,7 @@ export class Header {
   /** "2,065 samples/s", and of more than one rank how much of their time communication and waiting take. */
   #drawRate(): void {
     const { samples_per_second: rate = null, own_share: own = null, ranks = [], straggler = null } = this.#time ?? {};
-    // Where a rank is slower than the others, the sentence about it says what that costs.
+    // The finding about a slow rank already has its cost.
     const share = own !== null && ranks.length > 1 && straggler === null ? percent(1 - own, 1) : '';
     show(this.#rate, rate !== null || share !== '');
     fill(this.#rate, JSON.stringify([rate, share]), () => [

@@ -18,14 +18,14 @@ import { RanksTable } from './rankstable';
 import { Tabs } from '../ui/tabs';
 import { ENDED, clock, duration } from '../ui/format';
 
-/** How the server is reached: when it was heard last and when the next try is, in epoch seconds of the page's clock. */
+/** State of the connection, with times of the last message and the next retry in epoch seconds of the page's clock. */
 export interface Connection {
   live: boolean;
   lastHeard: number | null;
   nextTry: number | null;
 }
 
-/** Seconds of silence that are not worth a word. */
+/** Seconds without a message before the page shows a warning. */
 const SHORT = 3;
 
 export interface PageHost extends JobHost {
@@ -50,13 +50,13 @@ export interface PageHost extends JobHost {
   changed(message: JobMessage): void;
 }
 
-/** What of a page outlives a reload of the browser. */
+/** State of a page that is kept across a reload of the browser. */
 export interface PageState {
   tab: string;
   choice: Choice;
 }
 
-/** Milliseconds until the outputs are asked for again while a tracker is being written. */
+/** Milliseconds between requests for the outputs while a tracker is being written. */
 const AGAIN = 3000;
 
 export class JobPageView {
@@ -125,7 +125,7 @@ export class JobPageView {
     this.#view.showStacks();
   }
 
-  /** Say at the page's foot what could not be done. */
+  /** Show an error at the page's foot. */
   say(problem: unknown): void {
     this.#view.say(problem);
   }
@@ -169,7 +169,7 @@ export class JobPageView {
     setText(this.#started, startedText(card));
     show(this.#started, !ENDED.has(card.state));
     this.host.changed(message);
-    // The spec is written once; what it cannot know until the end (files, versions) is asked for again then.
+    // The spec is written once; files and versions are known at the end, so they are requested again then.
     const ended = String(ENDED.has(card.state));
     if (ended === this.#ended) return;
     this.#ended = ended;

@@ -39,7 +39,7 @@ export interface LogMessage extends Changes {
   whole: boolean;
 }
 
-/** What to be told of a job besides its card; who sees its log sees what its ranks use. */
+/** Parts of a job to subscribe to besides its card; viewers of the log also receive the resources of its ranks. */
 export interface JobRequest {
   log: boolean;
   curve: Choice | null;
@@ -57,10 +57,10 @@ export interface Watch {
   dispose(): void;
 }
 
-/** What ranks and machines use, and where the time of their steps goes. */
+/** Resources of ranks and machines, and the step time. */
 export type Used = Resources & { time: JobTime | null };
 
-/** Brings a view its messages, and carries out what is pressed. */
+/** Delivers messages to a view and executes its actions. */
 export interface JobHost {
   watch(request: JobRequest, handlers: Handlers): Watch;
   /** Whether the server responds at the moment. */
@@ -68,15 +68,15 @@ export interface JobHost {
   cancel(now: boolean): Promise<unknown>;
   rerun(): Promise<unknown>;
   resume(): Promise<unknown>;
-  /** Let a job that waits start before others. */
+  /** Move a queued job to the front of the queue. */
   raise(): Promise<unknown>;
-  /** Watch where a job that waits could start now, and start it there instead. */
+  /** Watch clusters on which a queued job could start now, and start it there instead. */
   elsewhere(changed: (offers: Offer[]) => void): Watch;
   move(target: string): Promise<unknown>;
-  /** Ask the ranks for their stacks; the card says when they are there, under which number they are read. */
+  /** Request stack traces of all ranks; the card lists them by number once they are available. */
   askStacks(): Promise<unknown>;
   stacks(number: number): Promise<Stacks>;
-  /** Ask ranks to record their next steps, all of them with null; the card says how far they are. */
+  /** Request a profile of the next steps of some ranks, or of all ranks with null; the card reports the progress. */
   askProfile(steps: number, ranks: number[] | null): Promise<unknown>;
   profile(number: number): Promise<JobProfile>;
   /** The address of a rank's trace in a profile. */
@@ -113,7 +113,7 @@ export interface Options {
   reach?: Reach;
   /** Called with every newer state, and when the job does not exist or was deleted. */
   changed?: (message: JobMessage) => void;
-  /** Called with what ranks and machines use, and where their time goes. */
+  /** Called with the resources of ranks and machines, and the step time. */
   used?: (message: Used) => void;
   gone?: () => void;
   /** Called when the stacks or a profile are to be seen. */
@@ -198,13 +198,13 @@ export class JobView {
     this.#stacks.show();
   }
 
-  /** Show what ranks use and where their time goes as figures, not only in words. */
+  /** Show resources and step time as figures, not only as text. */
   openFigures(): void {
     this.#time.open(true);
     this.#resources.open(true);
   }
 
-  /** Say in the view's foot what could not be done. */
+  /** Show an error in the view's foot. */
   say(problem: unknown): void {
     this.#problem = problem;
     this.#drawNotices();
@@ -221,7 +221,7 @@ export class JobView {
     this.#pictures.dispose();
   }
 
-  // ---- what comes ----
+  // ---- messages ----
 
   #watch(): void {
     const before = this.#steady;
@@ -235,7 +235,7 @@ export class JobView {
     this.#draw(attached ? this.#curve.request : null);
   }
 
-  /** Ask for the curve, in the way that was chosen last. */
+  /** Request the curve with the last selected options. */
   #draw(choice: Choice | null): void {
     const before = this.#drawing;
     this.#drawing = choice && this.host.watch({ log: false, curve: choice }, { curve: (message) => this.#curve.take(message) });
@@ -263,7 +263,7 @@ export class JobView {
     this.options.changed?.(message);
   }
 
-  /** Say which parts are to be seen; the style sheet does the rest. */
+  /** Set the classes of visible parts; the style sheet hides the others. */
   #setParts(card: Card): void {
     const { classList } = this.root;
     classList.toggle('dd-detached', this.#detached);
@@ -312,7 +312,7 @@ export class JobView {
     return this.#gone ? __('This job was deleted. Its last state is shown.') : this.#problem;
   }
 
-  // ---- what is pressed ----
+  // ---- actions ----
 
   #actions(): ConstructorParameters<typeof Header>[1] {
     const { host } = this;

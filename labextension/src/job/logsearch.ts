@@ -1,7 +1,7 @@
 /**
  * A search through the lines of a log in small slices, newest lines first, that continues as lines arrive at either end.
  *
- * Knows no page: the owner calls `step` until it says that all was searched, and reads the matches found so far.
+ * It does not depend on a page: the owner calls `step` until it returns true, and reads the matches found so far.
  */
 import { places, type Lines } from './logstore';
 

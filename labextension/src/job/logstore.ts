@@ -43,7 +43,7 @@ export interface Changes {
 
 /**
  * A sequence of rows at places from `from` to before `to`, the row's number in the sequence of all ranks. Rows stay at their
- * places while others come at either end; below `held` and in rare gaps there is no row (yet).
+ * places while others come at either end; positions below `held` and rare gaps have no row (yet).
  */
 export interface Lines {
   readonly from: number;
@@ -52,7 +52,7 @@ export interface Lines {
   at(place: number): WireRow | undefined;
 }
 
-/** Milliseconds after which rows that could not be fetched are asked for again. */
+/** Milliseconds before a failed request for rows is retried. */
 const AGAIN = 2000;
 /** Rows that are kept of an endless log, and most rows that are fetched besides by a reader who scrolls up. */
 const [MOST, FAR] = [120_000, 500_000];
@@ -61,7 +61,7 @@ export class LogStore {
   constructor(private readonly most = MOST, private readonly far = FAR) {}
 
   readonly #all = new Shelf();
-  /** The rows of one rank or stream that a view asked for last. */
+  /** The rows of one rank or stream that a view requested last. */
   #selection: Selection | null = null;
   /** Rows older than those that are here, changed before they came. */
   readonly #early = new Map<number, WireRow>();
@@ -73,7 +73,7 @@ export class LogStore {
   /** Lines in the rows that are here, and in all rows up to the newest of them. */
   #held = 0;
   #counted = 0;
-  /** Whether there is nothing before the rows that are here, whatever the counts say. */
+  /** Whether no rows precede the loaded ones, regardless of the counts. */
   #exhausted = false;
   /** How much lower the numbers of the oldest rows are on the other side: numbers that no row has are closed up here. */
   #shift = 0;
@@ -85,9 +85,9 @@ export class LogStore {
   first = 0;
   total = 0;
   errors: Readonly<Record<string, number>> = {};
-  /** Whether somebody searches these rows, for which as many are kept as for a reader who scrolls up. */
+  /** Whether a search is active, which keeps as many rows as scrolling up does. */
   searched = false;
-  /** Rows that ever came as news: tells how many are new since a moment. */
+  /** Total number of appended rows, to count the rows that are new since a moment. */
   arrived = 0;
 
   /** Take a message in; `reset` forgets what was there before. */

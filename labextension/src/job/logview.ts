@@ -2,7 +2,7 @@
  * The log of a job: time, rank, stream, text; a tab for each rank; search; follow.
  *
  * Only the rows in sight are in the page: all rows have one height, so the place of each is known. A row keeps its element
- * while it is in sight, so a selection of text survives new lines. It is given a `LogStore` and told when that changed;
+ * while it is in sight, so a selection of text survives new lines. The owner calls `update` when the `LogStore` changes;
  * rows that are not here yet are fetched when they come into sight, are searched, or are too few to fill the view.
  */
 import { arrowKeys, assign, fill, h, onClick, setText, show } from '../ui/dom';
@@ -20,14 +20,14 @@ const SPARE = 8;
 const PADDING = 6;
 /** Rows below a failure. */
 const FOLDED = 6;
-/** Milliseconds that a search may take before the page is drawn again. */
+/** Time slice of a search in milliseconds, so that the page stays responsive. */
 const SLICE = 8;
-/** Above so many ranks, a list to choose from takes the place of the tabs. */
+/** Maximum number of ranks with tabs; more are listed in a select. */
 const MAX_TABS = 8;
-/** The key of the line that says how many lines are not here. */
+/** Key of the line with the number of lines that are not loaded. */
 const GAP = 'gap';
 
-/** What of a view outlives it, when a front end draws it anew. */
+/** State of a view that is kept when it is rebuilt. */
 export interface LogViewState {
   rank: number | null;
   /** Show only what was printed on stderr. */
@@ -55,7 +55,7 @@ export class LogView {
   #from = 0;
   #of: number | null = null;
   #ofStderr = false;
-  /** The line above all rows that says how many there are before them; null while there is none. */
+  /** Position of the line above all rows with the number of earlier lines; null if there are none. */
   #gap: number | null = null;
   #search: LogSearch | null = null;
   #openMatches: number[] = [];
@@ -117,7 +117,7 @@ export class LogView {
     onClick(this.#sheet, (event) => this.#clicked(event));
   }
 
-  /** Take over how many ranks there are and which one failed. */
+  /** Set the number of ranks and the failed rank. */
   set(setting: Setting): void {
     this.#setting = setting;
     this.refresh();
@@ -325,7 +325,7 @@ export class LogView {
     if (kept.has(GAP) && this.place.rank === null && !this.place.stderr) this.#load(true);
   }
 
-  /** Say how many lines there are before the rows that are here; they are fetched when this comes into sight. */
+  /** Show the number of lines before the loaded rows; they are fetched when this line comes into sight. */
   #drawGap(place: number, kept: Map<string, HTMLElement>): void {
     const earlier = this.store.earlier;
     const all = this.place.rank === null && !this.place.stderr;
@@ -409,7 +409,7 @@ export class LogView {
     this.#goOn();
   }
 
-  /** Search a slice of the log, and the next one after the page had its turn. */
+  /** Search a slice of the log, then yield to the page before the next one. */
   #goOn(): void {
     if (!this.#search) return;
     const done = this.#search.step(this.#lines, SLICE);
@@ -429,7 +429,7 @@ export class LogView {
     }
   }
 
-  /** How many matches were found so far. */
+  /** Return the number of matches found so far. */
   get #many(): number {
     return (this.#search?.count ?? 0) + this.#openMatches.length;
   }

@@ -41,7 +41,7 @@ export class Finding {
     this.#used = used;
   }
 
-  /** Show it, and return whether there is one; a lost job says why, a failed or stalled job shows something else first. */
+  /** Show the finding and return whether there is one. Lost, failed and stalled jobs show their own message instead. */
   update(card: Card, stacksOpen: boolean): boolean {
     const text = card.state === 'lost' ? card.reason : card.failure || card.stall ? '' : found(this.#used);
     const asks = text !== '' && card.can_ask_stacks && !stacksOpen;

@@ -32,7 +32,7 @@ export class Phases {
     this.#card = card;
     this.root.classList.toggle('dd-waits', this.#queue.update(card));
     this.#staging.update(card.staging);
-    // Data on its way has more to say than the hint.
+    // The progress of data transfers is more useful than the hint.
     show(this.#hint, card.lines === 0 && !card.staging.length);
     this.tick();
   }

@@ -57,7 +57,7 @@ export class Picker {
     this.choose(this.#choice);
   }
 
-  /** Show the metrics, what is chosen, and whether there are ranks to tell apart. */
+  /** Show the metrics, the selection, and the rank options if there are several ranks. */
   update(metrics: Metric[], choice: Choice, severalRanks: boolean): void {
     this.#metrics = metrics;
     this.#choice = choice;
@@ -106,7 +106,7 @@ function mark(element: HTMLElement, on: boolean, attribute: string): void {
   element.setAttribute(attribute, String(on));
 }
 
-/** Turn a toggle button over and return whether it is on now. */
+/** Toggle a button and return whether it is on. */
 function press(element: HTMLElement): boolean {
   const on = element.getAttribute('aria-pressed') !== 'true';
   mark(element, on, 'aria-pressed');

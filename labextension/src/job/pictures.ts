@@ -71,7 +71,7 @@ export function load(image: HTMLImageElement, source: PictureSource): void {
   image.src = source(Number(image.dataset['picture']));
 }
 
-/** Return number and size of the picture that a line of the log tells of, null for any other line. */
+/** Return number and size of the picture that a log line announces, null for any other line. */
 export function pictureOf(text: string): [number: number, width: number, height: number] | null {
   const found = /^\[picture (\d{1,3}): (\d{1,5})×(\d{1,5})\]$/.exec(text);
   return found && [Number(found[1]), Number(found[2]), Number(found[3])];

@@ -4,7 +4,7 @@
  */
 import { assign, fill, h, onClick, quoted, show, type Child } from '../ui/dom';
 import { clock, count, number, percent, rankSpans } from '../ui/format';
-import { say, sentences } from '../ui/refusal';
+import { showMessage, sentences } from '../ui/refusal';
 import { __, _n } from '../ui/trans';
 import type { components } from '../api/schema';
 import type { Card } from './card';
@@ -123,7 +123,7 @@ export class ProfileView {
     const shown = this.#shown;
     const message = active ? progress(active) : this.#pending !== null ? __('Waiting for the ranks') : this.#problem || (shown ? recorded(shown) : empty(card));
     const bad = !active && this.#pending === null && this.#problem !== '';
-    say(this.#status, message);
+    showMessage(this.#status, message);
     assign(this.#status, { title: bad ? null : sentences(message) });
     this.#status.classList.toggle('dd-ink-err', bad);
     this.#status.classList.toggle('dd-ell', !bad);

@@ -162,7 +162,7 @@ function valueAt({ seconds, values }: Line, at: number | null): number | null {
   return values[seconds.findLastIndex((second) => second <= at)] ?? null;
 }
 
-/** Return what the lines of a strip say at a moment: "57 % to 60 %", with a mark "rank 3: 14.6 GB, others: 4.2 GB". */
+/** Return the values of a strip at a moment: "57 % to 60 %", with a mark "rank 3: 14.6 GB, others: 4.2 GB". */
 function readOut(strip: Strip, value: Resources, at: number | null): string {
   const orange = marked(strip, value);
   const extent = (lines: Line[]): string => {

@@ -9,7 +9,7 @@ import { collectivesTable } from './collectives';
 import { assign, fill, h, onClick, quoted, show, type Child } from '../ui/dom';
 import { packageOf, type Reach } from './failure';
 import { button } from './header';
-import { say } from '../ui/refusal';
+import { showMessage } from '../ui/refusal';
 import { __, _n } from '../ui/trans';
 import { folded } from './text';
 import { python } from './pycolor';
@@ -138,7 +138,7 @@ export class StacksView {
     if (!this.#open || !card) return;
     const shown = this.#shown;
     const bad = !this.#pending && this.#problem !== '';
-    say(this.#status, this.#pending ? __('Capturing stack traces of all ranks') : this.#problem || (shown ? captureSummary(shown) : ''));
+    showMessage(this.#status, this.#pending ? __('Capturing stack traces of all ranks') : this.#problem || (shown ? captureSummary(shown) : ''));
     this.#status.classList.toggle('dd-ink-err', bad);
     this.#status.classList.toggle('dd-ell', !bad);
     // `disabled` would drop the focus.

@@ -99,7 +99,7 @@ function row(rank: RankTime, whole: number, straggler: Straggler | null): HTMLEl
   );
 }
 
-/** One part of a bar, with its number where there is room; the one that makes the rank slow says what it is. */
+/** Return one part of a bar, with its value if it fits; the part that makes the rank slow also has its name. */
 function segment(part: Part, seconds: number, whole: number, slow: boolean): HTMLElement {
   const share = seconds / whole;
   const named = share > NAMED && (slow || part === 'compute' || part === 'waiting');

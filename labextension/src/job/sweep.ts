@@ -1,5 +1,5 @@
 /**
- * A sweep: how far it is, the best value with its parameters, the curves of all trials, and the trials as a table, the best first. What is shown was worked out by the server (`views/sweep.py`).
+ * A sweep: progress, the best value with its parameters, the curves of all trials, and a table of the trials, best first. The server computes all values (`views/sweep.py`).
  *
  * It polls while the sweep runs and the panel is visible. It knows neither JupyterLab nor HTTP: a `SweepHost` does.
  */
@@ -18,7 +18,7 @@ export type Sweep = components['schemas']['SweepPanel'];
 type Trial = Sweep['trials'][number];
 
 export interface SweepHost {
-  /** Return the sweep as it is now; rejects when it is not there, or nobody answers. */
+  /** Return the current state of the sweep; rejects if it does not exist or the server does not respond. */
   read(): Promise<Sweep>;
   /** Each of these rejects with the reason. */
   stop(): Promise<Sweep>;
@@ -55,7 +55,7 @@ class SweepReader {
   #reading = false;
   #ended = false;
 
-  /** `read` rejects when the sweep is not there, or nobody answers; `draw` is given the state before, null at first. */
+  /** `read` rejects if the sweep does not exist or the server does not respond; `draw` receives the previous state, null at first. */
   constructor(
     private readonly root: HTMLElement,
     private readonly read: () => Promise<Sweep>,
@@ -70,7 +70,7 @@ class SweepReader {
     return this.#newest;
   }
 
-  /** Ask now: it is seen again, or something has changed. */
+  /** Poll now, because the view became visible or something has changed. */
   refresh(): void {
     clearTimeout(this.#timer);
     void this.#ask();
@@ -85,8 +85,8 @@ class SweepReader {
     if (this.#reading || this.#ended) return;
     this.#reading = true;
     try {
-      const found = await this.read();
-      if (!this.#ended) this.#take(found);
+      const sweep = await this.read();
+      if (!this.#ended) this.#take(sweep);
     } catch (error) {
       if (!this.#newest && !this.#ended) this.options.gone?.(error);
     }
@@ -134,7 +134,7 @@ export class SweepView {
     return this.#reader.newest;
   }
 
-  /** Ask now: it is seen again, or something has changed. */
+  /** Poll now, because the view became visible or something has changed. */
   refresh(): void {
     this.#reader.refresh();
   }
@@ -279,7 +279,7 @@ function identityOf({ id, state }: Sweep, title: string): Child[] {
   return [pill, h('span', { class: 'dd-title dd-ell' }, title), h('span', { class: 'dd-mono dd-sub dd-nw dd-sweepid' }, id), copied];
 }
 
-// ---- words --------------------------------------------------------------------------------------
+// ---- text ---------------------------------------------------------------------------------------
 
 const bestOf = (sweep: Sweep): Trial | null => sweep.trials.find((trial) => trial.number === sweep.best) ?? null;
 const trialWord = (state: Trial['state']): string => (state === 'pruned' ? __('Pruned') : stateWord(state as State));

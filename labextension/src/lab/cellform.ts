@@ -1,7 +1,7 @@
 /**
  * The launch form of a cell: it opens between the cell's code and its output, where the job will show itself.
  *
- * The cell's text stays the truth: Submit writes the `%%distributed` line on top of it and runs the cell in its kernel,
+ * The cell's text is the source of truth: Submit writes the `%%distributed` line on top of it and runs the cell in its kernel,
  * so the same cell does the same everywhere.
  */
 import { CodeCell, type Cell } from '@jupyterlab/cells';
@@ -18,7 +18,7 @@ import { askKernel, askServer, keepSecrets } from './formsource';
 import { __ } from '../ui/trans';
 
 const SHOWN = ['application/vnd.distdl.job+json', 'application/vnd.distdl.sweep+json'];
-/** The text is asked about again when nobody has typed for so many milliseconds. */
+/** Milliseconds after the last keystroke before the form is requested again. */
 const TYPING = 700;
 
 /** Return whether a job can be started from this cell. */
@@ -41,7 +41,7 @@ class CellForm extends Widget implements Text {
   readonly canSweep = true;
   #magic: string;
   #typing: ReturnType<typeof setTimeout> | undefined;
-  /** The kernel had no time for the last question. */
+  /** The kernel was busy at the last request. */
   #unanswered = false;
   /** The kernel became free while the first answer was awaited, so that there was no form yet to ask for. */
   #freed = false;

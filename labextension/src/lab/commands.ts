@@ -88,12 +88,12 @@ class JobCommands {
       isVisible: (args) => this.#can(args, can),
       execute: async (args) => {
         const row = this.#row(args);
-        if (row) await this.#tell(execute(row, args));
+        if (row) await this.#showErrors(execute(row, args));
       },
     });
   }
 
-  /** In the palette nothing else says which job is meant. */
+  /** In the palette, only the label names the job. */
   #label(label: string, args: Args): string {
     const row = args['palette'] ? this.#row(args) : null;
     return row ? `${label}: ${row.name} ${shortId(row.id)}` : label;
@@ -109,8 +109,8 @@ class JobCommands {
     return typeof id === 'string' ? (this.sidebar.jobList.get(id) ?? null) : this.sidebar.target;
   }
 
-  /** Show what was refused where no view can. */
-  async #tell(done: unknown): Promise<void> {
+  /** Show an error for which no view is responsible. */
+  async #showErrors(done: unknown): Promise<void> {
     try {
       await done;
     } catch (error) {

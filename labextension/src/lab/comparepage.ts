@@ -40,7 +40,7 @@ export class ComparePage extends Widget {
   #due = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
   /** Number of the newest request, so that a late answer to an older one is dropped. */
-  #asked = 0;
+  #request = 0;
   readonly #problem = h('div', { class: 'dd-unreached dd-row', role: 'alert', hidden: true });
   readonly #metrics = h('div', { class: 'dd-pagetabs dd-comparetabs', role: 'tablist', 'aria-label': __('Metric') });
   readonly #area = h('div', { class: 'dd-plot', role: 'img' });
@@ -112,14 +112,14 @@ export class ComparePage extends Widget {
 
   /** Ask for the newest state and show it; what was shown stays until it is there. */
   #load(): void {
-    const asked = (this.#asked += 1);
+    const request = (this.#request += 1);
     const { ids, metric } = this.#state;
     this.distdl.api.compare({ ids, metric }).then(
       (comparison) => {
-        if (asked === this.#asked && !this.isDisposed) this.#show(comparison);
+        if (request === this.#request && !this.isDisposed) this.#show(comparison);
       },
       (error: unknown) => {
-        if (asked === this.#asked && !this.isDisposed) this.#complain(error);
+        if (request === this.#request && !this.isDisposed) this.#complain(error);
       },
     );
   }

@@ -1,8 +1,8 @@
 /**
- * Who works the launch form out: the notebook's kernel, which knows its names, or the server.
+ * Computes the launch form: in the notebook's kernel, which knows its names, or on the server.
  *
- * A kernel that is free is asked over a comm, so that backends, GPUs and captured names are those of the environment in
- * which the cell will run. The server answers for a kernel that is busy or not started.
+ * An idle kernel receives the request over a comm, so that backends, GPUs and captured names match the environment of the
+ * cell. The server responds for a kernel that is busy or not started.
  */
 import type { Kernel } from '@jupyterlab/services';
 import { KernelMessage, ServerConnection } from '@jupyterlab/services';
@@ -17,28 +17,28 @@ import { valueOf, type Answer } from '../widgets/kernel';
 const TARGET = 'distdl-jupyter';
 /** Loads that extension; loading it again changes nothing. */
 const LOAD = "get_ipython().extension_manager.load_extension('distdl_jupyter')";
-/** A kernel that is free answers in less; after this many milliseconds somebody has run a cell meanwhile. */
+/** Timeout in milliseconds; an idle kernel responds faster, so a cell was started in between. */
 const TIMEOUT = 8000;
 
-/** Return the form as the kernel knows it, null when the kernel did not come to it. Raises Refusal. */
+/** Return the form as the kernel knows it, null when the kernel did not respond in time. Raises Refusal. */
 export async function askKernel(kernel: Kernel.IKernelConnection, request: FormRequest): Promise<FormState | null> {
-  return (await Promise.race([asked(kernel, 'form.state', { request }), late(TIMEOUT)])) as FormState | null;
+  return (await Promise.race([sendRequest(kernel, 'form.state', { request }), late(TIMEOUT)])) as FormState | null;
 }
 
 /** Put secrets into the environment of the kernel, where `--env NAME` finds them. Raises Refusal. */
 export async function keepSecrets(kernel: Kernel.IKernelConnection, variables: Record<string, string>): Promise<void> {
-  await asked(kernel, 'form.keep', { variables });
+  await sendRequest(kernel, 'form.keep', { variables });
 }
 
-/** Return what the kernel answers (`magic/frontend_api.py`), null when the kernel passed the request over. Raises Refusal. */
-async function asked(kernel: Kernel.IKernelConnection, ask: string, given: Record<string, unknown>): Promise<unknown> {
+/** Return what the kernel answers (`magic/frontend_api.py`), null when the kernel did not handle the request. Raises Refusal. */
+async function sendRequest(kernel: Kernel.IKernelConnection, ask: string, params: Record<string, unknown>): Promise<unknown> {
   const loaded = await kernel.requestExecute({ code: LOAD, silent: true, store_history: false, stop_on_error: false, allow_stdin: false }).done;
   if (loaded.content.status === 'error') throw new Refusal(mishap(loaded.content));
   if (loaded.content.status !== 'ok') return null;
   const id = UUID.uuid4();
   // A connection that handles comms reports the end of one that it does not know as an error.
   if (kernel.handleComms) kernel.createComm(TARGET, id);
-  const content = { comm_id: id, target_name: TARGET, data: { ask, given } as JSONObject };
+  const content = { comm_id: id, target_name: TARGET, data: { ask, given: params } as JSONObject };
   const message = KernelMessage.createMessage<KernelMessage.ICommOpenMsg<'shell'>>({ msgType: 'comm_open', channel: 'shell', username: kernel.username, session: kernel.clientId, content });
   const future = kernel.sendShellMessage(message, false, true);
   const answers: Answer[] = [];

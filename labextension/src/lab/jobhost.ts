@@ -11,7 +11,7 @@ export function jobHost({ api, live }: DistDL, id: string, open: (id: string) =>
     connected: () => live.state === 'live',
     cancel: (now) => api.cancelJob(id, now),
     raise: () => api.raiseJob(id),
-    elsewhere: (told) => live.watchClusters((clusters) => told(offers(clusters))),
+    elsewhere: (callback) => live.watchClusters((clusters) => callback(offers(clusters))),
     move: async (target) => open((await api.moveJob(id, target)).id),
     rerun: async () => open((await api.rerunJob(id)).id),
     resume: async () => open((await api.resumeJob(id)).id),

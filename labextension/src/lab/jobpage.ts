@@ -21,7 +21,7 @@ export interface JobPageArgs extends Partial<PageState> {
 }
 
 export const OPEN_JOB = 'distdl:open-job';
-/** Rarer actions; those whose command nobody has registered are left out. */
+/** Secondary actions; those without a registered command are omitted. */
 const MENU = ['distdl:copy-id', 'distdl:insert-code', 'distdl:delete-job'];
 
 export class JobPage extends Widget {

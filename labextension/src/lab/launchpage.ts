@@ -57,7 +57,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
   requires: [ILanguage, IEditorServices, IDistDL],
   optional: [ILabShell, ILayoutRestorer],
   activate: (app: JupyterFrontEnd, _language: unknown, editors: IEditorServices, distdl: DistDL, shell: ILabShell | null, restorer: ILayoutRestorer | null) => {
-    // Without JupyterLab's main area there is no place for a page.
+    // Pages need JupyterLab's main area.
     if (!shell) return;
     const tracker = new WidgetTracker<MainAreaWidget<NewJob>>({ namespace: NAMESPACE });
     app.commands.addCommand(NEW_JOB, {
@@ -185,7 +185,7 @@ class NewJob extends Widget implements Text {
     }
   }
 
-  /** Take another script; a name that nobody has chosen follows it. */
+  /** Use another script; the default name follows it. */
   #rename(path: string): void {
     const store = this.#frame.store;
     const mine = store?.get('name') !== nameOf(this.#source);

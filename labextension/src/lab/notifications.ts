@@ -1,4 +1,4 @@
-/** Toasts, and notifications of the browser while the page is hidden: how jobs and studies end, that jobs stall, and what their rules say. */
+/** Toasts, and notifications of the browser while the page is hidden: ended jobs and studies, stalled jobs, and the messages of their rules. */
 import { Notification as Toast } from '@jupyterlab/apputils';
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
@@ -25,7 +25,7 @@ interface News {
   whileStalled?: boolean;
 }
 
-/** A notification in the bell, and what it says about each of its jobs. */
+/** A notification in the bell, with the text for each of its jobs. */
 interface Notice {
   id: string;
   items: Map<JobRow, News>;
@@ -46,10 +46,10 @@ const plugin: JupyterFrontEndPlugin<void> = {
   requires: [ILanguage, ISidebar],
   optional: [ISettingRegistry],
   activate: (app: JupyterFrontEnd, _language: unknown, { jobList }: ISidebar, settings: ISettingRegistry | null) => {
-    const told = new Announcer(app, jobList);
+    const announcer = new Announcer(app, jobList);
     void settings?.load(SETTINGS).then((loaded) => {
       const follow = (): void => {
-        told.wanted = loaded.get('notifications').composite as Wanted;
+        announcer.wanted = loaded.get('notifications').composite as Wanted;
       };
       follow();
       loaded.changed.connect(follow);
@@ -113,7 +113,7 @@ class Announcer {
     this.#notices.add({ id: Toast.emit(textOf(items), kind, { autoClose, actions: [...actions, ...this.#askToAllow()] }), items });
   }
 
-  /** Withdraw what says that a job stalls; what the same notification says of other jobs stays in the bell. */
+  /** Withdraw the stall message of a job; texts of other jobs in the same notification stay in the bell. */
   #withdrawStall(id: string): void {
     this.#remove(this.#pending, id);
     for (const notice of [...this.#notices]) {

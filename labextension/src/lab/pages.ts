@@ -50,7 +50,7 @@ function jobPages(app: JupyterFrontEnd, distdl: DistDL, openCell: OpenCell, rest
     execute: (args) => {
       const id = args['id'];
       if (!isJobId(id)) return;
-      const page = tracker.find((one) => one.jobId === id) ?? make(args, id);
+      const page = tracker.find((page) => page.jobId === id) ?? make(args, id);
       show(app, page);
       if (args['stacks'] === true) page.showStacks();
     },
@@ -115,7 +115,7 @@ function showBelow(app: JupyterFrontEnd, page: Widget): void {
   app.shell.add(page, 'down');
   let around = page.parent;
   while (around && !(around instanceof SplitPanel)) around = around.parent;
-  // The area is as high as its tabs until somebody draws it larger.
+  // The area is as high as its tabs until the user enlarges it.
   const split = around;
   if (split instanceof SplitPanel) requestAnimationFrame(() => split.setRelativeSizes([2, 3]));
 }

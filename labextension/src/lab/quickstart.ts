@@ -26,7 +26,7 @@ async function exists(contents: Contents.IManager): Promise<boolean> {
   }
 }
 
-/** Return the notebook as nobody has run it; it is loaded only now. */
+/** Return the notebook without outputs; it is loaded on demand. */
 async function fresh(): Promise<unknown> {
   const { default: notebook } = await import('../../../notebooks/quickstart.ipynb');
   return { ...notebook, cells: notebook.cells.map(unrun) };

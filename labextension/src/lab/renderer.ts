@@ -1,11 +1,11 @@
 /**
- * Draws cell outputs of the types `application/vnd.distdl.job+json` and `...sweep+json`, live from the server.
+ * Renders cell outputs of the types `application/vnd.distdl.job+json` and `...sweep+json`, live from the server.
  *
  * * It wins over the HTML of the same output: a kernel may be gone, this server has the job.
  * * It is safe for notebooks that are not trusted: it takes nothing from the output but an id of the form of ids, and asks
  *   its own server for everything it shows.
  * * Where this server does not know the job, or does not answer, the other forms of the output are drawn, by the renderers
- *   that the notebook has for them and with the trust it has, below one line that says so.
+ *   that the notebook has for them and with the trust it has, below a line with the reason.
  *
  * The factory is registered by a plugin, not as a MIME extension, because it needs this page's `IDistDL`.
  */
@@ -53,7 +53,7 @@ interface View {
 /** What an output of a type shows. */
 interface Kind {
   mime: string;
-  /** Draw the thing with an id, and say when it was answered for, and that it is not there. */
+  /** Draw the object with an id; report the first response, or that it does not exist. */
   make(live: Widget, id: string, answered: () => void, gone: () => void): View;
   /** Why the other forms are drawn: it is not there, or the server is silent. */
   gone: string;
@@ -129,7 +129,7 @@ export class ServedOutput extends Panel implements IRenderMime.IRenderer {
     if (!this.#view?.message) this.#keep(this.kind.silent);
   }
 
-  /** Draw the other forms of the output below a line that says why. */
+  /** Draw the other forms of the output below a line with the reason. */
   #keep(why: string): void {
     this.#live?.hide();
     if (this.#kept) {

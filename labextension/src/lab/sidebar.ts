@@ -154,8 +154,8 @@ class Sidebar extends Widget implements ISidebar {
 
   #connection(): void {
     const { state, lastHeard, nextTry, problem } = this.distdl.live;
-    const said = problem && problem.status > 0 ? [problem.message, problem.hint].filter(Boolean).join(' ') : '';
-    this.view.connection({ state, heard: lastHeard, retry: nextTry, problem: said });
+    const message = problem && problem.status > 0 ? [problem.message, problem.hint].filter(Boolean).join(' ') : '';
+    this.view.connection({ state, heard: lastHeard, retry: nextTry, problem: message });
   }
 }
 

@@ -3,7 +3,7 @@ import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { Widget } from '@lumino/widgets';
 import { SweepView } from '../job/sweep';
 import { h } from '../ui/dom';
-import { say } from '../ui/refusal';
+import { showMessage } from '../ui/refusal';
 import { __ } from '../ui/trans';
 import type { DistDL } from './live';
 import { markView } from './onscreen';
@@ -27,7 +27,7 @@ export class SweepPage extends Widget {
     this.title.label = __('Sweep');
     const body = h('div', {});
     this.node.append(this.#problem, body);
-    this.#view = new SweepView(body, sweepHost(app, distdl, sweepId), { changed: ({ name }) => this.#answered(__('Sweep of %1', name)), gone: (error) => say(this.#problem, error) });
+    this.#view = new SweepView(body, sweepHost(app, distdl, sweepId), { changed: ({ name }) => this.#answered(__('Sweep of %1', name)), gone: (error) => showMessage(this.#problem, error) });
   }
 
   override dispose(): void {
@@ -46,6 +46,6 @@ export class SweepPage extends Widget {
 
   #answered(title: string): void {
     this.title.label = title;
-    say(this.#problem, '');
+    showMessage(this.#problem, '');
   }
 }

@@ -1,4 +1,4 @@
-/** Says that the server does not answer, since when the values are shown, and when it is tried again. */
+/** Banner for a server that does not respond: the time of the shown values and of the next retry. */
 import { h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';

@@ -11,31 +11,31 @@ type Row = ClusterChecks['checks'][number];
 export class CheckView {
   readonly element: HTMLElement;
   readonly #body = h('div', { 'aria-live': 'polite' });
-  readonly #again: HTMLButtonElement;
+  readonly #rerun: HTMLButtonElement;
 
   constructor(name: string, private readonly ask: () => Promise<ClusterChecks>, closed: () => void) {
-    this.#again = button(__('Check again'), () => void this.run());
+    this.#rerun = button(__('Check again'), () => void this.run());
     const close = button(__('Close'), closed);
-    this.element = h('section', { class: 'dd-cluster-checks', 'aria-label': __('Checks of %1', name) }, this.#body, h('div', { class: 'dd-row' }, this.#again, close));
+    this.element = h('section', { class: 'dd-cluster-checks', 'aria-label': __('Checks of %1', name) }, this.#body, h('div', { class: 'dd-row' }, this.#rerun, close));
     this.element.addEventListener('keydown', (event) => {
       if (event.key === 'Escape') closed();
     });
   }
 
   focus(): void {
-    (this.#again.disabled ? this.element.querySelector<HTMLElement>('button:enabled') : this.#again)?.focus();
+    (this.#rerun.disabled ? this.element.querySelector<HTMLElement>('button:enabled') : this.#rerun)?.focus();
   }
 
-  /** Check anew; a refusal is shown. */
+  /** Run the check again and show errors. */
   async run(): Promise<void> {
-    this.#again.disabled = true;
+    this.#rerun.disabled = true;
     this.#body.replaceChildren(h('div', { class: 'dd-sub' }, __('Checking every node. This takes up to 30 seconds.')));
     try {
       this.#show((await this.ask()).checks);
     } catch (error) {
       this.#body.replaceChildren(h('div', { class: 'dd-ink-err', role: 'alert' }, ...explained(error)));
     } finally {
-      this.#again.disabled = false;
+      this.#rerun.disabled = false;
     }
   }
 
@@ -49,8 +49,8 @@ export class CheckView {
 function headline(wrong: Row[]): HTMLElement {
   const errors = wrong.filter(({ level }) => level === 'error').length;
   const warnings = wrong.length - errors;
-  const found = [errors && _n('%1 error', '%1 errors', errors), warnings && _n('%1 warning', '%1 warnings', warnings)].filter(Boolean).join(', ');
-  return h('div', { class: errors ? 'dd-b dd-ink-err' : 'dd-b' }, found || __('All checks passed'));
+  const counts = [errors && _n('%1 error', '%1 errors', errors), warnings && _n('%1 warning', '%1 warnings', warnings)].filter(Boolean).join(', ');
+  return h('div', { class: errors ? 'dd-b dd-ink-err' : 'dd-b' }, counts || __('All checks passed'));
 }
 
 const list = (rows: Row[]): HTMLElement => h('ul', { class: 'dd-check-list', hidden: rows.length === 0 }, ...rows.map(checkItem));

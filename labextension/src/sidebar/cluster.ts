@@ -3,14 +3,14 @@ import { assign, fill, h, onClick, quoted, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { InlineConfirm } from '../ui/inlineconfirm';
-import { explained, say } from '../ui/refusal';
+import { explained, showMessage } from '../ui/refusal';
 import { CheckView } from './checkview';
 import { billWords, keptUpWords } from './costtext';
 import { NodeView } from './node';
 import { SlotsView } from './slots';
 import type { Actions, Cluster, ClusterChecks, ClusterNode } from './types';
 
-/** Of more nodes than these only a tooltip says what machines they are. */
+/** Maximum number of nodes whose machines are listed; otherwise only a tooltip shows them. */
 const WORDY = 8;
 const ICONS: Record<string, string> = { local: 'laptop', azureml: 'cloud' };
 const UP: ReadonlySet<string> = new Set(['idle', 'busy']);
@@ -159,7 +159,7 @@ export class ClusterView {
     if (!this.#open) this.#press();
   }
 
-  /** Ask whether to take the cluster off the list, and do it. */
+  /** Remove the cluster from the list after confirmation. */
   askRemove(): void {
     void this.#removed();
   }
@@ -183,27 +183,27 @@ export class ClusterView {
 
   #ask(element: HTMLElement): void {
     this.reveal();
-    this.#say('');
+    this.#showMessage('');
     this.#place.replaceChildren(element);
   }
 
   async #do(request: Promise<unknown>): Promise<void> {
     this.#place.replaceChildren();
-    this.#say('');
+    this.#showMessage('');
     try {
       await request;
     } catch (error) {
       this.reveal();
-      this.#say(error);
+      this.#showMessage(error);
     }
   }
 
-  #say(what: unknown): void {
-    say(this.#error, what);
+  #showMessage(what: unknown): void {
+    showMessage(this.#error, what);
   }
 }
 
-/** Return what is going on with a cluster's machines, "" when nothing is. */
+/** Return the pending operation on a cluster's machines, "" if there is none. */
 function stateWords({ machines }: Cluster): string {
   if (!machines) return '';
   if (!machines.exists) return __('not created');

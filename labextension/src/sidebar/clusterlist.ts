@@ -45,7 +45,7 @@ export class ClusterList {
     costly[0]?.element.scrollIntoView({ block: 'nearest' });
   }
 
-  /** The cluster whose menu was asked for last. */
+  /** The cluster whose menu was opened last. */
   get pointed(): ClusterView | undefined {
     return this.#views.get(this.#pointed);
   }

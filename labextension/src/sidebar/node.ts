@@ -18,7 +18,7 @@ export class NodeView {
     this.element = h('li', { class: 'dd-node dd-s12' }, this.#mark, this.#name, this.#gpus, this.#detail, this.#check, this.#more);
   }
 
-  /** Show a newer state; `wordy` says below what machine it is, else only a tooltip does. */
+  /** Show a newer state; `wordy` shows the machine as text, otherwise as a tooltip. */
   update(node: ClusterNode, wordy: boolean): void {
     assign(this.element, { 'data-state': node.state, 'data-name': node.name, 'data-billed': node.billed });
     const more = machineWords(node);

@@ -19,7 +19,7 @@ export function waiting(): HTMLElement {
   return h('div', { class: 'dd-waiting', 'aria-hidden': 'true', hidden: true }, ...rows);
 }
 
-/** Return what is said before the first job: what to type, and buttons that begin. */
+/** Return the placeholder before the first job: what to type, and buttons to start. */
 export function nothingYet(newJob: () => void, quickstart: (() => void) | null): HTMLElement {
   const begin = onClick(h('button', { type: 'button', class: 'dd-btn dd-primary' }, icon('plus'), __('New job')), newJob);
   const show_ = quickstart && onClick(h('button', { type: 'button', class: 'dd-btn' }, __('Open quickstart')), quickstart);
@@ -34,7 +34,7 @@ export function nothingYet(newJob: () => void, quickstart: (() => void) | null):
   );
 }
 
-/** What is said when search or filter let nothing through. */
+/** Placeholder for a search or filter without matches. */
 export class NothingFound {
   readonly element: HTMLElement;
   readonly #text = h('span', { class: 'dd-sub dd-grow' });

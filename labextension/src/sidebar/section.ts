@@ -40,7 +40,7 @@ export class Section {
     setText(this.#count, count === null ? '' : String(count));
   }
 
-  /** Say how many rows are below the heading, and of how many where that is not all. */
+  /** Show the number of rows below the heading, and the total if rows are hidden. */
   counts(shown: number, all: number): void {
     setText(this.#count, shown === all ? String(all) : __('%1 of %2', shown, all));
   }

@@ -6,7 +6,7 @@ import type { Cluster } from './types';
 
 type InUse = NonNullable<Cluster['in_use']>;
 
-/** Of more GPUs than these only a bar says how many are held. */
+/** Maximum number of GPUs with a box each; more are shown as a bar. */
 const BOXES = 8;
 
 export class SlotsView {
@@ -18,7 +18,7 @@ export class SlotsView {
     this.element.append(this.#gpus, this.#bars);
   }
 
-  /** Show what is held; nothing of a machine without GPUs on which nobody holds or waits for anything. */
+  /** Show resource use; a machine without GPUs and without running or queued jobs shows nothing. */
   update(use: InUse | null): void {
     const gpus = use?.total['gpus'] ?? 0;
     show(this.element, use !== null && (gpus > 0 || use.holding.length > 0 || use.waiting > 0));

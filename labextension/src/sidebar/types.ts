@@ -4,18 +4,18 @@ import type { Choice, Cluster, ClusterChecks, JobRow, Node, Plugin } from '../ap
 export type { Choice, Cluster, ClusterChecks, JobRow, Plugin };
 export type ClusterNode = Node;
 
-/** Whether what is shown is fresh. Moments are epoch seconds of the page's clock. */
+/** Whether the shown values are up to date. Times are epoch seconds of the page's clock. */
 export interface Connection {
   state: 'connecting' | 'live' | 'down';
-  /** When the server was last heard, null when never. */
+  /** Time of the last message of the server, null before the first. */
   heard: number | null;
   /** Time of the next retry, null during a retry. */
   retry: number | null;
-  /** What the server says where it does answer, but not as it should; "" when it is just silent. */
+  /** Error message of the server; "" if it does not respond. */
   problem: string;
 }
 
-/** What the sidebar asks of the page around it; a rejected promise is shown where the request was made. */
+/** Actions of the page around the sidebar; a rejected promise is shown where the request was made. */
 export interface Actions {
   open(job: JobRow): void;
   /** Show a study as a whole. */
@@ -38,6 +38,6 @@ export interface Actions {
   removeCluster(name: string): Promise<unknown>;
   /** Check every node for problems that would prevent a job; takes up to 30 seconds. */
   checkCluster(name: string): Promise<ClusterChecks>;
-  /** Ask for the state of a cluster now. */
+  /** Request the state of a cluster now. */
   refreshCluster(name: string): Promise<unknown>;
 }

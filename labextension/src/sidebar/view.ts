@@ -8,7 +8,7 @@ import { fill, h, onClick, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { InlineConfirm } from '../ui/inlineconfirm';
-import { say } from '../ui/refusal';
+import { showMessage } from '../ui/refusal';
 import { shortId, shownState, stateWord } from '../ui/format';
 import { Banner } from './banner';
 import { ClusterList } from './clusterlist';
@@ -21,7 +21,7 @@ import { Section } from './section';
 import { grouped, isStudy, rowCount, titleOf, type Item } from './study';
 import type { Actions, Cluster, Connection, JobRow } from './types';
 
-/** Milliseconds before grey bars say that the first answer is not here yet. */
+/** Milliseconds before the loading placeholder appears. */
 const DELAY = 300;
 
 export interface Preferences {
@@ -135,7 +135,7 @@ export class SidebarView {
     show(this.#clusterSection.element, this.#clustersTold && this.#preferences.showClusters);
   }
 
-  /** Say whether the values are fresh. */
+  /** Show whether the values are up to date. */
   connection(connection: Connection): void {
     // A new try is not an answer yet: the banner stays until there is one.
     const trying = connection.state === 'connecting' && this.#stale;
@@ -168,7 +168,7 @@ export class SidebarView {
     this.#clusters.add();
   }
 
-  /** Ask whether to take the cluster whose menu is open off the list. */
+  /** Confirm and remove the cluster whose menu is open. */
   removeCluster(): void {
     this.#clusters.pointed?.askRemove();
   }
@@ -178,12 +178,12 @@ export class SidebarView {
     this.#clusters.pointed?.check();
   }
 
-  /** Whether canceling this job must be asked about. */
+  /** Return whether canceling this job needs confirmation. */
   asksToCancel(row: JobRow): boolean {
     return row.state === 'canceling' || asksBeforeCancel(row, this.#now(), this.#preferences.confirmCancel);
   }
 
-  /** Cancel a job, after a question when it is older than a minute (or as the settings say); kill it when it cancels already. */
+  /** Cancel a job, with confirmation if it is older than a minute or the settings require it; kill it if it is already canceling. */
   async cancel(id: string): Promise<void> {
     const row = this.#known.get(id)?.row;
     if (!row || !isActive(row)) return;
@@ -193,7 +193,7 @@ export class SidebarView {
     await this.#do(this.actions.cancel(row, now));
   }
 
-  /** Delete an ended job, after a question. */
+  /** Delete an ended job after confirmation. */
   async remove(id: string): Promise<void> {
     const row = this.#known.get(id)?.row;
     if (!row || isActive(row)) return;
@@ -201,22 +201,22 @@ export class SidebarView {
     if (await this.#list.ask(id, new InlineConfirm(text, __('Delete'), __('Keep')))) await this.#do(this.actions.remove(row));
   }
 
-  /** Whether a job is in the list now, so that a question can be asked there. */
+  /** Return whether a job is in the list now, so that a confirmation can be shown there. */
   shows(id: string): boolean {
     return this.root.offsetParent !== null && this.#jobSection.open && this.#shown().some(({ row }) => row.id === id);
   }
 
   #listActions(): ConstructorParameters<typeof JobList>[0] {
     const row = (id: string, action: (row: JobRow) => void): void => {
-      const found = this.#known.get(id)?.row;
-      if (found) action(found);
+      const match = this.#known.get(id)?.row;
+      if (match) action(match);
     };
     return {
-      open: (id) => (this.#studies.has(id) ? this.#openStudy(id) : row(id, (found) => this.actions.open(found))),
+      open: (id) => (this.#studies.has(id) ? this.#openStudy(id) : row(id, (job) => this.actions.open(job))),
       cancel: (id) => void (this.#studies.has(id) ? this.#cancelRun(id) : this.cancel(id)),
-      rerun: (id) => row(id, (found) => void this.#do(this.actions.rerun(found))),
+      rerun: (id) => row(id, (job) => void this.#do(this.actions.rerun(job))),
       unfold: (id, on) => this.#unfold(id, on),
-      discard: (id) => (this.#studies.has(id) ? void this.#removeStudy(id) : row(id, (found) => void (isActive(found) ? this.cancel(id) : this.remove(id)))),
+      discard: (id) => (this.#studies.has(id) ? void this.#removeStudy(id) : row(id, (job) => void (isActive(job) ? this.cancel(id) : this.remove(id)))),
       pointed: () => this.#pointed(),
     };
   }
@@ -321,7 +321,7 @@ export class SidebarView {
     this.#compare.title = many < 2 ? __('Compare: choose two jobs or more with Ctrl+click or the space bar') : __('Compare %1 jobs', many);
   }
 
-  /** Tell screen readers of changed states: politely, once, with the newest first. */
+  /** Announce changed states to screen readers: politely, once, newest first. */
   #announce(rows: readonly JobRow[]): void {
     if (!this.#answered) return;
     const changed = rows.filter((row) => wordOf(this.#known.get(row.id)?.row ?? this.#studies.get(row.id) ?? row) !== wordOf(row));
@@ -329,16 +329,16 @@ export class SidebarView {
   }
 
   async #do(request: Promise<unknown>): Promise<void> {
-    this.#say('');
+    this.#showMessage('');
     try {
       await request;
     } catch (error) {
-      this.#say(error);
+      this.#showMessage(error);
     }
   }
 
-  #say(what: unknown): void {
-    say(this.#error, what);
+  #showMessage(what: unknown): void {
+    showMessage(this.#error, what);
   }
 
   #key(event: KeyboardEvent): void {

@@ -1,4 +1,4 @@
-/** Puts text on the clipboard and says so in the button that was pressed. */
+/** Copies text to the clipboard and confirms it in the pressed button. */
 import { icon } from './icons';
 
 /** Copy `text`; the button shows a tick for a moment. */
@@ -20,7 +20,7 @@ async function write(text: string): Promise<boolean> {
   }
 }
 
-/** The way that also works on a page without https, where the clipboard's own interface is absent. */
+/** Fallback for pages without https, where the clipboard API is not available. */
 function writeOld(text: string): boolean {
   const area = document.createElement('textarea');
   area.value = text;

@@ -1,4 +1,4 @@
-/** A question in its place, with the focus on No: Escape is No too. Only one is open in a list. */
+/** An inline confirmation with the focus on No; Escape also means No. At most one is open in a list. */
 import { h, onClick } from './dom';
 import { __ } from './trans';
 

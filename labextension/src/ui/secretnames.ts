@@ -1,4 +1,4 @@
-/** Whether a variable's name looks like that of a secret: the rule of `worker.secret_patterns`, before anybody is asked. */
+/** Return whether a variable's name looks like a secret, by the rule of `worker.secret_patterns`. */
 const BETWEEN = /[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])/;
 const SECRET = new RegExp(
   'pass_?w(?:or)?d|pass_?phrase|pass_?code|secret|credential|webhook|_creds?_|_bearer_|_cookies?_|_sas_|_pat_'

@@ -1,18 +1,18 @@
-/** Says whether the page is dark, and when that changes: curves are drawn with colours of their own for either. */
+/** Detects dark pages and theme changes, because curves have separate colours for light and dark pages. */
 
 /** Return whether the text on this element's background would be light. */
 export function isDark(element: Element): boolean {
   const { body } = element.ownerDocument;
-  const said = body.getAttribute('data-jp-theme-light');
-  if (said !== null) return said === 'false';
+  const light = body.getAttribute('data-jp-theme-light');
+  if (light !== null) return light === 'false';
   const kind = body.getAttribute('data-vscode-theme-kind');
   if (kind !== null) return !kind.includes('light');
   return luminance(getComputedStyle(body).backgroundColor) < 0.4;
 }
 
-/** Call `changed` when the page's theme may have changed; returns what ends it. */
+/** Call `changed` when the page's theme may have changed; return the function that unsubscribes. */
 export function watchTheme(element: Element, changed: () => void): () => void {
-  // JupyterLab hides the page while it sets the theme: in the next frame elements have their sizes.
+  // JupyterLab hides the page while it sets the theme; elements have their sizes in the next frame.
   let frame = 0;
   const observer = new MutationObserver(() => {
     cancelAnimationFrame(frame);

@@ -1,7 +1,7 @@
 /** Requests of a page to the kernel of a widget: each message is answered by another message with the same id. */
 import { Refusal } from '../ui/refusal';
 
-/** What is used of the model of a widget. */
+/** The part of a widget's model that is used. */
 export interface Model {
   get(name: string): unknown;
   on(event: string, callback: (message: unknown) => void): void;
@@ -39,7 +39,7 @@ export function connect(model: Model): { ask: Ask; dispose: () => void } {
     try {
       model.send({ type: 'ask', id, ask: name, given });
     } catch {
-      // The kernel is gone; the view says that it does not respond.
+      // The kernel is gone; the view shows that it does not respond.
     }
   });
   return { ask, dispose: () => model.off('msg:custom', receive) };
