@@ -56,30 +56,30 @@ class Rule:
 
 def rule(text: str, field: str = "notify_when") -> Rule:
     """Return the rule in a text. Raises InvalidSpec."""
-    said = _RULE.fullmatch(text)
-    if said is None:
+    match = _RULE.fullmatch(text)
+    if match is None:
         raise InvalidSpec(
             f"{field} must compare a metric with a number, not {text!r}.",
             code="alert-rule-invalid",
             field=field,
             hint='Example: "val_acc > 0.9".',
         )
-    return Rule(said["metric"], said["how"], float(said["limit"]))
+    return Rule(match["metric"], match["how"], float(match["limit"]))
 
 
 def check_rules(value: Any, field: str) -> tuple[str, ...] | None:
     """Return rules as text, None for none. Raises InvalidSpec."""
     if value in (None, "", (), []):
         return None
-    given = [value] if isinstance(value, str) else value
-    if not isinstance(given, list | tuple) or len(given) > _MOST_RULES:
+    rules = [value] if isinstance(value, str) else value
+    if not isinstance(rules, list | tuple) or len(rules) > _MOST_RULES:
         raise InvalidSpec(
             f"{field} must be a rule, or a list of at most {_MOST_RULES} rules.",
             code="alert-rules-invalid",
             field=field,
             hint='Example: ["val_acc > 0.9", "loss < 0.1"].',
         )
-    return tuple(str(rule(str(one), field)) for one in given)
+    return tuple(str(rule(str(text), field)) for text in rules)
 
 
 class AlertWatch:
@@ -104,7 +104,7 @@ class AlertWatch:
         """Take an event whose alert an earlier supervisor has sent."""
         text = str(event.get("text", ""))
         if event.get("code") == f"{CODE}rule":
-            self._rules = [one for one in self._rules if not text.startswith(f"{one}:")]
+            self._rules = [pending for pending in self._rules if not text.startswith(f"{pending}:")]
         elif event.get("code") == f"{CODE}nan":
             self._not_finite.add(text.partition(" is ")[0])
 
@@ -114,12 +114,12 @@ class AlertWatch:
                 self._not_finite.add(name)
                 step = number(float(event["step"]))
                 yield Alert("nan", f"{name} is {float(value):g} on rank {event['rank']} at step {step}.")
-        for one in [one for one in self._rules if one.metric in event["values"]]:
-            known = view.metrics.get(one.metric)
-            if known is not None and one.holds(known.mean):
-                self._rules.remove(one)
+        for pending in [pending for pending in self._rules if pending.metric in event["values"]]:
+            known = view.metrics.get(pending.metric)
+            if known is not None and pending.holds(known.mean):
+                self._rules.remove(pending)
                 step = number(known.step)
-                yield Alert("rule", f"{one}: mean {one.metric} is {number(known.mean)} at step {step}.")
+                yield Alert("rule", f"{pending}: mean {pending.metric} is {number(known.mean)} at step {step}.")
 
 
 def _end(view: JobView) -> Alert:

@@ -31,7 +31,7 @@ def resolve(given: Mapping[str, Any], allowed: Iterable[str], common: Iterable[s
     ``compute_target="local"``, as in TorchDistributor.
     """
     allowed = set(allowed)
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     spelled: dict[str, str] = {}
     totals: dict[str, Any] = {}
     for name, value in given.items():
@@ -40,7 +40,7 @@ def resolve(given: Mapping[str, Any], allowed: Iterable[str], common: Iterable[s
             continue
         if name == "local_mode":
             if value is True:
-                found["compute_target"] = "local"
+                options["compute_target"] = "local"
             continue
         primary = ALIASES.get(name, name)
         if primary not in allowed:
@@ -48,17 +48,17 @@ def resolve(given: Mapping[str, Any], allowed: Iterable[str], common: Iterable[s
                 unknown(name, allowed, common=common), code="option-unknown", field=name,
                 hint="%%distributed? and 'distdl submit --help' list all options.",
             )  # fmt: skip
-        if primary in found and found[primary] != value:
+        if primary in options and options[primary] != value:
             raise InvalidSpec(
-                f"{spelled[primary]} and {name} are the same option, but their values differ: {found[primary]!r} and "
+                f"{spelled[primary]} and {name} are the same option, but their values differ: {options[primary]!r} and "
                 f"{value!r}.",
                 code="option-given-twice",
                 field=primary,
                 hint="Use only one of them.",
             )
-        found[primary], spelled[primary] = value, name
-    _apply_totals(totals, found, spelled)
-    return found
+        options[primary], spelled[primary] = value, name
+    _apply_totals(totals, options, spelled)
+    return options
 
 
 def _apply_totals(totals: dict[str, Any], found: dict[str, Any], spelled: dict[str, str]) -> None:
@@ -151,15 +151,15 @@ def unknown(
 
 def _nearest(name: str, allowed: Iterable[str], common: frozenset[str], aliases: Mapping[str, str]) -> list[str]:
     """Return the nearest names, the nearest first; an alias stands for its primary name."""
-    primary = {one: one for one in allowed}
-    primary |= {alias: one for alias, one in aliases.items() if one in primary}
+    primary = {option: option for option in allowed}
+    primary |= {alias: option for alias, option in aliases.items() if option in primary}
     scores: dict[str, float] = {}
-    for spelling, one in primary.items():
-        score = _likeness(_letters(name), _letters(spelling)) + 0.1 * (one in common)
-        scores[one] = max(score, scores.get(one, 0.0))
+    for spelling, option in primary.items():
+        score = _likeness(_letters(name), _letters(spelling)) + 0.1 * (option in common)
+        scores[option] = max(score, scores.get(option, 0.0))
     least = max(_ALIKE, max(scores.values(), default=0.0) - _LESS_ALIKE)
-    near = [one for one, score in scores.items() if score >= least]
-    return sorted(near, key=lambda one: (-scores[one], one))[:_NEAREST]
+    near = [option for option, score in scores.items() if score >= least]
+    return sorted(near, key=lambda option: (-scores[option], option))[:_NEAREST]
 
 
 def _letters(name: str) -> str:

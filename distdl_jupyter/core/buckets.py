@@ -96,9 +96,9 @@ class Grid:
 
     def cut(self, step: float) -> list[int]:
         """Take away the buckets that begin at ``step`` or later; return the positions of those that stay, in order."""
-        kept = [(number, slot) for number, slot in self.slots.items() if self.low_steps[slot] < step]
-        stay = [slot for _, slot in kept]
-        self.slots = {number: new for new, (number, _) in enumerate(kept)}
+        remaining = [(number, slot) for number, slot in self.slots.items() if self.low_steps[slot] < step]
+        stay = [slot for _, slot in remaining]
+        self.slots = {number: new for new, (number, _) in enumerate(remaining)}
         self.low_steps = array("d", [self.low_steps[slot] for slot in stay])
         self.high_steps = array("d", [min(self.high_steps[slot], step) for slot in stay])
         self.times = array("d", [self.times[slot] for slot in stay])
@@ -319,16 +319,16 @@ class Metric:
             return False
         return step >= series.last.step and self.grid.number(step) == self.grid.number(series.last.step)
 
-    def _go_back(self, rank: int, step: float, again: set[int]) -> None:
+    def _go_back(self, rank: int, step: float, restarted: set[int]) -> None:
         """Take away what a rank's first report after a restart replaces; the first of all ranks speaks for all."""
-        if not again:
+        if not restarted:
             self._cut = step
             slots = self.grid.cut(step)
             for series in self.series.values():
                 series.keep(slots, step)
         elif step < self._cut:
             self.forget_from(rank, step)
-        again.add(rank)
+        restarted.add(rank)
 
     def forget_from(self, rank: int, step: float) -> None:
         """Take away what one rank reported of this step and of later ones."""

@@ -15,8 +15,8 @@ def cache_directory() -> Path:
     ``DISTDL_CACHE`` wins; then the platform's custom: ``$XDG_CACHE_HOME/distdl`` or ``~/.cache/distdl`` on Linux,
     ``~/Library/Caches/distdl`` on macOS.
     """
-    if own := os.environ.get("DISTDL_CACHE"):
-        return Path(own).expanduser().absolute()
+    if override := os.environ.get("DISTDL_CACHE"):
+        return Path(override).expanduser().absolute()
     if xdg := os.environ.get("XDG_CACHE_HOME"):
         return Path(xdg) / "distdl"
     if platform.system() == "Darwin":

@@ -116,9 +116,9 @@ class Finding:
 def read(report: object) -> tuple[list[Operation], Mapping[str, Any]]:
     """Return the operations of a rank's report and what names their frames, without those that cannot be read."""
     data = report if isinstance(report, dict) else {}
-    given, about = data.get("operations"), data.get("about")
+    entries, about = data.get("operations"), data.get("about")
     operations = []
-    for operation in given if isinstance(given, list) else ():
+    for operation in entries if isinstance(entries, list) else ():
         with contextlib.suppress(msgspec.ValidationError):
             operations.append(msgspec.convert(operation, Operation))
     return operations, about if isinstance(about, dict) else {}
@@ -140,13 +140,13 @@ def rows(
     return tuple(replace(row, ranks=tuple(ranks)) for row, ranks in alike.items())
 
 
-def _row(rank: int, report: Sequence[Operation], state: str, place: Place | None) -> Collective:
+def _row(rank: int, report: Sequence[Operation], state: str, locate: Place | None) -> Collective:
     if not report:
         return Collective((rank,), state=state)
     newest = report[0]
     calls = newest.calls()
-    caller = next((title for file, name, title in _CALLERS for one in calls
-                   if one.file.endswith(file) and one.function == name), "")  # fmt: skip
+    caller = next((title for file, name, title in _CALLERS for call in calls
+                   if call.file.endswith(file) and call.function == name), "")  # fmt: skip
     sizes = ", ".join(str(list(size)) for size in newest.sizes)
     return Collective(
         ranks=(rank,),
@@ -157,7 +157,7 @@ def _row(rank: int, report: Sequence[Operation], state: str, place: Place | None
         sizes=sizes,
         dtype=newest.dtype if sizes else "",
         state=state or ("waiting" if newest.waiting else "done"),
-        line=place(calls) if place is not None else "",
+        line=locate(calls) if locate is not None else "",
     )
 
 
@@ -184,7 +184,7 @@ def explain(
                 return _different_tensors(first, second)
     # The oldest operation that someone waits for in a group that others share.
     for row in sorted(waiting, key=lambda row: (row.number or 0, row.ranks)):
-        late = [one for one in table if one.ranks != row.ranks and _is_late(one, row, reports)]
+        late = [other_row for other_row in table if other_row.ranks != row.ranks and _is_late(other_row, row, reports)]
         if late:
             return _did_not_come(row, late, stands)
     return None

@@ -69,8 +69,8 @@ class DataSource:
     @property
     def url(self) -> str:
         """The place as text, with its ``?`` words; it holds no secret."""
-        words = (["shard"] if self.shard else []) + (["mode=mount"] if self.mode == "mount" else [])
-        return place(self) + ("?" + "&".join(words) if words else "")
+        query = (["shard"] if self.shard else []) + (["mode=mount"] if self.mode == "mount" else [])
+        return place(self) + ("?" + "&".join(query) if query else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +95,8 @@ def sources(given: Any) -> tuple[DataSource, ...]:
 
     A single place without a name is named ``data``. Raises InvalidSpec.
     """
-    found = tuple(source(name, where) for name, where in pairs(given))
-    names = [one.name.upper() for one in found]
+    parsed = tuple(source(name, where) for name, where in pairs(given))
+    names = [entry.name.upper() for entry in parsed]
     for name in names:
         if names.count(name) > 1:
             raise InvalidSpec(
@@ -105,7 +105,7 @@ def sources(given: Any) -> tuple[DataSource, ...]:
                 field="data",
                 hint="Use names that differ in more than upper and lower case.",
             )
-    return found
+    return parsed
 
 
 def pairs(given: Any) -> list[tuple[str, Any]]:
@@ -119,7 +119,7 @@ def pairs(given: Any) -> list[tuple[str, Any]]:
     if isinstance(given, str):
         given = given.split()
     if isinstance(given, list | tuple):
-        return [(one.name, one) if isinstance(one, DataSource) else _named(one) for one in given]
+        return [(entry.name, entry) if isinstance(entry, DataSource) else _named(entry) for entry in given]
     raise InvalidSpec(
         f"data must be a dict of names and addresses, not {given!r:.80}.",
         code="data-not-a-dict",
@@ -160,8 +160,8 @@ def source(name: str, where: Any) -> DataSource:
     return _checked(name, text, dict(parse_qsl(query, keep_blank_values=True)))
 
 
-def _checked(name: str, text: str, words: dict[str, Any]) -> DataSource:
-    if any(_SECRETS.fullmatch(word) for word in words):
+def _checked(name: str, text: str, query: dict[str, Any]) -> DataSource:
+    if any(_SECRETS.fullmatch(key) for key in query):
         raise InvalidSpec(
             "The address of a data source must not contain a shared access signature, because it would be stored in "
             "the job's record.",
@@ -169,22 +169,22 @@ def _checked(name: str, text: str, words: dict[str, Any]) -> DataSource:
             field="data",
             hint="Remove everything after the ? and sign in to Azure, or give the nodes their own credentials.",
         )
-    mode, shard = str(words.pop("mode", "download")), words.pop("shard", False)
+    mode, shard = str(query.pop("mode", "download")), query.pop("shard", False)
     if mode not in get_args(Mode):
         raise InvalidSpec(f"mode must be download or mount, not {mode!r}.", code="data-mode-invalid", field="data")
-    if words:
+    if query:
         raise InvalidSpec(
-            f"Unknown option '{next(iter(words))}' of a data source. Use one of: shard, mode.",
+            f"Unknown option '{next(iter(query))}' of a data source. Use one of: shard, mode.",
             code="data-option-unknown",
             field="data",
         )
-    kept: dict[str, Any] = {"name": name, "mode": mode, "shard": shard not in (False, "0", "false", "no")}
+    common: dict[str, Any] = {"name": name, "mode": mode, "shard": shard not in (False, "0", "false", "no")}
     if text.startswith("blob://"):
         blob = blob_place(text, "data")
-        return DataSource(scheme="blob", account=blob.account, container=blob.container, prefix=blob.prefix, **kept)
+        return DataSource(scheme="blob", account=blob.account, container=blob.container, prefix=blob.prefix, **common)
     for scheme in ("s3", "gs", "https"):
         if text.startswith(f"{scheme}://"):
-            return _stored(scheme, text, kept)
+            return _stored(scheme, text, common)
     if text.startswith("shared:"):
         path = text.removeprefix("shared:")
         if not path.startswith("/"):
@@ -194,7 +194,7 @@ def _checked(name: str, text: str, words: dict[str, Any]) -> DataSource:
                 field="data",
                 hint=_REMEDY,
             )
-        return DataSource(scheme="shared", path=path, **kept)
+        return DataSource(scheme="shared", path=path, **common)
     if "://" in text or not text.strip():
         raise InvalidSpec(
             f"{text!r} is not a valid data address.",
@@ -202,10 +202,10 @@ def _checked(name: str, text: str, words: dict[str, Any]) -> DataSource:
             field="data",
             hint=_hint(text),
         )
-    return DataSource(scheme="path", path=text, **kept)
+    return DataSource(scheme="path", path=text, **common)
 
 
-def _stored(scheme: Literal["s3", "gs", "https"], text: str, kept: dict[str, Any]) -> DataSource:
+def _stored(scheme: Literal["s3", "gs", "https"], text: str, common: dict[str, Any]) -> DataSource:
     container, _, prefix = text.partition("://")[2].partition("/")
     if "@" in container:
         raise InvalidSpec(
@@ -236,21 +236,21 @@ def _stored(scheme: Literal["s3", "gs", "https"], text: str, kept: dict[str, Any
                 field="data",
                 hint="Name each file as https://host/path, or use s3://, gs:// or blob://.",
             )
-        if kept["shard"]:
+        if common["shard"]:
             raise InvalidSpec(
-                f"{kept['name']} uses ?shard, but an https:// address is a single file.",
+                f"{common['name']} uses ?shard, but an https:// address is a single file.",
                 code="https-shard",
                 field="data",
                 hint="Remove ?shard. Every node gets the file.",
             )
-    return DataSource(scheme=scheme, container=container, prefix=prefix.strip("/"), **kept)
+    return DataSource(scheme=scheme, container=container, prefix=prefix.strip("/"), **common)
 
 
 def _hint(text: str, otherwise: str = _REMEDY) -> str:
     """Blob's web address is what people have at hand: it is answered with the same place in our words."""
-    found = re.fullmatch(r"https://([a-z0-9]{3,24})\.blob\.[^/]+/([^/?]+)/?([^?]*)(\?.*)?", text)
-    if found:
-        account, container, prefix, _ = found.groups()
+    match = re.fullmatch(r"https://([a-z0-9]{3,24})\.blob\.[^/]+/([^/?]+)/?([^?]*)(\?.*)?", text)
+    if match:
+        account, container, prefix, _ = match.groups()
         return f'Write "blob://{account}/{container}{"/" + unquote(prefix) if prefix else ""}".'
     return otherwise
 

@@ -68,8 +68,8 @@ class DistDLError(Exception):
     def _render_traceback_(self) -> list[str]:
         """Show in a notebook the lines of the user's that led here: this package's hold nothing that they can mend."""
         frames = traceback.extract_tb(self.__traceback__)[1:]  # the first is IPython's
-        own = takewhile(lambda frame: not frame.filename.startswith(_PACKAGE), frames)
-        lines = (f"{_place(frame.filename)}, line {frame.lineno}: {mask(frame.line or '')}" for frame in own)
+        user_frames = takewhile(lambda frame: not frame.filename.startswith(_PACKAGE), frames)
+        lines = (f"{_place(frame.filename)}, line {frame.lineno}: {mask(frame.line or '')}" for frame in user_frames)
         return [*lines, f"{type(self).__name__}: {self}"]
 
     def to_json(self) -> dict[str, str]:

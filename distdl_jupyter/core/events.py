@@ -243,10 +243,10 @@ def batches(
 ) -> Iterator[tuple[list[Event], int]]:
     """Yield (events, cursor) in steps of some megabytes until nothing more stands in the file."""
     while True:
-        found, cursor = reader(path, after)
+        events, cursor = reader(path, after)
         if cursor == after:
             return
-        yield found, cursor
+        yield events, cursor
         after = cursor
 
 
@@ -319,10 +319,10 @@ def encode(event: Event) -> bytes:
 def decode(data: bytes) -> list[Event]:
     """Return the events of whole lines; a line that is no JSON object with a type is left out."""
     try:
-        found = _decoder.decode_lines(data)
+        events = _decoder.decode_lines(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        found = list(map(_decode_line, data.splitlines()))
-    return [event for event in found if type(event) is dict and type(event.get("type")) is str]
+        events = list(map(_decode_line, data.splitlines()))
+    return [event for event in events if type(event) is dict and type(event.get("type")) is str]
 
 
 def _decode_line(line: bytes) -> Any:
@@ -354,7 +354,9 @@ def pack(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _are_alike(metric: Event, event: Event) -> bool:
-    if event["type"] != "metric" or any(name in one for name in ("folded", "again") for one in (event, metric)):
+    if event["type"] != "metric" or any(
+        name in candidate for name in ("folded", "again") for candidate in (event, metric)
+    ):
         return False
     return bool(event["rank"] == metric["rank"] and event["values"].keys() == metric["values"].keys())
 
@@ -365,9 +367,9 @@ def _packed(metrics: list[Event]) -> Event:
     if len(metrics) == 1:
         return last
     names = list(last["values"])
-    rows = [[one["step"], *[number_to_json(one["values"][name]) for name in names]] for one in metrics]
-    kept = {name: value for name, value in last.items() if name not in ("step", "values")}
-    return {**kept, "type": "metrics", "names": names, "rows": rows}
+    rows = [[entry["step"], *[number_to_json(entry["values"][name]) for name in names]] for entry in metrics]
+    common = {name: value for name, value in last.items() if name not in ("step", "values")}
+    return {**common, "type": "metrics", "names": names, "rows": rows}
 
 
 def unpack(events: Iterable[Event]) -> Iterator[Event]:
@@ -382,9 +384,9 @@ def unpack(events: Iterable[Event]) -> Iterator[Event]:
 
 def _single(packed: Event) -> Iterator[Event]:
     names = packed["names"]
-    kept = {name: value for name, value in packed.items() if name not in ("names", "rows")}
+    common = {name: value for name, value in packed.items() if name not in ("names", "rows")}
     for step, *numbers in packed["rows"]:
-        yield {**kept, "type": "metric", "step": step, "values": dict(zip(names, numbers, strict=True))}
+        yield {**common, "type": "metric", "step": step, "values": dict(zip(names, numbers, strict=True))}
 
 
 # the time of events ---------------------------------------------------------------------------

@@ -143,8 +143,8 @@ def concerns_collectives(error: dict[str, Any] | None) -> bool:
     """Return whether ranks may have failed because they did not make the same collective calls."""
     if not error:
         return False
-    said = f"{error.get('message', '')} {error.get('crash', '')}"
-    return is_echo(error) or error.get("code") == "collective-mismatch" or _COLLECTIVE_ERROR.search(said) is not None
+    text = f"{error.get('message', '')} {error.get('crash', '')}"
+    return is_echo(error) or error.get("code") == "collective-mismatch" or _COLLECTIVE_ERROR.search(text) is not None
 
 
 def with_collectives(failure: Failure, table: Sequence[Collective], finding: str, remedy: str, code: str) -> Failure:
@@ -267,8 +267,8 @@ def _when(rank: RankView) -> float:
 
 def describe(rank: RankView) -> str:
     """Return how a rank ended as a short phrase."""
-    if said := crash(rank):
-        return f"ended by SIG{rank.signal}: {said}"
+    if reason := crash(rank):
+        return f"ended by SIG{rank.signal}: {reason}"
     if rank.error:
         message = str(rank.error.get("message", ""))
         first_line = message.strip().splitlines()[0] if message.strip() else ""

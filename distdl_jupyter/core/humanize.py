@@ -182,13 +182,13 @@ def total_need(processes: int, each: str, total: str) -> str:
     return f"{plural(processes, 'process')} with {each} each need {total}"
 
 
-def _plural_of(word: str) -> str:
-    return f"{word}es" if word.endswith(("s", "x", "ch", "sh")) else f"{word}s"
+def _plural_of(noun: str) -> str:
+    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
 
 
 def listing(words: Sequence[object]) -> str:
     """Return words as a sentence lists them: ``image``, ``image and target``, ``0, 1 and 3``."""
-    texts = [str(word) for word in words]
+    texts = [str(item) for item in words]
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
@@ -225,8 +225,8 @@ def short_id(id_: str) -> str:
 
 def findings(found: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a line for each finding of the checks before a start that is more than information."""
-    worse = [one for one in found if one["level"] != "info"]
-    return [f"{one['level'].capitalize()}: {finding(one)}" for one in worse]
+    worse = [entry for entry in found if entry["level"] != "info"]
+    return [f"{entry['level'].capitalize()}: {finding(entry)}" for entry in worse]
 
 
 def finding(one: Mapping[str, Any]) -> str:

@@ -86,16 +86,16 @@ def writing(place: Path) -> Iterator[None]:
 
 def file_system(path: Path) -> str:
     """Return the kind of file system on which a path lies and where that is mounted: ``lustre at /scratch``."""
-    found, at = "of an unknown type", Path()
+    description, at = "of an unknown type", Path()
     with contextlib.suppress(OSError):
-        place = path.resolve()
+        resolved = path.resolve()
         # proc_pid_mountinfo(5): ID PARENT DEVICE ROOT MOUNTPOINT OPTIONS TAGS... - KIND SOURCE OPTIONS
         for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             before, _, behind = line.partition(" - ")
             point = Path(before.split()[4].replace("\\040", " "))
-            if place.is_relative_to(point) and len(point.parts) >= len(at.parts):
-                found, at = f"{behind.split()[0]} at {point}", point
-    return found
+            if resolved.is_relative_to(point) and len(point.parts) >= len(at.parts):
+                description, at = f"{behind.split()[0]} at {point}", point
+    return description
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,9 @@ def crowd(ranks: int, cores: int, *, oversubscribe: bool = False, slots: int = 0
     most = max(RANKS_ANYWAY, RANKS_PER_CORE * cores, slots)
     if oversubscribe or ranks <= most:
         return None
-    says = f"{plural(ranks, 'process')} are too many for {plural(cores, 'core')}"
+    reason = f"{plural(ranks, 'process')} are too many for {plural(cores, 'core')}"
     remedy = "Use fewer processes, or set oversubscribe=True."
-    return Shortage("error", f"{says}. The limit of one machine is {count(most)}", remedy)
+    return Shortage("error", f"{reason}. The limit of one machine is {count(most)}", remedy)
 
 
 def shortages(ranks: int, room: Mapping[str, int | None]) -> Iterator[Shortage]:
@@ -133,15 +133,15 @@ def shortages(ranks: int, room: Mapping[str, int | None]) -> Iterator[Shortage]:
     ):  # fmt: skip
         left = room.get(name)
         if left is not None and left < each * ranks:
-            says = f"{plural(ranks, 'process')} need about {count(each * ranks)} {what}"
-            yield Shortage("error", f"{says}, but only {count(left)} are available", remedy)
+            reason = f"{plural(ranks, 'process')} need about {count(each * ranks)} {what}"
+            yield Shortage("error", f"{reason}, but only {count(left)} are available", remedy)
     memory, remedy = room.get("memory"), "Use fewer processes, or end other programs."
     if memory is not None and memory < _BYTES_EACH * ranks:
-        says = f"{plural(ranks, 'process')} need at least {size(_BYTES_EACH * ranks)} of memory"
-        yield Shortage("error", f"{says}, but only {size(memory)} is available", remedy)
+        reason = f"{plural(ranks, 'process')} need at least {size(_BYTES_EACH * ranks)} of memory"
+        yield Shortage("error", f"{reason}, but only {size(memory)} is available", remedy)
     elif memory is not None and memory < LARGE[1] * ranks:
-        says = f"Only {size(memory // ranks)} of memory is available for each process"
-        yield Shortage("warning", f"{says}, and {LARGE[0]} alone needs about {size(LARGE[1])}", remedy)
+        reason = f"Only {size(memory // ranks)} of memory is available for each process"
+        yield Shortage("warning", f"{reason}, and {LARGE[0]} alone needs about {size(LARGE[1])}", remedy)
 
 
 def allow_files(count: int) -> None:
@@ -149,7 +149,7 @@ def allow_files(count: int) -> None:
     import resource  # Unix alone has it
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + 256
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    needed = count + 256
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -201,13 +201,13 @@ class LogBook:
 
         With ``most`` it is that many rows, those that changed first, and a mark to ask for the others with.
         """
-        found = self._since(since)
-        more = 0 if most is None else max(0, len(found) - most)
+        rows = self._since(since)
+        more = 0 if most is None else max(0, len(rows) - most)
         if more:
-            del found[most:]
-        mark = found[-1].revision if more else self._revision
-        found.sort(key=_number)
-        return Changes(found, self.open, self.first, mark, more)
+            del rows[most:]
+        mark = rows[-1].revision if more else self._revision
+        rows.sort(key=_number)
+        return Changes(rows, self.open, self.first, mark, more)
 
     @property
     def first(self) -> int:
@@ -223,15 +223,15 @@ class LogBook:
         # A deque is walked to the place: from the end that is nearer.
         if start < size - stop:
             return list(islice(self.rows, start, stop))
-        found = list(islice(reversed(self.rows), size - stop, size - start))
-        found.reverse()
-        return found
+        rows = list(islice(reversed(self.rows), size - stop, size - start))
+        rows.reverse()
+        return rows
 
     def _since(self, mark: int) -> list[Row]:
         """Return the rows that changed since a mark, in the order in which they changed."""
-        found = list(takewhile(lambda row: row.revision > mark, reversed(self._touched.values())))
-        found.reverse()
-        return found
+        rows = list(takewhile(lambda row: row.revision > mark, reversed(self._touched.values())))
+        rows.reverse()
+        return rows
 
     def of_rank(self, rank: int) -> list[Row]:
         """Return the kept rows of one rank in the order in which it printed them."""

@@ -56,14 +56,14 @@ def batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
 
 def between(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
     """Return the lines from one cursor to another, and the cursor behind the last of them."""
-    found: list[Event] = []
+    events: list[Event] = []
     while begin < end:
         more, after = read(path, begin, end - begin)
         if after == begin or after > end:
             break
-        found += more
+        events += more
         begin = after
-    return found, begin
+    return events, begin
 
 
 def count(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
@@ -74,19 +74,19 @@ def count(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
     end = parts.size(path) if end is None else end
     size = 3 * COUNT_EVERY
     while begin < (near := parts.back(path, end, size)):
-        found, cursor = between(path, line_from(path, near, end), end)
-        last = next((at for at in reversed(range(len(found))) if found[at]["type"] == "count"), None)
+        events, cursor = between(path, line_from(path, near, end), end)
+        last = next((at for at in reversed(range(len(events))) if events[at]["type"] == "count"), None)
         if last is not None:
-            for event in found[last:]:
+            for event in events[last:]:
                 view.apply(event)
             return cursor
         size *= 8
     while begin < end:
-        found, after = read(path, begin, min(_READ_CHUNK, end - begin))
+        events, after = read(path, begin, min(_READ_CHUNK, end - begin))
         if after == begin or after > end:
             break
         begin = after
-        for event in found:
+        for event in events:
             view.apply(event)
     return begin
 
@@ -175,8 +175,8 @@ def last_lines(
     size = _NEAR
     while True:
         begin = line_start(path, parts.back(path, end, size)) if end > size else 0
-        found, cursor = between(path, begin, end)
-        lines = [line for line in lines_of(found, path.parent) if rank is None or line.rank == rank]
+        events, cursor = between(path, begin, end)
+        lines = [line for line in lines_of(events, path.parent) if rank is None or line.rank == rank]
         if begin == 0 or len(lines) >= many or (within is not None and size >= within):
             return lines[-many:] if many > 0 else [], cursor
         size *= 4

@@ -73,13 +73,13 @@ class LogWindow:
         if n > self.book.first:
             return self.book.between(max(self.book.first, n - most), n)
         self._forget_places()
-        while (at := bisect_left(self._places, n, key=lambda place: place.begin.n) - 1) >= 0:
-            place, end = self._places[at], self._end(at)
-            rows = self._cut(at, end) if place.left_out else self._whole(place, end)
-            found = [row for row in rows if row.n < n]
-            if found:
-                return found[-most:]
-            n = n if place.left_out else place.begin.n
+        while (at := bisect_left(self._places, n, key=lambda piece: piece.begin.n) - 1) >= 0:
+            piece, end = self._places[at], self._end(at)
+            rows = self._cut(at, end) if piece.left_out else self._whole(piece, end)
+            older = [row for row in rows if row.n < n]
+            if older:
+                return older[-most:]
+            n = n if piece.left_out else piece.begin.n
         return []
 
     def _read(self, view: JobView, end: int) -> bool:
@@ -87,11 +87,11 @@ class LogWindow:
         border = (self.cursor // PIECE + 1) * PIECE
         if border <= stop:
             stop = logfile.line_from(self._path, border, end)
-        found, cursor = logfile.read(self._path, self.cursor, stop - self.cursor)
+        events, cursor = logfile.read(self._path, self.cursor, stop - self.cursor)
         if cursor == self.cursor:
             return False
         self.cursor = cursor
-        for event in found:
+        for event in events:
             view.apply(event)
             self.book.apply(event)
         if cursor >= border:
@@ -101,14 +101,14 @@ class LogWindow:
         return True
 
     def _skip(self, view: JobView, end: int) -> bool:
-        found, at, cursor = _logs_before(self._path, end, self.cursor)
+        events, at, cursor = _logs_before(self._path, end, self.cursor)
         if cursor == self.cursor:
             return False
         if at > self.cursor:
             self._begin_at(at)
         logfile.count(self._path, self.cursor, view, cursor)
         self.cursor = cursor
-        for event in found:
+        for event in events:
             self.book.apply(event)
         book = self.book
         book.total = view.lines
@@ -131,20 +131,20 @@ class LogWindow:
         missing = parts.gap(self._path)
         if missing is None:
             return
-        gone = [place for place in self._places if missing[0] <= place.at < missing[1]]
+        gone = [piece for piece in self._places if missing[0] <= piece.at < missing[1]]
         if len(gone) > 1 or (gone and not gone[0].left_out):
             at = self._places.index(gone[0])
             self._places[at : at + len(gone)] = [replace(gone[-1], left_out=True)]
 
     # ---- what was read before, or was left out ----
 
-    def _whole(self, place: _Place, end: _Place) -> list[Row]:
+    def _whole(self, piece: _Place, end: _Place) -> list[Row]:
         """Return all rows of a piece."""
-        if self._piece is None or self._piece[0] != (place.at, end.at):
-            book = LogBook(self._size[0], 2**62, place.begin)
-            for event in logfile.between(self._path, place.at, end.at)[0]:
+        if self._piece is None or self._piece[0] != (piece.at, end.at):
+            book = LogBook(self._size[0], 2**62, piece.begin)
+            for event in logfile.between(self._path, piece.at, end.at)[0]:
                 book.apply(event)
-            self._piece = ((place.at, end.at), list(book.rows))
+            self._piece = ((piece.at, end.at), list(book.rows))
         return self._piece[1]
 
     def _end(self, index: int) -> _Place:
@@ -154,17 +154,17 @@ class LogWindow:
 
     def _cut(self, index: int, end: _Place) -> list[Row]:
         """Read the end of what was left out and return its rows; the rest stays left out."""
-        place = self._places[index]
-        found, at, _ = _logs_before(self._path, end.at, place.at)
+        piece = self._places[index]
+        events, at, _ = _logs_before(self._path, end.at, piece.at)
         book = LogBook(self._size[0], 2**62)
-        for event in found:
+        for event in events:
             book.apply({**event, "counts": None})  # rows and lines are counted from the end here
         rows, lines = list(book.rows), {r: end.begin.lines.get(r, end.begin.line) - n for r, n in book.counts.items()}
         n = end.begin.n - book.next
         for row in rows:
             row.shift(n, lines)
         cut = _Place(at, Begin(n, {**end.begin.lines, **lines}, end.begin.line))
-        self._places[index if at == place.at else index + 1 : index + 1] = [cut]
+        self._places[index if at == piece.at else index + 1 : index + 1] = [cut]
         self._piece = ((at, end.at), rows)
         return rows
 
@@ -178,8 +178,8 @@ def _logs_before(path: Path, end: int, floor: int) -> tuple[list[Event], int, in
     while True:
         begin = max(floor, parts.back(path, end, size))
         at = logfile.line_from(path, begin, end) if begin > floor else floor
-        found, cursor = logfile.between(path, at, end)
-        lines = sum(event["text"].count("\n") + 1 for event in found if event["type"] == "log")
+        events, cursor = logfile.between(path, at, end)
+        lines = sum(event["text"].count("\n") + 1 for event in events if event["type"] == "log")
         if begin == floor or size >= _FAR or lines >= _WANTED:
-            return found, at, cursor
+            return events, at, cursor
         size *= 4

@@ -95,7 +95,7 @@ def _positive(value: Any, field: str) -> float | None:
 
 
 def _bytes(value: Any, field: str) -> int | None:
-    return None if (found := _positive(value, field)) is None else int(found)
+    return None if (number := _positive(value, field)) is None else int(number)
 
 
 def _most(most: int, fewest: int = 0) -> Check:
@@ -117,9 +117,9 @@ def _memory(value: Any, field: str) -> int | None:
     """Return bytes for a number of them or a text such as "24 GB" (powers of 1000) or "24 GiB" (of 1024)."""
     if value in (None, ""):
         return None
-    found = _SIZE.fullmatch(str(value).strip()) if isinstance(value, str) else None
-    if found:
-        value = float(found[1]) * (1024 if found[3] else 1000) ** "bkmgt".index((found[2] or "b").lower())
+    match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, str) else None
+    if match:
+        value = float(match[1]) * (1024 if match[3] else 1000) ** "bkmgt".index((match[2] or "b").lower())
     elif isinstance(value, str):
         raise InvalidSpec(
             f"{field} must be a size, not {value!r}.", code="size-invalid", field=field, hint='Example: "24 GB".'
@@ -134,7 +134,7 @@ def _jobs(value: Any, _field: str) -> tuple[str, ...] | None:
     several = value if isinstance(value, list | tuple | set) else [value]
     if isinstance(value, str):
         several = value.split(",")
-    return tuple(dict.fromkeys(str(getattr(one, "id", one)).strip() for one in several))
+    return tuple(dict.fromkeys(str(getattr(job, "id", job)).strip() for job in several))
 
 
 def _restarts(value: Any, field: str) -> int | None:
@@ -205,8 +205,8 @@ def _variables(value: Any, field: str) -> dict[str, str] | None:
 def _outputs(value: Any, field: str) -> str | None:
     if value in (None, ""):
         return None
-    found = blob_place(str(value).rstrip("/"), field)
-    return f"blob://{found.account}/{found.container}" + (f"/{found.prefix}" if found.prefix else "")
+    blob = blob_place(str(value).rstrip("/"), field)
+    return f"blob://{blob.account}/{blob.container}" + (f"/{blob.prefix}" if blob.prefix else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,17 +226,17 @@ def more_is_better(metric: str) -> bool:
 
 def keep_rule(text: str, field: str = "keep_checkpoints") -> Keep:
     """Return what ``last 3, best 2 of val_loss`` says. Raises InvalidSpec."""
-    said = _KEEP.fullmatch(text.strip())
-    if said is None or not int(said["last"]):
+    match = _KEEP.fullmatch(text.strip())
+    if match is None or not int(match["last"]):
         raise InvalidSpec(
             f"{field} must say how many of the newest and of the best checkpoints to keep, not {text!r}.",
             code="keep-checkpoints-invalid",
             field=field,
             hint='Example: "last 3", or "last 3, best 2 of lowest val_loss".',
         )
-    metric = (said["metric"] or "").strip()
-    highest = said["way"] == "highest" or (said["way"] is None and more_is_better(metric))
-    return Keep(int(said["last"]), int(said["best"] or 0), metric, highest)
+    metric = (match["metric"] or "").strip()
+    highest = match["way"] == "highest" or (match["way"] is None and more_is_better(metric))
+    return Keep(int(match["last"]), int(match["best"] or 0), metric, highest)
 
 
 def _keep_checkpoints(value: Any, field: str) -> str | None:
@@ -480,8 +480,8 @@ DEFAULTS: dict[str, Any] = {field.name: getattr(JobOptions(), field.name) for fi
 
 def flags(name: str) -> list[str]:
     """Return the flags of an option, the short one first."""
-    own = ABOUT[name].flags
-    return list(own) if "--" in "".join(own) else [*own, f"--{name.replace('_', '-')}"]
+    spellings = ABOUT[name].flags
+    return list(spellings) if "--" in "".join(spellings) else [*spellings, f"--{name.replace('_', '-')}"]
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -489,5 +489,5 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises InvalidSpec that names the option and what it takes.
     """
-    found = {name: about.check(given[name], name) for name, about in ABOUT.items() if name in given}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {name: about.check(given[name], name) for name, about in ABOUT.items() if name in given}
+    return {name: value for name, value in values.items() if value is not None}

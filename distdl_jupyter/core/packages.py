@@ -46,31 +46,31 @@ _TRAVELS = (
 
 def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
     """Return requirements such as ``numpy>=2``, None for none. Raises InvalidSpec for what is none, or a secret."""
-    if value in (None, "") or (found := _words(value, field)) == ():
+    if value in (None, "") or (packages := _words(value, field)) == ():
         return None
-    for one in found:
-        if one.startswith("-") or "\n" in one:
+    for package in packages:
+        if package.startswith("-") or "\n" in package:
             raise InvalidSpec(
-                f"{field} must list package names, not {one.splitlines()[0]!r}.",
+                f"{field} must list package names, not {package.splitlines()[0]!r}.",
                 code="package-name-invalid",
                 field=field,
                 hint='Example: ["numpy>=2", "webdataset==1.0.2"].',
             )
-        _check_reachable(one, field)
-    return found
+        _check_reachable(package, field)
+    return packages
 
 
 def _words(value: Any, field: str) -> tuple[str, ...]:
     if isinstance(value, str):  # as it is typed on a line
         return tuple(word for part in value.split(",") for word in part.split())
-    if not isinstance(value, (list, tuple)) or any(not isinstance(one, str) for one in value):
+    if not isinstance(value, (list, tuple)) or any(not isinstance(package, str) for package in value):
         raise InvalidSpec(
             f"{field} must be a list of packages, not {value!r}.",
             code="packages-not-a-list",
             field=field,
             hint='Example: ["numpy>=2", "webdataset==1.0.2"].',
         )
-    return tuple(one.strip() for one in value if one.strip())
+    return tuple(package.strip() for package in value if package.strip())
 
 
 def check_requirements(value: Any, field: str) -> str | None:
@@ -113,10 +113,10 @@ def requirements(given: str, folder: Path, field: str = "requirements") -> str:
     if is_lock(text):
         _check_reachable(text, field)
         return text
-    kept = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
-    for line in kept:
+    lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
+    for line in lines:
         _check_line(line, field)
-    return "\n".join(kept) + "\n" if kept else ""
+    return "\n".join(lines) + "\n" if lines else ""
 
 
 def _text_of(path: Path, field: str) -> str:
@@ -151,11 +151,11 @@ def states_packages(script: str) -> bool:
 
 def of_script(text: str, name: str, field: str = "requirements") -> str:
     """Return the dependencies that a script states, a line each. Raises InvalidSpec."""
-    found = [match["content"] for match in _SCRIPT.finditer(text)]
+    blocks = [match["content"] for match in _SCRIPT.finditer(text)]
     example = 'Begin it with the lines # /// script, # dependencies = ["numpy"], # ///.'
-    if len(found) != 1:
+    if len(blocks) != 1:
         raise InvalidSpec(
-            f"{field}: {name} has {'no' if not found else 'more than one block of'} inline dependencies (PEP 723).",
+            f"{field}: {name} has {'no' if not blocks else 'more than one block of'} inline dependencies (PEP 723).",
             code="script-without-dependencies",
             field=field,
             hint=example,
@@ -163,9 +163,9 @@ def of_script(text: str, name: str, field: str = "requirements") -> str:
     import tomllib  # few jobs need it
 
     try:
-        lines = [line.removeprefix("#").removeprefix(" ") for line in found[0].splitlines()]
+        lines = [line.removeprefix("#").removeprefix(" ") for line in blocks[0].splitlines()]
         stated = tomllib.loads("\n".join(lines))
-        dependencies = [str(one) for one in stated.get("dependencies", [])]
+        dependencies = [str(dependency) for dependency in stated.get("dependencies", [])]
     except (tomllib.TOMLDecodeError, TypeError) as error:
         raise InvalidSpec(
             f"{field}: the metadata of {name} cannot be read ({error}).",
@@ -174,29 +174,29 @@ def of_script(text: str, name: str, field: str = "requirements") -> str:
             hint=example,
         ) from None
     _check_python(str(stated.get("requires-python") or ""), name, field)
-    return "".join(f"{one}\n" for one in dependencies)
+    return "".join(f"{dependency}\n" for dependency in dependencies)
 
 
-def _check_python(wanted: str, name: str, field: str) -> None:
-    if not wanted:
+def _check_python(required: str, name: str, field: str) -> None:
+    if not required:
         return
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     here = ".".join(map(str, sys.version_info[:3]))
     try:
-        fits = SpecifierSet(wanted).contains(here, prereleases=True)
+        fits = SpecifierSet(required).contains(here, prereleases=True)
     except InvalidSpecifier:
         fits = False
     if not fits:
         raise InvalidSpec(
-            f"{field}: {name} requires Python {wanted}, but this is Python {here}.",
+            f"{field}: {name} requires Python {required}, but this is Python {here}.",
             code="requirements-python-version",
             field=field,
             hint="Submit it from a kernel with that Python version, because ranks use the same version.",
         )
 
 
-def _included(path: Path, text: str, field: str, seen: set[Path]) -> list[str]:
+def _included(path: Path, text: str, field: str, visited: set[Path]) -> list[str]:
     """Return the lines of a file with those of the files that it includes."""
     lines: list[str] = []
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
@@ -212,9 +212,9 @@ def _included(path: Path, text: str, field: str, seen: set[Path]) -> list[str]:
                 hint="Pin the versions in the file itself, or give a lock (pylock.toml).",
             )
         other = (path.parent / rest.strip()).resolve()
-        if other not in seen:
-            seen.add(other)
-            lines += _included(other, _read(other, field), field, seen)
+        if other not in visited:
+            visited.add(other)
+            lines += _included(other, _read(other, field), field, visited)
     return lines
 
 

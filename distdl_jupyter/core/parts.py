@@ -74,11 +74,11 @@ def newest(path: Path) -> Part:
 
 def gap(path: Path) -> tuple[int, int] | None:
     """Return from where to where the log was left out, None where it is whole."""
-    found = parts(path)
-    if not found:
+    files = parts(path)
+    if not files:
         return None
     begin = path.stat().st_size
-    return (begin, found[0].begin) if begin < found[0].begin else None
+    return (begin, files[0].begin) if begin < files[0].begin else None
 
 
 def part_at(path: Path, byte: int) -> Part:
@@ -87,9 +87,9 @@ def part_at(path: Path, byte: int) -> Part:
         first = path.stat().st_size
     except FileNotFoundError:
         return Part(0, path)
-    if byte < first or not (found := parts(path)):
+    if byte < first or not (files := parts(path)):
         return Part(0, path)
-    return next((part for part in reversed(found) if part.begin <= byte), found[0])
+    return next((part for part in reversed(files) if part.begin <= byte), files[0])
 
 
 def lines(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
@@ -137,11 +137,11 @@ def _read(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
 
 def back(path: Path, end: int, many: int) -> int:
     """Return the byte that has ``many`` bytes between itself and ``end`` that were not left out, 0 at least."""
-    found = [Part(0, path), *parts(path)]
-    lengths = [later.begin - part.begin for part, later in pairwise(found)] + [end - found[-1].begin]
-    if len(found) > 1:
+    files = [Part(0, path), *parts(path)]
+    lengths = [later.begin - part.begin for part, later in pairwise(files)] + [end - files[-1].begin]
+    if len(files) > 1:
         lengths[0] = path.stat().st_size
-    for part, length in zip(reversed(found), reversed(lengths), strict=True):
+    for part, length in zip(reversed(files), reversed(lengths), strict=True):
         here = min(end - part.begin, length)
         if here >= many:
             return part.begin + here - many
@@ -227,8 +227,8 @@ class LineFile:
 
 def _last_moment(end: bytes) -> float:
     """Return the time of the last line that begins in the end of a file, 0 when none does."""
-    found = list(_BEGIN.finditer(end))
-    return float(found[-1][1]) if found else 0.0
+    stamps = list(_BEGIN.finditer(end))
+    return float(stamps[-1][1]) if stamps else 0.0
 
 
 _BEGIN = re.compile(rb'^\{"v":\d+,"t":(\d+(?:\.\d+)?),', re.MULTILINE)

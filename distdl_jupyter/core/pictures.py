@@ -32,14 +32,14 @@ def read(folder: Path, number: int) -> tuple[bytes, str] | None:
                 data = file.read(LARGEST + 1)
         except OSError:
             continue
-        found = form_of(data)
-        if found is not None and found.name == form and len(data) <= LARGEST:
+        detected = form_of(data)
+        if detected is not None and detected.name == form and len(data) <= LARGEST:
             return data, form
     return None
 
 
 def all_of(folder: Path) -> Iterator[tuple[int, bytes]]:
     """Yield number and bytes of all that are kept."""
-    for one in sorted((folder / FOLDER).glob("*.*")):
-        if one.stem.isascii() and one.stem.isdecimal() and (found := read(folder, int(one.stem))) is not None:
-            yield int(one.stem), found[0]
+    for file in sorted((folder / FOLDER).glob("*.*")):
+        if file.stem.isascii() and file.stem.isdecimal() and (picture := read(folder, int(file.stem))) is not None:
+            yield int(file.stem), picture[0]

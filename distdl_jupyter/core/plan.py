@@ -79,7 +79,7 @@ class Placement:
     @cached_property
     def _local_sizes(self) -> Counter[int]:
         """How many ranks run on each node; every rank is told of it."""
-        return Counter(place.node for place in self.ranks)
+        return Counter(slot.node for slot in self.ranks)
 
 
 def with_ports(placement: Placement, ports: int, rank_ports: Callable[[RankSlot, int], RankPorts]) -> Placement:

@@ -32,8 +32,8 @@ def _every() -> dict[Kind, dict[str, EntryPoint]]:
     """Return all plug-ins. Every package of the environment is looked at, so it is done once for both kinds."""
     from importlib import metadata  # brings the whole of ``email``
 
-    found = metadata.entry_points()
-    return {kind: {point.name: point for point in found.select(group=f"distdl_jupyter.{kind}")} for kind in KINDS}
+    points = metadata.entry_points()
+    return {kind: {point.name: point for point in points.select(group=f"distdl_jupyter.{kind}")} for kind in KINDS}
 
 
 def _points(kind: Kind) -> dict[str, EntryPoint]:
@@ -47,8 +47,8 @@ def names(kind: Kind) -> list[str]:
 
 def built_in(kind: Kind) -> list[str]:
     """Return the modules of the plug-ins that come with this package, sorted, without loading them."""
-    found = (point.value.partition(":")[0] for point in _points(kind).values())
-    return sorted(module for module in found if module.startswith("distdl_jupyter."))
+    modules = (point.value.partition(":")[0] for point in _points(kind).values())
+    return sorted(module for module in modules if module.startswith("distdl_jupyter."))
 
 
 def get(kind: Kind, name: str) -> Any:
@@ -95,14 +95,14 @@ def _plain(package: str) -> str:
 
 def problems() -> list[tuple[str, str, str]]:
     """Return (kind, name, reason) of each plug-in that cannot be loaded."""
-    found: list[tuple[str, str, str]] = []
+    failures: list[tuple[str, str, str]] = []
     for kind in KINDS:
         for name in names(kind):
             try:
                 get(kind, name)
             except PluginUnavailable as error:
-                found.append((kind, name, str(error)))
-    return found
+                failures.append((kind, name, str(error)))
+    return failures
 
 
 def options(kind: Kind, name: str) -> tuple[dataclasses.Field[Any], ...]:
@@ -137,18 +137,18 @@ def checked(form: type, given: Mapping[str, Any], whose: str) -> Any:
     return _made(form, given)
 
 
-def _made(kind: type, given: Mapping[str, Any]) -> Any:
+def _made(kind: type, values: Mapping[str, Any]) -> Any:
     """Return the options, each of the type that its field says. Raises InvalidSpec."""
-    missing = [one.name for one in dataclasses.fields(kind) if _needed(one) and one.name not in given]
+    missing = [item.name for item in dataclasses.fields(kind) if _needed(item) and item.name not in values]
     if missing:
         raise InvalidSpec(f"{missing[0]} is missing.", code="option-missing", field=missing[0])
-    made = kind(**given)
+    made = kind(**values)
     hints = typing.get_type_hints(kind)
-    for name, value in given.items():
-        wanted = [_WORDS[one] for one in _members(hints[name]) if one in _WORDS]
-        if len(wanted) == len(_members(hints[name])) and not _fits(hints[name], getattr(made, name)):
-            words = " or ".join(word for word in wanted if word)
-            raise InvalidSpec(f"{name} must be {words}, not {value!r}.", code="plugin-option-type", field=name)
+    for name, value in values.items():
+        descriptions = [_WORDS[item] for item in _members(hints[name]) if item in _WORDS]
+        if len(descriptions) == len(_members(hints[name])) and not _fits(hints[name], getattr(made, name)):
+            expected = " or ".join(description for description in descriptions if description)
+            raise InvalidSpec(f"{name} must be {expected}, not {value!r}.", code="plugin-option-type", field=name)
     return made
 
 
@@ -176,23 +176,23 @@ def backends() -> list[Any]:
 
     One that cannot be loaded is left out (``problems`` names it).
     """
-    found = []
+    loaded = []
     for name in names("backends"):
         with contextlib.suppress(PluginUnavailable):
-            found.append(get("backends", name))
-    return sorted(found, key=lambda one: (one.order, one.name))
+            loaded.append(get("backends", name))
+    return sorted(loaded, key=lambda plugin: (plugin.order, plugin.name))
 
 
 def backend_labels() -> dict[str, str]:
     """Return every label a user can choose and the backend that knows it: {"horovod-mpi": "horovod", ...}."""
-    return {label: one.name for one in backends() for label in one.labels or (one.name,)}
+    return {label: plugin.name for plugin in backends() for label in plugin.labels or (plugin.name,)}
 
 
 def backend_label(name: str) -> str:
     """Return the canonical label of a backend ("mpi" -> "horovod-mpi"), any other name as it is."""
     if _named_after(name):
         return name
-    return next((one.aliases[name] for one in backends() if name in one.aliases), name)
+    return next((plugin.aliases[name] for plugin in backends() if name in plugin.aliases), name)
 
 
 def backend(label: str, given: dict[str, Any]) -> tuple[Any, Any]:

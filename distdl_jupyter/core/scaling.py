@@ -53,25 +53,25 @@ def measured(times: StepTimes) -> Run | None:
     by_step: dict[int, list[StepTime]] = {}
     for row in rows:
         by_step.setdefault(row.step, []).append(row)
-    ranks = max((len(found) for found in by_step.values()), default=0)
-    records = [found for _, found in sorted(by_step.items()) if len(found) == ranks]
-    steps = sum(found[0].steps for found in records)
+    ranks = max((len(record) for record in by_step.values()), default=0)
+    records = [record for _, record in sorted(by_step.items()) if len(record) == ranks]
+    steps = sum(record[0].steps for record in records)
     if steps < LEAST_STEPS:
         return None
-    counts_samples = all(row.samples for found in records for row in found)
+    counts_samples = all(row.samples for record in records for row in record)
     # A record is of several steps in a long training.
-    work = [sum(row.samples if counts_samples else 1.0 for row in found) * found[0].steps for found in records]
-    spent = [statistics.fmean(row.seconds for row in found) * found[0].steps for found in records]
+    work = [sum(row.samples if counts_samples else 1.0 for row in record) * record[0].steps for record in records]
+    spent = [statistics.fmean(row.seconds for row in record) * record[0].steps for record in records]
     rate = sum(work) / sum(spent)
     blocks = [slice(len(work) * at // _BLOCKS, len(work) * (at + 1) // _BLOCKS) for at in range(_BLOCKS)]
-    rates = [sum(work[one]) / sum(spent[one]) for one in blocks if spent[one]]
+    rates = [sum(work[block]) / sum(spent[block]) for block in blocks if spent[block]]
     error = statistics.stdev(rates) / math.sqrt(len(rates)) if len(rates) > 1 else rate
-    of_ranks = StepTimes([row for found in records for row in found]).ranks()
+    of_ranks = StepTimes([row for record in records for row in record]).ranks()
     return Run(
         rate, error,
-        own=statistics.median(one.data + one.compute + one.rest for one in of_ranks),
-        communication=statistics.median(one.communication for one in of_ranks),
-        waiting=statistics.median(one.waiting for one in of_ranks),
+        own=statistics.median(block.data + block.compute + block.rest for block in of_ranks),
+        communication=statistics.median(block.communication for block in of_ranks),
+        waiting=statistics.median(block.waiting for block in of_ranks),
         batch=sum(work) / steps, steps=steps, counts_samples=counts_samples,
     )  # fmt: skip
 

@@ -100,8 +100,8 @@ class Code:
 
     def helper(self) -> Call | None:
         """Return the first call of another library or an unread function that may set up distributed training."""
-        own = {call.function for call in self.calls}
-        return next((call for call in self.calls if _HELPER.search(call.name) and call.name not in own
+        functions = {call.function for call in self.calls}
+        return next((call for call in self.calls if _HELPER.search(call.name) and call.name not in functions
                      and not call.name.startswith(("torch.", "horovod.", "tensorflow.", "?"))), None)  # fmt: skip
 
     def uses(self, *words: str) -> bool:
@@ -142,14 +142,14 @@ def module_name(label: str) -> str:
 
 def _imported(tree: ast.Module, package: list[str]) -> list[str]:
     """Return the full names that a module of ``package`` imports, those within the package too."""
-    found = []
+    modules = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [one.name for one in node.names]
+            modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
-            found += [".".join([*above, *filter(None, [node.module]), one.name]) for one in node.names]
-    return found
+            modules += [".".join([*above, *filter(None, [node.module]), alias.name]) for alias in node.names]
+    return modules
 
 
 def read(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Collection[str]) -> Code:
@@ -224,14 +224,16 @@ def imported(tree: ast.AST) -> dict[str, int]:
 
 def _aliases(tree: ast.AST) -> dict[str, str]:
     """Return what the imports of the code bind: {"hvd": "horovod.torch", "DDP": "torch.nn.parallel.Dist..."}."""
-    found: dict[str, str] = {}
+    bindings: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for one in node.names:
-                found[one.asname or one.name.partition(".")[0]] = one.name if one.asname else one.name.partition(".")[0]
+            for alias in node.names:
+                bindings[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            found.update({one.asname or one.name: f"{node.module}.{one.name}" for one in node.names})
-    return found
+            bindings.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+    return bindings
 
 
 def _words(tree: ast.AST) -> Iterator[str]:
@@ -247,20 +249,20 @@ def _words(tree: ast.AST) -> Iterator[str]:
 
 
 def _assigned(tree: ast.AST) -> dict[str, ast.expr]:
-    found: dict[str, ast.expr] = {}
+    assignments: dict[str, ast.expr] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             for target in node.targets:
-                found.update(_pairs(target, node.value))
-    return found
+                assignments.update(_pairs(target, node.value))
+    return assignments
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-        for one, part in zip(target.elts, value.elts, strict=True):
-            yield from _pairs(one, part)
+        for element, part in zip(target.elts, value.elts, strict=True):
+            yield from _pairs(element, part)
 
 
 def dotted_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
@@ -330,9 +332,9 @@ class _Walk:
 def depends_on_rank(node: ast.AST, names: Collection[str] = ()) -> bool:
     """Return whether an expression depends on the rank, by the words in it; ``names`` are known to hold it."""
     for part in ast.walk(node):
-        word = part.id if isinstance(part, ast.Name) else part.attr if isinstance(part, ast.Attribute) else ""
-        word = part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else word
-        if _RANK.search(word) or word in names:
+        name = part.id if isinstance(part, ast.Name) else part.attr if isinstance(part, ast.Attribute) else ""
+        name = part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else name
+        if _RANK.search(name) or name in names:
             return True
     return False
 

@@ -72,29 +72,29 @@ def _number(value: Any, name: str) -> float:
     return value
 
 
-def _checked(one: Range, name: str) -> Range:
-    said = f"{name}({one.low:g}, {one.high:g})"
-    if one.low >= one.high:
+def _checked(bounds: Range, name: str) -> Range:
+    label = f"{name}({bounds.low:g}, {bounds.high:g})"
+    if bounds.low >= bounds.high:
         raise InvalidSpec(
-            f"{said} is empty: the first number must be below the second.",
+            f"{label} is empty: the first number must be below the second.",
             code="distribution-empty",
             field="parameters",
         )
-    if one.log and one.low <= 0:
+    if bounds.log and bounds.low <= 0:
         raise InvalidSpec(
-            f"{said} begins at {one.low:g}, but a logarithmic range must begin above 0.",
+            f"{label} begins at {bounds.low:g}, but a logarithmic range must begin above 0.",
             code="distribution-logarithm",
             field="parameters",
             hint="Use a lower bound above 0, or uniform.",
         )
-    if one.whole and (one.low % 1 or one.high % 1):
+    if bounds.whole and (bounds.low % 1 or bounds.high % 1):
         raise InvalidSpec(
-            f"{said}: the bounds must be integers.",
+            f"{label}: the bounds must be integers.",
             code="distribution-integers",
             field="parameters",
             hint="Example: integers(1, 8).",
         )
-    return one
+    return bounds
 
 
 def _choice(values: Any, name: str) -> Choice:
@@ -105,14 +105,14 @@ def _choice(values: Any, name: str) -> Choice:
             field="parameters",
             hint=_EXAMPLE,
         )
-    found = tuple(values)
-    if not 1 <= len(found) <= MOST:
+    options = tuple(values)
+    if not 1 <= len(options) <= MOST:
         raise InvalidSpec(
-            f"{name} must have 1 to {MOST} values, not {len(found)}.",
+            f"{name} must have 1 to {MOST} values, not {len(options)}.",
             code="parameter-value-count",
             field="parameters",
         )
-    for value in found:
+    for value in options:
         if not isinstance(value, str | int | float | bool | None):
             raise InvalidSpec(
                 f"{name} has a value of type {type(value).__name__}.",
@@ -127,16 +127,16 @@ def _choice(values: Any, name: str) -> Choice:
                 field="parameters",
                 hint="Use finite numbers.",
             )
-    kept: dict[Any, Any] = {}
-    for value in found:
-        if type(same := kept.setdefault(value, value)) is not type(value):
+    distinct: dict[Any, Any] = {}
+    for value in options:
+        if type(same := distinct.setdefault(value, value)) is not type(value):
             raise InvalidSpec(
                 f"{name} has the values {same!r} and {value!r}, which Optuna treats as the same value.",
                 code="parameter-values-equal",
                 field="parameters",
                 hint="Use only one of them, or strings that the training code maps to values.",
             )
-    return Choice(tuple(kept))
+    return Choice(tuple(distinct))
 
 
 def checked(given: Any) -> Space:
@@ -148,23 +148,23 @@ def checked(given: Any) -> Space:
             field="parameters",
             hint=_EXAMPLE,
         )
-    return {str(name): _understood(str(name), one) for name, one in given.items()}
+    return {str(name): _understood(str(name), domain) for name, domain in given.items()}
 
 
-def _understood(name: str, one: Any) -> Range | Choice:
-    if isinstance(one, Range | Choice):
-        return one
-    if isinstance(one, list | tuple | set | frozenset | range):
-        return _choice(sorted(one, key=repr) if isinstance(one, set | frozenset) else one, name)
-    kind = type(one).__name__
-    if hasattr(one, "choices"):
-        return _choice(one.choices, name)
-    if kind in ("FloatDistribution", "IntDistribution") and one.step in (None, 1):
-        make = integers if kind == "IntDistribution" else loguniform if one.log else uniform
-        return make(one.low, one.high, log=one.log) if make is integers else make(one.low, one.high)
-    if isinstance(one, str | int | float | bool | None):
+def _understood(name: str, domain: Any) -> Range | Choice:
+    if isinstance(domain, Range | Choice):
+        return domain
+    if isinstance(domain, list | tuple | set | frozenset | range):
+        return _choice(sorted(domain, key=repr) if isinstance(domain, set | frozenset) else domain, name)
+    kind = type(domain).__name__
+    if hasattr(domain, "choices"):
+        return _choice(domain.choices, name)
+    if kind in ("FloatDistribution", "IntDistribution") and domain.step in (None, 1):
+        make = integers if kind == "IntDistribution" else loguniform if domain.log else uniform
+        return make(domain.low, domain.high, log=domain.log) if make is integers else make(domain.low, domain.high)
+    if isinstance(domain, str | int | float | bool | None):
         raise InvalidSpec(
-            f"{name} must be a range or a list of values, not {one!r}.",
+            f"{name} must be a range or a list of values, not {domain!r}.",
             code="parameter-not-a-range",
             field="parameters",
             hint="Set values that are the same in all trials in the code or in kwargs=.",
@@ -213,8 +213,8 @@ def _parsed(name: str, text: str) -> Range | Choice:
                 hint=f"Use one of: {', '.join(_MAKERS)}, or a list: {name}=64,128.",
             )
         try:
-            positional = [ast.literal_eval(one) for one in tree.args]
-            named = {str(one.arg): ast.literal_eval(one.value) for one in tree.keywords}
+            positional = [ast.literal_eval(argument) for argument in tree.args]
+            named = {str(argument.arg): ast.literal_eval(argument.value) for argument in tree.keywords}
             return _MAKERS[called](*positional, **named)
         except (TypeError, ValueError):
             raise InvalidSpec(
@@ -223,8 +223,8 @@ def _parsed(name: str, text: str) -> Range | Choice:
                 field="parameters",
                 hint="Example: loguniform(1e-4, 1e-1).",
             ) from None
-    words = text.strip().removeprefix("[").removesuffix("]").split(",")
-    values = [_word(word.strip()) for word in words if word.strip()]
+    parts = text.strip().removeprefix("[").removesuffix("]").split(",")
+    values = [_word(part.strip()) for part in parts if part.strip()]
     if len(values) < 2:
         raise InvalidSpec(
             f"{name}={text} has only one value, so there is nothing to vary.",
@@ -241,32 +241,32 @@ _PARAMETER = re.compile(r"\s*([A-Za-z_]\w*)=(\w+\([^()]*\)|\[[^\]]*\]|[^\s'\"]+|
 
 def of_line(line: str) -> tuple[Space, str]:
     """Return what a line begins with, ``lr=uniform(0,1) width=64,128``, and what follows. Raises InvalidSpec."""
-    found: dict[str, Any] = {}
-    while said := _PARAMETER.match(line):
-        found[said[1]] = parsed(said[1], said[2].strip("'\""))
-        line = line[said.end() :]
-    if not found:
+    domains: dict[str, Any] = {}
+    while match := _PARAMETER.match(line):
+        domains[match[1]] = parsed(match[1], match[2].strip("'\""))
+        line = line[match.end() :]
+    if not domains:
         raise InvalidSpec(
             "A sweep needs at least one parameter.",
             code="parameters-missing",
             field="parameters",
             hint="Example: lr=loguniform(1e-4,1e-1) width=64,128.",
         )
-    return checked(found), line
+    return checked(domains), line
 
 
-def _word(word: str) -> Any:
+def _word(text: str) -> Any:
     try:
-        value = ast.literal_eval(word)
+        value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return word
-    return value if isinstance(value, str | int | float | bool | None) else word
+        return text
+    return value if isinstance(value, str | int | float | bool | None) else text
 
 
 def sample(space: Space) -> dict[str, Any]:
     """Return the first value of each parameter."""
-    return {name: one.values[0] if isinstance(one, Choice) else int(one.low) if one.whole else one.low
-            for name, one in space.items()}  # fmt: skip
+    return {name: domain.values[0] if isinstance(domain, Choice) else int(domain.low) if domain.whole else domain.low
+            for name, domain in space.items()}  # fmt: skip
 
 
 def sampled(line: str) -> dict[str, Any]:
@@ -287,17 +287,23 @@ def code(one: Range | Choice) -> str:
 
 def combinations(space: Space) -> int | None:
     """Return how many combinations there are of values that can be counted, None where one cannot."""
-    if any(isinstance(one, Range) and not one.whole for one in space.values()):
+    if any(isinstance(domain, Range) and not domain.whole for domain in space.values()):
         return None
-    counts = (len(one.values) if isinstance(one, Choice) else int(one.high - one.low) + 1 for one in space.values())
+    counts = (
+        len(domain.values) if isinstance(domain, Choice) else int(domain.high - domain.low) + 1
+        for domain in space.values()
+    )
     return math.prod(counts)
 
 
 def to_json(space: Space) -> dict[str, Any]:
     """Return the space as plain JSON data."""
-    return {name: asdict(one) for name, one in space.items()}
+    return {name: asdict(domain) for name, domain in space.items()}
 
 
 def from_json(data: Mapping[str, Any]) -> Space:
     """Return the space of ``to_json`` data."""
-    return {name: Choice(tuple(one["values"])) if "values" in one else Range(**one) for name, one in data.items()}
+    return {
+        name: Choice(tuple(fields["values"])) if "values" in fields else Range(**fields)
+        for name, fields in data.items()
+    }

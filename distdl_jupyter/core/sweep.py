@@ -43,13 +43,13 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain JSON data."""
-        own = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**own, "parameters": space.to_json(self.parameters)}
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**fields, "parameters": space.to_json(self.parameters)}
 
     @classmethod
     def of(cls, group: Group) -> Plan:
         """Return the plan of a sweep; unknown fields are ignored. Raises JobNotFound for an unknown format."""
-        known = {name: one for name, one in group.plan.items() if name in cls.__dataclass_fields__}
+        known = {name: value for name, value in group.plan.items() if name in cls.__dataclass_fields__}
         try:
             return cls(**{**known, "parameters": space.from_json(known["parameters"])})
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -111,13 +111,13 @@ class Study:
     @property
     def done(self) -> int:
         """How many trials go on no more."""
-        return sum(one.has_ended and not one.was_stopped for one in self.trials)
+        return sum(trial.has_ended and not trial.was_stopped for trial in self.trials)
 
     @property
     def best(self) -> Trial | None:
         """The best trial of those that completed, None before the first."""
-        found = [one for one in self.trials if one.state == "completed" and one.value is not None]
-        return min(found, key=lambda one: self.order(one.value), default=None)
+        completed = [trial for trial in self.trials if trial.state == "completed" and trial.value is not None]
+        return min(completed, key=lambda trial: self.order(trial.value), default=None)
 
     def order(self, value: float | None) -> float:
         """Return what sorts values, the better ones first."""
@@ -127,7 +127,7 @@ class Study:
 
     def sorted(self) -> list[Trial]:
         """Return the trials by value, the best first."""
-        return sorted(self.trials, key=lambda one: (self.order(one.value), one.number))
+        return sorted(self.trials, key=lambda trial: (self.order(trial.value), trial.number))
 
 
 def duration(study: Study) -> float:
@@ -137,13 +137,13 @@ def duration(study: Study) -> float:
 
 def left(study: Study) -> float | None:
     """Return about how many seconds it still takes, by what trials took up to now; None before the first has ended."""
-    ended = [one for one in study.trials if one.ended is not None]
+    ended = [trial for trial in study.trials if trial.ended is not None]
     if study.state is not State.RUNNING or not ended:
         return None
-    each = sum((one.ended or 0.0) - one.created for one in ended) / len(ended)
+    each = sum((trial.ended or 0.0) - trial.created for trial in ended) / len(ended)
     now = time.time()
-    going = sum(max(0.0, each - (now - one.created)) for one in study.trials if one.ended is None)
-    to_come = max(0, study.plan.trials - study.done - sum(not one.has_ended for one in study.trials))
+    going = sum(max(0.0, each - (now - trial.created)) for trial in study.trials if trial.ended is None)
+    to_come = max(0, study.plan.trials - study.done - sum(not trial.has_ended for trial in study.trials))
     return (going + each * to_come) / max(1, study.plan.parallel)
 
 
@@ -161,7 +161,7 @@ def compared(rows: Sequence[Row], after: int, *, complete: bool) -> list[tuple[i
     ``complete`` says that all ranks have reported the last row.
     """
     known = [row for row in rows if row.mean is not None and row.step >= 0]
-    found: list[tuple[int, float]] = []
+    points: list[tuple[int, float]] = []
     at, before, newest = 0, -1, known[-1].step if known else -1
     while before < newest:
         step = max(before + 1, int(before * _GROWTH))
@@ -173,6 +173,6 @@ def compared(rows: Sequence[Row], after: int, *, complete: bool) -> list[tuple[i
         while at < len(known) and known[at].step <= step:
             mean, at = known[at].mean, at + 1
         if mean is not None and step > after:
-            found.append((step, float(mean)))
+            points.append((step, float(mean)))
         before = step
-    return found
+    return points

@@ -85,12 +85,12 @@ class Thread:
     @property
     def inside(self) -> tuple[Frame, ...]:
         """The calls of libraries that the user's newest call has led to, newest first; all without one."""
-        found = []
+        calls = []
         for frame in self.frames:
             if frame.own:
                 break
-            found.append(frame)
-        return tuple(found)
+            calls.append(frame)
+        return tuple(calls)
 
     @property
     def is_workers(self) -> bool:
@@ -113,9 +113,9 @@ class Thread:
     @property
     def key(self) -> tuple[object, ...]:
         """What threads that stand at the same place have in common."""
-        own, newest = self.own, next(iter(self.frames), None)
+        call, newest = self.own, next(iter(self.frames), None)
         library = () if newest is None or newest.own else (newest.file, newest.function)
-        return (None if own is None else (own.file, own.line), self.waits_in or library)
+        return (None if call is None else (call.file, call.line), self.waits_in or library)
 
 
 def parse(text: str) -> tuple[Thread, ...]:
@@ -123,23 +123,23 @@ def parse(text: str) -> tuple[Thread, ...]:
 
     Lines that are neither a thread's nor a frame's are left out. The frames have no kind and no label yet.
     """
-    found: dict[str, Thread] = {}
+    threads: dict[str, Thread] = {}
     frames: list[Frame] = []
     for line in text.splitlines():
         if (head := _THREAD.fullmatch(line)) is not None:
             frames = []
-            found.pop(head[2], None)
-            found[head[2]] = Thread(head[2], name=head[3] or "", current=head[1] != "Thread")
-        elif found and (call := _FRAME.fullmatch(line)) is not None:
+            threads.pop(head[2], None)
+            threads[head[2]] = Thread(head[2], name=head[3] or "", current=head[1] != "Thread")
+        elif threads and (call := _FRAME.fullmatch(line)) is not None:
             frames.append(Frame(_plain(call[1]), int(call[2]) if call[2].isdigit() else 0, _plain(call[3])))
-            ident = next(reversed(found))
-            found[ident] = dataclasses.replace(found[ident], frames=tuple(frames))
-    return tuple(found.values())
+            ident = next(reversed(threads))
+            threads[ident] = dataclasses.replace(threads[ident], frames=tuple(frames))
+    return tuple(threads.values())
 
 
 def _plain(text: str) -> str:
     r"""Return a name with its characters: ``faulthandler`` writes those beyond ASCII as \xe9, \u4e2d."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1][1:], 16)), text)
+    return _ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)), text)
 
 
 class Names:
@@ -168,9 +168,9 @@ class Names:
         frames: list[Frame] = []
         for frame in reversed(thread.frames):
             kind = self._kind(frame.file)
-            if self._is_package(frame.file) and kind in ("worker", "library") and any(one.own for one in frames):
+            if self._is_package(frame.file) and kind in ("worker", "library") and any(outer.own for outer in frames):
                 continue
-            if main and all(one.kind == "worker" for one in frames) and self._starts(frame.file):
+            if main and all(outer.kind == "worker" for outer in frames) and self._starts(frame.file):
                 kind = "worker"
             frames.append(self._named(frame, kind))
         return dataclasses.replace(thread, frames=tuple(reversed(frames)), main=main)
@@ -207,8 +207,8 @@ class Names:
         lines = str(cell.get("text", "")).split("\n")
         at = frame.line - 1 - (shift if compiled else 0)
         source = redact.text(lines[at].strip()[:_LONGEST_LINE]) if frame.line and 0 <= at < len(lines) else ""
-        asked = _ASKED_CELL.fullmatch(frame.file)
-        label = str(cell.get("label") or (f"{asked[1][:1].upper()}{asked[1][1:]}" if asked else frame.file))
+        request = _ASKED_CELL.fullmatch(frame.file)
+        label = str(cell.get("label") or (f"{request[1][:1].upper()}{request[1][1:]}" if request else frame.file))
         line = frame.line + shift if frame.line and not compiled else frame.line
         count = _COUNT.search(label)
         number = int(count[1]) if count else None
@@ -231,7 +231,7 @@ def sources(
     folder: JobFolder, payload: Mapping[str, Any], texts: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> dict[str, dict[str, str]]:
     """Return the lines of the user's own files that stand in ``texts`` (with what their ranks said of themselves)."""
-    found: dict[str, dict[str, str]] = {}
+    excerpts: dict[str, dict[str, str]] = {}
     read: dict[str, list[str]] = {}
     for text, about in texts:
         names = Names(payload, about, {})
@@ -240,8 +240,8 @@ def sources(
                 read[frame.file] = _lines(_here(folder, frame.file, about))
             lines = read[frame.file]
             if 0 < frame.line <= len(lines):
-                found.setdefault(frame.file, {})[str(frame.line)] = lines[frame.line - 1].strip()[:_LONGEST_LINE]
-    return found
+                excerpts.setdefault(frame.file, {})[str(frame.line)] = lines[frame.line - 1].strip()[:_LONGEST_LINE]
+    return excerpts
 
 
 def _user_frames(names: Names, text: str) -> Iterator[Frame]:

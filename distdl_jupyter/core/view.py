@@ -352,10 +352,10 @@ class JobView:
             return None
         failure = first_failure(self.ranks)
         since = self.restarts[-1].t if self.restarts else 0.0
-        taken = next((one for one in reversed(self.stacks) if one.why == "failure" and one.t >= since), None)
-        if failure is None or taken is None or not concerns_collectives(failure.error):
+        stacks = next((dump for dump in reversed(self.stacks) if dump.why == "failure" and dump.t >= since), None)
+        if failure is None or stacks is None or not concerns_collectives(failure.error):
             return failure
-        return with_collectives(failure, taken.collectives, taken.finding, taken.remedy, taken.code)
+        return with_collectives(failure, stacks.collectives, stacks.finding, stacks.remedy, stacks.code)
 
     @property
     def by_request(self) -> bool:
@@ -370,7 +370,7 @@ class JobView:
     @property
     def requeue_count(self) -> int:
         """How many of the restarts came after no failure."""
-        return sum(one.requeued for one in self.restarts)
+        return sum(restart.requeued for restart in self.restarts)
 
     def elapsed(self, now: float) -> float:
         """Seconds from creation to the end, or to ``now`` while the job lives."""
@@ -601,13 +601,13 @@ def _staging(view: JobView, event: Event) -> None:
     node, source = event.get("node"), event.get("source")
     if not isinstance(node, int) or not isinstance(source, str):
         return
-    found = next((one for one in view.staging if (one.node, one.source) == (node, source)), None)
-    if found is None:
-        found = StagingView(node, str(event.get("host", "")), source)
-        view.staging.append(found)
-        view.staging.sort(key=lambda one: one.node)
+    staging = next((entry for entry in view.staging if (entry.node, entry.source) == (node, source)), None)
+    if staging is None:
+        staging = StagingView(node, str(event.get("host", "")), source)
+        view.staging.append(staging)
+        view.staging.sort(key=lambda entry: entry.node)
     for name in ("done", "total", "files", "of", "cached"):
-        setattr(found, name, int(event.get(name) or 0))
+        setattr(staging, name, int(event.get(name) or 0))
 
 
 def _world(view: JobView, event: Event) -> None:
@@ -623,10 +623,10 @@ def _restart(view: JobView, event: Event) -> None:
     view.restarts.append(msgspec.convert(event, Restart))
     for metric in view.metrics.values():
         metric.stale = True
-    view.ranks = [_anew(one) for one in view.ranks]
+    view.ranks = [_anew(previous) for previous in view.ranks]
     view.state, view.reason = State.QUEUED if event.get("queued") else State.STARTING, ""
     _join_queue(view, event["t"])
-    view.phases = [one for one in view.phases if one.phase == "capture"]
+    view.phases = [previous for previous in view.phases if previous.phase == "capture"]
     view.progress_from = view.progress_at = None
     view.stop = view.stall = None
 
@@ -658,21 +658,21 @@ def _with_collectives(event: Event) -> Event:
 def _profile(view: JobView, event: Event) -> None:
     number = int(event["number"])
     status: ProfileStatus = event["status"] if event["status"] in get_args(ProfileStatus) else "failed"
-    found = next((one for one in view.profiles if one.number == number), None)
-    if found is None:
-        found = msgspec.convert(event, ProfileView)
-        view.profiles.append(found)
-    found.status, found.recorded, found.why = status, event.get("recorded", 0), event.get("why", "")
+    profile = next((known for known in view.profiles if known.number == number), None)
+    if profile is None:
+        profile = msgspec.convert(event, ProfileView)
+        view.profiles.append(profile)
+    profile.status, profile.recorded, profile.why = status, event.get("recorded", 0), event.get("why", "")
 
 
 def _picture(view: JobView, event: Event) -> None:
     number, rank = int(event["number"]), event.get("rank")
-    found = next((one for one in view.pictures if one.number == number), None)
-    if found is None:
-        found = msgspec.convert(event, Picture)
-        view.pictures.append(found)
-    if isinstance(rank, int) and rank not in found.ranks:
-        found.ranks.append(rank)
+    picture = next((known for known in view.pictures if known.number == number), None)
+    if picture is None:
+        picture = msgspec.convert(event, Picture)
+        view.pictures.append(picture)
+    if isinstance(rank, int) and rank not in picture.ranks:
+        picture.ranks.append(rank)
 
 
 _FOLDS = {
