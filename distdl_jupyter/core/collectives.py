@@ -194,7 +194,7 @@ def _is_late(row: Collective, awaited: Collective, reports: Mapping[int, Sequenc
     """Return whether ranks have not called an operation that others wait for."""
     if row.group == awaited.group and row.state == "waiting" and (row.number or 0) >= (awaited.number or 0):
         return False
-    last = [one.last for one in reports.get(row.ranks[0]) or () if one.group == awaited.group]
+    last = [operation.last for operation in reports.get(row.ranks[0]) or () if operation.group == awaited.group]
     return max(last, default=0) < (awaited.number or 0)
 
 

@@ -82,12 +82,12 @@ class Line:
 
     def add(self, point: Sample, at: int | None = None) -> None:
         """Put one point in at a place, by default the end."""
-        place = len(self.steps) if at is None else at
-        self.steps.insert(place, point.step)
-        self.values.insert(place, point.value)
-        self.lows.insert(place, point.low)
-        self.highs.insert(place, point.high)
-        self.times.insert(place, point.time)
+        index = len(self.steps) if at is None else at
+        self.steps.insert(index, point.step)
+        self.values.insert(index, point.value)
+        self.lows.insert(index, point.low)
+        self.highs.insert(index, point.high)
+        self.times.insert(index, point.time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +184,11 @@ def _end_exactly(band: Band, newest: list[tuple[float, int]]) -> None:
     row, end = band.rows[-1], _finite(band.last)
     if end is None:
         return
-    found = [(value, rank) for value, rank in newest if math.isfinite(value)]
+    finite = [(value, rank) for value, rank in newest if math.isfinite(value)]
     single = row.step == band.last_step
-    low, low_rank = min(found + ([] if single else _known(row.low, row.low_rank)))
-    highs = found + ([] if single else _known(row.high, row.high_rank))
-    high, high_rank = max(highs, key=lambda one: (one[0], -one[1]))
+    low, low_rank = min(finite + ([] if single else _known(row.low, row.low_rank)))
+    highs = finite + ([] if single else _known(row.high, row.high_rank))
+    high, high_rank = max(highs, key=lambda pair: (pair[0], -pair[1]))
     last = Row(band.last_step, row.time, _within(end, low, high), low, low_rank, high, high_rank)
     if row.step < band.last_step and len(band.rows) > 1:
         band.rows.append(last)
@@ -209,16 +209,16 @@ def _finite(value: float | None) -> float | None:
 
 
 def _marks(ordered: Iterable[int], ranked: list[tuple[int, Series]]) -> list[Mark]:
-    found: dict[int, tuple[int, float, list[int]]] = {}
+    bad_slots: dict[int, tuple[int, float, list[int]]] = {}
     for rank, series in ranked:
         for slot, (bits, step) in series.bad.items():
-            known, first, ranks = found.get(slot, (0, math.inf, []))
-            found[slot] = (known | bits, min(first, step), [*ranks, rank])
+            known, first, ranks = bad_slots.get(slot, (0, math.inf, []))
+            bad_slots[slot] = (known | bits, min(first, step), [*ranks, rank])
     marks = []
     for slot in ordered:
-        if slot in found:
-            bits, step, ranks = found[slot]
-            marks.append(Mark(step, tuple(word for bit, word in _KINDS if bits & bit), tuple(ranks)))
+        if slot in bad_slots:
+            bits, step, ranks = bad_slots[slot]
+            marks.append(Mark(step, tuple(kind for bit, kind in _KINDS if bits & bit), tuple(ranks)))
     return marks
 
 

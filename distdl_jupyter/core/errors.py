@@ -69,7 +69,9 @@ class DistDLError(Exception):
         """Show in a notebook the lines of the user's that led here: this package's hold nothing that they can mend."""
         frames = traceback.extract_tb(self.__traceback__)[1:]  # the first is IPython's
         user_frames = takewhile(lambda frame: not frame.filename.startswith(_PACKAGE), frames)
-        lines = (f"{_place(frame.filename)}, line {frame.lineno}: {mask(frame.line or '')}" for frame in user_frames)
+        lines = (
+            f"{_display_name(frame.filename)}, line {frame.lineno}: {mask(frame.line or '')}" for frame in user_frames
+        )
         return [*lines, f"{type(self).__name__}: {self}"]
 
     def to_json(self) -> dict[str, str]:
@@ -78,7 +80,7 @@ class DistDLError(Exception):
         return {"type": type(self).__name__, "code": self.code, "message": self.message, "hint": self.hint, **more}
 
 
-def _place(filename: str) -> str:
+def _display_name(filename: str) -> str:
     """Return a file as IPython calls it: ``Cell In[3]``."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     code = shell.compile.format_code_name(filename) if shell is not None else None

@@ -46,7 +46,7 @@ _TRAVELS = (
 
 def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
     """Return requirements such as ``numpy>=2``, None for none. Raises InvalidSpec for what is none, or a secret."""
-    if value in (None, "") or (packages := _words(value, field)) == ():
+    if value in (None, "") or (packages := _split_list(value, field)) == ():
         return None
     for package in packages:
         if package.startswith("-") or "\n" in package:
@@ -60,7 +60,7 @@ def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
     return packages
 
 
-def _words(value: Any, field: str) -> tuple[str, ...]:
+def _split_list(value: Any, field: str) -> tuple[str, ...]:
     if isinstance(value, str):  # as it is typed on a line
         return tuple(word for part in value.split(",") for word in part.split())
     if not isinstance(value, (list, tuple)) or any(not isinstance(package, str) for package in value):

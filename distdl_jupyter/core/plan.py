@@ -86,11 +86,11 @@ def with_ports(placement: Placement, ports: int, rank_ports: Callable[[RankSlot,
     """Return the placement with ``ports`` ports of its own for every rank, as ``rank_ports`` says; unchanged for 0."""
     if not ports:
         return placement
-    places = []
-    for place in placement.ranks:
-        address, found = rank_ports(place, ports)
-        places.append(dataclasses.replace(place, address=address, ports=found))
-    return dataclasses.replace(placement, ranks=tuple(places))
+    slots = []
+    for slot in placement.ranks:
+        address, numbers = rank_ports(slot, ports)
+        slots.append(dataclasses.replace(slot, address=address, ports=numbers))
+    return dataclasses.replace(placement, ranks=tuple(slots))
 
 
 @dataclass(frozen=True, slots=True)

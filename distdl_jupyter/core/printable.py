@@ -57,7 +57,7 @@ def styled(line: str, limit: int = MAX_SHOWN) -> tuple[str, Styles]:
     """Return the line as it is shown, and the styles of its parts; a line that is cut or drawn over has none."""
     if "\x1b[" not in line or "\r" in line or "\b" in line or len(line) > limit:
         return printable(line, limit), ()
-    text, at, found, style = "", 0, [], _Style()
+    text, at, spans, style = "", 0, [], _Style()
     for number, part in enumerate(STYLES.split(line)):
         if number % 2:
             style.take([int(code or 0) for code in part[2:-1].split(";")])
@@ -65,9 +65,9 @@ def styled(line: str, limit: int = MAX_SHOWN) -> tuple[str, Styles]:
         shown = printable(part, limit)
         end = at + len(shown) + sum(character > "\uffff" for character in shown)
         if shown and str(style):
-            found.append((at, end, str(style)))
+            spans.append((at, end, str(style)))
         text, at = text + shown, end
-    return text, tuple(found)
+    return text, tuple(spans)
 
 
 class _Style:

@@ -25,9 +25,9 @@ def reset() -> None:
     """Forget handlers of this process's own, and what was inherited: a script's ``command &`` ignores INT and QUIT."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - set(_UNSET):
-        wanted = _PYTHONS.get(number, signal.SIG_DFL)
-        if signal.getsignal(number) is not wanted:
-            signal.signal(number, wanted)
+        default = _PYTHONS.get(number, signal.SIG_DFL)
+        if signal.getsignal(number) is not default:
+            signal.signal(number, default)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

@@ -42,13 +42,13 @@ def _short(text: bytes, length: int) -> str:
 def secured(folder: Path) -> Path:
     """Make a folder that its owner alone may enter. Raises DistDLError when somebody else owns it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise DistDLError(
             f"{folder} belongs to another user.",
             code="socket-folder-of-another-user",
             hint="Set JUPYTER_RUNTIME_DIR to a folder that belongs to you.",
         )
-    if stat.S_IMODE(found.st_mode) != 0o700:
+    if stat.S_IMODE(status.st_mode) != 0o700:
         folder.chmod(0o700)
     return folder

@@ -113,7 +113,7 @@ class Code:
         return not self.imports.isdisjoint(modules)
 
 
-def _chosen(
+def _select_modules(
     texts: Iterable[CodeText], aliases: Mapping[str, str], imports: Iterable[str]
 ) -> Iterator[tuple[CodeText, ast.Module]]:
     """Yield the pieces that are read, parsed: the code itself, the modules that it imports, and what those import."""
@@ -160,13 +160,13 @@ def read(texts: Sequence[CodeText], aliases: Mapping[str, str], imports: Collect
     the hundreds of modules of a large project would take seconds and find much that does not concern this code.
     """
     code = Code(tuple(texts), imports={*imports})
-    for piece, tree in _chosen(texts, aliases, imports):
+    for piece, tree in _select_modules(texts, aliases, imports):
         code.read += 1
         if not piece.beside:
             code.own.add(piece.label)
         of_tree = _aliases(tree)
         code.imports.update(name.partition(".")[0] for name in of_tree.values())
-        code.words.update(_words(tree))
+        code.words.update(_identifiers(tree))
         assigned = _assigned(tree)
         code.assigned.update(assigned)
         code.ranks.update(_ranks(assigned))
@@ -236,7 +236,7 @@ def _aliases(tree: ast.AST) -> dict[str, str]:
     return bindings
 
 
-def _words(tree: ast.AST) -> Iterator[str]:
+def _identifiers(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             yield node.id

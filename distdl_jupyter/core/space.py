@@ -224,7 +224,7 @@ def _parsed(name: str, text: str) -> Range | Choice:
                 hint="Example: loguniform(1e-4, 1e-1).",
             ) from None
     parts = text.strip().removeprefix("[").removesuffix("]").split(",")
-    values = [_word(part.strip()) for part in parts if part.strip()]
+    values = [_literal(part.strip()) for part in parts if part.strip()]
     if len(values) < 2:
         raise InvalidSpec(
             f"{name}={text} has only one value, so there is nothing to vary.",
@@ -255,7 +255,7 @@ def of_line(line: str) -> tuple[Space, str]:
     return checked(domains), line
 
 
-def _word(text: str) -> Any:
+def _literal(text: str) -> Any:
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -52,8 +52,8 @@ _RANDOM = len("20261121-024912-k3")
 
 def home() -> Path:
     """Return the package's data directory: ``$DISTDL_HOME``, else ``distdl`` in Jupyter's data directory."""
-    if chosen := os.environ.get("DISTDL_HOME"):
-        return Path(chosen).expanduser()
+    if override := os.environ.get("DISTDL_HOME"):
+        return Path(override).expanduser()
     return _jupyter_data() / "distdl"
 
 
@@ -87,8 +87,8 @@ def _behind(newest: str, id_: str) -> str:
             stamp, part = _next_second(stamp), 0
     except ValueError:  # nobody's clock wrote this
         return id_
-    found = f"{stamp}-{_LETTERS[part // len(_LETTERS)]}{_LETTERS[part % len(_LETTERS)]}{id_[_RANDOM:]}"
-    return found if is_id(found) else id_
+    candidate = f"{stamp}-{_LETTERS[part // len(_LETTERS)]}{_LETTERS[part % len(_LETTERS)]}{id_[_RANDOM:]}"
+    return candidate if is_id(candidate) else id_
 
 
 def _next_second(stamp: str) -> str:
@@ -174,8 +174,8 @@ class JobFolder:
     def has_checkpoints(self) -> bool:
         """Whether the training left something from which it can go on."""
         try:
-            with os.scandir(self.checkpoints) as found:
-                return next(found, None) is not None
+            with os.scandir(self.checkpoints) as entries:
+                return next(entries, None) is not None
         except OSError:
             return False
 
@@ -206,16 +206,16 @@ def make_private(root: Path, jobs: Path) -> None:
 
 def _check_private(folder: Path) -> None:
     """Raise DiskRefused where somebody else could put jobs of theirs into the folder, or take away this user's."""
-    seen, me = folder.stat(), os.geteuid()
+    status, me = folder.stat(), os.geteuid()
     # Root reads what others own, as containers do with volumes; files of theirs are not unpickled (worker.owned).
-    if me != 0 and seen.st_uid not in (me, 0):
+    if me != 0 and status.st_uid not in (me, 0):
         raise DiskRefused(
-            f"{folder} belongs to another user (number {seen.st_uid}).",
+            f"{folder} belongs to another user (number {status.st_uid}).",
             code="folder-of-another-user",
             hint="Set DISTDL_HOME to a folder that belongs to you.",
         )
-    if permissions.is_open(seen):
-        who = "everybody" if seen.st_mode & 0o002 else f"the group with number {seen.st_gid}"
+    if permissions.is_open(status):
+        who = "everybody" if status.st_mode & 0o002 else f"the group with number {status.st_gid}"
         raise DiskRefused(
             f"{folder} is writable by {who}, who could put code into your jobs.",
             code="folder-writable-by-others",
