@@ -182,7 +182,7 @@ def explain(
                 return _different_calls(first, second)
             if row.operation in _ALIKE and (row.sizes, row.dtype) != (other.sizes, other.dtype):
                 return _different_tensors(first, second)
-    # The oldest operation that someone waits for in a group that others share.
+    # The oldest operation that a rank waits for in a group shared with other ranks.
     for row in sorted(waiting, key=lambda row: (row.number or 0, row.ranks)):
         late = [other_row for other_row in table if other_row.ranks != row.ranks and _is_late(other_row, row, reports)]
         if late:

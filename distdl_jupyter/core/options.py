@@ -225,7 +225,7 @@ def more_is_better(metric: str) -> bool:
 
 
 def keep_rule(text: str, field: str = "keep_checkpoints") -> Keep:
-    """Return what ``last 3, best 2 of val_loss`` says. Raises InvalidSpec."""
+    """Parse a rule such as ``last 3, best 2 of val_loss``. Raises InvalidSpec."""
     match = _KEEP.fullmatch(text.strip())
     if match is None or not int(match["last"]):
         raise InvalidSpec(

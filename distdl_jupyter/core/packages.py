@@ -45,7 +45,7 @@ _TRAVELS = (
 
 
 def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
-    """Return requirements such as ``numpy>=2``, None for none. Raises InvalidSpec for what is none, or a secret."""
+    """Return requirements such as ``numpy>=2``, None for none. Raises InvalidSpec for invalid ones and secrets."""
     if value in (None, "") or (packages := _split_list(value, field)) == ():
         return None
     for package in packages:

@@ -29,7 +29,7 @@ DEFAULT, SINGLE = "torch", "plain"
 
 @functools.cache
 def _every() -> dict[Kind, dict[str, EntryPoint]]:
-    """Return all plug-ins. Every package of the environment is looked at, so it is done once for both kinds."""
+    """Return all plug-ins. It scans every installed package, so it runs once for both kinds."""
     from importlib import metadata  # brings the whole of ``email``
 
     points = metadata.entry_points()

@@ -48,7 +48,7 @@ class Run:
 
 
 def measured(times: StepTimes) -> Run | None:
-    """Return what the steps of a job say without the first ones, None for too few."""
+    """Return the throughput of a job without its first steps, None for too few steps."""
     rows = [row for row in times.rows if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP]
     by_step: dict[int, list[StepTime]] = {}
     for row in rows:

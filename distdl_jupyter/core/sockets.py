@@ -40,7 +40,7 @@ def _short(text: bytes, length: int) -> str:
 
 
 def secured(folder: Path) -> Path:
-    """Make a folder that its owner alone may enter. Raises DistDLError when somebody else owns it."""
+    """Create a folder that only its owner may enter. Raises DistDLError if another user owns it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():

@@ -85,7 +85,7 @@ def _behind(newest: str, id_: str) -> str:
         part = len(_LETTERS) * _LETTERS.index(ordered[0]) + _LETTERS.index(ordered[1]) + 1
         if part == len(_LETTERS) ** 2:
             stamp, part = _next_second(stamp), 0
-    except ValueError:  # nobody's clock wrote this
+    except ValueError:  # not a time stamp
         return id_
     candidate = f"{stamp}-{_LETTERS[part // len(_LETTERS)]}{_LETTERS[part % len(_LETTERS)]}{id_[_RANDOM:]}"
     return candidate if is_id(candidate) else id_
@@ -172,7 +172,7 @@ class JobFolder:
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether the training left something from which it can go on."""
+        """Whether the training left a checkpoint to resume from."""
         try:
             with os.scandir(self.checkpoints) as entries:
                 return next(entries, None) is not None
@@ -205,7 +205,7 @@ def make_private(root: Path, jobs: Path) -> None:
 
 
 def _check_private(folder: Path) -> None:
-    """Raise DiskRefused where somebody else could put jobs of theirs into the folder, or take away this user's."""
+    """Raise DiskRefused if another user could add jobs to the folder or remove this user's jobs."""
     status, me = folder.stat(), os.geteuid()
     # Root reads what others own, as containers do with volumes; files of theirs are not unpickled (worker.owned).
     if me != 0 and status.st_uid not in (me, 0):

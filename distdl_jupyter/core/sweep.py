@@ -110,7 +110,7 @@ class Study:
 
     @property
     def done(self) -> int:
-        """How many trials go on no more."""
+        """The number of trials that have ended and were not stopped."""
         return sum(trial.has_ended and not trial.was_stopped for trial in self.trials)
 
     @property
