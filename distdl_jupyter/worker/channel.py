@@ -58,18 +58,18 @@ class Channel:
         self.send("note", level=level, text=text, code=code)
 
     def metric(
-        self, step: float, values: dict[str, float | str], t: float | None = None, *, again: bool = False
+        self, step: float, values: dict[str, float | str], t: float | None = None, *, replace: bool = False
     ) -> None:
         """Report the values of one step; what is too long for one atomic write to a pipe goes in several reports.
 
-        With ``again`` they replace what was reported of this step and of later ones.
+        With ``replace`` they replace what was reported of this step and of later ones.
 
         The line is put together here rather than by the JSON encoder, which takes several times as long: this runs in
         the training loop. Values are finite numbers or the words nan, inf and -inf.
         """
         moment = time.time() if t is None else t
         inside = ",".join([f"{_key(name)}{_value(value)}" for name, value in values.items()])
-        more = ',"again":true' if again else ""
+        more = ',"again":true' if replace else ""
         line = f'{self._begin}{moment:.4f},"rank":{self.rank},"step":{step!r},"values":{{{inside}}}{more}}}\n'.encode()
         if len(line) <= select.PIPE_BUF or len(values) == 1:
             self._write(line)
@@ -77,7 +77,7 @@ class Channel:
         names = list(values)
         middle = len(names) // 2
         for part in (names[:middle], names[middle:]):
-            self.metric(step, {name: values[name] for name in part}, moment, again=again)
+            self.metric(step, {name: values[name] for name in part}, moment, replace=replace)
 
     def picture(self, data: bytes) -> None:
         """Report a picture, in parts that are one atomic write to a pipe each."""

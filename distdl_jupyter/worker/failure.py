@@ -79,7 +79,7 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
 def _gpu_memory(error: BaseException, about: Describer) -> gpu_memory.GpuMemory | None:
     """Return what filled the GPU's memory, None where that cannot be told: the hint of the rule stays then."""
 
-    def place(frames: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
+    def locate(frames: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
         for frame in frames:
             file, line = str(frame.get("filename", "")), int(frame.get("line", 0))
             if about.kind(file) in ("cell", "user"):
@@ -87,7 +87,7 @@ def _gpu_memory(error: BaseException, about: Describer) -> gpu_memory.GpuMemory 
         return "", 0
 
     try:
-        return gpu_memory.collect(error, place)
+        return gpu_memory.collect(error, locate)
     except Exception:  # noqa: BLE001  the facts are never worth losing the error for
         return None
 

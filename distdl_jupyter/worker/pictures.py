@@ -128,17 +128,17 @@ def _offered(value: Any, *, raw: bool) -> Iterator[bytes]:
     if figures is not None and isinstance(value, figures.Figure):
         yield _drawn(value)
         return
-    bundle = value if raw else _asked(value, "_repr_mimebundle_")
+    bundle = value if raw else _representation(value, "_repr_mimebundle_")
     for mime, method in _FORMS:
         form = bundle.get(mime) if isinstance(bundle, dict) else None
-        form = _asked(value, method) if form is None and not raw else form
+        form = _representation(value, method) if form is None and not raw else form
         if isinstance(form, str):
             form = binascii.a2b_base64(form)
         if isinstance(form, bytes):
             yield form
 
 
-def _asked(value: Any, method: str) -> Any:
+def _representation(value: Any, method: str) -> Any:
     call = getattr(type(value), method, None)
     form = None if call is None else call(value)
     return form[0] if isinstance(form, tuple) else form  # data and metadata

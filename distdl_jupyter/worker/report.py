@@ -71,13 +71,13 @@ def send(step: float, metrics: dict[str, Any]) -> None:
     if out is None:
         _print(step, values)
         return
-    for placed in _axis.place(step, metrics):
+    for placed in _axis.assign_steps(step, metrics):
         waiting = {name: later[name] for name in placed.names if name in later}
         ready = {name: values[name] for name in placed.names if name in values}
         if waiting:
-            _defer(out, placed.step, waiting, again=placed.again)
+            _defer(out, placed.step, waiting, replace=placed.replace)
         if ready:
-            out.metric(placed.step, ready, again=placed.again)
+            out.metric(placed.step, ready, replace=placed.replace)
     if _axis.started_over is not None and not _has_noted_start:
         _note_start(*_axis.started_over)
 
@@ -229,14 +229,14 @@ class _Waiting(NamedTuple):
     t: float
     values: dict[str, Any]
     events: list[Any]
-    again: bool
+    replace: bool
 
 
 _queue: queue.Queue[_Waiting] = queue.Queue()
 _thread: threading.Thread | None = None
 
 
-def _defer(out: Channel, step: float, tensors: dict[str, Any], *, again: bool = False) -> None:
+def _defer(out: Channel, step: float, tensors: dict[str, Any], *, replace: bool = False) -> None:
     """Send GPU tensors of one element each as soon as their values have arrived.
 
     Raises TypeError for a tensor of more elements.
@@ -247,7 +247,7 @@ def _defer(out: Channel, step: float, tensors: dict[str, Any], *, again: bool = 
             to_json(name, tensor)
     values = {name: tensor.detach().to("cpu", non_blocking=True) for name, tensor in tensors.items()}
     events = [cuda_event(device) for device in {tensor.device for tensor in tensors.values()}]
-    _queue.put(_Waiting(out, step, time.time(), values, events, again))
+    _queue.put(_Waiting(out, step, time.time(), values, events, replace))
     if _thread is None or not _thread.is_alive():
         _thread = threading.Thread(target=_send_deferred, name="distdl-metrics", daemon=True)
         _thread.start()
@@ -268,7 +268,7 @@ def _send_deferred() -> None:
             for event in waiting.events:
                 event.synchronize()
             values = {name: to_json(name, value) for name, value in waiting.values.items()}
-            waiting.out.metric(waiting.step, values, waiting.t, again=waiting.again)
+            waiting.out.metric(waiting.step, values, waiting.t, replace=waiting.replace)
         _queue.task_done()
 
 

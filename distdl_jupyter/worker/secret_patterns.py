@@ -201,7 +201,7 @@ def spans(text: str, *, whole: bool = False) -> list[Span]:
         if not gates or any(_compiled(_GATES[gate]).search(low) for gate in gates):
             for keyword, form, rule in forms:
                 if keyword in low:
-                    matches += _found(low, form, rule, 0 if whole else "secret")
+                    matches += _find_spans(low, form, rule, 0 if whole else "secret")
     return merged(matches) if matches else matches
 
 
@@ -238,7 +238,7 @@ def _compiled(form: str) -> re.Pattern[str]:
     return re.compile(form, re.DOTALL if "private key-" in form else 0)
 
 
-def _found(low: str, form: str, rule: str, part: int | str) -> Iterator[Span]:
+def _find_spans(low: str, form: str, rule: str, part: int | str) -> Iterator[Span]:
     holds = _RULES.get(rule)
     for match in _compiled(form).finditer(low):
         if holds is None or holds(match):

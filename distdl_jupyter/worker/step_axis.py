@@ -17,11 +17,11 @@ _RECENT = 1000
 
 
 class Placed(NamedTuple):
-    """Metrics with the step at which they are stored. With ``again`` they replace what was logged from there on."""
+    """Metrics with the step at which they are stored. With ``replace`` they replace what was logged from there on."""
 
     step: float
     names: list[str]
-    again: bool
+    replace: bool
 
 
 @dataclass(slots=True)
@@ -72,17 +72,17 @@ class StepAxis:
         #: The first metric whose count started over, and the step at which it did.
         self.started_over: tuple[str, float] | None = None
 
-    def place(self, step: float, names: Iterable[str]) -> list[Placed]:
+    def assign_steps(self, step: float, names: Iterable[str]) -> list[Placed]:
         """Return where to store metrics that are logged at ``step``."""
         groups: dict[tuple[float, bool], list[str]] = {}
         counts = self._counts
         # A new metric follows the others of its call, so these come first.
         for name in sorted(names, key=lambda name: name not in counts):
-            groups.setdefault(self._place(name, step), []).append(name)
-        return [Placed(placed, group, again) for (placed, again), group in groups.items()]
+            groups.setdefault(self._assign_step(name, step), []).append(name)
+        return [Placed(placed, group, replace) for (placed, replace), group in groups.items()]
 
-    def _place(self, name: str, step: float) -> tuple[float, bool]:
-        count, newest, again = self._counts.get(name), self._newest, False
+    def _assign_step(self, name: str, step: float) -> tuple[float, bool]:
+        count, newest, replace = self._counts.get(name), self._newest, False
         if count is None:
             count = self._counts[name] = _Count(step, step)
             if newest is not None and newest.is_at(step):
@@ -97,11 +97,11 @@ class StepAxis:
             self.started_over = self.started_over or (name, step)
             count.start_over(step, count.continued(step))
         else:
-            again = count.goes_back(step)
+            replace = count.goes_back(step)
         if not count.recent or count.recent[-1] != step:
             count.recent.append(step)
         self._newest = count
-        return count.offset + step, again
+        return count.offset + step, replace
 
     def _moved(self, count: _Count, newest: _Count, step: float) -> bool:
         """Let a count start over with the metric that was logged before it; return whether it did."""

@@ -9,7 +9,7 @@ def places(axis, *calls):
     """The stored steps of each metric after calls of (step, names)."""
     stored = {}
     for step, names in calls:
-        for placed in axis.place(step, names.split()):
+        for placed in axis.assign_steps(step, names.split()):
             for name in placed.names:
                 stored.setdefault(name, []).append(placed.step)
     return stored
@@ -49,7 +49,7 @@ def test_a_count_that_falls_is_left_alone():
 def test_a_late_report_is_left_alone():
     axis = StepAxis()
     assert places(axis, *epochs(1, [1, 2, 4, 3, 5])) == {"loss": [1, 2, 4, 3, 5]}
-    assert not any(placed.again for placed in axis.place(6, ["loss"]))
+    assert not any(placed.replace for placed in axis.assign_steps(6, ["loss"]))
 
 
 @pytest.mark.parametrize("names", ["loss val", "val loss"])
@@ -84,12 +84,12 @@ def test_counts_that_start_over_at_different_moments_do_not_disturb_each_other()
 def test_steps_that_are_logged_again_say_so():
     axis = StepAxis()
     places(axis, *epochs(2, range(10)))
-    again = [axis.place(step, ["loss"])[0] for step in (4, 5, 6)]
-    assert [(placed.step, placed.again) for placed in again] == [(14, True), (15, False), (16, False)]
+    again = [axis.assign_steps(step, ["loss"])[0] for step in (4, 5, 6)]
+    assert [(placed.step, placed.replace) for placed in again] == [(14, True), (15, False), (16, False)]
 
 
 def test_a_return_behind_all_that_is_remembered_logs_again():
     axis = StepAxis()
     places(axis, *epochs(1, range(5000)))
-    assert axis.place(100, ["loss"])[0].again
-    assert not axis.place(101, ["loss"])[0].again
+    assert axis.assign_steps(100, ["loss"])[0].replace
+    assert not axis.assign_steps(101, ["loss"])[0].replace

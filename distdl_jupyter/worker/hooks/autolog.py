@@ -128,7 +128,9 @@ def watch(finder: PostImport) -> None:
 
 def _watch_writer(module: ModuleType) -> None:
     @replaces(module.SummaryWriter, "add_scalar")
-    def one(add: Any, self: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **kw: Any) -> Any:
+    def add_scalar(
+        add: Any, self: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **kw: Any
+    ) -> Any:
         _written(str(tag), {str(tag): scalar_value}, global_step)
         return add(self, tag, scalar_value, global_step, *args, **kw)
 

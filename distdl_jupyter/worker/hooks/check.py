@@ -106,16 +106,9 @@ class Step:
     def to_json(self) -> dict[str, Any]:
         """Return it as data."""
         batches = [{"loader": loader, **entry} for loader, entry in sorted(self.batches.items())]
-        return {
-            "batches": batches,
-            "inputs": self.inputs,
-            "losses": self.losses,
-            "random": self.random,
-            "unsynced": self.unsynced,
-            "unsynced_line": self.unsynced_line,
-            "local": self.local,
-            "optimizers": [{"index": index, **entry} for index, entry in sorted(self.optimizers.items())],
-        }
+        return {"batches": batches, "inputs": self.inputs, "losses": self.losses, "random": self.random,
+                "unsynced": self.unsynced, "unsynced_line": self.unsynced_line, "local": self.local,
+                "optimizers": [{"index": at, **entry} for at, entry in sorted(self.optimizers.items())]}  # fmt: skip
 
 
 class Recording:
@@ -642,13 +635,13 @@ def joined(parts: list[Any], kind: Any, concatenate: Any) -> Any:
     if isinstance(first, kind):
         return concatenate(parts) if len(first.shape) else first
     if isinstance(first, Mapping):
-        return type(first)({key: joined([one[key] for one in parts], kind, concatenate) for key in first})  # type: ignore[call-arg]
+        return type(first)({key: joined([batch[key] for batch in parts], kind, concatenate) for key in first})  # type: ignore[call-arg]
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return type(first)(*(joined(list(ones), kind, concatenate) for ones in zip(*parts, strict=True)))
     if isinstance(first, list | tuple):
         if leaves(first, kind):
             return type(first)(joined(list(ones), kind, concatenate) for ones in zip(*parts, strict=True))
-        return type(first)(one for part in parts for one in part)
+        return type(first)(sample for part in parts for sample in part)
     return first
 
 

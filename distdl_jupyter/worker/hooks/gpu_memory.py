@@ -133,7 +133,7 @@ def lines_from_snapshot(
 ) -> list[Line]:
     """Return the lines of the user's code whose live blocks are largest, from torch's memory snapshot.
 
-    ``place`` returns label and line for the frames of a block, ("", 0) where none of them is the user's.
+    ``locate`` returns label and line for the frames of a block, ("", 0) where none of them is the user's.
     """
     sizes: dict[tuple[str, int], list[int]] = {}
     for segment in snapshot.get("segments", ()):

@@ -96,7 +96,7 @@ class _Model:
         return [self.parameters[at][0] for at in indices if at < len(self.parameters)]
 
     @property
-    def place(self) -> str:
+    def where(self) -> str:
         """Step and line of the last pass, as a sentence says it."""
         ended = recorder.step - recorder.detailed
         if self.step < ended:  # the pass was not measured
@@ -144,7 +144,7 @@ def _find_unused(optimizer: Any, pid: int) -> None:
         if (
             wrapper is not None
             and model.pending
-            and (missing := [parameter for parameter in model.parameters if parameter[1].grad is None])
+            and (missing := [pair for pair in model.parameters if pair[1].grad is None])
         ):
             mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
             names = [name for name, value in missing if id(value) in mine]
@@ -182,10 +182,10 @@ def _unused(model: _Model, names: Sequence[str]) -> str:
     frozen = [name for name, value in model.parameters if name in names and not value.requires_grad]
     if frozen:
         return (
-            f"{_listed(frozen)} got no gradient {model.place}, because requires_grad was set to False after "
+            f"{_listed(frozen)} got no gradient {model.where}, because requires_grad was set to False after "
             "DistributedDataParallel had wrapped the model. Set it before that."
         )
-    return f"{_listed(names)} got no gradient {model.place}. Pass {_setting()}, or add {_zero(names)} to the loss."
+    return f"{_listed(names)} got no gradient {model.where}. Pass {_setting()}, or add {_zero(names)} to the loss."
 
 
 def _model_of(trace: TracebackType | None) -> tuple[Any, _Model] | None:
@@ -209,12 +209,12 @@ def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
         return ""
     if wrapper.static_graph:
         return (
-            f"{_listed(names)} got no gradient {model.place}, but did in step 1, and static_graph=True needs the same "
+            f"{_listed(names)} got no gradient {model.where}, but did in step 1, and static_graph=True needs the same "
             "parameters in each step. Pass find_unused_parameters=True instead of it to DistributedDataParallel."
         )
     if wrapper.find_unused_parameters:
         return (
-            f"{_listed(names)} got no gradient {model.place}, because the loss lacks a value that the model returned. "
+            f"{_listed(names)} got no gradient {model.where}, because the loss lacks a value that the model returned. "
             f"Return only what the loss needs, or add {_zero(names)} to the loss."
         )
     return _unused(model, names)
@@ -301,12 +301,8 @@ class _WeightChecker:
     def _comparable(self, optimizer: Any) -> list[Any]:
         """Return the parameters of an optimizer that all ranks have alike, in its order."""
         mine = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if any(
-            hasattr(parameter, "placements")
-            or hasattr(parameter, "ds_id")
-            or type(parameter).__name__ == "FlatParameter"
-            for parameter in mine
-        ):
+        if any(hasattr(weight, "placements") or hasattr(weight, "ds_id") or type(weight).__name__ == "FlatParameter"
+               for weight in mine):  # fmt: skip
             return []
         alike: set[int] = set()
         if (averaged := getattr(optimizer, "_requires_update", None)) is not None:
@@ -349,11 +345,7 @@ def _checksum(parameters: list[Any]) -> str:
             ]
             bits = flat.contiguous().view(getattr(torch, _INTEGERS[flat.element_size()]))
             sums.append(bits.sum(dtype=torch.int64) * (2 * at + 1))
-        total = (
-            sums[0].clone()
-            if len(sums) == 1
-            else torch.stack([parameter.to(sums[0].device) for parameter in sums]).sum()
-        )
+        total = sums[0].clone() if len(sums) == 1 else torch.stack([part.to(sums[0].device) for part in sums]).sum()
         return f"{int(total) & (1 << 64) - 1:016x}"
 
 
