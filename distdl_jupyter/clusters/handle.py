@@ -16,13 +16,17 @@ from distdl_jupyter.clusters.status import ClusterStatus
 from distdl_jupyter.core import events, registry, table
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError, InvalidSpec, explain_interrupt
 from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.core.view import JobView
 
 #: Seconds after which a table of clusters shows a silent one as such.
 TIMEOUT = 5.0
 #: Seconds between two polls of machines that are being created.
 _POLL = 2.0
+#: The states of a job that has ended.
+_ENDED = frozenset(state.value for state in State if state.ended)
+#: Bytes at the end of a job's events in which its end is looked for first.
+_NEWEST_EVENTS = 64 * 1024
 #: Seconds that ``create(wait=True)`` waits at most.
 CREATION = 900.0
 
@@ -235,20 +239,25 @@ def choices(kind: str, option: str, options: Mapping[str, Any]) -> list[Choice]:
     return cluster.choices(option, options)
 
 
-def active_jobs(name: str) -> list[JobView]:
+def active_jobs(name: str) -> list[JobFolder]:
     """Return the jobs on a cluster whose end was not recorded."""
-    return [view for folder in JobStore().folders() if (view := _view(folder, name)) and not view.state.ended]
+    return [folder for folder in JobStore().folders() if _is_on(folder, name) and not _has_ended(folder)]
 
 
-def _view(folder: JobFolder, cluster: str) -> JobView | None:
-    """Return a job of a cluster as its events say, None for another job and for one that cannot be read."""
+def _is_on(folder: JobFolder, cluster: str) -> bool:
+    """Return whether a job is one of the cluster; False if it cannot be read."""
     try:
-        spec = folder.spec()
+        return folder.spec().compute_target == cluster
     except DistDLError:
-        return None
-    if spec.compute_target != cluster:
-        return None
-    view = JobView.of(spec)
-    for event in events.read_all(folder.events)[0]:
-        view.apply(event)
-    return view
+        return False
+
+
+def _has_ended(folder: JobFolder) -> bool:
+    """Return whether the end of a job was recorded. It is among the last events, so the others are seldom read."""
+    newest = max(0, events.size(folder.events) - _NEWEST_EVENTS)
+    return any(
+        event["type"] == "state" and event.get("state") in _ENDED
+        for after in (newest, 0)
+        for batch, _ in events.batches(folder.events, after)
+        for event in batch
+    )

@@ -238,7 +238,8 @@ class PageReader(JobReader):
                 self.version += not self.idle
             if self.idle or time.monotonic() > until:
                 break
-            time.sleep(0.0005)
+            if lock is not None:
+                time.sleep(0.0005)
         ended = self.listen(received=self.version > before)
         return ended or self.version > before
 

@@ -153,12 +153,8 @@ def answer(calls: Calls, message: Mapping[str, Any]) -> dict[str, Any]:
     """
     name = str(message.get("ask"))
     if name not in calls:
-        unknown = DistDLError(
-            f"Unknown request {name}.",
-            code="kernel-call-unknown",
-            hint="Reload the page.",
-        )
-        return {"error": unknown.to_json()}
+        missing = DistDLError(f"Unknown request {name}.", code="kernel-call-unknown", hint="Reload the page.")
+        return {"error": missing.to_json()}
     try:
         return {"value": to_json(calls[name](**dict(message.get("given") or {})))}
     except DistDLError as error:
