@@ -52,19 +52,20 @@ def cases(results: str) -> Iterator[Case]:
         children = {child.tag: child for child in case}
         state = "failed" if children.keys() & {"failure", "error"} else "skipped" if "skipped" in children else "passed"
         why = children["skipped"].get("message", "") if state == "skipped" else ""
-        found: dict[str, list[str]] = {}
-        for one in case.iter("property"):
-            found.setdefault(one.get("name", ""), []).append(one.get("value", ""))
-        parts = case.get("classname", "").split(".")
-        end = 1 + next(at for at, part in enumerate(parts) if part.startswith("test_"))
+        properties: dict[str, list[str]] = {}
+        for element in case.iter("property"):
+            properties.setdefault(element.get("name", ""), []).append(element.get("value", ""))
+        # A file that could not be imported is a case of its own, without a class.
+        parts = (case.get("classname") or case.get("name", "")).split(".")
+        end = next((number for number, part in enumerate(parts, 1) if part.startswith("test_")), len(parts))
         name = "::".join([*parts[end:], case.get("name", "")])
-        yield Case("/".join(parts[:end]) + ".py", name, state, why, found)
+        yield Case("/".join(parts[:end]) + ".py", name, state, why, properties)
 
 
-def counts(found: list[Case]) -> str:
+def counts(tests: list[Case]) -> str:
     """Return the page of all tests, in Markdown."""
     folders: dict[str, Counter[str]] = {}
-    for case in found:
+    for case in tests:
         folders.setdefault(case.file.split("/")[1].removesuffix(".py"), Counter())[case.state] += 1
     folders = dict(sorted(folders.items()))
     folders["**all**"] = sum(folders.values(), Counter())
@@ -76,15 +77,15 @@ def counts(found: list[Case]) -> str:
         "",
         "| tests | passed | failed | skipped |",
         "|---|---:|---:|---:|",
-        *(f"| {name} | {' | '.join(f'{one[state]:,}' for state in STATES)} |" for name, one in folders.items()),
+        *(f"| {name} | {' | '.join(f'{states[state]:,}' for state in STATES)} |" for name, states in folders.items()),
     ]
     return "\n".join(lines) + "\n"
 
 
-def faults(found: list[Case]) -> str:
+def faults(injections: list[Case]) -> str:
     """Return the page of faults, in Markdown: a section for each kind, a line for each test with all its parameters."""
     tests: dict[tuple[str, str], list[Case]] = {}
-    for case in found:
+    for case in injections:
         if "fault" in case.properties:
             tests.setdefault((case.file, case.name.split("[", 1)[0]), []).append(case)
     made = [some for some in tests.values() if any(case.state != "skipped" for case in some)]
@@ -135,13 +136,13 @@ def _commit() -> str:
 
 
 def main(what: str) -> None:
-    found = [*cases(RESULTS.read_text(encoding="utf-8"))]
+    tests = [*cases(RESULTS.read_text(encoding="utf-8"))]
     if what == "all":
-        (ROOT / "docs" / "tested" / "all.md").write_text(counts(found), encoding="utf-8")
+        (ROOT / "docs" / "tested" / "all.md").write_text(counts(tests), encoding="utf-8")
     elif what == "faults":
-        (ROOT / "tests" / "faults" / "RESULTS.md").write_text(faults(found), encoding="utf-8")
+        (ROOT / "tests" / "faults" / "RESULTS.md").write_text(faults(tests), encoding="utf-8")
     else:
-        for case in found:
+        for case in tests:
             if "warm" in case.properties.get("start", ()):
                 print(f"{case.file}::{case.name}")
 
