@@ -29,9 +29,9 @@ from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.node import frames
 
 #: Seconds in which a connection must have sent the secret, and what remains of them while others wait to be accepted.
-_HELLO_SECONDS, _CROWDED_SECONDS = 10.0, 0.25
-#: Connections that may be unproven at a time.
-_MAX_UNPROVEN = 64
+_HELLO_SECONDS, _CROWDED_SECONDS = 10.0, 1.0
+#: Connections that may be unproven at a time: more than most jobs have nodes, which all connect at once.
+_MAX_UNPROVEN = 256
 _PIECE = 256 * 1024
 _INPUT, _OUTPUT = 0, 1
 

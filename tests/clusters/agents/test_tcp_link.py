@@ -7,6 +7,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -55,7 +56,7 @@ def connect_silently(port, count):
 def test_a_node_connects_beside_thousands_of_silent_connections(port):
     before = len(os.listdir("/proc/self/fd"))
     silent = [connect_silently(port, 900) for _ in range(3)]
-    most = before + 150
+    most = before + 350
     try:
         for process in silent:
             assert process.stdout.readline() == b"open\n"
@@ -69,6 +70,15 @@ def test_a_node_connects_beside_thousands_of_silent_connections(port):
         for process in silent:
             process.kill()
             process.communicate()
+
+
+def test_all_nodes_of_a_large_job_connect_at_the_same_time(port):
+    with contextlib.ExitStack() as streams:
+        nodes = [streams.enter_context(connect(port)) for _ in range(128)]
+        time.sleep(0.5)  # the machine is busy
+        for number, stream in enumerate(nodes):
+            stream.sendall(hello(port, number=number))
+        wait_for(lambda: len(port.callers) == len(nodes), 20, "all nodes")
 
 
 def test_a_connection_without_a_handshake_or_a_line_is_closed_after_some_seconds(port, monkeypatch):
