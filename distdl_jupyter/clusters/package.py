@@ -46,21 +46,26 @@ def pack(root: Path) -> bytes:
 
 
 # the first program on a host ---------------------------------------------------------------------
-# It unpacks the package once per version and becomes the agent. Its text travels on the standard input of a Python that
-# may be old, so it is written to run on any, and it must not read a byte more than its own: what follows is the
-# agent's. Versions lie beside each other, because jobs of several submitters may run there at once; one that was not
-# used for three months is removed. What another user could have put there is neither run nor removed.
+# It unpacks the package once per version and becomes the agent. Its text travels on the standard input of Python, and it
+# must not read a byte more than its own: what follows is the agent's. Versions lie beside each other, because jobs of
+# several submitters may run there at once; one that was not used for three months is removed. What another user could
+# have put there is neither run nor removed.
 
 #: The oldest Python that the worker runs on.
 OLDEST = (3, 11)
-
-_PROGRAM = r"""
+#: What any Python compiles, so that an old one reports its version.
+_FIRST = r"""
 import sys
-OLDEST, BASE, DIGEST, SIZE, WANTED, ARGUMENTS = @VALUES@
-if sys.version_info < tuple(OLDEST):
+if sys.version_info < @OLDEST@:
     sys.stderr.write("distdl: old python: %d.%d\n" % sys.version_info[:2])
     sys.exit(3)
-import io, os, re, shutil, stat, tempfile, time, zipfile
+exec(@PROGRAM@)
+"""
+#: The rest, behind the text of ``permissions``.
+_PROGRAM = r"""
+import io, re, shutil, sys, tempfile, time, zipfile
+
+BASE, DIGEST, SIZE, REQUEST, ARGUMENTS = @VALUES@
 
 def read(count):
     parts = []
@@ -72,93 +77,44 @@ def read(count):
         count -= len(part)
     return b"".join(parts)
 
-class NotOurs(Exception):
-    pass
-
-def others_group(number):
-    # A group of the user's own name without other members is nobody else.
-    import grp, pwd
-    try:
-        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
-    except KeyError:
-        return True
-    own = user.pw_gid == number and group.gr_name == user.pw_name and os.geteuid() != 0
-    return not own or bool(set(group.gr_mem) - set([user.pw_name]))
-
-def is_open(seen):
-    if seen.st_mode & stat.S_ISVTX:
-        return False
-    return bool(seen.st_mode & 2 or (seen.st_mode & 16 and others_group(seen.st_gid)))
-
-def check(folder, seen):
-    if not stat.S_ISDIR(seen.st_mode):
-        raise NotOurs(folder, "is not a directory but a link or a file")
-    if seen.st_uid not in (os.geteuid(), 0):
-        raise NotOurs(folder, "belongs to the user with ID %d, not to you" % seen.st_uid)
-    if is_open(seen):
-        raise NotOurs(folder, "is writable by other users, who could put code there")
-
-def made(folder):
-    # A folder of this package's own; others' right to write there is taken back.
-    if not os.path.lexists(folder):
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-    seen = os.lstat(folder)
-    if stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid() and is_open(seen):
-        os.chmod(folder, stat.S_IMODE(seen.st_mode) & ~18)
-        seen = os.lstat(folder)
-    check(folder, seen)
-
-def is_version(folder, name):
-    # Whole or broken off, a version has the name of its content and holds the package and nothing else.
-    path = os.path.join(folder, name)
-    seen = os.lstat(path)
-    return (re.match("[0-9a-f]{16}(-[a-z0-9_]{8})?$", name) and stat.S_ISDIR(seen.st_mode)
-            and seen.st_uid == os.geteuid() and time.time() - seen.st_mtime > 90 * 86400
-            and os.listdir(path) == ["distdl_jupyter"])
-
-def forget_old(folder):
-    for name in os.listdir(folder):
-        try:
-            if is_version(folder, name):
-                shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-        except OSError:
-            pass
-
-def unpacked(folder):
-    lib = os.path.join(folder, "lib")
-    target = os.path.join(lib, DIGEST)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    if os.lstat(folder).st_uid not in (os.geteuid(), os.stat(folder).st_uid, 0):
-        raise NotOurs(folder, "is a link that belongs to another user")
-    check(folder, os.stat(folder))
-    made(lib)
+def unpack(base):
+    lib = private_folder(user_folder(base) / "lib")
+    target = lib / DIGEST
     if not os.path.lexists(target):
-        os.write(1, WANTED.encode())
+        os.write(1, REQUEST.encode())
         content = read(SIZE)
-        new = tempfile.mkdtemp(prefix=DIGEST + "-", dir=lib)
+        new = Path(tempfile.mkdtemp(prefix=DIGEST + "-", dir=lib))
         zipfile.ZipFile(io.BytesIO(content)).extractall(new)
         try:
-            os.rename(new, target)
+            new.rename(target)
         except OSError:
             shutil.rmtree(new, ignore_errors=True)
-            if not os.path.isdir(target):
+            if not target.is_dir():
                 raise
-    check(target, os.lstat(target))
+    if reason := "is a link" if target.is_symlink() else refusal(target.lstat()):
+        raise PermissionError(f"{target} {reason}, so nothing in it is used")
     os.utime(target)
-    forget_old(lib)
-    return target
+    for path in lib.iterdir():
+        with contextlib.suppress(OSError):
+            if is_old_version(path, path.lstat()):
+                shutil.rmtree(path, ignore_errors=True)
+    return str(target)
 
-base = os.path.abspath(os.path.expanduser(BASE))
+def is_old_version(path, status):
+    # Whole or broken off, a version has the name of its content and holds the package and nothing else.
+    return (re.fullmatch("[0-9a-f]{16}(-[a-z0-9_]{8})?", path.name) and stat.S_ISDIR(status.st_mode)
+            and status.st_uid == os.geteuid() and time.time() - status.st_mtime > 90 * 86400
+            and os.listdir(path) == ["distdl_jupyter"])
+
+base = Path(os.path.abspath(os.path.expanduser(BASE)))
 try:
-    own = unpacked(base)
-except NotOurs as error:
-    sys.stderr.write("distdl: not ours: %s: %s\n" % error.args)
-    sys.exit(5)
+    package = unpack(base)
 except OSError as error:
-    sys.stderr.write("distdl: no folder: %s: %s\n" % (base, error.strerror or error))
+    reason = f"no folder: {base}: {error.strerror}" if error.strerror else f"not ours: {error}"
+    sys.stderr.write(f"distdl: {reason}\n")
     sys.exit(5)
-environment = dict((n, v) for n, v in os.environ.items() if not n.startswith("SSH_"))
-environment["PYTHONPATH"] = os.pathsep.join(p for p in (own, environment.get("PYTHONPATH")) if p)
+environment = {n: v for n, v in os.environ.items() if not n.startswith("SSH_")}
+environment["PYTHONPATH"] = os.pathsep.join(p for p in (package, environment.get("PYTHONPATH")) if p)
 try:
     os.chdir(os.path.expanduser("~"))
 except OSError:
@@ -175,8 +131,9 @@ def first_input(python: str, base: str, arguments: Sequence[str]) -> bytes:
     ``python`` and ``base`` are paths on the host (``~/`` is the home there), ``arguments`` those of the agent.
     """
     package, request = built(), request_marker().decode()
-    values = json.dumps([list(OLDEST), base, package.digest, len(package.content), request, list(arguments)])
-    return first_lines(python, _PROGRAM.replace("@VALUES@", values))
+    values = json.dumps([base, package.digest, len(package.content), request, list(arguments)])
+    program = (_ROOT / "permissions.py").read_text(encoding="utf-8") + _PROGRAM.replace("@VALUES@", values)
+    return first_lines(python, _FIRST.replace("@OLDEST@", repr(OLDEST)).replace("@PROGRAM@", ascii(program)))
 
 
 def first_lines(python: str, program: str) -> bytes:

@@ -37,7 +37,7 @@ import msgspec
 from distdl_jupyter.core import events, limits, locks
 from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.node import permissions
+from distdl_jupyter import permissions
 
 #: What hidden folders begin with: on their way in, on their way out.
 _NEW, _OLD = ".new-", ".old-"

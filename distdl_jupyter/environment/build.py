@@ -35,7 +35,7 @@ from distdl_jupyter.core.humanize import duration
 from distdl_jupyter.environment import patches, toolchain
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Cuda, Mpi
-from distdl_jupyter.node import permissions
+from distdl_jupyter import permissions
 from distdl_jupyter.node.headroom import cores
 
 Progress = Callable[[str], None]

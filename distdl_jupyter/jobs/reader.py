@@ -28,7 +28,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimesReader
 from distdl_jupyter.core.store import JobFolder, is_id
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.node import permissions
+from distdl_jupyter import permissions
 from distdl_jupyter.supervisor import control, resume
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs.reader import JobReader
-from distdl_jupyter.node import permissions
+from distdl_jupyter import permissions
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:

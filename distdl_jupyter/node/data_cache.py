@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distdl_jupyter.node import permissions
+from distdl_jupyter import permissions
 from distdl_jupyter.node.files import DEFAULT_BASE
 
 MORE_ROOM = "Free some space, choose another folder for staged data, or stage only a shard on each node."

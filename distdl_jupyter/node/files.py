@@ -20,7 +20,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple, Protocol, cast
 
-from distdl_jupyter.node import frames, permissions
+from distdl_jupyter import permissions
+from distdl_jupyter.node import frames
 from distdl_jupyter.node.channels import Inbox
 
 #: Bytes that are written or read at once; a multiple of tar's 512.

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.node import permissions
+from distdl_jupyter import permissions
 
 LOW, HIGH = 20_000, 32_000
 

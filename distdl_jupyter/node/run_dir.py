@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.node import permissions
+from distdl_jupyter import permissions
 
 #: The named pipe that the run's owner holds open, and that every rank watches.
 LIFELINE = "alive"

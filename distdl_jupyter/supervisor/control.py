@@ -23,7 +23,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from distdl_jupyter.core import disk_reserve, events, limits, locks, reporting, tracking
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
-from distdl_jupyter.node import permissions, processes
+from distdl_jupyter import permissions
+from distdl_jupyter.node import processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import IO
 
-from distdl_jupyter.node import permissions
+from distdl_jupyter import permissions
 
 
 def open_own(path: Path) -> IO[bytes]:

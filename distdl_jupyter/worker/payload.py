@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distdl_jupyter.node import permissions
+from distdl_jupyter import permissions
 from distdl_jupyter.worker import import_recorder, owned
 
 FORMAT = 1

@@ -21,7 +21,8 @@ from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.core.sweep import Plan
 from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.rerun import EarlierCode, ResumedCode
-from distdl_jupyter.node import permissions, run_dir
+from distdl_jupyter import permissions
+from distdl_jupyter.node import run_dir
 from distdl_jupyter.worker.payload import CannotLoad, Payload, extend_path, load
 from tests.processes import executable
 

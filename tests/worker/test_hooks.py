@@ -63,9 +63,8 @@ sorted({name.split(".")[0] for name in sys.modules} & heavy), "distdl_jupyter.co
 def test_the_folder_works_with_permissions_alone_and_the_standard_library(folder, tmp_path):
     """As on a host to which nothing else was copied."""
     home, worker = tmp_path / "elsewhere", Path(imports.__file__).parents[1]
-    (node := home / "distdl_jupyter" / "node").mkdir(parents=True)
     shutil.copytree(worker, home / "distdl_jupyter" / "worker")
-    shutil.copy(worker.parent / "node" / "permissions.py", node)
+    shutil.copy(worker.parent / "permissions.py", home / "distdl_jupyter")
     folder.cell("""
 from distdl_jupyter.worker.report import log
 log(loss=0.5)

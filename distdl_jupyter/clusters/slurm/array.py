@@ -31,7 +31,7 @@ from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.sweep import Plan
-from distdl_jupyter.node import permissions
+from distdl_jupyter import permissions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -20,7 +20,7 @@ from distdl_jupyter.clusters.slurm import commands, script, text
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import new_id
-from distdl_jupyter.node import permissions
+from distdl_jupyter import permissions
 from distdl_jupyter.worker.hooks.frameworks import COMPARED
 
 if TYPE_CHECKING:

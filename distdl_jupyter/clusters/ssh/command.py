@@ -161,10 +161,10 @@ CAUSES = (
         "Set the option directory to another folder.",
     ),
     (
-        r"^distdl: not ours: (.*?): (.*)$",
+        r"^distdl: not ours: (.*)$",
         "folder",
-        "The folder {1} on the host {2}, so its programs are not run.",
-        "Set the option directory to a folder of your own, or on the host run: chmod go-w {1}",
+        "On the host, {1}.",
+        "Set the option directory to a folder of your own.",
     ),
     (
         r"^(.*Bad configuration option.*|Can't open user config file.*)$",

@@ -13,6 +13,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.node import permissions, processes
+from distdl_jupyter import permissions
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.hooks.imports import guarded
 
@@ -232,12 +233,13 @@ class _RayNode:
             raise RayNotStarted(f"Ray on {os.uname().nodename} ended with code {self._process.returncode}.")
 
     def _stop(self) -> None:
-        """End Ray and everything it has started, which is in its session."""
+        """End Ray and everything it has started, which is in its process group."""
         if self._process is None:
             return
-        session = self._process.pid
+        group = self._process.pid
         self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_SECONDS)
-        processes.kill_all(lambda: [row.pid for row in processes.table().values() if row.session == session])
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
         self._process = None

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from distdl_jupyter.node import permissions
+from distdl_jupyter import permissions
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.hooks import autolog
 from distdl_jupyter.worker.hooks.imports import PostImport, guarded, replaces

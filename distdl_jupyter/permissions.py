@@ -2,6 +2,8 @@
 
 A file or folder that belongs to another user, or that others may write, is not used. The owner's private group (the
 group of the user's own name, without other members) is nobody else: with it many systems make every folder.
+
+``node``, ``worker`` and the first program on a host (``clusters.package``) use it: the standard library only.
 """
 
 from __future__ import annotations
