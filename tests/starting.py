@@ -21,7 +21,7 @@ import pytest
 import tests
 from distdl_jupyter.clusters.environment import for_ranks_here
 from distdl_jupyter.core import caches
-from distdl_jupyter.node.children import WARM
+from distdl_jupyter.node.job import WARM
 from distdl_jupyter.warm import preload, template_files
 from distdl_jupyter.warm import start as warm_start
 from distdl_jupyter.warm.start import COLD

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters import stagers
 from distdl_jupyter.clusters.agents.agent import AgentConnection, HostFailed, Node, Nodes
 from distdl_jupyter.clusters.base import Notice
-from distdl_jupyter.node import children, processes, requests
+from distdl_jupyter.node import job as node_job
+from distdl_jupyter.node import processes, requests
 from distdl_jupyter.node.files import Workdir
 from distdl_jupyter.node.job import Job
 from distdl_jupyter.worker import import_recorder
@@ -33,7 +34,7 @@ _READ = 64 * 1024
 
 
 class LocalChannels:
-    """The channels of an agent in this process (see ``node.children.Channels``): pipes."""
+    """The channels of an agent in this process (see ``node.job.Channels``): pipes."""
 
     def __init__(self) -> None:
         #: The two ends of each; the writing end is -1 when a process has it.
@@ -117,7 +118,7 @@ class LocalAgent(AgentConnection):
         answer: Future[dict[str, Any]] = Future()
         try:
             answer.set_result(requests.HANDLERS[type_](self, fields) or {})
-        except children.NotStarted as error:
+        except node_job.NotStarted as error:
             cause = error.__cause__
             answer.set_exception(
                 cause if isinstance(cause, OSError) else HostFailed("", str(error), code="process-not-started")
@@ -207,12 +208,12 @@ class LocalNodes(Nodes[Node]):
 
     def note_start(self, *, launcher: str = "") -> None:
         """Note that all was forked where the supervisor was, or why some programs are new interpreters all the same."""
-        if children.fork is None:
+        if node_job.fork is None:
             return
-        reasons = dict.fromkeys(children.reasons) if not launcher else {f"{launcher} starts them": None}
-        children.reasons.clear()
+        reasons = dict.fromkeys(node_job.reasons) if not launcher else {f"{launcher} starts them": None}
+        node_job.reasons.clear()
         self.notices += [Notice("info", f"This job starts cold because {why}.", "cold-start") for why in reasons] or [
-            Notice("info", children.WARM, "warm-start")
+            Notice("info", node_job.WARM, "warm-start")
         ]
 
     def handle(self) -> dict[str, Any]:

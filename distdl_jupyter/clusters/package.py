@@ -46,10 +46,10 @@ def pack(root: Path) -> bytes:
 
 
 # the first program on a host ---------------------------------------------------------------------
-# It unpacks the package once per version and becomes the agent. Its text travels on the standard input of Python, and it
-# must not read a byte more than its own: what follows is the agent's. Versions lie beside each other, because jobs of
-# several submitters may run there at once; one that was not used for three months is removed. What another user could
-# have put there is neither run nor removed.
+# It unpacks the package once per version and becomes the agent. Its text travels on the standard input of Python, and
+# it must not read a byte more than its own: what follows is the agent's. Versions lie beside each other, because jobs
+# of several submitters may run there at once; one that was not used for three months is removed. What another user
+# could have put there is neither run nor removed.
 
 #: The oldest Python that the worker runs on.
 OLDEST = (3, 11)

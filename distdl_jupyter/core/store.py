@@ -34,10 +34,10 @@ from pathlib import Path
 
 import msgspec
 
+from distdl_jupyter import permissions
 from distdl_jupyter.core import events, limits, locks
 from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter import permissions
 
 #: What hidden folders begin with: on their way in, on their way out.
 _NEW, _OLD = ".new-", ".old-"

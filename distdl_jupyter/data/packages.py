@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from distdl_jupyter.core.packages import CONDAS, find_program, installers, is_lock
 from distdl_jupyter import permissions
+from distdl_jupyter.core.packages import CONDAS, find_program, installers, is_lock
 from distdl_jupyter.node.data_cache import Cache, Failure, masked
 
 #: The name in progress bars and failures; no data source has a name with a space.

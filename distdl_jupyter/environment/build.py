@@ -28,6 +28,7 @@ from pathlib import Path
 
 import psutil
 
+from distdl_jupyter import permissions
 from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.caches import cache_directory
 from distdl_jupyter.core.errors import PluginUnavailable
@@ -35,7 +36,6 @@ from distdl_jupyter.core.humanize import duration
 from distdl_jupyter.environment import patches, toolchain
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Cuda, Mpi
-from distdl_jupyter import permissions
 from distdl_jupyter.node.headroom import cores
 
 Progress = Callable[[str], None]

@@ -11,10 +11,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from distdl_jupyter import permissions
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs.reader import JobReader
-from distdl_jupyter import permissions
 from distdl_jupyter.views.ended_cache import Ended, Listed, listed
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter import permissions
 from distdl_jupyter.core import disk_reserve, events, logfile, parts, registry, tracking
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event, EventWriter, JobLock
@@ -28,7 +29,6 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTimesReader
 from distdl_jupyter.core.store import JobFolder, is_id
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter import permissions
 from distdl_jupyter.supervisor import control, resume
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter import permissions
 from distdl_jupyter.core import checkpoints, events, registry
 from distdl_jupyter.core.aliases import ALIASES, override
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
@@ -22,7 +23,6 @@ from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs.reader import JobReader
-from distdl_jupyter import permissions
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 
 from distdl_jupyter.node import frames, job
 from distdl_jupyter.node.agent import Agent, serve
-from distdl_jupyter.node.children import RANK
+from distdl_jupyter.node.job import RANK
 from distdl_jupyter.node.processes import signal_number
 
 #: Seconds without a word from the supervisor after which the node is given back: before ranks were started, and after

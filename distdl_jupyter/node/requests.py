@@ -47,11 +47,11 @@ is no request. Without a number ``request`` nothing is answered.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.node import children, data_cache, files, job, processes, run_dir
+from distdl_jupyter.node import data_cache, files, job, processes, run_dir
 from distdl_jupyter.node.files import Incoming, Refused, send_files
 
 if TYPE_CHECKING:
@@ -63,17 +63,6 @@ Answer = dict[str, Any]
 _CONNECT_SECONDS = 1.0
 #: Returns an answer, or None when it is given later.
 Handler = Callable[[Any, Fields], Answer | None]
-
-
-class JobHost(Protocol):
-    """What answers the requests of a job: an agent, or the part of the supervisor that takes its place here."""
-
-    @property
-    def job(self) -> job.Job | None:
-        """The job, None before ``prepare``."""
-
-    def later(self, fields: Fields, work: Callable[[], Answer]) -> Answer | None:
-        """Do ``work`` without holding up anything else; None when its answer is given later."""
 
 
 class Unanswerable(Exception):
@@ -93,73 +82,70 @@ def answer(agent: Agent, fields: Fields) -> Answer | None:
 
 def failure(type_: str, error: Exception) -> Answer:
     """Return an error as an answer: one sentence."""
-    if isinstance(error, (Unanswerable, children.NotStarted, Refused)):
+    if isinstance(error, (Unanswerable, job.NotStarted, Refused)):
         return {"error": str(error)}
+    if isinstance(error, OSError) and error.strerror is not None:
+        return {"error": f"{error.strerror}: {error.filename}." if error.filename else f"{error.strerror}."}
     if isinstance(error, OSError):
-        return {"error": _os_error(error)}
+        return {"error": str(error)}
     return {"error": f"The request {type_!r} is not valid: {type(error).__name__}: {str(error).removesuffix('.')}."}
-
-
-def _os_error(error: OSError) -> str:
-    if error.strerror is None:
-        return str(error)
-    return f"{error.strerror}: {error.filename}." if error.filename else f"{error.strerror}."
-
-
-# before a job --------------------------------------------------------------------------------------
-
-
-def _facts(agent: Agent, fields: Fields) -> None:
-    def gather() -> Answer:
-        from distdl_jupyter.node import facts
-
-        return facts.gather(*(_texts(fields, name) for name in ("modules", "programs", "packages")))
-
-    agent.later(fields, gather)
-
-
-def _listen(agent: Agent, fields: Fields) -> None:
-    def listen() -> Answer:
-        from distdl_jupyter.node import ports
-
-        listener, port = ports.listen(str(fields["address"]))
-        agent.keep(listener)
-        return {"port": port}
-
-    agent.later(fields, listen)
-
-
-def _reach(agent: Agent, fields: Fields) -> None:
-    def try_all() -> Answer:
-        from distdl_jupyter.node import ports
-
-        targets = [(str(address), int(port)) for address, port in fields["targets"]]
-        return {"reached": ports.reach(targets, float(fields["seconds"]))}
-
-    agent.later(fields, try_all)
 
 
 def _texts(fields: Fields, name: str) -> list[str]:
     return [str(text) for text in fields.get(name, ())]
 
 
-def _ports(agent: Agent, fields: Fields) -> Answer:
+def _job(agent: Agent) -> job.Job:
+    if agent.job is None:
+        raise Unanswerable("The agent has no job. Send the request 'prepare' first.")
+    return agent.job
+
+
+# before a job --------------------------------------------------------------------------------------
+
+
+def _on_facts(agent: Agent, fields: Fields) -> Answer | None:
+    from distdl_jupyter.node import facts
+
+    names = [_texts(fields, name) for name in ("modules", "programs", "packages")]
+    return agent.later(fields, lambda: facts.gather(*names))
+
+
+def _on_listen(agent: Agent, fields: Fields) -> Answer | None:
+    from distdl_jupyter.node import ports
+
+    def listen() -> Answer:
+        listener, port = ports.listen(str(fields["address"]))
+        agent.keep(listener)
+        return {"port": port}
+
+    return agent.later(fields, listen)
+
+
+def _on_reach(agent: Agent, fields: Fields) -> Answer | None:
+    from distdl_jupyter.node import ports
+
+    targets = [(str(address), int(port)) for address, port in fields["targets"]]
+    return agent.later(fields, lambda: {"reached": ports.reach(targets, float(fields["seconds"]))})
+
+
+def _on_ports(agent: Agent, fields: Fields) -> Answer | None:
     return {"ports": agent.ports.reserve(int(fields["count"]), str(fields["address"]))}
 
 
-def _sweep(agent: Agent, fields: Fields) -> None:
-    agent.later(fields, lambda: {"found": job.sweep(str(fields["job"]), str(fields.get("base", "")))})
+def _on_sweep(agent: Agent, fields: Fields) -> Answer | None:
+    return agent.later(fields, lambda: {"found": job.sweep(str(fields["job"]), str(fields.get("base", "")))})
 
 
 # the job -------------------------------------------------------------------------------------------
 
 
-def _prepare(agent: Agent, fields: Fields) -> Answer:
+def _on_prepare(agent: Agent, fields: Fields) -> Answer | None:
     name = files.plain(str(fields["job"]))
     if agent.job is not None and agent.job.name != name:
         raise Unanswerable("The agent already has another job.")
-    base = str(fields.get("base") or "")
-    workdir = files.find(name, str(fields["folder"]), _proof(fields.get("proof")), base)
+    base, proof = str(fields.get("base") or ""), fields.get("proof")
+    workdir = files.find(name, str(fields["folder"]), (str(proof[0]), str(proof[1])) if proof else None, base)
     try:
         agent.begin(name, workdir, base)
     except OSError:
@@ -172,49 +158,114 @@ def _prepare(agent: Agent, fields: Fields) -> Answer:
     return answer
 
 
-def _proof(proof: Sequence[Any] | None) -> tuple[str, str] | None:
-    if proof is None:
-        return None
-    name, text = proof
-    return str(name), str(text)
-
-
-def _job(agent: JobHost) -> job.Job:
-    if agent.job is None:
-        raise Unanswerable("The agent has no job. Send the request 'prepare' first.")
-    return agent.job
-
-
-def _look(_agent: Agent, fields: Fields) -> Answer:
+def _on_look(_agent: Agent, fields: Fields) -> Answer | None:
     try:
         return {"fingerprint": data_cache.fingerprint(str(fields["path"]))}
     except OSError:
         return {"fingerprint": None}
 
 
-def _copied(_agent: Agent, fields: Fields) -> Answer:
+def _on_copied(_agent: Agent, fields: Fields) -> Answer | None:
     return {"path": data_cache.copied(str(fields["digest"]), str(fields.get("base") or ""))}
 
 
-def _copy(agent: Agent, fields: Fields) -> None:
+def _on_copy(agent: Agent, fields: Fields) -> Answer | None:
     begun = data_cache.Copy(str(fields["digest"]), str(fields.get("base") or ""))
     incoming = Incoming(begun.folder, agent.wake)
     agent.expect(int(fields["channel"]), incoming)
-    agent.later(fields, lambda: {**begun.finish(incoming.unpack)})
+    return agent.later(fields, lambda: begun.finish(incoming.unpack))
 
 
-def _stacks(agent: Agent, fields: Fields) -> None:
+def _on_put(agent: Agent, fields: Fields) -> Answer | None:
+    incoming = Incoming(_job(agent).place.folder, agent.wake)
+    agent.expect(int(fields["channel"]), incoming)
+    return agent.later(fields, incoming.unpack)
+
+
+def _on_get(agent: Agent, fields: Fields) -> Answer | None:
+    folder, channel = _job(agent).place.folder, int(fields["channel"])
+    return agent.later(fields, lambda: send_files(folder, _texts(fields, "paths"), channel, agent.post))
+
+
+def _on_slots(agent: Agent, fields: Fields) -> Answer | None:
+    from distdl_jupyter.node import slots
+
+    def ask() -> Answer:
+        if agent.slot is None:
+            agent.slot = slots.Slot(str(fields["job"]), str(fields["name"]), number=fields.get("number"))
+        gpus, devices, amounts = fields["need"]
+        need = slots.Need(int(gpus), tuple(map(str, devices)), {str(name): float(amounts[name]) for name in amounts})
+        turn = agent.slot.ask(need, priority=float(fields["priority"]))
+        held = list(agent.slot.gpus) if turn is None else None
+        return {"held": held, "turn": turn, "limits": slots.limits()}
+
+    return agent.later(fields, ask)
+
+
+# its processes -------------------------------------------------------------------------------------
+
+
+def _on_start(agent: Agent, fields: Fields) -> Answer | None:
+    return {"pids": _job(agent).start(fields["processes"])}
+
+
+def _on_feed(agent: Agent, fields: Fields) -> Answer | None:
+    its = _job(agent)
+
+    def feed() -> Answer:
+        its.feed(str(fields["kind"]), str(fields["text"]))
+        return {}
+
+    return agent.later(fields, feed)
+
+
+def _on_pipes(agent: Agent, fields: Fields) -> Answer | None:
+    _job(agent).open_pipes(fields["ranks"], fields.get("variables", ()))
+    return {}
+
+
+def _on_signal(agent: Agent, fields: Fields) -> Answer | None:
+    return {"sent": _job(agent).signal(str(fields["name"]), str(fields["to"]))}
+
+
+def _on_alive(agent: Agent, _fields: Fields) -> Answer | None:
+    running = agent.job.alive() if agent.job is not None else ()
+    return {"alive": len(running), "workers": len(processes.workers(running))}
+
+
+def _on_stuck(agent: Agent, _fields: Fields) -> Answer | None:
+    return {"pids": agent.job.stuck() if agent.job is not None else []}
+
+
+def _on_stacks(agent: Agent, fields: Fields) -> Answer | None:
+    from distdl_jupyter.node import stacks
+
     folder, ranks = _job(agent).pipes.folder, [int(rank) for rank in fields["ranks"]]
 
     def ask() -> Answer:
-        from distdl_jupyter.node import stacks
-
         return {"answers": {str(rank): dump.to_json() for rank, dump in stacks.gather(folder, ranks).items()}}
 
-    agent.later(fields, ask)
+    return agent.later(fields, ask)
 
 
-def _connect(agent: Agent, fields: Fields) -> Answer:
+def _on_profile(agent: Agent, fields: Fields) -> Answer | None:
+    ranks = [int(rank) for rank in fields["ranks"]]
+    run_dir.ask_profile(_job(agent).pipes.folder, ranks, dict(fields["recording"]))
+    return {}
+
+
+def _on_serving(agent: Agent, fields: Fields) -> Answer | None:
+    return _serving(agent, fields)
+
+
+def _serving(agent: Agent, fields: Fields) -> Answer:
+    try:
+        return _job(agent).pipes.serving(int(fields["rank"]))
+    except FileNotFoundError:
+        raise Unanswerable(f"Rank {fields['rank']} is not listening.") from None
+
+
+def _on_connect(agent: Agent, fields: Fields) -> Answer | None:
     path = _serving(agent, fields)["socket"]
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -227,127 +278,26 @@ def _connect(agent: Agent, fields: Fields) -> Answer:
     return {}
 
 
-def _hold(agent: Agent, fields: Fields) -> Answer:
+def _on_hold(agent: Agent, fields: Fields) -> Answer | None:
     agent.channels.hold(int(fields["channel"]), held=bool(fields["held"]))
     return {}
 
 
-def _slots(agent: Agent, fields: Fields) -> None:
-    from distdl_jupyter.node import slots
-
-    def ask() -> Answer:
-        if agent.slot is None:
-            agent.slot = slots.Slot(str(fields["job"]), str(fields["name"]), number=fields.get("number"))
-        gpus, devices, amounts = fields["need"]
-        turn = agent.slot.ask(
-            slots.Need(
-                int(gpus), tuple(map(str, devices)), {str(name): float(value) for name, value in amounts.items()}
-            ),
-            priority=float(fields["priority"]),
-        )
-        held = list(agent.slot.gpus) if turn is None else None
-        return {"held": held, "turn": turn, "limits": slots.limits()}
-
-    agent.later(fields, ask)
+def _on_drain(agent: Agent, _fields: Fields) -> Answer | None:
+    return {"evidence": _job(agent).drain()}
 
 
-def _put(agent: Agent, fields: Fields) -> None:
-    incoming = Incoming(_job(agent).place.folder, agent.wake)
-    agent.expect(int(fields["channel"]), incoming)
-    agent.later(fields, incoming.unpack)
-
-
-def _get(agent: Agent, fields: Fields) -> None:
-    folder, channel = _job(agent).place.folder, int(fields["channel"])
-    agent.later(fields, lambda: send_files(folder, _texts(fields, "paths"), channel, agent.post))
-
-
-def _answer(agent: Agent, fields: Fields) -> Answer:
+def _on_answer(agent: Agent, fields: Fields) -> Answer | None:
     agent.shells.answer(int(fields["shell"]), fields)
     return {}
 
 
-def _end(agent: Agent, fields: Fields) -> Answer:
+def _on_end(agent: Agent, fields: Fields) -> Answer | None:
     ended = agent.job.kill() if agent.job is not None else 0
     agent.channels.end_all()
     agent.finish(keep=bool(fields.get("keep")))
     return {"ended": ended}
 
 
-def _start(agent: JobHost, fields: Fields) -> Answer:
-    return {"pids": _job(agent).start([children.parse_spec(process) for process in fields["processes"]])}
-
-
-def _feed(agent: JobHost, fields: Fields) -> Answer | None:
-    its = _job(agent)
-
-    def feed() -> Answer:
-        its.feed(str(fields["kind"]), str(fields["text"]))
-        return {}
-
-    return agent.later(fields, feed)
-
-
-def _pipes(agent: JobHost, fields: Fields) -> Answer:
-    _job(agent).open_pipes(fields["ranks"], fields.get("variables", ()))
-    return {}
-
-
-def _signal(agent: JobHost, fields: Fields) -> Answer:
-    return {"sent": _job(agent).signal(str(fields["name"]), str(fields["to"]))}
-
-
-def _alive(agent: JobHost, _fields: Fields) -> Answer:
-    running = agent.job.alive() if agent.job is not None else ()
-    return {"alive": len(running), "workers": len(processes.workers(running))}
-
-
-def _stuck(agent: JobHost, _fields: Fields) -> Answer:
-    return {"pids": agent.job.stuck() if agent.job is not None else []}
-
-
-def _profile(agent: JobHost, fields: Fields) -> Answer:
-    ranks = [int(rank) for rank in fields["ranks"]]
-    run_dir.ask_profile(_job(agent).pipes.folder, ranks, dict(fields["recording"]))
-    return {}
-
-
-def _serving(agent: JobHost, fields: Fields) -> Answer:
-    try:
-        return _job(agent).pipes.serving(int(fields["rank"]))
-    except FileNotFoundError:
-        raise Unanswerable(f"Rank {fields['rank']} is not listening.") from None
-
-
-def _drain(agent: JobHost, _fields: Fields) -> Answer:
-    return {"evidence": _job(agent).drain()}
-
-
-HANDLERS: dict[str, Handler] = {
-    "facts": _facts,
-    "listen": _listen,
-    "reach": _reach,
-    "ports": _ports,
-    "sweep": _sweep,
-    "prepare": _prepare,
-    "look": _look,
-    "copied": _copied,
-    "copy": _copy,
-    "start": _start,
-    "feed": _feed,
-    "pipes": _pipes,
-    "signal": _signal,
-    "alive": _alive,
-    "stuck": _stuck,
-    "profile": _profile,
-    "serving": _serving,
-    "drain": _drain,
-    "stacks": _stacks,
-    "connect": _connect,
-    "hold": _hold,
-    "slots": _slots,
-    "put": _put,
-    "get": _get,
-    "answer": _answer,
-    "end": _end,
-}
+#: The functions by the type of their request. The supervisor uses those of a started job for its own agent, too.
+HANDLERS: dict[str, Handler] = {name[4:]: value for name, value in list(globals().items()) if name.startswith("_on_")}

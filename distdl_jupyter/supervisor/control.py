@@ -21,9 +21,9 @@ import threading
 import time
 from typing import IO, TYPE_CHECKING, Any
 
+from distdl_jupyter import permissions
 from distdl_jupyter.core import disk_reserve, events, limits, locks, reporting, tracking
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
-from distdl_jupyter import permissions
 from distdl_jupyter.node import processes
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ from typing import IO, Any, NoReturn
 
 from distdl_jupyter.core import signals
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.node import children, processes
-from distdl_jupyter.node.children import Program
+from distdl_jupyter.node import job as node_job
+from distdl_jupyter.node import processes
+from distdl_jupyter.node.job import Program
 from distdl_jupyter.warm import preload, process_state, template_files
 from distdl_jupyter.worker import shutdown
 from distdl_jupyter.worker.hooks import tensors
@@ -87,7 +88,7 @@ def _supervise(folder: JobFolder, message: dict[str, Any], preloaded: Preloaded)
 
     _replace_environment(message["inherited"])
     os.chdir(folder.path)
-    children.fork = Forker(preloaded)
+    node_job.fork = Forker(preloaded)
     supervise(folder, message["secrets"])
 
 
@@ -134,7 +135,7 @@ class ForkedProcess:
 
 
 class Forker:
-    """``node.children.fork`` in a supervisor that was forked from a template."""
+    """``node.job.fork`` in a supervisor that was forked from a template."""
 
     def __init__(self, preloaded: Preloaded) -> None:
         self._preloaded = preloaded
@@ -142,7 +143,7 @@ class Forker:
     def __call__(self, program: Program) -> ForkedProcess | None:
         """Fork into a program; None when it has to be started as a new interpreter."""
         if reason := self._refusal(program):
-            children.reasons.append(reason)
+            node_job.reasons.append(reason)
             return None
         stdin = os.pipe() if program.stdin == subprocess.PIPE else None
         sys.stdout.flush()
@@ -180,7 +181,7 @@ class Forker:
         job, rank = environment[processes.MARK], environment.get("DISTDL_RANK")
         role = f"rank {rank} of {job}" if rank else f"service of {job}"
         self._preloaded.argv.show([*arguments[1:], f"({role})"], f"{processes.MARK}={job}")
-        children.fork = None
+        node_job.fork = None
         _forget_parent(arguments)
         _set_library_threads(environment)
         sys.argv[:] = ["-m", *arguments[4:]]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter import jobs, sweep
+from distdl_jupyter import jobs, permissions, sweep
 from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.events import EventWriter
@@ -21,7 +21,6 @@ from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.core.sweep import Plan
 from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.rerun import EarlierCode, ResumedCode
-from distdl_jupyter import permissions
 from distdl_jupyter.node import run_dir
 from distdl_jupyter.worker.payload import CannotLoad, Payload, extend_path, load
 from tests.processes import executable

@@ -3,7 +3,7 @@
 import pytest
 
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.node.children import WARM
+from distdl_jupyter.node.job import WARM
 from distdl_jupyter.warm import start as warm_start
 from distdl_jupyter.warm import template_files
 from tests.conftest import until_gone

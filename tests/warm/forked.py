@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from distdl_jupyter.node import children
+from distdl_jupyter.node import job as node_job
 from distdl_jupyter.warm.fork import Forker, Preloaded
 from distdl_jupyter.warm.process_state import ArgvBuffer
 
@@ -22,12 +22,12 @@ class Counting(Forker):
     def __call__(self, program):
         process = super().__call__(program)
         Counting.forked += process is not None
-        Counting.why_not |= set(children.reasons)
+        Counting.why_not |= set(node_job.reasons)
         return process
 
 
 if __name__ == "__main__":
-    children.fork = Counting(Preloaded(ArgvBuffer(), dict(os.environ), set(), {}))
+    node_job.fork = Counting(Preloaded(ArgvBuffer(), dict(os.environ), set(), {}))
     code = pytest.main(sys.argv[1:-1])
     print(f"{Counting.forked} programs were forked", *Counting.why_not, sep="; ")
     sys.exit(code)

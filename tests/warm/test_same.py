@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from distdl_jupyter import JobFailed, attach, submit
-from distdl_jupyter.node.children import WARM
+from distdl_jupyter.node.job import WARM
 from tests.warm.conftest import assert_warm, is_warm
 from tests.written import all_written
 

@@ -19,8 +19,8 @@ from distdl_jupyter.clusters.agents.agent import HostFailed
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import listing
 from distdl_jupyter.node import files
-from distdl_jupyter.node.children import DATA
 from distdl_jupyter.node.data_cache import fingerprint
+from distdl_jupyter.node.job import DATA
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.staging import AgentNode

@@ -22,7 +22,7 @@ from distdl_jupyter.clusters.base import Exit, Stream
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import Launcher, Plan
 from distdl_jupyter.node.channels import Inbox
-from distdl_jupyter.node.children import LAUNCHER, SHELL
+from distdl_jupyter.node.job import LAUNCHER, SHELL
 from distdl_jupyter.node.processes import signal_name, signal_number
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.node.channels import Inbox
-from distdl_jupyter.node.children import LAUNCHER, RANK, SERVICE
 from distdl_jupyter.node.frames import BrokenWire
+from distdl_jupyter.node.job import LAUNCHER, RANK, SERVICE
 from distdl_jupyter.worker.serving.connection import NOTES, note_of, write_note
 
 if TYPE_CHECKING:

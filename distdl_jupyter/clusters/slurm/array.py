@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distdl_jupyter import permissions
 from distdl_jupyter.clusters.base import Notice
 from distdl_jupyter.clusters.slurm import commands, script
 from distdl_jupyter.clusters.slurm.script import JobDirectory
@@ -31,7 +32,6 @@ from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.sweep import Plan
-from distdl_jupyter import permissions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

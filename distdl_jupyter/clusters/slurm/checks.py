@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter import permissions
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents.checks import SOFTWARE, HostReport, Survey, row
@@ -20,7 +21,6 @@ from distdl_jupyter.clusters.slurm import commands, script, text
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import new_id
-from distdl_jupyter import permissions
 from distdl_jupyter.worker.hooks.frameworks import COMPARED
 
 if TYPE_CHECKING:

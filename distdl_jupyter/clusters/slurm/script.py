@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter import permissions
 from distdl_jupyter.clusters import package, returned
 from distdl_jupyter.clusters.slurm import commands
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import folder as agents
-from distdl_jupyter import permissions
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
