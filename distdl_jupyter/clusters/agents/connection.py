@@ -1,16 +1,18 @@
-"""The connection to the agent of one host: requests and their answers, channels of bytes, and its end.
+"""The connection to the agent of one host: requests and their answers, channels of bytes, heartbeats, and its end.
 
-Any thread may send requests; answers and events are handled on the wire's own thread.
+Any thread may send requests and data; frames are moved, and answers and events handled, on the loop of ``wire``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,46 +20,65 @@ import msgspec
 from msgspec import Meta
 
 from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.agent import AgentConnection, Host, HostFailed, Unreachable
-from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.node import frames
+from distdl_jupyter.node.channels import Inbox
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.wire import Link
-    from distdl_jupyter.node.channels import Inbox
     from distdl_jupyter.node.stacks import Answer
 
 #: Seconds to an agent's greeting: 10 for ssh, then Python's start on a slow disk.
 REACH_SECONDS = 25.0
-#: Seconds for all hosts to end their processes.
-_END_SECONDS = 10.0
+#: Seconds for all hosts to end their processes, and for one agent to end when its input has ended.
+_END_SECONDS, _CLOSE_SECONDS = 10.0, 5.0
 #: The default folder of jobs on a host.
 DIRECTORY = "~/.cache/distdl"
 #: Seconds that an agent started by a scheduler waits for a silent supervisor; its input ends earlier.
 TIMEOUT = "20"
+#: Bytes that may wait to be sent before a sender must wait.
+_MOST_UNSENT = 4 * 1024 * 1024
+#: Seconds between two polls whether slow readers have taken something.
+_PAUSE = 0.02
 
 
 class Connection(AgentConnection):
     """An agent on one host. ``host`` is its name, ``python`` the path of its Python there, "" while not known."""
 
-    def __init__(self, host: Host, python: str, wire_of: Callable[[Connection], Wire], first: int = 1) -> None:
-        """Number requests and channels from ``first``, above all numbers of an earlier supervisor."""
+    def __init__(self, host: Host, python: str, link: Link, first_input: bytes = b"", first: int = 1) -> None:
+        """Send ``first_input`` before all frames.
+
+        Requests and channels are numbered from ``first``, above all numbers of an earlier supervisor.
+        """
         super().__init__(host.name)
         self.target = host
         self.python = python
         #: How a user would run a command there: "ssh gpu1".
         self.shell = ""
+        #: Set when the agent has sent its greeting.
+        self.greeted = threading.Event()
+        self._link = link
+        self._reader = frames.Reader(greeting=True)
         self._numbers = itertools.count(first)
         self._channels = itertools.count(first)
+        self._lock = threading.Condition()
         #: Pending requests: the type and the future of each.
         self._waiting: dict[int, tuple[str, Future[dict[str, Any]]]] = {}
         self._sinks: dict[int, Callable[[bytes], None]] = {}
         self._holds: dict[int, Callable[[bool], object]] = {}
-        self._lock = threading.Lock()
+        self._inboxes: list[Inbox] = []
+        self._unsent: deque[bytes] = deque([first_input] if first_input else [])
+        self._unsent_bytes = len(first_input)
         self._lost = ""
+        self._hurried = 0
+        self._begun = self._closing = False
+        self._received_at = time.monotonic()
+        #: Set on the loop when there is something to send, and to end the connection at once.
+        self._more, self._cut = asyncio.Event(), asyncio.Event()
+        self._ended = threading.Event()
         #: The ranks of the pending stack request, and its answer.
         self._stack_request: tuple[list[int], Future[dict[str, Any]]] | None = None
-        self._wire = wire_of(self)
 
     # requests ---------------------------------------------------------------------------------
 
@@ -70,24 +91,43 @@ class Connection(AgentConnection):
         """Send a request; ``result`` waits for the answer."""
         answer: Future[dict[str, Any]] = Future()
         number = next(self._numbers)
+        content = frames.message(type_, request=number, **fields)
         with self._lock:
-            if self._lost:
-                answer.set_exception(HostFailed(self.host, self._lost, code="host-lost"))
+            if not self._lost:
+                self._waiting[number] = type_, answer
+                self._send(content)
                 return answer
-            self._waiting[number] = type_, answer
-        if not self._wire.send(frames.message(type_, request=number, **fields)):
-            self._answered(number, {"error": f"The connection to {self.host} is lost."})
+        answer.set_exception(HostFailed(self.host, self._lost, code="host-lost"))
         return answer
 
-    def hurried(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def hurried(self) -> Iterator[None]:
         """Bypass backpressure: read answers even while output of ranks is not read."""
-        return self._wire.hurried()
+        with self._lock:
+            self._hurried += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._hurried -= 1
+
+    def _send(self, content: bytes, *, wait: bool = False) -> bool:
+        """Queue frames and return whether the host is there; ``wait`` until most of what was queued before is sent."""
+        with self._lock:
+            while wait and self._unsent_bytes > _MOST_UNSENT and not self._lost:
+                self._lock.wait(1.0)
+            if self._lost:
+                return False
+            self._unsent.append(content)
+            self._unsent_bytes += len(content)
+        wire.loop().call_soon_threadsafe(self._more.set)
+        return True
 
     # channels ---------------------------------------------------------------------------------
 
     def open_stream(self) -> tuple[int, Inbox]:
         """Open a channel and return its number and the inbox with its bytes."""
-        inbox = self._wire.inbox()
+        inbox = self._inbox()
         return self.channel(inbox.feed), inbox
 
     def reopen(self, channel: int, skip: int) -> Inbox:
@@ -95,12 +135,19 @@ class Connection(AgentConnection):
 
         Called before ``start``.
         """
-        inbox = self._wire.inbox(skip)
+        inbox = self._inbox(skip)
         self._sinks[channel] = inbox.feed
         return inbox
 
+    def _inbox(self, skip: int = 0) -> Inbox:
+        """Return a new inbox; while much waits in all of them, nothing more is read from the host."""
+        inbox = Inbox(skip)
+        with self._lock:
+            self._inboxes = [*(old for old in self._inboxes if old.pending or not old.ended), inbox]
+        return inbox
+
     def channel(self, sink: Callable[[bytes], None], hold: Callable[[bool], object] = bool) -> int:
-        """Open a channel that passes its bytes to ``sink`` on the wire's thread; b"" is its end.
+        """Open a channel that passes its bytes to ``sink`` on the loop; b"" is its end.
 
         ``hold`` is called there with whether writing must pause.
         """
@@ -114,8 +161,8 @@ class Connection(AgentConnection):
 
     def write(self, channel: int, content: bytes, *, wait: bool = True) -> None:
         """Send bytes on a channel, b"" to end it; ``wait`` applies backpressure. Raises HostFailed."""
-        if not self._wire.send(frames.data(channel, content), wait=wait):
-            raise HostFailed(self.host, self._lost or "The connection is lost.", code="host-lost")
+        if not self._send(frames.data(channel, content), wait=wait):
+            raise HostFailed(self.host, self._lost, code="host-lost")
 
     # stacks -----------------------------------------------------------------------------------
 
@@ -134,10 +181,122 @@ class Connection(AgentConnection):
             return dict.fromkeys(ranks, Answer(missing=str(getattr(error, "says", error))))
         return {int(rank): from_json(dump) for rank, dump in answer.result()["answers"].items()}
 
-    # received frames, on the wire's thread -----------------------------------------------------------
+    # begin and end --------------------------------------------------------------------------------
 
-    def on_frame(self, frame: frames.Message | frames.Data) -> None:
-        """Handle a frame."""
+    def start(self) -> None:
+        """Begin to move frames."""
+        self._begun = True
+        asyncio.run_coroutine_threadsafe(self._run(), wire.loop())
+
+    def await_greeting(self, explain: Callable[[str, int | None], Unreachable]) -> None:
+        """Wait for the agent's greeting, and send the package where it is missing. Raises Unreachable.
+
+        ``explain`` returns the error for the output outside of frames and the exit code (None: still running).
+        """
+        until = time.monotonic() + REACH_SECONDS
+        request: bytes | None = package.request_marker()
+        while not self.greeted.wait(0.05):
+            if request and request in self._reader.before:
+                self._send(package.built().content)
+                request = None
+            if self._lost or time.monotonic() > until:
+                self.close()
+                printed = self._reader.before[-wire.LAST_WORDS :] + b"\n" + self._link.last_words
+                output = printed.decode(errors="replace").strip()
+                raise explain(output or ("" if self._lost else "Connection timed out"), self._link.code)
+
+    def close(self) -> None:
+        """End the agent and all processes that it started; idempotent."""
+        self._closing = True
+        if not self._begun:
+            self.start()
+        wire.loop().call_soon_threadsafe(self._more.set)
+        if not self._ended.wait(_CLOSE_SECONDS):
+            wire.loop().call_soon_threadsafe(self._cut.set)
+            self._ended.wait()
+
+    # on the loop ------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            why = await self._move()
+        except frames.BrokenWire as error:
+            why = f"{self.host} sent an invalid message: {error}"
+        except Exception as error:  # noqa: BLE001  callers that wait for this host must get an answer
+            why = f"The connection to {self.host} failed: {type(error).__name__}: {error}."
+        try:
+            self._send_no_more()
+            await self._link.end()
+            self._lose(why)
+            await self._link.close()
+        finally:
+            self._ended.set()
+
+    async def _move(self) -> str:
+        """Move frames until the host is gone, and return why."""
+        await self._link.open()
+        sending = asyncio.create_task(self._send_queued())
+        ends = [asyncio.create_task(end) for end in (self._receive(), self._watch(), self._wait_for_cut())]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return next(end.result() for end in ends if end.done())
+        finally:
+            for task in (sending, *ends):
+                task.cancel()
+            await asyncio.gather(sending, *ends, return_exceptions=True)
+
+    async def _receive(self) -> str:
+        """Handle received frames; return why the output ended."""
+        while True:
+            while sum(inbox.pending for inbox in self._inboxes) > Inbox.MOST and not self._hurried:
+                await asyncio.sleep(_PAUSE)
+                self._received_at = time.monotonic()  # it is this side that does not read
+            content = await self._link.read()
+            if not content:
+                return await self._link.why_ended(time.monotonic() - self._received_at)
+            self._received_at = time.monotonic()
+            for frame in self._reader.feed(content):
+                self._on_frame(frame)
+            if self._reader.greeted:
+                self.greeted.set()
+
+    async def _send_queued(self) -> None:
+        with contextlib.suppress(OSError):  # the agent has ended, and its output shows why
+            while self._unsent or not self._closing:
+                if not self._unsent:
+                    self._more.clear()
+                    if not self._unsent and not self._closing:
+                        await self._more.wait()
+                    continue
+                await self._link.write(self._unsent[0])
+                with self._lock:
+                    self._unsent_bytes -= len(self._unsent.popleft())
+                    self._lock.notify_all()
+        self._send_no_more()
+
+    def _send_no_more(self) -> None:
+        with self._lock:
+            self._unsent.clear()
+            self._unsent_bytes = 0
+            self._lock.notify_all()
+        self._link.close_input()
+
+    async def _watch(self) -> str:
+        """Send heartbeats; return when no byte came for too long."""
+        while True:
+            await asyncio.sleep(self._link.beat_seconds)
+            if self._closing or not self.greeted.is_set():
+                continue
+            if not self._unsent:  # any queued frame is a heartbeat as well
+                self._send(frames.message("beat"))
+            if time.monotonic() - self._received_at > self._link.silence_seconds:
+                return f"No response from {self.host} for {self._link.silence_seconds:.0f} s."
+
+    async def _wait_for_cut(self) -> str:
+        await self._cut.wait()
+        return f"The connection to {self.host} was closed."
+
+    def _on_frame(self, frame: frames.Message | frames.Data) -> None:
         if isinstance(frame, frames.Data):
             sink = self._sinks.get(frame.channel) if frame.bytes else self._sinks.pop(frame.channel, None)
             if sink is not None:
@@ -145,26 +304,14 @@ class Connection(AgentConnection):
             if not frame.bytes:
                 self._holds.pop(frame.channel, None)
         elif frame.data["type"] == "reply":
-            self._answered(_number(frame.data.get("request")), frame.data)
+            self._on_reply(_number(frame.data.get("request")), frame.data)
         elif frame.data["type"] == "hold":
             self._holds.get(_number(frame.data.get("channel")), bool)(bool(frame.data.get("held")))
         elif frame.data["type"] != "beat":
             _check(frame.data, _EVENTS)
             self.on_event(frame.data)
 
-    def ended(self, why: str) -> None:
-        """Fail all pending requests and end all channels: the host is lost."""
-        with self._lock:
-            self._lost = why
-            waiting, self._waiting = self._waiting, {}
-            sinks = list(self._sinks.values())
-        for _type, answer in waiting.values():
-            answer.set_exception(HostFailed(self.host, why, code="host-lost"))
-        for sink in sinks:
-            sink(b"")
-        self.on_event({"type": "lost", "says": why})
-
-    def _answered(self, number: int, reply: dict[str, Any]) -> None:
+    def _on_reply(self, number: int, reply: dict[str, Any]) -> None:
         with self._lock:
             type_, answer = self._waiting.get(number, ("", None))
         if answer is None:
@@ -174,44 +321,23 @@ class Connection(AgentConnection):
         with self._lock:
             self._waiting.pop(number, None)
         if "error" in reply:
-            answer.set_exception(_refused(self.host, reply))
+            text, remedy = str(reply["error"]), str(reply.get("remedy", ""))
+            answer.set_exception(HostFailed(self.host, text, remedy, code="host-request-failed"))
         else:
             answer.set_result(reply)
 
-    # begin and end --------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Begin to move frames."""
-        self._wire.start()
-
-    @property
-    def greeted(self) -> bool:
-        """Whether the agent has sent its greeting."""
-        return self._wire.greeted.is_set()
-
-    def await_greeting(self, explain: Callable[[str, int | None], Unreachable]) -> None:
-        """Wait for the agent's greeting, and send the package where it is missing. Raises Unreachable.
-
-        ``explain`` returns the error for the output outside of frames and the exit code (None: still running).
-        """
-        until = time.monotonic() + REACH_SECONDS
-        request: bytes | None = package.request_marker()
-        while not self._wire.greeted.wait(0.05):
-            if request and request in self._wire.before:
-                self._wire.send(package.built().content)
-                request = None
-            if self._lost or time.monotonic() > until:
-                self.close()
-                output = self._wire.output_tail or ("" if self._lost else "Connection timed out")
-                raise explain(output, self._wire.code)
-
-    def close(self) -> None:
-        """End the agent and all processes that it started; idempotent."""
-        self._wire.close()
-
-
-def _refused(host: str, answer: dict[str, Any]) -> HostFailed:
-    return HostFailed(host, str(answer["error"]), str(answer.get("remedy", "")), code="host-request-failed")
+    def _lose(self, why: str) -> None:
+        """Fail all pending requests and end all channels: the host is lost."""
+        with self._lock:
+            self._lost = why
+            waiting, self._waiting = self._waiting, {}
+            sinks = list(self._sinks.values())
+            self._lock.notify_all()
+        for _type, answer in waiting.values():
+            answer.set_exception(HostFailed(self.host, why, code="host-lost"))
+        for sink in sinks:
+            sink(b"")
+        self.on_event({"type": "lost", "says": why})
 
 
 def _number(value: object) -> int:
@@ -224,7 +350,7 @@ def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Co
     """Connect to agents that a scheduler started, each of which reads ``first``. Raises Unreachable."""
     connections: list[Connection] = []
     for host, link in links:
-        connections.append(Connection(host, "", functools.partial(Wire, host.name, link, first)))
+        connections.append(Connection(host, "", link, first))
         connections[-1].shell = f"on {host.name}:"
         connections[-1].start()
     try:

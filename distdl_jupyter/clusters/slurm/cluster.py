@@ -140,7 +140,7 @@ class SlurmCluster(AgentCluster):
         return _started(directory, job)
 
     def _all_have_greeted(self) -> bool:
-        return all(connection.greeted for connection in self._connections)
+        return all(connection.greeted.is_set() for connection in self._connections)
 
     def _await(self, condition: Callable[[], object], phase: str, context: Context) -> None:
         """Wait, and report why Slurm has not started the job. Raises LaunchFailed when the job has ended."""

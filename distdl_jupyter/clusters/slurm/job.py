@@ -19,7 +19,6 @@ from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.clusters.agents.folder_link import FolderLink, Tail
 from distdl_jupyter.clusters.agents.staging import AgentNodes
-from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.clusters.base import Exit, Notice, OutageNotifier, Stream
 from distdl_jupyter.clusters.slurm import commands, script, text
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed, SlurmSilent, UnknownJob
@@ -210,7 +209,7 @@ class SlurmJob(threading.Thread):
         """Return the connection to the agent of a node, which is not started yet. Raises LaunchFailed."""
         link = FolderLink(self.directory.run, node, partial(self.why_lost, node, host), takeover=takeover)
         # Each request and each channel has taken more than one byte, so no earlier supervisor has used these numbers.
-        connection = Connection(Host(host, host), "", partial(Wire, host, link, b""), link.sent + 1)
+        connection = Connection(Host(host, host), "", link, first=link.sent + 1)
         number = self.state.number if self.state is not None else self.number
         connection.shell = f"srun --overlap --jobid={number} --nodelist={host}"
         return connection

@@ -18,7 +18,6 @@ from distdl_jupyter.clusters import environment, package
 from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.agent import HostTrouble, Unreachable
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection
-from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.clusters.ssh import command
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
         text = f"Cannot start ssh: {error.strerror or error}."
         remedy = "Install the OpenSSH client on this machine."
         raise Unreachable(host.name, "ssh-missing", text, remedy) from None
-    connection = Connection(host, path, lambda listener: Wire(host.name, link, first, listener))
+    connection = Connection(host, path, link, first)
     connection.shell = command.shell_command(host, options.ssh_config)
     connection.start()
     connection.await_greeting(lambda output, code: command.explain(host, options.ssh_config, path, output, code))

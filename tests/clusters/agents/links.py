@@ -1,12 +1,10 @@
 """Connections to programs of this machine that act as agents."""
 
-import functools
 import subprocess
 import sys
 
 from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.clusters.agents.connection import Connection
-from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.clusters.ssh import command
 from distdl_jupyter.clusters.ssh.reach import SshProcess
 
@@ -16,7 +14,7 @@ GPU1 = Host("gpu1", "me@gpu1")
 def python_link(name, *arguments):
     """Run Python with these arguments as the agent of a host; return the link and its connection, not yet started."""
     link = SshProcess(name, [sys.executable, *arguments])
-    return link, Connection(Host(name, ""), "", functools.partial(Wire, name, link, b""))
+    return link, Connection(Host(name, ""), "", link)
 
 
 def log_in(content, shell="sh", **options):

@@ -1,6 +1,5 @@
 """An agent that is reached through files: as over any wire, with and without a supervisor, and with another one."""
 
-import functools
 import json
 import signal
 import subprocess
@@ -13,7 +12,6 @@ from distdl_jupyter.clusters.agents import folder_link
 from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.clusters.agents.connection import Connection, end_all
 from distdl_jupyter.clusters.agents.folder_link import FolderLink
-from distdl_jupyter.clusters.agents.wire import Wire
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import folder, frames
 from tests.conftest import wait_for
@@ -46,14 +44,14 @@ class Node:
 
     def connect(self, *, takeover=False):
         link = FolderLink(self.path, 0, lambda: self.lost, takeover=takeover)
-        found = Connection(Host("node-a", "node-a"), "", functools.partial(Wire, "node-a", link, b""), link.sent + 1)
+        found = Connection(Host("node-a", "node-a"), "", link, first=link.sent + 1)
         self.connections.append(found)
         return found
 
     def reached(self):
         found = self.connect()
         found.start()
-        wait_for(lambda: found.greeted, what="the greeting")
+        wait_for(lambda: found.greeted.is_set(), what="the greeting")
         return found
 
     def prepared(self):
@@ -113,7 +111,7 @@ def test_half_a_frame_of_a_supervisor_that_died_is_cut_off_by_the_next_one(node)
     node.start()
     first = node.reached()
     first.ask("look", path="/nowhere")
-    first._wire._link._tail.stop()
+    first._link._tail.stop()
     with node.inbox.open("ab") as file:
         file.write(frames.message("look", request=7, path="/")[:9])
     second = node.connect(takeover=True)
@@ -126,7 +124,7 @@ def test_another_supervisor_reads_on_where_the_first_one_stopped_and_hears_of_ea
     first = node.prepared()
     channel, printed = node.started(first, "import time\nfor n in range(30): print(n, flush=True); time.sleep(0.05)")
     begin = printed.read(len("0\n1\n2\n3\n4\n"))
-    first._wire._link._tail.stop()  # it hears no more
+    first._link._tail.stop()  # it hears no more
     second = node.connect(takeover=True)
     events = []
     second.on_event = events.append
@@ -151,7 +149,7 @@ def test_without_a_supervisor_the_node_is_given_back_when_no_rank_runs(node, beg
     node.start(timeout=60.0 if begun else 1.0, leave=1.0)
     if begun:
         connection = node.prepared()
-        connection._wire._link.beat_seconds = 1e9
+        connection._link.beat_seconds = 1e9
         node.started(connection, "import time; time.sleep(4)")
         time.sleep(2.5)
         assert node.process.poll() is None, "a rank still trains"
@@ -161,7 +159,7 @@ def test_without_a_supervisor_the_node_is_given_back_when_no_rank_runs(node, beg
 def test_without_a_supervisor_ranks_end_when_another_node_s_have_failed(node):
     node.start(leave=1.0, failed=1.0)
     connection = node.prepared()
-    connection._wire._link.beat_seconds = 1e9
+    connection._link.beat_seconds = 1e9
     node.started(connection, "import time; time.sleep(600)")
     (node.path / folder.FAILED).write_text("9")
     assert node.process.wait(30) == 1

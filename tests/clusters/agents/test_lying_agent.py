@@ -68,7 +68,7 @@ def run_of():
             name = f"node-{number}"
             _, connection = python_link(name, "-c", AGENT, json.dumps(answers), json.dumps(list(told)))
             connection.start()
-            assert connection._wire.greeted.wait(60)
+            assert connection.greeted.wait(60)
             nodes.append(Node(connection, "/nowhere", "/nowhere", "/nowhere"))
         folder = JobStore().publish(JobStore().prepare(new_id()))
         places = tuple(RankSlot(rank, rank, f"node-{rank}", 0) for rank in range(2))

@@ -31,7 +31,7 @@ def met(number):
     link, found = python_link(f"host-{number}", "-c", AGENT)
     found.start()
     try:
-        assert found._wire.greeted.wait(60)
+        assert found.greeted.wait(60)
         for turn in range(5):
             assert found.ask("look", timeout=30, path=f"{number} {turn}")["path"] == f"{number} {turn}"
     finally:
@@ -58,7 +58,7 @@ def test_a_child_that_is_forked_takes_no_word_from_its_parent():
     _, found = python_link("host", "-c", AGENT)
     found.start()
     try:
-        assert found._wire.greeted.wait(60)
+        assert found.greeted.wait(60)
         child = os.fork()
         if child == 0:
             gc.collect()
@@ -74,6 +74,6 @@ def test_a_host_that_is_slow_to_begin_is_not_lost():
     link.beat_seconds, link.silence_seconds = 0.05, 0.3
     found.start()
     try:
-        assert found._wire.greeted.wait(30)
+        assert found.greeted.wait(30)
     finally:
         found.close()
