@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.queue import Holding, QueueView, reason
 from distdl_jupyter.node import slots
@@ -27,13 +29,7 @@ def need(spec: JobSpec, processes: int, gpus: int, devices: Sequence[str]) -> Ne
 
 def turn_of(data: Sequence[Any]) -> Turn:
     """Return a turn from the plain data that an agent has sent."""
-    position, of, number, entries, problem = data
-    return slots.Turn(Place(*position), of, number, tuple(_entry(fields) for fields in entries), problem)
-
-
-def _entry(data: Sequence[Any]) -> Entry:
-    fields = dict(zip(slots.Entry._fields, data, strict=True))
-    return slots.Entry(**{**fields, "need": Need(*fields["need"])})
+    return msgspec.convert(data, slots.Turn)
 
 
 def view(

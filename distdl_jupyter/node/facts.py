@@ -18,9 +18,9 @@ import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,11 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
     begin = time.time()
     problems: dict[str, str] = {}
     mpirun = found_program("mpirun") if "mpirun" in programs else ""
-    slow = _Answers(
-        problems, gpus=lambda: [gpu._asdict() for gpu in devices.visible()], mpirun=lambda: _mpirun_version(mpirun)
-    )
-    quick = {name: _guarded(name, ask, problems) for name, ask in _questions(modules, programs, packages).items()}
-    known = {**quick, **slow.wait()}
+    with ThreadPoolExecutor(2) as pool:  # these start other programs, each with a timeout of its own
+        gpus = pool.submit(_guarded, "gpus", lambda: [gpu._asdict() for gpu in devices.visible()], problems)
+        version = pool.submit(_guarded, "mpirun", lambda: _mpirun_version(mpirun), problems)
+        known = {name: _guarded(name, ask, problems) for name, ask in _questions(modules, programs, packages).items()}
+        known |= {"gpus": gpus.result(), "mpirun": version.result()}
     return {"time": begin, **known, "problems": problems, "until": time.time()}
 
 
@@ -78,28 +78,6 @@ def _guarded(name: str, ask: Callable[[], Any], problems: dict[str, str]) -> Any
     except Exception as error:  # noqa: BLE001 - one unknown fact must not hide the others
         problems[name] = f"{type(error).__name__}: {error}"
         return None
-
-
-class _Answers:
-    """Questions that start other programs, asked side by side while the rest is looked at."""
-
-    def __init__(self, problems: dict[str, str], **questions: Callable[[], Any]) -> None:
-        self._found: dict[str, Any] = dict.fromkeys(questions)
-        self._threads = [
-            threading.Thread(target=self._ask, args=(name, ask, problems), daemon=True)
-            for name, ask in questions.items()
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _ask(self, name: str, ask: Callable[[], Any], problems: dict[str, str]) -> None:
-        self._found[name] = _guarded(name, ask, problems)
-
-    def wait(self) -> dict[str, Any]:
-        """Return all answers; each question has a time-out of its own."""
-        for thread in self._threads:
-            thread.join()
-        return self._found
 
 
 # Python --------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -243,7 +244,7 @@ def _on_stacks(agent: Agent, fields: Fields) -> Answer | None:
     folder, ranks = _job(agent).pipes.folder, [int(rank) for rank in fields["ranks"]]
 
     def ask() -> Answer:
-        return {"answers": {str(rank): dump.to_json() for rank, dump in stacks.gather(folder, ranks).items()}}
+        return {"answers": {str(rank): asdict(dump) for rank, dump in stacks.gather(folder, ranks).items()}}
 
     return agent.later(fields, ask)
 

@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,21 +50,6 @@ class Answer:
     state: str = ""
     about: dict[str, Any] = field(default_factory=dict)
     collectives: list[dict[str, Any]] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return asdict(self)
-
-
-def from_json(data: dict[str, Any]) -> Answer:
-    """Return what ``to_json`` gave. Raises TypeError and AttributeError for anything else."""
-    return Answer(
-        str(data.get("text", "")),
-        str(data.get("missing", "")),
-        str(data.get("state", "")),
-        dict(data.get("about") or {}),
-        list(data.get("collectives") or ()),
-    )
 
 
 class _RankRequest:

@@ -394,7 +394,7 @@ class PlayedNode:
             waits = "all_reduce" if rank != self._own["slow"] else "read_batch"
             text = f'Thread 0x00007f0000000001 (most recent call first):\n  File "train.py", line 12 in {waits}\n'
             text += '  File "train.py", line 30 in train\n'
-            return Answer(text, state="sleeping", about={"pid": 100_000 + rank, "rank": rank}).to_json()
+            return asdict(Answer(text, state="sleeping", about={"pid": 100_000 + rank, "rank": rank}))
 
         return {"answers": {str(rank): stack(rank) for rank in asked["ranks"]}}
 

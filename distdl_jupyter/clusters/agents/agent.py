@@ -10,10 +10,10 @@ import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from distdl_jupyter.clusters.base import Notice
 from distdl_jupyter.core.errors import LaunchFailed
@@ -105,12 +105,14 @@ class AgentConnection(ABC):
         type_: str,
         timeout: float | None,
         while_waiting: Callable[[], object] = bool,
+        *,
+        waited: bool = False,
     ) -> dict[str, Any]:
-        """Wait for the answer of ``begin``. Raises HostFailed.
+        """Wait for the answer of ``begin``, unless the caller has ``waited`` for so long. Raises HostFailed.
 
         ``while_waiting`` is called meanwhile, and ends the wait by raising.
         """
-        until = math.inf if timeout is None else time.monotonic() + timeout
+        until = math.inf if timeout is None else time.monotonic() + (0.0 if waited else timeout)
         while not answer.done():
             if (left := until - time.monotonic()) <= 0:
                 raise HostFailed(
@@ -139,6 +141,36 @@ class AgentConnection(ABC):
     @abstractmethod
     def stacks(self) -> Mapping[int, Answer]:
         """Return the answers of ranks since the last call."""
+
+
+def ask_all(
+    requests: Iterable[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
+) -> list[dict[str, Any] | HostTrouble]:
+    """Send a request with its fields to several agents; return each one's answer, or its error, after ``timeout`` s."""
+    begun = [(connection, connection.begin(type_, **fields)) for connection, fields in requests]
+    with contextlib.ExitStack() as stack:
+        for connection, _ in begun:
+            stack.enter_context(connection.hurried())
+        wait([answer for _, answer in begun], timeout)
+    answers: list[dict[str, Any] | HostTrouble] = []
+    for connection, answer in begun:
+        try:
+            answers.append(connection.result(answer, type_, timeout, waited=True))
+        except HostTrouble as error:
+            answers.append(error)
+    return answers
+
+
+def answers_of(
+    requests: Sequence[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
+) -> list[dict[str, Any]]:
+    """Return the answers of ``ask_all``. Raises the first error."""
+    answers = []
+    for answer in ask_all(requests, type_, timeout):
+        if isinstance(answer, HostTrouble):
+            raise answer
+        answers.append(answer)
+    return answers
 
 
 @dataclass(slots=True, eq=False)
@@ -250,23 +282,3 @@ NETWORK_HELP = (
 )
 SHARED_HELP = "whether hosts see this machine's folders (default: detected)"
 OVERSUBSCRIBE_HELP = "allow more processes than the limit of a machine (8 per core, at least 64)"
-
-
-class AgentOptions(Protocol):
-    """The options of all clusters with agents."""
-
-    @property
-    def directory(self) -> str:
-        """The folder of jobs on a host that shares no folder with this machine, "" for the default."""
-
-    @property
-    def network(self) -> str:
-        """The network or interface for the ranks, "" for any."""
-
-    @property
-    def shared(self) -> bool | None:
-        """Whether hosts see this machine's folders; None: detected."""
-
-    @property
-    def oversubscribe(self) -> bool:
-        """Whether more processes than the limit of a machine may be started."""

@@ -11,31 +11,27 @@ import dataclasses
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.agents import network
-from distdl_jupyter.clusters.agents.agent import HostTrouble
+from distdl_jupyter.clusters.agents.agent import HostTrouble, ask_all
 from distdl_jupyter.clusters.agents.checks import ALWAYS, HostReport, Meeting, Survey, judge, twins
 from distdl_jupyter.core import store
 from distdl_jupyter.node import facts as node_facts
 from distdl_jupyter.worker.hooks.frameworks import COMPARED
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.agent import AgentOptions, Unreachable
+    from distdl_jupyter.clusters.agents.agent import Unreachable
     from distdl_jupyter.clusters.agents.connection import Connection
-    from distdl_jupyter.clusters.agents.network import Common, Endpoint
+    from distdl_jupyter.clusters.agents.network import Common
     from distdl_jupyter.clusters.base import Check
 
 #: Seconds for the check of hosts that are connected already.
 LOOK_SECONDS = 16.0
 #: Seconds at most for: facts (an idle nvidia-smi takes some), listening, connecting to each other.
 _FACTS_SECONDS, _LISTEN_SECONDS, _REACH_SECONDS = 12.0, 4.0, 3.0
-_AT_ONCE = 64
-
-_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ class Checkup:
 def look(
     connections: Sequence[Connection],
     unreachable: Sequence[Unreachable],
-    options: AgentOptions,
+    options: Any,
     modules: Sequence[str] = (),
     programs: Sequence[str] = (),
     *,
@@ -70,11 +66,14 @@ def look(
     """
     modules = with_always(modules)
     requests = _Requests(connections, options, time.monotonic() + seconds)
-    reports, silent, meeting = requests.run(modules, programs)
+    reports = requests.facts(modules, programs)
+    names = twins(list(reports.values()))
+    meeting = requests.meet({host: report for host, report in reports.items() if host not in names})
+    answered = [report for host, report in reports.items() if host not in requests.silent]
     if several_per_host:
-        meeting = _with_twins(meeting, twins(reports))
+        meeting = _with_twins(meeting, names)
     survey = Survey(
-        reports,
+        answered,
         here(modules),
         modules,
         programs,
@@ -83,8 +82,8 @@ def look(
         oversubscribe=options.oversubscribe,
         several_per_host=several_per_host,
     )
-    rows = judge(survey, [*unreachable, *silent], meeting, options.network)
-    return Checkup(tuple(rows), meeting.common, {report.host: report.facts for report in reports})
+    rows = judge(survey, [*unreachable, *requests.silent.values()], meeting, options.network)
+    return Checkup(tuple(rows), meeting.common, {report.host: report.facts for report in answered})
 
 
 def with_always(modules: Sequence[str]) -> tuple[str, ...]:
@@ -120,57 +119,41 @@ def _with_twins(meeting: Meeting, names: Mapping[str, str]) -> Meeting:
 class _Requests:
     """One round of requests to hosts that are connected."""
 
-    def __init__(self, connections: Sequence[Connection], options: AgentOptions, until: float) -> None:
+    def __init__(self, connections: Sequence[Connection], options: Any, until: float) -> None:
         self._connections = connections
         self._options = options
         self._until = until
-        self._silent: dict[str, HostTrouble] = {}
+        #: Hosts that failed, which later requests leave out.
+        self.silent: dict[str, HostTrouble] = {}
 
-    def run(
-        self, modules: Sequence[str], programs: Sequence[str]
-    ) -> tuple[list[HostReport], list[HostTrouble], Meeting]:
-        """Return the hosts' reports, those that stopped responding, and how the others met."""
-        if not self._connections:
-            return [], [], Meeting()
+    def _ask(self, type_: str, requests: Sequence[tuple[Connection, Mapping[str, Any]]], most: float) -> list[Any]:
+        """Return (connection, fields of the request, answer) of the hosts that answer."""
+        timeout = max(0.5, min(most, self._until - time.monotonic()))
+        rows = []
+        for (connection, fields), answer in zip(requests, ask_all(requests, type_, timeout), strict=True):
+            if isinstance(answer, HostTrouble):
+                self.silent.setdefault(connection.host, answer)
+            else:
+                rows.append((connection, fields, answer))
+        return rows
+
+    def facts(self, modules: Sequence[str], programs: Sequence[str]) -> dict[str, HostReport]:
+        """Return the report of each host that answers."""
         with _proof(self._options) as proof:
-            reports = self._each(lambda connection: self._facts(connection, modules, programs, proof))
-        names = twins(list(reports.values()))
-        meeting = self._meet({host: report for host, report in reports.items() if host not in names})
-        answered = [report for host, report in reports.items() if host not in self._silent]
-        return answered, list(self._silent.values()), meeting
+            fields = {"modules": modules, "programs": [*programs, proof] if proof else programs, "packages": COMPARED}
+            # Time for connecting to each other must remain.
+            most = min(_FACTS_SECONDS, self._until - time.monotonic() - _LISTEN_SECONDS)
+            sent_at = time.time()
+            rows = self._ask("facts", [(connection, fields) for connection in self._connections], most)
+        reports = {}
+        for connection, _, answer in rows:
+            facts = complete(answer)
+            shares = bool(proof and facts["programs"].get(proof))
+            host, shell, slots = connection.host, connection.shell, connection.target.slots
+            reports[host] = HostReport(host, facts, sent_at, answer["received_at"], shell, slots, shares)
+        return reports
 
-    def _each(
-        self, request: Callable[[Connection], _Answer], connections: Sequence[Connection] | None = None
-    ) -> dict[str, _Answer]:
-        """Send a request to all hosts at once; hosts that fail are recorded and left out."""
-        connections = self._connections if connections is None else connections
-        with ThreadPoolExecutor(min(len(connections), _AT_ONCE) or 1) as pool:
-            futures = {connection.host: pool.submit(request, connection) for connection in connections}
-        answers = {}
-        for host, future in futures.items():
-            try:
-                answers[host] = future.result()
-            except HostTrouble as trouble:
-                self._silent.setdefault(host, trouble)
-        return answers
-
-    def _timeout(self, most: float) -> float:
-        return max(0.5, min(most, self._until - time.monotonic()))
-
-    def _facts(self, connection: Connection, modules: Sequence[str], programs: Sequence[str], proof: str) -> HostReport:
-        # Time for connecting to each other must remain.
-        timeout = self._timeout(min(_FACTS_SECONDS, self._until - time.monotonic() - _LISTEN_SECONDS))
-        paths = [*programs, proof] if proof else list(programs)
-        sent_at = time.time()
-        answer = connection.ask("facts", timeout=timeout, modules=list(modules), programs=paths, packages=COMPARED)
-        received_at = time.time()
-        facts = complete(answer)
-        shares = bool(proof and facts["programs"].get(proof))
-        return HostReport(
-            connection.host, facts, sent_at, received_at, connection.shell, connection.target.slots, shares
-        )
-
-    def _meet(self, reports: Mapping[str, HostReport]) -> Meeting:
+    def meet(self, reports: Mapping[str, HostReport]) -> Meeting:
         """Let every host listen on its addresses and connect to those of all others."""
         connections = [connection for connection in self._connections if connection.host in reports]
         offered = {
@@ -180,34 +163,32 @@ class _Requests:
         if len(offered) < 2:
             alone = [network.loopback(host, report.facts["interfaces"]) for host, report in reports.items()]
             return Meeting(offered, {}, alone[0] if alone else None)
-        listening = self._each(lambda connection: self._listen(connection, offered[connection.host]), connections)
-        answers = self._each(lambda connection: self._reach(connection, listening), connections)
-        reached = {key: why for answer in answers.values() for key, why in answer.items()}
-        offered = {host: endpoints for host, endpoints in offered.items() if host not in self._silent}
-        return Meeting(offered, reached, network.choose(offered, reached) if len(offered) > 1 else None)
-
-    def _listen(self, connection: Connection, endpoints: Sequence[Endpoint]) -> dict[str, int]:
-        """Return the port on which a host listens at each of its addresses."""
-        ports = {}
-        for endpoint in endpoints:
-            answer = connection.ask("listen", timeout=self._timeout(_LISTEN_SECONDS), address=endpoint.address)
-            ports[endpoint.address] = int(answer["port"])
-        return ports
-
-    def _reach(self, connection: Connection, listening: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], str]:
-        targets = [
-            [address, port]
-            for host, ports in listening.items()
-            if host != connection.host
-            for address, port in ports.items()
+        listen = [
+            (connection, {"address": endpoint.address})
+            for connection in connections
+            for endpoint in offered[connection.host]
         ]
-        seconds = self._timeout(_REACH_SECONDS)
-        answer = connection.ask("reach", timeout=seconds + 4.0, targets=targets, seconds=seconds)
-        return {(connection.host, str(address)): str(why) for address, _port, why in answer["reached"]}
+        targets = [
+            (connection.host, [fields["address"], int(answer["port"])])
+            for connection, fields, answer in self._ask("listen", listen, _LISTEN_SECONDS)
+        ]
+        seconds = max(0.5, min(_REACH_SECONDS, self._until - time.monotonic()))
+        reach = []
+        for connection in connections:
+            others = [target for host, target in targets if host != connection.host]
+            if connection.host not in self.silent:
+                reach.append((connection, {"targets": others, "seconds": seconds}))
+        reached = {
+            (connection.host, str(address)): str(why)
+            for connection, _, answer in self._ask("reach", reach, seconds + 4.0)
+            for address, _port, why in answer["reached"]
+        }
+        offered = {host: endpoints for host, endpoints in offered.items() if host not in self.silent}
+        return Meeting(offered, reached, network.choose(offered, reached) if len(offered) > 1 else None)
 
 
 @contextlib.contextmanager
-def _proof(options: AgentOptions) -> Iterator[str]:
+def _proof(options: Any) -> Iterator[str]:
     """Put a file with a random name in the jobs folder: a host that sees it shares that folder.
 
     Yields "" when the user says that hosts share nothing, or when no file can be written.

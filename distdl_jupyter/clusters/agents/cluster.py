@@ -25,7 +25,7 @@ from distdl_jupyter.core.humanize import listing, plural, size, total_need
 from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.agent import AgentOptions, Unreachable
+    from distdl_jupyter.clusters.agents.agent import Unreachable
     from distdl_jupyter.clusters.agents.checkup import Checkup
     from distdl_jupyter.clusters.agents.network import Common
     from distdl_jupyter.clusters.agents.staging import AgentNode
@@ -89,9 +89,7 @@ class AgentCluster(Cluster):
             raise
         return placement
 
-    def _check(
-        self, unreachable: Sequence[Unreachable], spec: JobSpec, options: AgentOptions, context: Context
-    ) -> Checkup:
+    def _check(self, unreachable: Sequence[Unreachable], spec: JobSpec, options: Any, context: Context) -> Checkup:
         from distdl_jupyter.clusters.agents import checks, checkup
 
         context.report("stage", f"checking {plural(len(self._connections) + len(unreachable), 'host')}")

@@ -21,13 +21,13 @@ from msgspec import Meta
 
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import wire
-from distdl_jupyter.clusters.agents.agent import AgentConnection, Host, HostFailed, Unreachable
+from distdl_jupyter.clusters.agents.agent import AgentConnection, Host, HostFailed, Unreachable, ask_all
 from distdl_jupyter.node import frames
 from distdl_jupyter.node.channels import Inbox
+from distdl_jupyter.node.stacks import Answer
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.wire import Link
-    from distdl_jupyter.node.stacks import Answer
 
 #: Seconds to an agent's greeting: 10 for ssh, then Python's start on a slow disk.
 REACH_SECONDS = 25.0
@@ -88,7 +88,7 @@ class Connection(AgentConnection):
         return self._lost
 
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
-        """Send a request; ``result`` waits for the answer."""
+        """Send a request; ``result`` waits for the answer, which has ``received_at`` (epoch seconds)."""
         answer: Future[dict[str, Any]] = Future()
         number = next(self._numbers)
         content = frames.message(type_, request=number, **fields)
@@ -172,14 +172,12 @@ class Connection(AgentConnection):
 
     def stacks(self) -> Mapping[int, Answer]:
         """Return the answers once; a failed or lost host gives the reason for each of its ranks."""
-        from distdl_jupyter.node.stacks import Answer, from_json
-
         if self._stack_request is None or not self._stack_request[1].done():
             return {}
         (ranks, answer), self._stack_request = self._stack_request, None
         if (error := answer.exception()) is not None:
             return dict.fromkeys(ranks, Answer(missing=str(getattr(error, "says", error))))
-        return {int(rank): from_json(dump) for rank, dump in answer.result()["answers"].items()}
+        return dict(msgspec.convert(answer.result(), _Stacks, str_keys=True).answers)
 
     # begin and end --------------------------------------------------------------------------------
 
@@ -324,7 +322,7 @@ class Connection(AgentConnection):
             text, remedy = str(reply["error"]), str(reply.get("remedy", ""))
             answer.set_exception(HostFailed(self.host, text, remedy, code="host-request-failed"))
         else:
-            answer.set_result(reply)
+            answer.set_result({**reply, "received_at": time.time()})
 
     def _lose(self, why: str) -> None:
         """Fail all pending requests and end all channels: the host is lost."""
@@ -369,13 +367,10 @@ def _not_started(host: str, output: str, _code: int | None) -> Unreachable:
 def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None:
     """End agents side by side; the folders of the hosts in ``keep`` stay."""
     hosts = set(keep)
-    answers = [(connection, connection.begin("end", keep=connection.host in hosts)) for connection in connections]
-    until = time.monotonic() + _END_SECONDS
-    for connection, answer in answers:
-        with contextlib.suppress(HostFailed), connection.hurried():
-            connection.result(answer, "end", max(0.1, until - time.monotonic()))
-    with ThreadPoolExecutor(max(1, min(len(answers), 16))) as pool:
-        list(pool.map(lambda connection: connection[0].close(), answers))
+    ending = list(connections)
+    ask_all([(connection, {"keep": connection.host in hosts}) for connection in ending], "end", _END_SECONDS)
+    with ThreadPoolExecutor(max(1, min(len(ending), 16))) as pool:
+        list(pool.map(Connection.close, ending))
 
 
 # what an agent may send -------------------------------------------------------------------------
@@ -449,15 +444,8 @@ class _Drained(msgspec.Struct):
     evidence: Text | None = None
 
 
-class _Stack(msgspec.Struct):
-    text: str = ""
-    missing: str = ""
-    state: str = ""
-    about: dict[str, Any] | None = None
-
-
 class _Stacks(msgspec.Struct):
-    answers: dict[_NumberText, _Stack]
+    answers: dict[Number, Answer]
 
 
 _EVENTS = ExitEvent | ShellEvent | ShellClosedEvent | WarnedEvent | ResourcesEvent
@@ -473,6 +461,6 @@ _REPLIES: Mapping[str, type[msgspec.Struct]] = {
 def _check(data: Mapping[str, Any], shape: Any) -> None:
     """Raise BrokenWire for an invalid message, which ends the connection to its host and nothing else."""
     try:
-        msgspec.convert(data, shape)
+        msgspec.convert(data, shape, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
         raise frames.BrokenWire(f"Invalid message {str(data.get('type'))[:20]!r}: {error}.") from None

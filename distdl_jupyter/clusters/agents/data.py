@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import stagers
-from distdl_jupyter.clusters.agents.agent import HostFailed
+from distdl_jupyter.clusters.agents.agent import HostFailed, answers_of
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import listing
 from distdl_jupyter.node import files
@@ -65,11 +65,12 @@ def bring(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Context
 
 def _agree(path: str, nodes: Sequence[AgentNode]) -> None:
     """Raise DataUnavailable when hosts have different content at a path; a host without the path reports it itself."""
-    requests = [(node, node.connection.begin("look", path=path)) for node in nodes]
-    answers = [
-        (node.host, node.connection.result(answer, "look", _SECONDS)["fingerprint"]) for node, answer in requests
+    answers = answers_of([(node.connection, {"path": path}) for node in nodes], "look", _SECONDS)
+    present = [
+        (node.host, answer["fingerprint"])
+        for node, answer in zip(nodes, answers, strict=True)
+        if answer["fingerprint"] is not None
     ]
-    present = [(host, fingerprint_) for host, fingerprint_ in answers if fingerprint_ is not None]
     for host, fingerprint_ in present[1:]:
         if fingerprint_ != present[0][1]:
             raise DataUnavailable(

@@ -92,8 +92,8 @@ def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Commo
 
     One subnet for all comes first, of these the fastest; then hosts in different subnets that reach each other.
     """
-    whole = [candidate for candidate in _hypotheses(offered, reached) if not gaps(candidate, reached)]
-    return min(whole, key=_order, default=None)
+    nearest = closest(offered, reached)
+    return None if nearest is None or gaps(nearest, reached) else nearest
 
 
 def closest(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Common | None:

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, HostFailed
+from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, HostFailed, ask_all
 from distdl_jupyter.clusters.base import Exit, NodeSample, Notice, Run, Start, Stream, Unkillable
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
@@ -286,12 +286,9 @@ class AgentRun(Run):
 
     def _ask_all(self, type_: str) -> list[tuple[Node, dict[str, Any]]]:
         """Send a request to all machines side by side and return the answers."""
-        futures = [(node, node.connection.begin(type_)) for node in self._nodes.connected]
-        answers = []
-        for node, future in futures:
-            with contextlib.suppress(HostFailed), node.connection.hurried():
-                answers.append((node, node.connection.result(future, type_, ANSWER_SECONDS)))
-        return answers
+        nodes = self._nodes.connected
+        answers = ask_all([(node.connection, {}) for node in nodes], type_, ANSWER_SECONDS)
+        return [(node, data) for node, data in zip(nodes, answers, strict=True) if isinstance(data, dict)]
 
     def signal(self, name: str) -> None:
         """Send INT to the ranks and their children, TERM and KILL to all processes, without waiting for answers."""

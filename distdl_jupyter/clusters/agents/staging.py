@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import environment, returned
-from distdl_jupyter.clusters.agents.agent import HostFailed, Node, Nodes
+from distdl_jupyter.clusters.agents.agent import HostFailed, Node, Nodes, answers_of
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, end_all
 from distdl_jupyter.clusters.base import Notice
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
@@ -76,14 +76,15 @@ class Job(NamedTuple):
 def prepare(job: Job, connections: Sequence[Connection]) -> list[AgentNode]:
     """Give every host its folder. Raises LaunchFailed, also when a host was to share and does not."""
     with _proof(job) as proof:
-        answers = [
-            connection.begin("prepare", job=job.spec.id, folder=str(job.folder.path), proof=proof,
-                      base=job.options.directory or DIRECTORY, working_directory=job.spec.working_directory)
-            for connection in connections
-        ]  # fmt: skip
-        prepared = [connection.result(answer, "prepare", _PREPARE_SECONDS)
-                    for connection, answer in zip(connections, answers, strict=True)]  # fmt: skip
-    return [_site(job, connection, answer) for connection, answer in zip(connections, prepared, strict=True)]
+        fields = {
+            "job": job.spec.id,
+            "folder": str(job.folder.path),
+            "proof": proof,
+            "base": job.options.directory or DIRECTORY,
+            "working_directory": job.spec.working_directory,
+        }
+        answers = answers_of([(connection, fields) for connection in connections], "prepare", _PREPARE_SECONDS)
+    return [_site(job, connection, answer) for connection, answer in zip(connections, answers, strict=True)]
 
 
 @contextlib.contextmanager

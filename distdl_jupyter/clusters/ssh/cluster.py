@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.agents.agent import Host, HostTrouble, Unreachable
+from distdl_jupyter.clusters.agents.agent import Host, HostTrouble, Unreachable, ask_all
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, rank_slots
 from distdl_jupyter.clusters.agents.connection import Connection, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes
@@ -152,14 +152,16 @@ class SshCluster(AgentCluster):
         results = reach_all(hosts, options)
         silent: list[HostTrouble] = [result for result in results if isinstance(result, Unreachable)]
         connections = [result for result in results if isinstance(result, Connection)]
-        answers = [(reached, reached.begin("sweep", job=job_id, base=options.directory)) for reached in connections]
-        killed: list[str] = []
-        for connection, answer in answers:
-            try:
-                data = connection.result(answer, "sweep", max(1.0, until - time.monotonic()))
-                killed += [connection.host] * int(data["found"])
-            except HostTrouble as error:
-                silent.append(error)
+        fields = {"job": job_id, "base": options.directory}
+        timeout = max(1.0, until - time.monotonic())
+        answers = ask_all([(connection, fields) for connection in connections], "sweep", timeout)
+        silent += [answer for answer in answers if isinstance(answer, HostTrouble)]
+        killed = [
+            connection.host
+            for connection, answer in zip(connections, answers, strict=True)
+            if isinstance(answer, dict)
+            for _ in range(int(answer["found"]))
+        ]
         end_all(connections)
         if silent:
             raise LaunchFailed(

@@ -51,7 +51,7 @@ class Node:
     def reached(self):
         found = self.connect()
         found.start()
-        wait_for(lambda: found.greeted.is_set(), what="the greeting")
+        wait_for(found.greeted.is_set, what="the greeting")
         return found
 
     def prepared(self):
