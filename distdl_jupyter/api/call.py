@@ -32,7 +32,7 @@ from distdl_jupyter.jobs import client
 from distdl_jupyter.views.wire import Request
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.status_cache import StatusCache
+    from distdl_jupyter.clusters.status import StatusCache
     from distdl_jupyter.jobs.job_list import Listing
     from distdl_jupyter.jobs.reader import PageReader
 

@@ -212,12 +212,12 @@ class LocalCluster(Cluster):
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then all ranks at once (or the launcher that starts them)."""
-        from distdl_jupyter.clusters.agents import launch
+        from distdl_jupyter.clusters.agents import run
         from distdl_jupyter.clusters.local_node import LocalNodes
 
         nodes = LocalNodes(spec, context, self._ports, self._slot, self._staged)
         nodes.notices += self._notices
-        return launch.start(placement, plan, context, nodes)
+        return run.start(placement, plan, context, nodes)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> list[int]:
         """Kill every process here that carries the job's mark; its pipes and view of the data go, the cache stays."""

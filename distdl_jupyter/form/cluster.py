@@ -13,8 +13,8 @@ from typing import Any
 
 from distdl_jupyter.azure import prices
 from distdl_jupyter.azure.prices import Price
-from distdl_jupyter.clusters import cluster_configs, status, status_cache
-from distdl_jupyter.clusters.status_cache import CachedStatus
+from distdl_jupyter.clusters import cluster_configs, status
+from distdl_jupyter.clusters.status import CachedStatus
 from distdl_jupyter.clusters.tables import merge_hosts
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
@@ -34,7 +34,7 @@ def poll(compute_target: str, backend: str, timeout: float, *, fresh: bool = Fal
         needs = status.needs(backend)
     except DistDLError:
         return None
-    return status_cache.FORMS.cached(target, needs, timeout, fresh=fresh)
+    return status.FORMS.cached(target, needs, timeout, fresh=fresh)
 
 
 def state_of(status: CachedStatus | None) -> ClusterNow | None:

@@ -47,7 +47,7 @@ from distdl_jupyter.preflight import Advice, PastJob, advise
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Cluster
-    from distdl_jupyter.clusters.status_cache import CachedStatus
+    from distdl_jupyter.clusters.status import CachedStatus
     from distdl_jupyter.views.job_table import JobRow
 
 #: The variable of a job, and of a sweep, where the cell names none.

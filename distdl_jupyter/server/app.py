@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jupyter_server.serverapp import ServerApp
 
     from distdl_jupyter.api.call import Context
-    from distdl_jupyter.clusters.status_cache import StatusCache
+    from distdl_jupyter.clusters.status import StatusCache
     from distdl_jupyter.jobs.job_list import Listing
     from distdl_jupyter.server.sources import Sources
 
@@ -101,7 +101,7 @@ class DistDLApp(ExtensionApp):
     @functools.cached_property
     def clusters(self) -> StatusCache:
         """The newest status of each cluster."""
-        from distdl_jupyter.clusters.status_cache import StatusCache
+        from distdl_jupyter.clusters.status import StatusCache
 
         return StatusCache(self.cluster_seconds)
 

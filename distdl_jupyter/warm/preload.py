@@ -55,7 +55,7 @@ NO_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THRE
 _REQUIRED = (
     "distdl_jupyter.supervisor.__main__",
     "distdl_jupyter.clusters.local",
-    "distdl_jupyter.clusters.agents.launch",
+    "distdl_jupyter.clusters.agents.run",
     "distdl_jupyter.clusters.local_node",
     "distdl_jupyter.views.ended_cache",
     "distdl_jupyter.worker.rank",

@@ -7,7 +7,6 @@ from pathlib import PurePath
 
 import pytest
 
-from distdl_jupyter.clusters import returned
 from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.slurm.script import JobDirectory
 from distdl_jupyter.core.spec import JobSpec
@@ -23,7 +22,7 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("name", ["rank-1.pkl", "rank-3.pkl"])
 def test_a_value_of_an_own_rank_is_taken(name):
-    assert returned.refusal(PurePath(name), returned.LARGEST, {1, 3}) == ""
+    assert staging.result_refusal(PurePath(name), staging.LARGEST, {1, 3}) == ""
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ def test_a_value_of_an_own_rank_is_taken(name):
     ],
 )
 def test_any_other_file_stays_there(name, size, why):
-    assert returned.refusal(PurePath(name), size, {1, 3}) == why
+    assert staging.result_refusal(PurePath(name), size, {1, 3}) == why
 
 
 class Host:

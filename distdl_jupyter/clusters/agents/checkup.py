@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.agents import network
+from distdl_jupyter.clusters.agents import checks
 from distdl_jupyter.clusters.agents.agent import HostTrouble, ask_all
 from distdl_jupyter.clusters.agents.checks import ALWAYS, HostReport, Meeting, Survey, judge, twins
 from distdl_jupyter.core import store
@@ -24,8 +24,8 @@ from distdl_jupyter.worker.hooks.frameworks import COMPARED
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import Unreachable
+    from distdl_jupyter.clusters.agents.checks import Common
     from distdl_jupyter.clusters.agents.connection import Connection
-    from distdl_jupyter.clusters.agents.network import Common
     from distdl_jupyter.clusters.base import Check
 
 #: Seconds for the check of hosts that are connected already.
@@ -157,11 +157,11 @@ class _Requests:
         """Let every host listen on its addresses and connect to those of all others."""
         connections = [connection for connection in self._connections if connection.host in reports]
         offered = {
-            host: network.endpoints(host, report.facts["interfaces"], self._options.network)
+            host: checks.endpoints(host, report.facts["interfaces"], self._options.network)
             for host, report in reports.items()
         }
         if len(offered) < 2:
-            alone = [network.loopback(host, report.facts["interfaces"]) for host, report in reports.items()]
+            alone = [checks.loopback(host, report.facts["interfaces"]) for host, report in reports.items()]
             return Meeting(offered, {}, alone[0] if alone else None)
         listen = [
             (connection, {"address": endpoint.address})
@@ -184,7 +184,7 @@ class _Requests:
             for address, _port, why in answer["reached"]
         }
         offered = {host: endpoints for host, endpoints in offered.items() if host not in self.silent}
-        return Meeting(offered, reached, network.choose(offered, reached) if len(offered) > 1 else None)
+        return Meeting(offered, reached, checks.choose(offered, reached) if len(offered) > 1 else None)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distdl_jupyter.clusters import queueing
-from distdl_jupyter.clusters.agents import data, launch, staging
+from distdl_jupyter.clusters.agents import data, staging
+from distdl_jupyter.clusters.agents import run as agent_run
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes, Job
 from distdl_jupyter.clusters.base import Cluster, Context, Notice, Run
@@ -26,8 +27,8 @@ from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import Unreachable
+    from distdl_jupyter.clusters.agents.checks import Common
     from distdl_jupyter.clusters.agents.checkup import Checkup
-    from distdl_jupyter.clusters.agents.network import Common
     from distdl_jupyter.clusters.agents.staging import AgentNode
     from distdl_jupyter.clusters.base import Check
     from distdl_jupyter.core.spec import JobSpec
@@ -165,7 +166,7 @@ class AgentCluster(Cluster):
         limits.allow_files(4 * spec.process_count)
         job = self._job(spec, self.Options(**spec.cluster_options), context)
         nodes = self._nodes_of(job, placement, context)
-        run = launch.start(placement, plan, context, nodes)
+        run = agent_run.start(placement, plan, context, nodes)
         self._connections, self._nodes = [], []
         return run
 

@@ -11,20 +11,21 @@ import contextlib
 import filecmp
 import io
 import json
+import re
 import secrets
 import shutil
 import tarfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distdl_jupyter.clusters import environment, returned
+from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.agents.agent import HostFailed, Node, Nodes, answers_of
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, end_all
 from distdl_jupyter.clusters.base import Notice
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
-from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.node import files
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
         path = PurePosixPath(name)
         if path.parts[0] != RESULTS:
             return True
-        why = returned.refusal(path.relative_to(RESULTS), bytes_, ranks)
+        why = result_refusal(path.relative_to(RESULTS), bytes_, ranks)
         if why and not path.name.startswith("."):  # such are halves of files that a killed rank has left
             text = f"{node.host}: {why}. The file was not copied; it is in {node.folder}."
             node.notices.append(Notice("warning", text, "result-left-on-host"))
@@ -327,7 +328,8 @@ class AgentNodes(Nodes[AgentNode]):
             self.notices += node.notices
         if missing:
             raise LaunchFailed(
-                f"Cannot copy the values and files of {plural(len(missing), 'host')} back: {' '.join(missing)}",
+                f"Cannot copy the values and files of {humanize.plural(len(missing), 'host')} back: "
+                f"{' '.join(missing)}",
                 code="results-not-collected",
                 hint="The files that ranks wrote stay in that folder on the host. Copy them from there.",
             )
@@ -361,3 +363,26 @@ class BorrowedNodes(AgentNodes):
         """End the agents and return the nodes."""
         super().close()
         self._release()
+
+
+# which values are taken from other machines -------------------------------------------------------
+
+
+#: Bytes that the value of one rank may have; what is larger belongs into the job's outputs.
+LARGEST = 4 * 2**30
+_VALUE = re.compile(r"rank-(0|[1-9]\d{0,8})\.pkl")
+
+
+def result_refusal(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
+    """Return why a file of the folder ``results`` is not taken, "" when it is; ``ranks`` are those that ran there."""
+    match = _VALUE.fullmatch(str(name))
+    if match is None:
+        return f"results/{name} is not the value of a rank"
+    if int(match[1]) not in ranks:
+        return f"results/{name} is the value of a rank that did not run on this host"
+    if bytes_ > LARGEST:
+        return (
+            f"results/{name} has {humanize.size(bytes_)}, but the limit for a value is {humanize.size(LARGEST)}; save "
+            "it in outputs/ instead"
+        )
+    return ""

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import identity, settings
-from distdl_jupyter.clusters import returned
+from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.azureml import errors, job
 from distdl_jupyter.clusters.azureml.bootstrap import RESULTS
 from distdl_jupyter.clusters.azureml.logs import Logs
@@ -335,7 +335,7 @@ def _download_all(workspace: Workspace, datastore: str, prefix: str, folder: Job
             if target is None or (blob.metadata or {}).get("hdi_isfolder"):
                 continue
             value = target.relative_to(folder.results) if target.is_relative_to(folder.results) else None
-            reason = returned.refusal(value, blob.size, ranks) if value is not None else ""
+            reason = staging.result_refusal(value, blob.size, ranks) if value is not None else ""
             if not reason:
                 _download(container.get_blob_client(blob.name), blob.size, target)
             elif not target.name.startswith("."):

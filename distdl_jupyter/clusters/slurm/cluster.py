@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distdl_jupyter.clusters.agents import launch
+from distdl_jupyter.clusters.agents import run as agent_run
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
 from distdl_jupyter.clusters.agents.staging import AgentNode, Job
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Run
@@ -212,7 +212,7 @@ class SlurmCluster(AgentCluster):
         position = slurm.directory.output.stat().st_size
         slurm_nodes = SlurmNodes(job, placement, _without_secrets(spec, context), nodes, slurm, position)
         slurm.on_output(slurm.output())
-        run = launch.resume(placement, context, slurm_nodes, handle, read)
+        run = agent_run.resume(placement, context, slurm_nodes, handle, read)
         for connection in connections:
             connection.start()
         return run

@@ -18,7 +18,8 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import permissions
-from distdl_jupyter.clusters import package, returned
+from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.slurm import commands
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import folder as agents
@@ -114,7 +115,7 @@ class JobDirectory:
         left = list[str]()
         for path in sorted((self.job / "results").iterdir()):
             status = path.lstat()
-            why = owned.refusal(status) or returned.refusal(PurePath(path.name), status.st_size, range(ranks))
+            why = owned.refusal(status) or staging.result_refusal(PurePath(path.name), status.st_size, range(ranks))
             if not why:
                 shutil.copy2(path, folder.results / path.name, follow_symlinks=False)
             elif not path.name.startswith("."):

@@ -6,7 +6,7 @@ import sys
 from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.clusters.ssh import command
-from distdl_jupyter.clusters.ssh.reach import SshProcess
+from distdl_jupyter.clusters.ssh.cluster import SshProcess
 
 GPU1 = Host("gpu1", "me@gpu1")
 

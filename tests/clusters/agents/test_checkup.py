@@ -8,9 +8,8 @@ import pytest
 from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents.agent import HostFailed
 from distdl_jupyter.clusters.ssh import command, hosts
-from distdl_jupyter.clusters.ssh.cluster import SshCluster
+from distdl_jupyter.clusters.ssh.cluster import SshCluster, connected
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
-from distdl_jupyter.clusters.ssh.reach import connected
 from tests.conftest import wait_for
 from tests.hosts import IP, needs_hosts, run
 

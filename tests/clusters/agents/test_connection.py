@@ -10,8 +10,8 @@ import pytest
 from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.agent import HostFailed
 from distdl_jupyter.clusters.ssh import hosts
+from distdl_jupyter.clusters.ssh.cluster import reach as reach_by_ssh
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
-from distdl_jupyter.clusters.ssh.reach import reach as reach_by_ssh
 from tests.conftest import wait_for
 from tests.hosts import needs_hosts
 

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from distdl_jupyter.clusters.agents import launch
+from distdl_jupyter.clusters.agents import run as agent_run
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.plan import Launcher, Plan
@@ -25,8 +25,8 @@ def started(*launcher):
 
 
 def test_a_launcher_that_goes_on_after_its_last_rank_is_ended(monkeypatch):
-    monkeypatch.setattr(launch, "_IDLE_SECONDS", 0.1)
-    monkeypatch.setattr(launch, "_COUNT_SECONDS", 0.05)
+    monkeypatch.setattr(agent_run, "_IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(agent_run, "_COUNT_SECONDS", 0.05)
     # The rank finds no payload, so it ends by itself; a moment before that it is seen.
     run = started("/bin/sh", "-c", '"$@"; sleep 600', "sh")
     (only,) = wait_for(run.poll)
@@ -37,8 +37,8 @@ def test_a_launcher_that_goes_on_after_its_last_rank_is_ended(monkeypatch):
 
 
 def test_a_launcher_that_takes_its_time_before_the_first_rank_is_left_alone(monkeypatch):
-    monkeypatch.setattr(launch, "_IDLE_SECONDS", 0.1)
-    monkeypatch.setattr(launch, "_COUNT_SECONDS", 0.05)
+    monkeypatch.setattr(agent_run, "_IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(agent_run, "_COUNT_SECONDS", 0.05)
     run = started("/bin/sh", "-c", "sleep 2; exit 4", "sh")
     (only,) = wait_for(run.poll)
     assert (only.code, only.evidence) == (4, "The launcher ended with code 4.")

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from distdl_jupyter.clusters.agents.launch import Relay
+from distdl_jupyter.clusters.agents.run import Relay
 
 
 class Agent:

@@ -8,8 +8,8 @@ import pytest
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents.agent import Host, Unreachable
 from distdl_jupyter.clusters.ssh import command, hosts
+from distdl_jupyter.clusters.ssh.cluster import reach
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
-from distdl_jupyter.clusters.ssh.reach import reach
 from tests.clusters.agents.links import GPU1, log_in
 from tests.hosts import needs_hosts
 
