@@ -76,10 +76,6 @@ def _ignore(_phase: str, _detail: str) -> None:
     """Drop a report."""
 
 
-def _unnoted(_data: object) -> None:
-    """Drop a value."""
-
-
 @dataclass(slots=True)
 class Context:
     """What placing and starting a job need besides spec and plan."""
@@ -97,15 +93,15 @@ class Context:
     #: Called with a phase (``queue``, ``stage`` or ``start``) and the current step, which users see.
     report: Report = _ignore
     #: Called with a notice for the user.
-    note: Callable[[Notice], object] = _unnoted
+    note: Callable[[Notice], object] = bool
     #: Called with a job's position in the queue while it waits in ``place``; its current priority, and its number by
     #: time when it has waited before.
-    note_place: Callable[[QueueView], object] = _unnoted
+    note_place: Callable[[QueueView], object] = bool
     priority: Callable[[], int] = int
     queue_number: int | None = None
     #: Called with plain data for ``Cluster.sweep`` when something was started that outlives the supervisor; another
     #: supervisor that places the job gets it as ``handle``.
-    record_handle: Callable[[dict[str, Any]], object] = _unnoted
+    record_handle: Callable[[dict[str, Any]], object] = bool
     handle: Mapping[str, Any] | None = None
     #: What is copied to every node before its ranks start; None when the job has no data sources.
     staging: Staging | None = None

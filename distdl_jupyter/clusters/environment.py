@@ -44,12 +44,11 @@ def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
 
 def for_ranks(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return what of the submitter's environment makes sense on another machine; nothing that looks secret."""
-    return {name: value for name, value in inherited.items() if _travels(name, value)}
-
-
-def _travels(name: str, value: str) -> bool:
-    known = name in _NAMES or name.startswith(_LIBRARIES)
-    return known and not is_secret(name, value) and _NAME.fullmatch(name) is not None
+    return {
+        name: value
+        for name, value in inherited.items()
+        if (name in _NAMES or name.startswith(_LIBRARIES)) and not is_secret(name, value) and _NAME.fullmatch(name)
+    }
 
 
 def for_ssh(environ: Mapping[str, str] | None = None) -> dict[str, str]:

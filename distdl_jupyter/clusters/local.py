@@ -187,7 +187,11 @@ class LocalCluster(Cluster):
         _check_gpus(spec, devices)
         _check_room(spec)
         each = spec.gpus or 1
-        emulated = spec.node_count > 1
+        emulated, shell = spec.node_count > 1, ()
+        if emulated:
+            from distdl_jupyter.clusters import emulated_node
+
+            shell = emulated_node.shell()
         here = socket.gethostname()
         slots_ = tuple(
             RankSlot(
@@ -207,7 +211,7 @@ class LocalCluster(Cluster):
             interface="lo0" if sys.platform == "darwin" else "lo",
             cores_per_rank=spec.cores or max(1, cores() // spec.most_processes),
             emulated=emulated,
-            remote_shell=_remote_shell() if emulated else (),
+            remote_shell=shell,
         )
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
@@ -228,12 +232,6 @@ class LocalCluster(Cluster):
         run_dir.sweep(job_id)
         stagers.forget(job_id)
         return sorted(killed)
-
-
-def _remote_shell() -> tuple[str, ...]:
-    from distdl_jupyter.clusters import emulated_node
-
-    return emulated_node.shell()
 
 
 def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Context) -> dict[int, Staged]:

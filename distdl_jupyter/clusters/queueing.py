@@ -88,10 +88,6 @@ def holding(entry: Entry, labels: Mapping[str, str]) -> Holding:
 
 def holders(position: Place, entries: Mapping[str, Entry]) -> tuple[str, ...]:
     """Return the names of the first jobs that a position waits for, and the number of others."""
-    names = [_name(entries[key]) for key in position.holders if key in entries]
+    jobs = [entries[key] for key in position.holders if key in entries]
+    names = [f"{job.name} ({short_id(job.job)})" + ("" if job.own else f" of {job.user}") for job in jobs]
     return (*names, plural(position.others, "other")) if names and position.others else tuple(names)
-
-
-def _name(entry: Entry) -> str:
-    """Return a job's name with its short id, and its user where that is another one."""
-    return f"{entry.name} ({short_id(entry.job)})" + ("" if entry.own else f" of {entry.user}")

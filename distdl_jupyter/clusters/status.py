@@ -238,13 +238,9 @@ class _Probes(Generic[T]):
                 for name in old:
                     del self._probes[name]
                 probe = self._probes[key] = _Probe(now, Future(), None if probe is None else probe.known)
-                run = threading.Thread(target=_run, args=(function, probe.answer), name="distdl-probe", daemon=True)
-                run.start()
+                answer = probe.answer
+                threading.Thread(target=lambda: answer.set_result(function()), name="distdl-probe", daemon=True).start()
             return probe
-
-
-def _run(function: Callable[[], T], answer: Future[T]) -> None:
-    answer.set_result(function())
 
 
 def _key(target: ClusterConfig, *more: object) -> str:

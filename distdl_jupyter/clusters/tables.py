@@ -49,13 +49,9 @@ def cluster_cost(status: ClusterStatus) -> str:
     if not status.billed:
         return ""
     verb = "costs" if status.billed == 1 else "cost"
-    amount = _per_hour(status.cost_per_hour, status.currency) or "price unknown"
+    cost = status.cost_per_hour
+    amount = "price unknown" if cost is None else f"{cost:,.2f} {status.currency}/h".replace("  ", " ")
     return f"{plural(status.billed, 'node')} {verb} money: {amount}"
-
-
-def _per_hour(amount: float | None, currency: str) -> str:
-    """Return a price: ``1.05 USD/h``, "" when it is not known."""
-    return "" if amount is None else f"{amount:,.2f} {currency}/h".replace("  ", " ")
 
 
 def idle_cost_warning(min_nodes: int) -> str:

@@ -140,8 +140,9 @@ class Cache:
         missing = needed - self._free()
         if limit is None and not needed and missing <= 0:
             return 0
-        entries = sorted(self._entries())
-        over = sum(entry.size for entry in entries) + needed - (self._usual_limit() if limit is None else limit)
+        entries, disk = sorted(self._entries()), os.statvfs(self.base)
+        usual = min(disk.f_blocks * disk.f_frsize // _SHARE, _MOST)
+        over = sum(entry.size for entry in entries) + needed - (usual if limit is None else limit)
         for entry in entries:
             if over <= 0 and missing <= 0:
                 break
@@ -158,10 +159,6 @@ class Cache:
         for entry in self._entries():
             if not entry.in_use:
                 _remove(entry.path)
-
-    def _usual_limit(self) -> int:
-        disk = os.statvfs(self.base)
-        return min(disk.f_blocks * disk.f_frsize // _SHARE, _MOST)
 
     def _free(self) -> int:
         """Return the bytes that may be used; a hundredth of the disk, at most 64 MiB, is left to others."""

@@ -126,11 +126,11 @@ def in_words(variables: Mapping[str, str], present: Sequence[Gpu]) -> dict[str, 
 def infiniband() -> list[str]:
     """Return the InfiniBand (or RoCE) devices that have a port in the state ACTIVE."""
     devices = sorted(_INFINIBAND.iterdir()) if _INFINIBAND.is_dir() else []
-    return [device.name for device in devices if _is_active(device)]
-
-
-def _is_active(device: Path) -> bool:
-    return any("ACTIVE" in state.read_text() for state in device.glob("ports/*/state"))
+    return [
+        device.name
+        for device in devices
+        if any("ACTIVE" in state.read_text() for state in device.glob("ports/*/state"))
+    ]
 
 
 # utilization ---------------------------------------------------------------------------------------

@@ -64,11 +64,11 @@ def _questions(
         "infiniband": devices.infiniband,
         "cores": headroom.cores,
         "load": lambda: os.getloadavg()[0],
-        "memory": _memory,
+        "memory": lambda: {"total": headroom.meminfo("MemTotal"), "available": headroom.meminfo("MemAvailable")},
         "room": headroom.room,
         "disk": _disk,
         "interfaces": interfaces,
-        "ranks": running_ranks,
+        "ranks": lambda: len(rank_marks()),
     }
 
 
@@ -141,30 +141,17 @@ def _mpirun_version(program: str) -> str:
 # The machine ---------------------------------------------------------------------------------
 
 
-def _memory() -> dict[str, int | None]:
-    """Return bytes of memory in all and available."""
-    return {"total": headroom.meminfo("MemTotal"), "available": headroom.meminfo("MemAvailable")}
-
-
 def _disk() -> dict[str, dict[str, Any]]:
     """Return the bytes free to this user where jobs keep files: ``jobs`` and ``temp``."""
-    paths = {"jobs": _base() or str(Path.home()), "temp": tempfile.gettempdir()}
-    return {name: {"path": path, "free": shutil.disk_usage(path).free} for name, path in paths.items()}
-
-
-def _base() -> str:
-    """Return the folder to which this package was copied for jobs, as ``BASE/lib/DIGEST``; "" if it is installed."""
+    # For jobs this package was copied to BASE/lib/DIGEST.
     copied = Path(__file__).resolve().parents[3]
-    return str(copied.parent) if copied.name == "lib" else ""
+    base = copied.parent if copied.name == "lib" else Path.home()
+    paths = {"jobs": str(base), "temp": tempfile.gettempdir()}
+    return {name: {"path": path, "free": shutil.disk_usage(path).free} for name, path in paths.items()}
 
 
 #: Variables that hold a rank's number in its environment: ours, and Open MPI's where its launcher gave them out.
 _RANK = (b"DISTDL_RANK", b"OMPI_COMM_WORLD_RANK")
-
-
-def running_ranks() -> int:
-    """Return how many ranks of this user's jobs run here."""
-    return len(rank_marks())
 
 
 def rank_marks() -> set[tuple[bytes, bytes]]:
@@ -230,7 +217,7 @@ def _described(sock: socket.socket, label: bytes, address: bytes) -> dict[str, A
         "up": flags & (_UP | _RUNNING) == _UP | _RUNNING,
         "loopback": bool(flags & _LOOPBACK),
         "speed": _speed(name),
-        "virtual": _is_virtual(name),
+        "virtual": name.startswith(_LOCAL_NAMES),
     }
 
 
@@ -249,7 +236,3 @@ def _speed(name: str) -> int:
 
 #: Bridges and tunnels of Docker, libvirt, LXD, Podman and Kubernetes: each host has the like, none leads to another.
 _LOCAL_NAMES = ("docker", "br-", "virbr", "lxcbr", "lxdbr", "podman", "cni", "veth", "cali", "flannel", "vmnet")
-
-
-def _is_virtual(name: str) -> bool:
-    return name.startswith(_LOCAL_NAMES)

@@ -317,12 +317,9 @@ def abandon(folder: Path) -> None:
         remove(folder)
         return
     for entry in folder.iterdir():
-        if entry.name not in keep:
-            _remove_entry(entry)
-
-
-def _remove_entry(entry: Path) -> None:
-    if entry.is_dir() and not entry.is_symlink():
-        remove(entry)
-    else:
-        entry.unlink(missing_ok=True)
+        if entry.name in keep:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            remove(entry)
+        else:
+            entry.unlink(missing_ok=True)

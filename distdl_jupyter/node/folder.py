@@ -91,10 +91,6 @@ class Follower:
         return _SOON if time.monotonic() - self._came_at < _BUSY else _LATER
 
 
-def _nothing() -> None:
-    """Take the place of what is not known yet."""
-
-
 class _Mailbox:
     """The files of one node, as two descriptors for the agent."""
 
@@ -105,7 +101,7 @@ class _Mailbox:
         self._check_at = 0.0
         #: Whether the job will be ended soon; ``wake`` is called about once a second from then on.
         self.is_warned = False
-        self.wake: Callable[[], None] = _nothing
+        self.wake: Callable[[], object] = bool
         self._out = os.open(outbox, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         self.source, self._to_agent = os.pipe()
         self._from_agent, self.sink = os.pipe()

@@ -110,7 +110,11 @@ class Reader:
             return None
         body = bytes(self._buffer[_HEAD.size : end])
         del self._buffer[:end]
-        return _message(body) if letter == b"J" else _data(body)
+        if letter == b"J":
+            return _message(body)
+        if length < _CHANNEL.size:
+            raise BrokenWire("A data frame has no channel.")
+        return Data(_CHANNEL.unpack_from(body)[0], body[_CHANNEL.size :])
 
 
 def _check(letter: bytes, length: int, begin: bytes | bytearray) -> None:
@@ -126,9 +130,3 @@ def _message(body: bytes) -> Message:
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise BrokenWire("A message has no type.")
     return Message(message)
-
-
-def _data(body: bytes) -> Data:
-    if len(body) < _CHANNEL.size:
-        raise BrokenWire("A data frame has no channel.")
-    return Data(_CHANNEL.unpack_from(body)[0], body[_CHANNEL.size :])

@@ -248,7 +248,8 @@ class Job:
         inherited = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         paths = [_package_root(), *(path for path in inherited.split(os.pathsep) if path != _package_root())]
         path = os.pathsep.join(path for path in paths if path)
-        return {**_login_environment(), **variables, **self._gpu_variables(variables), **self.marks, "PYTHONPATH": path}
+        login = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "DISTDL_"))}
+        return {**login, **variables, **self._gpu_variables(variables), **self.marks, "PYTHONPATH": path}
 
     def _gpu_variables(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of GPUs with their CUDA identifiers on this host."""
@@ -478,10 +479,6 @@ def sweep(name: str, base: str) -> int:
         files.abandon(folder)
     data_cache.forget(name, base or files.DEFAULT_BASE)
     return len(pids)
-
-
-def _login_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "DISTDL_"))}
 
 
 def _package_root() -> str:

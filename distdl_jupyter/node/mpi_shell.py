@@ -122,17 +122,13 @@ def _relay(host: str, command: str) -> int:
         agent.sendall(json.dumps({"host": host, "command": command}).encode() + b"\n")
         for line in agent.makefile("rb"):
             reply = json.loads(line)
-            _print(reply)
+            for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
+                if text := reply.get(name):
+                    stream.write(text)
+                    stream.flush()
             if "code" in reply:
                 return int(reply["code"])
     raise ConnectionError("the agent has exited")
-
-
-def _print(reply: dict[str, str]) -> None:
-    for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
-        if text := reply.get(name):
-            stream.write(text)
-            stream.flush()
 
 
 if __name__ == "__main__":

@@ -145,7 +145,8 @@ def _adopted(running: Mapping[int, Process]) -> list[int]:
 
 def workers(pids: Iterable[int]) -> list[int]:
     """Return those processes that were started as a rank."""
-    return [pid for pid in pids if _is_worker(_arguments(pid))]
+    commands = {pid: _arguments(pid) for pid in pids}
+    return [pid for pid, argv in commands.items() if any(tuple(argv[at : at + 2]) == _WORKER for at in range(1, 5))]
 
 
 def _arguments(pid: int) -> list[str]:
@@ -156,10 +157,6 @@ def _arguments(pid: int) -> list[str]:
     with contextlib.suppress(psutil.Error, OSError):
         return psutil.Process(pid).cmdline()
     return []
-
-
-def _is_worker(argv: list[str]) -> bool:
-    return any(tuple(argv[at : at + 2]) == _WORKER for at in range(1, 5))
 
 
 def read(pid: int, name: str) -> bytes:

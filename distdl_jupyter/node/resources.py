@@ -88,7 +88,9 @@ class Sampler:
         }
         if not self._said_about:
             self._said_about = True
-            sample["about"] = self._about()
+            gpus_there, why = ([], "") if self._nvml is None else self._nvml.about()
+            host, cores = socket.gethostname(), headroom.cores()
+            sample["about"] = {"host": host, "cores": cores, "gpus": gpus_there, "no_gpus": why}
         return sample
 
     # ranks ------------------------------------------------------------------------------------
@@ -138,10 +140,6 @@ class Sampler:
             "limit": limit,
             **{name: None if rate is None else round(rate) for name, rate in rates.items()},
         }
-
-    def _about(self) -> dict[str, Any]:
-        gpus, why = ([], "") if self._nvml is None else self._nvml.about()
-        return {"host": socket.gethostname(), "cores": headroom.cores(), "gpus": gpus, "no_gpus": why}
 
     def _gpus(self, visible: Mapping[int, str]) -> dict[str, list[float | None]]:
         if self._nvml is None:

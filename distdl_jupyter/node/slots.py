@@ -734,12 +734,8 @@ def _own_folder() -> Path:
 
 def _note_loss(folder: Path) -> None:
     """Let no job start before the living ones have written their files again, where other jobs of this user live."""
-    if any(_job_of(pid) for pid in processes.table()):
+    if any(processes.MARK.encode() in processes.variables(pid) for pid in processes.table()):
         (folder / _UNTIL).write_text(str(time.monotonic() + _AFTER_LOSS), encoding="ascii")
-
-
-def _job_of(pid: int) -> bytes:
-    return processes.variables(pid).get(processes.MARK.encode(), b"")
 
 
 def _loss() -> str:

@@ -105,22 +105,15 @@ class _RankRequest:
             self._size, self._grew = size, now
         if size > self._after and now - self._grew >= _QUIET:
             text = self._read()
-            whole = text.endswith("\n") and (self._of_main() in text or now - self._grew > 1.0)
-            if whole and (self._has_collectives(text) or now - self._grew > _COLLECTIVES_TIMEOUT):
+            main = str(self._about.get("main") or "hread 0x")
+            whole = text.endswith("\n") and (main in text or now - self._grew > 1.0)
+            complete = not self._about.get("collectives") or f"\n{_COLLECTIVES}" in text
+            if whole and (complete or now - self._grew > _COLLECTIVES_TIMEOUT):
                 return self._build_answer(text=text)
-        return self.last() if now - self._since > TIMEOUT else None
+        return self._last() if now - self._since > TIMEOUT else None
 
-    def _has_collectives(self, text: str) -> bool:
-        """Return whether its collective operations are there, or will not come."""
-        return not self._about.get("collectives") or f"\n{_COLLECTIVES}" in text
-
-    def _of_main(self) -> str:
-        return str(self._about.get("main") or "hread 0x")
-
-    def last(self) -> Answer:
+    def _last(self) -> Answer:
         """Return what there is after the timeout."""
-        if self.refused:
-            return self._build_answer(missing=self.refused)
         text = self._read()
         pid = int(self._about["pid"])
         letter, started = _state(pid)

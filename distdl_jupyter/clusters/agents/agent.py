@@ -69,10 +69,6 @@ class Host:
     slots: int = 0
 
 
-def _ignore(_event: dict[str, Any]) -> None:
-    """Drop an event."""
-
-
 class AgentConnection(ABC):
     """The supervisor's side of one agent. ``host`` is the name of its machine, "" for this one."""
 
@@ -81,7 +77,7 @@ class AgentConnection(ABC):
     def __init__(self, host: str) -> None:
         self.host = host
         #: Called with the agent's events: ``exit`` of a process, ``shell`` (a remote shell is wanted), ``lost``.
-        self.on_event: Callable[[dict[str, Any]], None] = _ignore
+        self.on_event: Callable[[dict[str, Any]], object] = bool
 
     @property
     def lost(self) -> str:

@@ -99,7 +99,7 @@ class AgentCluster(Cluster):
             processes=spec.process_count_per_node, several_per_host=self.several_per_host,
         )  # fmt: skip
         if result.errors:
-            raise LaunchFailed(_refusal(result.errors), code=result.errors[0].code)
+            raise LaunchFailed("\n".join(map(_sentence, result.errors)), code=result.errors[0].code)
         if spec.use_gpu:
             _check_gpus(spec, result)
         for check in result.checks:
@@ -320,11 +320,6 @@ def _empty_work(hosts: Sequence[str], folder: str) -> str:
         f"{listing(hosts)} {'has' if len(hosts) == 1 else 'have'} no folder {folder}, so ranks there run in an empty "
         "folder. Put the files that ranks read where every host sees them."
     )
-
-
-def _refusal(errors: Sequence[Check]) -> str:
-    """Return the red rows as sentences, each with its remedy."""
-    return "\n".join(map(_sentence, errors))
 
 
 def _sentence(check: Check) -> str:

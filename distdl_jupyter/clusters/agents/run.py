@@ -604,11 +604,15 @@ class LauncherRun(AgentRun):
             self._end_idle_launcher()
         elif self._drained:
             self._end_ranks(_code(self._end))
-        elif all(drain.done() for drain in self._drains) and not any(map(_waits, self._streams)):
+        elif all(drain.done() for drain in self._drains) and not self._has_launcher_output():
             # A pipe may still hold the end of the launcher's output, which is read before the next call.
             self._drained = True
             replies = [drain.result() for drain in self._drains if drain.exception() is None]
             self._evidence = next((reply["evidence"] for reply in replies if reply.get("evidence")), "")
+
+    def _has_launcher_output(self) -> bool:
+        sources = [stream.source for stream in self._streams if stream.rank is None]
+        return any(isinstance(source, Inbox) and source.pending for source in sources)
 
     def _end_ranks(self, code: int) -> None:
         first = self._launch_with.first_exit(self._output) if code else None
@@ -654,11 +658,6 @@ class LauncherRun(AgentRun):
         return self._no_ranks_since is not None and now - self._no_ranks_since > _IDLE_SECONDS
 
 
-def _waits(stream: Stream) -> bool:
-    """Return whether output of the launcher was received and not read yet."""
-    return stream.rank is None and isinstance(stream.source, Inbox) and stream.source.pending > 0
-
-
 def exit_of(rank: int, first: First | None, code: int, reason: str, evidence: str = "") -> Exit:
     """Return a rank's end after its launcher failed; ``first`` is the rank that ended first.
 
@@ -701,7 +700,7 @@ class Relay:
         self._connections = connections
         self._environments = environments
         self._numbers = itertools.count()
-        self._running: dict[int, tuple[str, Callable[[int], None]]] = {}
+        self._running: dict[int, tuple[str, Callable[[int], object]]] = {}
         self._lock = threading.Lock()
 
     def on_request(self, source: str, request: Mapping[str, Any]) -> None:
@@ -713,7 +712,7 @@ class Relay:
             return
         number = next(self._numbers)
         with self._lock:
-            self._running[number] = (target.host, lambda code: _ignore(answer(code=code)))
+            self._running[number] = (target.host, lambda code: answer(code=code))
         started = target.begin("start", processes=[{
             "kind": SHELL,
             "process": number,
@@ -754,7 +753,3 @@ def _forwarder(answer: Callable[..., Any], name: str) -> Callable[[bytes], None]
             answer(**{name: content.decode(errors="replace")})
 
     return forward
-
-
-def _ignore(_answer: object) -> None:
-    """Drop an answer that is not needed."""

@@ -106,7 +106,10 @@ class SshCluster(AgentCluster):
             # Silent hosts have used up their time by now; the rest is for those that answered.
             seconds = min(checkup.LOOK_SECONDS, until - time.monotonic())
             result = checkup.look(connections, unreachable, options, modules, programs, seconds=seconds)
-        _query_now(options)
+        with _lock:
+            for (_host, options_), state in _states.items():
+                if options_ == options:
+                    state.query_now()  # the user may have fixed a host
         return list(result.checks)
 
     def preview(self, spec: JobSpec, options: SshOptions) -> Placement:
@@ -293,14 +296,6 @@ def close_connections() -> None:
     with _lock:
         states = list(_states.values())
     wait([in_thread(state.close) for state in states])
-
-
-def _query_now(options: SshOptions) -> None:
-    """Let hosts in trouble be queried at once: the user may have fixed them."""
-    with _lock:
-        for (_host, options_), state in _states.items():
-            if options_ == options:
-                state.query_now()
 
 
 def _moment(moment: float) -> str:
