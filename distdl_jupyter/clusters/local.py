@@ -187,7 +187,8 @@ class LocalCluster(Cluster):
         _check_gpus(spec, devices)
         _check_room(spec)
         each = spec.gpus or 1
-        emulated, shell = spec.node_count > 1, ()
+        emulated = spec.node_count > 1
+        shell: tuple[str, ...] = ()
         if emulated:
             from distdl_jupyter.clusters import emulated_node
 
