@@ -10,21 +10,17 @@ from __future__ import annotations
 import queue
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from distdl_jupyter.core.errors import ClusterRefused, LaunchFailed
 from distdl_jupyter.core.plan import NoOptions, Placement, Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from distdl_jupyter.core.queue import QueuedJob, QueueView
-    from distdl_jupyter.core.spec import Group, JobSpec
-    from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.node.channels import Inbox
-    from distdl_jupyter.node.stacks import Answer
+from distdl_jupyter.core.queue import QueuedJob, QueueView
+from distdl_jupyter.core.spec import Group, JobSpec
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.node.channels import Inbox
+from distdl_jupyter.node.stacks import Answer
 
 
 @dataclass(frozen=True, slots=True)

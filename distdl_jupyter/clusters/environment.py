@@ -8,13 +8,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import caches
+from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.redact import is_secret
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.plan import Placement, RankSlot
 
 #: Settings of the libraries that ranks train with.
 _LIBRARIES = (

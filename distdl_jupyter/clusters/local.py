@@ -14,29 +14,27 @@ import os
 import platform
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import queueing
-from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Notice, Run
+from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Notice, Run, Staging
 from distdl_jupyter.core import gpus, limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural, size, total_need
 from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
+from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.redact import is_secret
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import headroom, slots
+from distdl_jupyter.node.devices import Gpu
 from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.node.ports import Ports
+from distdl_jupyter.node.slots import Need
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from distdl_jupyter.clusters.base import Staging
     from distdl_jupyter.clusters.stagers import Staged
-    from distdl_jupyter.core.queue import QueueView
-    from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.node.devices import Gpu
-    from distdl_jupyter.node.slots import Need
 
 
 _NO_WAIT = "Remove wait=False to wait, or request fewer resources, for example with use_gpu=False."

@@ -10,25 +10,22 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.clusters import stagers
 from distdl_jupyter.clusters.agents.agent import AgentConnection, HostFailed, Node, Nodes
-from distdl_jupyter.clusters.base import Notice
+from distdl_jupyter.clusters.base import Context, Notice
+from distdl_jupyter.core.plan import RankSlot
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import job as node_job
 from distdl_jupyter.node import processes, requests
+from distdl_jupyter.node.channels import Source
 from distdl_jupyter.node.files import Workdir
 from distdl_jupyter.node.job import Job
+from distdl_jupyter.node.ports import Ports
+from distdl_jupyter.node.slots import Slot
+from distdl_jupyter.node.stacks import Answer, StackRequest
 from distdl_jupyter.worker import import_recorder
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.base import Context
-    from distdl_jupyter.core.plan import RankSlot
-    from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.node.channels import Source
-    from distdl_jupyter.node.ports import Ports
-    from distdl_jupyter.node.slots import Slot
-    from distdl_jupyter.node.stacks import Answer, StackRequest
 
 _READ = 64 * 1024
 

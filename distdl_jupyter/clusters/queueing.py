@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.queue import Holding, QueueView, reason
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import slots
-from distdl_jupyter.node.slots import Need, Place
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.node.slots import Entry, Turn
+from distdl_jupyter.node.slots import Entry, Need, Place, Turn
 
 #: Devices that a view names of one job at most.
 _MOST_DEVICES = 32

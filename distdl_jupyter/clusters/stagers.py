@@ -11,17 +11,14 @@ import os
 import subprocess
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
+from distdl_jupyter.clusters.base import Report, Staging
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.node.channels import Inbox
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from distdl_jupyter.clusters.base import Report, Staging
 
 #: The stager, as the words behind a Python interpreter.
 PROGRAM = ("-P", "-m", "distdl_jupyter.data.stager")

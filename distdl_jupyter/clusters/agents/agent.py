@@ -13,16 +13,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from distdl_jupyter.clusters.base import Notice
+from distdl_jupyter.clusters.base import Exit, Notice, Stream
 from distdl_jupyter.core.errors import LaunchFailed
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.base import Exit, Stream
-    from distdl_jupyter.core.plan import RankSlot
-    from distdl_jupyter.node.channels import Inbox
-    from distdl_jupyter.node.stacks import Answer
+from distdl_jupyter.core.plan import RankSlot
+from distdl_jupyter.node.channels import Inbox
+from distdl_jupyter.node.stacks import Answer
 
 #: Seconds for an answer that is ready at once.
 ANSWER_SECONDS = 15.0

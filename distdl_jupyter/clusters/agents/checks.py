@@ -11,15 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, ip_network
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from distdl_jupyter.clusters.agents.agent import HostTrouble
 from distdl_jupyter.clusters.base import Check, CheckLevel
 from distdl_jupyter.core import humanize, limits, registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.worker.hooks.frameworks import TALKING
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.agent import HostTrouble
 
 #: Clocks that differ by more make times in logs and curves misleading (seconds).
 _CLOCK_SECONDS = 2.0

@@ -13,20 +13,16 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.clusters.agents import checks
-from distdl_jupyter.clusters.agents.agent import HostTrouble, ask_all
-from distdl_jupyter.clusters.agents.checks import ALWAYS, HostReport, Meeting, Survey, judge, twins
+from distdl_jupyter.clusters.agents.agent import HostTrouble, Unreachable, ask_all
+from distdl_jupyter.clusters.agents.checks import ALWAYS, Common, HostReport, Meeting, Survey, judge, twins
+from distdl_jupyter.clusters.agents.connection import Connection
+from distdl_jupyter.clusters.base import Check
 from distdl_jupyter.core import store
 from distdl_jupyter.node import facts as node_facts
 from distdl_jupyter.worker.hooks.frameworks import COMPARED
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.agent import Unreachable
-    from distdl_jupyter.clusters.agents.checks import Common
-    from distdl_jupyter.clusters.agents.connection import Connection
-    from distdl_jupyter.clusters.base import Check
 
 #: Seconds for the check of hosts that are connected already.
 LOOK_SECONDS = 16.0

@@ -12,27 +12,23 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from distdl_jupyter.clusters import queueing
 from distdl_jupyter.clusters.agents import data, staging
 from distdl_jupyter.clusters.agents import run as agent_run
+from distdl_jupyter.clusters.agents.agent import Unreachable
+from distdl_jupyter.clusters.agents.checks import Common
+from distdl_jupyter.clusters.agents.checkup import Checkup
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
-from distdl_jupyter.clusters.agents.staging import AgentNodes, Job
-from distdl_jupyter.clusters.base import Cluster, Context, Notice, Run
+from distdl_jupyter.clusters.agents.staging import AgentNode, AgentNodes, Job
+from distdl_jupyter.clusters.base import Check, Cluster, Context, Notice, Run
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural, size, total_need
 from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.agent import Unreachable
-    from distdl_jupyter.clusters.agents.checks import Common
-    from distdl_jupyter.clusters.agents.checkup import Checkup
-    from distdl_jupyter.clusters.agents.staging import AgentNode
-    from distdl_jupyter.clusters.base import Check
-    from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.node.slots import Need
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.node.slots import Need
 
 #: Nodes that get the job's files at the same time.
 _AT_ONCE = 32

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -22,12 +22,10 @@ from msgspec import Meta
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.agent import AgentConnection, Host, HostFailed, Unreachable, ask_all
+from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.node import frames
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.stacks import Answer
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.wire import Link
 
 #: Seconds to an agent's greeting: 10 for ssh, then Python's start on a slow disk.
 REACH_SECONDS = 25.0

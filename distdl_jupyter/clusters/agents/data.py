@@ -12,20 +12,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from distdl_jupyter.clusters import stagers
 from distdl_jupyter.clusters.agents.agent import HostFailed, answers_of
+from distdl_jupyter.clusters.agents.staging import AgentNode
+from distdl_jupyter.clusters.base import Context, Staging
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import listing
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import files
 from distdl_jupyter.node.data_cache import fingerprint
 from distdl_jupyter.node.job import DATA
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.staging import AgentNode
-    from distdl_jupyter.clusters.base import Context, Staging
-    from distdl_jupyter.core.spec import JobSpec
 
 #: Characters of a line that go in one message.
 _PIECE = 1 << 20

@@ -12,19 +12,16 @@ import asyncio
 import contextlib
 import functools
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
 from distdl_jupyter.clusters.agents import wire
+from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import run_dir
 from distdl_jupyter.worker.serving.connection import NOTES, listening, note_of, peer_uid, write_note
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    from distdl_jupyter.clusters.agents.connection import Connection
-    from distdl_jupyter.core.store import JobFolder
 
 #: Bytes that are carried at once at most, and that wait for a kernel before its rank waits too.
 _PIECE, _MOST = 1024 * 1024, 4 * 1024 * 1024

@@ -23,25 +23,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, HostFailed, ask_all
-from distdl_jupyter.clusters.base import Exit, NodeSample, Notice, Run, Start, Stream, Unkillable
+from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, HostFailed, Node, Nodes, ask_all
+from distdl_jupyter.clusters.base import Context, Exit, NodeSample, Notice, Run, Start, Stream, Unkillable
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.core.plan import Launcher, Plan
+from distdl_jupyter.core.plan import Launcher, Placement, Plan, RankSlot, Service
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.frames import BrokenWire
 from distdl_jupyter.node.job import LAUNCHER, RANK, SERVICE, SHELL
 from distdl_jupyter.node.processes import signal_name, signal_number
+from distdl_jupyter.node.stacks import Answer
 from distdl_jupyter.worker.serving.connection import NOTES, note_of, write_note
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.agent import Node, Nodes
     from distdl_jupyter.clusters.agents.connection import Connection
     from distdl_jupyter.clusters.agents.rank_relay import RankRelay
-    from distdl_jupyter.clusters.base import Context, Run
-    from distdl_jupyter.core.plan import Placement, Plan, RankSlot, Service
-    from distdl_jupyter.node.stacks import Answer
 
 WORKER = ("{python}", "-P", "-m", "distdl_jupyter.worker")
 _SERVICE_SECONDS = 60.0

@@ -18,22 +18,18 @@ import tarfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.agents.agent import HostFailed, Node, Nodes, answers_of
-from distdl_jupyter.clusters.agents.connection import DIRECTORY, end_all
-from distdl_jupyter.clusters.base import Notice
+from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
+from distdl_jupyter.clusters.base import Context, Notice
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
+from distdl_jupyter.core.plan import Placement, RankSlot
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import files
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.connection import Connection
-    from distdl_jupyter.clusters.base import Context
-    from distdl_jupyter.core.plan import Placement, RankSlot
-    from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.core.store import JobFolder
 
 #: Seconds for a folder on a slow disk.
 _PREPARE_SECONDS = 30.0

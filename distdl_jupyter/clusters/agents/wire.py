@@ -11,10 +11,8 @@ import contextlib
 import os
 import threading
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar
 
 _READ = 256 * 1024
 #: Bytes at the end of what was printed that are kept.

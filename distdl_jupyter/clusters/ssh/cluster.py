@@ -14,14 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.clusters import environment, package
 from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.agent import Host, HostTrouble, Unreachable, ask_all
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, rank_slots
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
-from distdl_jupyter.clusters.agents.staging import AgentNodes
+from distdl_jupyter.clusters.agents.staging import AgentNodes, Job
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Notice
 from distdl_jupyter.clusters.ssh import command
 from distdl_jupyter.clusters.ssh import hosts as hostlist
@@ -30,10 +30,7 @@ from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.plan import Placement
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.staging import Job
-    from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.spec import JobSpec
 
 #: Seconds for connecting in a check (ssh's own limit, and a Python that starts on a slow disk), and for all of it.
 _REACH_SECONDS, _CHECK_SECONDS = command.CONNECT_SECONDS + 5.0, 28.0

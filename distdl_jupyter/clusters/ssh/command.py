@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING
 
-from distdl_jupyter.clusters.agents.agent import Unreachable
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.agent import Host
+from distdl_jupyter.clusters.agents.agent import Host, Unreachable
 
 #: Seconds for reaching a host.
 CONNECT_SECONDS = 10

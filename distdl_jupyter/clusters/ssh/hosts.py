@@ -10,14 +10,11 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters.agents.agent import DIRECTORY_HELP, NETWORK_HELP, OVERSUBSCRIBE_HELP, SHARED_HELP, Host
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import plural
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.spec import JobSpec
 
 #: A host as users write it: user, name or address, and after a colon the number of slots.
 _WORD = re.compile(
