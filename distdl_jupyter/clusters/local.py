@@ -86,8 +86,9 @@ class LocalCluster(Cluster):
         return max(1, len(gpus.visible())) if use_gpu is not False else 1
 
     def detail(self, options: Any) -> str:
-        """Return cores and GPUs of this machine."""
-        return describe()
+        """Return cores and GPUs of this machine: "2 cores, no GPU"."""
+        count = len(gpus.visible())
+        return f"{plural(cores(), 'core')}, {plural(count, 'GPU') if count else 'no GPU'}"
 
     def nodes(self, options: Any) -> list[NodeInfo]:
         """Return this machine; nodes beyond the first are emulated while a job wants them and are not listed."""
@@ -309,9 +310,3 @@ def _check_gpus(spec: JobSpec, devices: Sequence[int]) -> None:
             field="gpus" if spec.gpus else "use_gpu",
             hint="Use fewer processes, or run on the CPU: use_gpu=False",
         )
-
-
-def describe() -> str:
-    """Return this machine in words: "2 cores, no GPU"."""
-    count = len(gpus.visible())
-    return f"{plural(cores(), 'core')}, {plural(count, 'GPU') if count else 'no GPU'}"
