@@ -137,7 +137,7 @@ def test_files_and_folders_that_were_deleted_come_back_before_anything_is_given_
     holder, waiting = slot("holder"), slot("waiting")
     holder.ask(gpus(3))
     waiting.ask(gpus(1))
-    monkeypatch.setattr(slots, "_job_of", lambda _pid: b"DISTDL_JOB_ID=holder")
+    monkeypatch.setattr(slots.processes, "variables", lambda _pid: {b"DISTDL_JOB_ID": b"holder"})
     shutil.rmtree(folder)
     until = time.monotonic() + 3.5
     while time.monotonic() < until:
