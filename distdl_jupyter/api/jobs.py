@@ -14,10 +14,10 @@ from msgspec import Meta, field
 from distdl_jupyter.api import submitting
 from distdl_jupyter.api.call import Context, checked_id, delete, get, job, post
 from distdl_jupyter.core import environment, reporting, tracking
-from distdl_jupyter.core.curves import Line
 from distdl_jupyter.core.environment import JobEnvironment
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.options import MOST_PRIORITY
+from distdl_jupyter.core.series import Line
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, job_queue
 from distdl_jupyter.jobs.reader import JobReader, PageReader

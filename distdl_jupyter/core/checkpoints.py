@@ -26,8 +26,8 @@ from distdl_jupyter.core.store import JobFolder, is_id
 from distdl_jupyter.worker.hooks import frameworks
 
 if TYPE_CHECKING:
-    from distdl_jupyter.core.curves import Row
     from distdl_jupyter.core.options import Keep
+    from distdl_jupyter.core.series import Row
 
 #: Maximum number of folder entries to check, and maximum bytes of a file that may name the newest checkpoint.
 _MOST, _SMALL = 20_000, 4096

@@ -26,8 +26,8 @@ rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known
            ``pid``, ``gpu``, ``compiling`` (whether torch.compile is at work); at the end ``code`` (exit code) or
            ``signal`` (a name such as "KILL"), ``evidence``; a rank that is ``waiting`` again has no process now
 metric     ``rank``, ``step``, ``values`` {name: number}; one that stands for several ``reports`` is the last of them,
-           and has for each value, in their order, what a curve shows of all of them as ``folded`` (core.buckets:
-           ``Series.folded``); with ``again`` it replaces what the rank reported of its step and of later ones
+           and has for each value, in their order, what a curve shows of all of them as ``folded`` (core.series:
+           ``Bucket.folded``); with ``again`` it replaces what the rank reported of its step and of later ones
 metrics    in the file only: ``rank``, ``names``, ``rows`` [[step, number, ...], ...]: as many ``metric`` events of one
            moment; a training loop that reports thousands a second would fill the disk
 metric_source  ``names`` of metrics, ``from_output``: from now on they are read in what ranks print; or, when that is

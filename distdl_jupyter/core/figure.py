@@ -17,8 +17,7 @@ from distdl_jupyter.core import theme
 from distdl_jupyter.core.humanize import clock, count, listing, number, plural, ranks
 
 if TYPE_CHECKING:
-    from distdl_jupyter.core.curves import Band, Line, Mark, Row
-    from distdl_jupyter.core.series import SeriesBook
+    from distdl_jupyter.core.series import Band, Line, Mark, Row, SeriesBook
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]

@@ -1,30 +1,291 @@
-"""The curves of a job: metric events folded into bounded series.
+"""The curves of a job: metric events folded into bounded series, and read as a band over ranks or a line of each rank.
 
 ``SeriesBook().apply(event)`` for each event in order, about a microsecond a value; ``band(name)`` and ``lines(name)``
-cost some milliseconds whatever the number of points. How points are kept is ``core.buckets``'s affair, how they are
-read ``core.curves``'s, how a curve looks ``core.figure``'s.
+cost some milliseconds whatever the number of points. How a curve looks is defined in ``core.figure``.
+
+* A bucket is the steps ``i * 2**k <= step < (i + 1) * 2**k``, the same for all ranks of a metric. ``k`` begins so low
+  that every point has a bucket of its own, and grows (widths double) when more buckets than allowed would be needed. It
+  is always the smallest ``k`` that fits, so the order in which points come makes no difference.
+* A bucket keeps the lowest and the highest value of each rank exactly, with their steps, and count and sum.
+* After a restart the points of later steps than the first one that is reported again are taken away by whole buckets:
+  of the one bucket in which that step lies the earlier points stay, and with them what else it held.
+* NaN and inf never enter a mean or an extremum; they are remembered with their steps.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from distdl_jupyter.core.buckets import Metric, Point, Series
-from distdl_jupyter.core.curves import MAX_POINTS, Band, Line, band_of, lines_of
 from distdl_jupyter.core.events import Event
 
 #: Names of metrics beyond this many are not kept: a name made from the step would fill the memory.
 MAX_METRICS = 500
 #: Steps beyond this (and those that are not finite) have no place on an axis; nanoseconds of the epoch have.
 MAX_STEP = 1e21
+#: Points of a line at most, and buckets of one metric: the exact first and last point come on top.
+MAX_POINTS, MAX_BUCKETS = 1000, 998
+#: A metric of many ranks gets fewer buckets: their number times the ranks stays below this, down to a minimum.
+_MAX_CELLS = 64_000
+_MIN_BUCKETS = 128
+#: The first buckets are 1 / 2**20 wide: steps that differ by a millionth are told apart.
+_FINEST = 2.0**20
+_NAN, _INF, _MINUS_INF = 1, 2, 4
+_KINDS = ((_NAN, "nan"), (_INF, "inf"), (_MINUS_INF, "-inf"))
+
+
+# points in buckets ------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Point:
+    """One reported value; ``time`` in epoch seconds."""
+
+    step: float
+    time: float
+    value: float
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """Points are ordered by step, then time; equal ones in the order in which they come."""
+        return (self.step, self.time)
+
+
+class Span:
+    """The lowest and the highest step of a bucket over all ranks, and the latest time at the highest step."""
+
+    __slots__ = ("high", "low", "time")
+
+    def __init__(self, low: float, high: float, time: float) -> None:
+        self.low, self.high, self.time = low, high, time
+
+    def merge(self, low: float, high: float, time: float) -> None:
+        """Add steps."""
+        if (high, time) > (self.high, self.time):
+            self.high, self.time = high, time
+        self.low = min(self.low, low)
+
+    @property
+    def middle(self) -> float:
+        """The middle of its steps."""
+        return self.low / 2 + self.high / 2
+
+
+class Bucket:
+    """What one rank reported in one bucket.
+
+    ``count`` finite values with their sum, the extrema with the lowest steps that reached them, and as bits the
+    ``kinds`` of other values with the lowest step of one.
+    """
+
+    __slots__ = ("bad_step", "count", "high", "high_step", "kinds", "low", "low_step", "total")
+
+    def __init__(self) -> None:
+        self.count, self.total = 0, 0.0
+        self.low = self.low_step = self.high_step = self.bad_step = math.inf
+        self.high = -math.inf
+        self.kinds = 0
+
+    def add(self, step: float, value: float) -> None:
+        """Add one value."""
+        if not math.isfinite(value):
+            self.kinds |= _NAN if value != value else _INF if value > 0 else _MINUS_INF
+            self.bad_step = min(self.bad_step, step)
+            return
+        self.count += 1
+        self.total += value
+        if value < self.low or (value == self.low and step < self.low_step):
+            self.low, self.low_step = value, step
+        if value > self.high or (value == self.high and step < self.high_step):
+            self.high, self.high_step = value, step
+
+    def merge(self, folded: Sequence[float]) -> None:
+        """Add what another bucket holds (``folded``)."""
+        count, total, low, low_step, high, high_step, kinds, bad_step = folded
+        self.count += int(count)
+        self.total += total
+        self.low, self.low_step = min((self.low, self.low_step), (low, low_step))
+        if (-high, high_step) < (-self.high, self.high_step):
+            self.high, self.high_step = high, high_step
+        self.kinds |= int(kinds)
+        self.bad_step = min(self.bad_step, bad_step)
+
+    @property
+    def folded(self) -> tuple[float, ...]:
+        """All that it holds, as in events (``core.events``)."""
+        low, high = (self.low, self.low_step), (self.high, self.high_step)
+        return (self.count, self.total, *low, *high, self.kinds, self.bad_step)
+
+    @property
+    def mean(self) -> float:
+        """The mean of its finite values, of which there is one at least."""
+        return _within(self.total / self.count, self.low, self.high)
+
+
+class Series:
+    """One metric of one rank: its buckets by number, and the exact count, first and last point."""
+
+    __slots__ = ("buckets", "count", "first", "last")
+
+    def __init__(self) -> None:
+        self.buckets: dict[int, Bucket] = {}
+        self.count = 0
+        self.first: Point | None = None
+        self.last: Point | None = None
+
+    def keep_ends(self, step: float, time: float, value: float) -> None:
+        """Keep a point if it is the first or the last one."""
+        if self.last is not None and step > self.last.step:
+            self.last.step, self.last.time, self.last.value = step, time, value
+            return
+        point = Point(step, time, value)
+        if self.first is None or point.order < self.first.order:
+            self.first = replace(point)
+        if self.last is None or point.order >= self.last.order:
+            self.last = point
+
+    def forget(self, numbers: Iterable[int], step: float) -> None:
+        """Forget some buckets, and an end at ``step`` or later."""
+        for number in numbers:
+            self.buckets.pop(number, None)
+        self.first = self.first if self.first is not None and self.first.step < step else None
+        self.last = self.last if self.last is not None and self.last.step < step else None
+
+    def coarsen(self, doublings: int) -> None:
+        """Merge buckets into wider ones."""
+        narrow, self.buckets = self.buckets, {}
+        for number, bucket in narrow.items():
+            wide = self.buckets.setdefault(number >> doublings, bucket)
+            if wide is not bucket:
+                wide.merge(bucket.folded)
+
+
+class Metric:
+    """One metric of a job: the series of its ranks in common buckets."""
+
+    __slots__ = ("_cut", "_doublings", "_restarted", "count", "limit", "series", "spans")
+
+    def __init__(self) -> None:
+        self.spans: dict[int, Span] = {}
+        self.series: dict[int, Series] = {}
+        self.limit = MAX_BUCKETS
+        #: Points of all ranks.
+        self.count = 0
+        #: How often the width of the buckets has doubled.
+        self._doublings = 0
+        #: The ranks that have reported since the last restart, None without one; and the first step of the first.
+        self._restarted: set[int] | None = None
+        self._cut = math.inf
+
+    def restart(self) -> None:
+        """Let the points that come from now on replace those of the same and later steps."""
+        self._restarted = set()
+
+    def add(self, rank: int, step: float, value: float, time: float) -> None:
+        """Take one point of one rank. ``step`` and ``time`` must be finite."""
+        if self._restarted is not None and rank not in self._restarted:
+            self._go_back(rank, step, self._restarted)
+        self._bucket(rank, step, value, time, points=1).add(step, value)
+        if len(self.spans) > self.limit:
+            self._coarsen()
+
+    def add_folded(self, rank: int, points: int, last: Point, folded: Sequence[float]) -> None:
+        """Take several points of one rank in one bucket, of which ``extends`` was true."""
+        self._bucket(rank, last.step, last.value, last.time, points=points).merge([*map(float, folded)])
+
+    def _bucket(self, rank: int, step: float, value: float, time: float, *, points: int) -> Bucket:
+        """Count points of a rank, of which the last one is given, and return its bucket."""
+        series = self.series.get(rank)
+        if series is None:
+            series = self.series[rank] = Series()
+            self.limit = max(_MIN_BUCKETS, min(MAX_BUCKETS, _MAX_CELLS // len(self.series)))
+        self.count += points
+        series.count += points
+        series.keep_ends(step, time, value)
+        number = self._number(step)
+        span = self.spans.get(number)
+        if span is None:
+            self.spans[number] = Span(step, step, time)
+        else:
+            span.merge(step, step, time)
+        bucket = series.buckets.get(number)
+        if bucket is None:
+            bucket = series.buckets[number] = Bucket()
+        return bucket
+
+    def _number(self, step: float) -> int:
+        # Multiplying by the first scale is exact; a smaller one would round the tiniest steps to 0.
+        return math.floor(step * _FINEST) >> self._doublings
+
+    def extends(self, rank: int, step: float) -> bool:
+        """Return whether a point falls into the bucket of the rank's newest one, and not before it."""
+        series = self.series.get(rank)
+        if series is None or series.last is None or (self._restarted is not None and rank not in self._restarted):
+            return False
+        return step >= series.last.step and self._number(step) == self._number(series.last.step)
+
+    def _go_back(self, rank: int, step: float, restarted: set[int]) -> None:
+        """Take away what a rank's first report after a restart replaces; the first of all ranks speaks for all."""
+        if not restarted:
+            self._cut = step
+            later = self._from(step)
+            for number in later:
+                del self.spans[number]
+            for span in self.spans.values():
+                span.high = min(span.high, step)
+            for series in self.series.values():
+                series.forget(later, step)
+        elif step < self._cut:
+            self.forget_from(rank, step)
+        restarted.add(rank)
+
+    def forget_from(self, rank: int, step: float) -> None:
+        """Take away what one rank reported of this step and of later ones."""
+        if rank in self.series:
+            self.series[rank].forget(self._from(step), step)
+
+    def _from(self, step: float) -> list[int]:
+        """Return the buckets that begin at a step or later."""
+        return [number for number, span in self.spans.items() if span.low >= step]
+
+    def is_current(self, rank: int) -> bool:
+        """Return whether a rank has reported since the last restart, or none has."""
+        return not self._restarted or rank in self._restarted
+
+    def ranked(self) -> list[tuple[int, Series]]:
+        """Return (rank, series) in order of ranks."""
+        return sorted(self.series.items())
+
+    def groups(self, limit: int) -> dict[int, list[int]]:
+        """Return the buckets in order of steps, grouped by the narrowest wider ones of which there are ``limit``."""
+        doublings = self._doublings_to(limit)
+        groups: dict[int, list[int]] = {}
+        for number in sorted(self.spans):
+            groups.setdefault(number >> doublings, []).append(number)
+        return groups
+
+    def _doublings_to(self, limit: int) -> int:
+        doublings = 0
+        while len({number >> doublings for number in self.spans}) > limit:
+            doublings += 1
+        return doublings
+
+    def _coarsen(self) -> None:
+        doublings = self._doublings_to(self.limit)
+        self._doublings += doublings
+        narrow, self.spans = self.spans, {}
+        for number, span in narrow.items():
+            self.spans.setdefault(number >> doublings, span).merge(span.low, span.high, span.time)
+        for series in self.series.values():
+            series.coarsen(doublings)
 
 
 class SeriesBook:
     """All curves of a job, by the name of the metric."""
 
-    def __init__(self, metrics: dict[str, Metric] | None = None) -> None:
-        self._metrics: dict[str, Metric] = {} if metrics is None else metrics
+    def __init__(self) -> None:
+        self._metrics: dict[str, Metric] = {}
         #: Names of the metrics that are read in what ranks print.
         self.output_metrics: set[str] = set()
 
@@ -36,7 +297,7 @@ class SeriesBook:
     @property
     def size(self) -> int:
         """How many buckets all series of all metrics have."""
-        return sum(len(metric.grid.slots) * len(metric.series) for metric in self._metrics.values())
+        return sum(len(metric.spans) * len(metric.series) for metric in self._metrics.values())
 
     def apply(self, event: Event) -> None:
         """Fold one event in; other types than metric, metric_source and restart and what is malformed are ignored.
@@ -78,7 +339,7 @@ class SeriesBook:
                 self._metrics.pop(name, None)
 
     def extends(self, rank: int, step: float, names: Iterable[str]) -> bool:
-        """Say whether a report of these metrics is one of several that a curve need not tell apart.
+        """Return whether a report of these metrics is one of several that a curve need not tell apart.
 
         Each of its points falls into the bucket of the rank's newest one, and not before it.
         """
@@ -102,14 +363,194 @@ class SeriesBook:
 
     def band(self, name: str) -> Band:
         """Return the metric over all ranks; an unknown name gives an empty band."""
-        return band_of(self._metrics.get(name) or Metric())
+        return _band_of(self._metrics.get(name) or Metric())
 
     def lines(self, name: str, most: int = MAX_POINTS) -> list[Line]:
-        """Return the metric's line of each rank, at most ``most`` points each; an unknown name gives none."""
-        return lines_of(self._metrics.get(name) or Metric(), most)
+        """Return the metric's line of each rank, at most ``most`` points each (from 3); an unknown name gives none."""
+        metric = self._metrics.get(name) or Metric()
+        groups = list(metric.groups(most - 2).values())  # the exact first and last point come on top
+        return [_line(rank, series, metric.spans, groups) for rank, series in metric.ranked()]
 
     def _new(self, name: str) -> Metric | None:
         if len(self._metrics) >= MAX_METRICS:
             return None
         metric = self._metrics[name] = Metric()
         return metric
+
+
+# curves out of buckets --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A bucket in which values were not finite: lowest such step, ``kinds`` of nan, inf, -inf; ranks ascending."""
+
+    step: float
+    kinds: tuple[str, ...]
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one bucket says over all ranks.
+
+    ``step`` is the middle of the bucket's steps, ``time`` (epoch seconds) that of its highest step. ``mean`` is the
+    mean over ranks of each rank's mean; None is a gap, because a rank reported nothing finite here. ``low`` and
+    ``high`` are exact extrema over all finite values, with the lowest rank that reached them; None when there are none.
+    In a bucket of a single step they are extrema of the ranks' means: values of one rank at one step make no band.
+    """
+
+    step: float
+    time: float
+    mean: float | None
+    low: float | None = None
+    low_rank: int | None = None
+    high: float | None = None
+    high_rank: int | None = None
+
+
+@dataclass(slots=True)
+class Band:
+    """One metric over all ranks: at most 1,000 rows in order of steps, the first and the last at exact steps.
+
+    ``last`` is the mean of the ranks' newest values (it may be nan or inf) at ``last_step``, None when nothing came;
+    ranks that are gone since a restart are not in it. A view's metric has the same value (core.view.MetricView), and
+    the last row carries it.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    count: int = 0
+    last: float | None = None
+    last_step: float = 0.0
+
+
+@dataclass(slots=True)
+class Line:
+    """One rank's curve: at most 1,000 points; a value of None is a gap.
+
+    While every bucket holds one value these are all values. Later a point is a bucket's mean at the middle of its
+    steps, and ``lows`` and ``highs`` are the bucket's exact extrema. First and last point are always exact.
+    """
+
+    rank: int
+    steps: list[float] = field(default_factory=list)
+    values: list[float | None] = field(default_factory=list)
+    lows: list[float | None] = field(default_factory=list)
+    highs: list[float | None] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    count: int = 0
+    last: float | None = None
+
+
+def _band_of(metric: Metric) -> Band:
+    ranked = metric.ranked()
+    if not ranked:
+        return Band()
+    buckets = [(rank, series.buckets) for rank, series in ranked]
+    numbers = sorted(metric.spans)
+    newest = [(series.last.value, rank) for rank, series in ranked if series.last and metric.is_current(rank)]
+    band = Band(
+        rows=[
+            _row(metric.spans[number], [(rank, of[number]) for rank, of in buckets if number in of])
+            for number in numbers
+        ],
+        marks=_marks(numbers, ranked),
+        ranks=[rank for rank, _ in ranked],
+        count=metric.count,
+        last=_mean([value for value, _ in newest]),
+        last_step=max(span.high for span in metric.spans.values()),
+    )
+    start = min(span.low for span in metric.spans.values())
+    if len(band.rows) > 1 and start < band.rows[0].step:  # the first bucket holds several steps
+        firsts = [series.first.value for _, series in ranked if series.first and series.first.step == start]
+        band.rows.insert(0, replace(band.rows[0], step=start, mean=_finite(_mean(firsts))))
+    _end_exactly(band, newest)
+    return band
+
+
+def _row(span: Span, buckets: Sequence[tuple[int, Bucket]]) -> Row:
+    values = [(bucket, rank, bucket.mean) for rank, bucket in buckets if bucket.count]
+    if not values:
+        return Row(span.middle, span.time, None)
+    if span.low == span.high:
+        lows = [(mean, rank) for _, rank, mean in values]
+        highs = [(mean, -rank) for _, rank, mean in values]
+    else:
+        lows = [(bucket.low, rank) for bucket, rank, _ in values]
+        highs = [(bucket.high, -rank) for bucket, rank, _ in values]
+    (low, low_rank), (high, high_rank) = min(lows), max(highs)
+    # A rank without a finite value here makes a gap.
+    mean = _within(sum(mean for _, _, mean in values) / len(values), low, high) if len(values) == len(buckets) else None
+    return Row(span.middle, span.time, mean, low, low_rank, high, -high_rank)
+
+
+def _within(mean: float, low: float, high: float) -> float:
+    """Return the mean free of rounding beyond the extrema; sums of huge values overflow, the extrema never do."""
+    return min(high, max(low, mean)) if math.isfinite(mean) else low / 2 + high / 2
+
+
+def _end_exactly(band: Band, newest: list[tuple[float, int]]) -> None:
+    """Let the curve end at the last step with the mean of the newest values, which some ranks may not have reached."""
+    row, end = band.rows[-1], _finite(band.last)
+    if end is None:
+        return
+    lows = highs = [(value, rank) for value, rank in newest if math.isfinite(value)]
+    if row.step != band.last_step:
+        lows, highs = lows + _known(row.low, row.low_rank), highs + _known(row.high, row.high_rank)
+    low, low_rank = min(lows)
+    high, high_rank = max(highs, key=lambda pair: (pair[0], -pair[1]))
+    last = Row(band.last_step, row.time, _within(end, low, high), low, low_rank, high, high_rank)
+    if row.step < band.last_step and len(band.rows) > 1:
+        band.rows.append(last)
+    else:
+        band.rows[-1] = last
+
+
+def _known(value: float | None, rank: int | None) -> list[tuple[float, int]]:
+    return [] if value is None or rank is None else [(value, rank)]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(value / len(values) for value in values) if values else None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _marks(numbers: Iterable[int], ranked: Sequence[tuple[int, Series]]) -> list[Mark]:
+    marks = []
+    for number in numbers:
+        bad = [(rank, of) for rank, series in ranked if (of := series.buckets.get(number)) is not None and of.kinds]
+        if bad:
+            kinds = tuple(kind for bit, kind in _KINDS if any(of.kinds & bit for _, of in bad))
+            marks.append(Mark(min(of.bad_step for _, of in bad), kinds, tuple(rank for rank, _ in bad)))
+    return marks
+
+
+def _line(rank: int, series: Series, spans: Mapping[int, Span], groups: Sequence[Sequence[int]]) -> Line:
+    #: Step, value, low, high and time of each point.
+    points: list[tuple[float, float | None, float | None, float | None, float]] = []
+    for group in groups:
+        numbers = [number for number in group if number in series.buckets]
+        finite = [number for number in numbers if series.buckets[number].count]
+        if finite:
+            merged = Bucket()
+            for number in finite:
+                merged.merge(series.buckets[number].folded)
+            middle = spans[finite[0]].low / 2 + spans[finite[-1]].high / 2
+            step = merged.low_step if merged.count == 1 else middle
+            points.append((step, merged.mean, merged.low, merged.high, spans[finite[-1]].time))
+        elif numbers:
+            points.append((spans[group[0]].low, None, None, None, spans[group[0]].time))
+    first, last = series.first, series.last
+    if first is not None and math.isfinite(first.value) and first.step < points[0][0]:
+        points.insert(0, (first.step, first.value, *points[0][2:4], first.time))
+    if last is not None and math.isfinite(last.value) and last.step >= points[-1][0]:
+        points[len(points) - (last.step == points[-1][0]) :] = [(last.step, last.value, *points[-1][2:4], last.time)]
+    steps, values, lows, highs, times = map(list, zip(*points, strict=True)) if points else ([] for _ in range(5))
+    marks = _marks(sorted(series.buckets), [(rank, series)])
+    return Line(rank, steps, values, lows, highs, times, marks, series.count, last.value if last is not None else None)

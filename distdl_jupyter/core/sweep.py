@@ -14,7 +14,7 @@ from distdl_jupyter.core.state import State
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from distdl_jupyter.core.curves import Row
+    from distdl_jupyter.core.series import Row
     from distdl_jupyter.core.spec import Group, JobSpec
 
 #: The reason of a trial's end when its sweep is stopped.

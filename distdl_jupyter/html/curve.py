@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass, replace
 
 from distdl_jupyter.core import theme
-from distdl_jupyter.core.curves import Band, Row
 from distdl_jupyter.core.figure import step_range, value_range
 from distdl_jupyter.core.humanize import number
 from distdl_jupyter.core.printable import printable
+from distdl_jupyter.core.series import Band, Row
 
 WIDTH, HEIGHT = 430, 196
 _LEFT, _TOP, _BOTTOM = 36, 26, 24

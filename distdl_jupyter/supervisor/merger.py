@@ -2,7 +2,7 @@
 
 Of progress that comes in quick succession the last report becomes an event. Reports of metrics are written as they
 come, until a job has reported a great many. After that, reports of one rank with the same metrics that no curve can
-tell apart become one event: what a rank reports in a bucket of the curves (core.buckets) in which it has reported
+tell apart become one event: what a rank reports in a bucket of the curves (core.series) in which it has reported
 before waits until it reports in another one, or for ``_LONGEST`` seconds. So a job writes a few thousand events a day
 for each rank.
 """
@@ -18,16 +18,15 @@ from distdl_jupyter.core.events import number_to_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from distdl_jupyter.core.buckets import Series
     from distdl_jupyter.core.events import Event
-    from distdl_jupyter.core.series import SeriesBook
+    from distdl_jupyter.core.series import Bucket, SeriesBook
 
 #: Seconds between two events of progress of one rank: at first, as a part of the time that the job lasts, at most.
 _EVERY, _SHARE, _AT_MOST = 0.1, 0.001, 10.0
 #: Reports of metrics of a job that are written as they come.
 _UNMERGED = 100_000
-#: Values of all series, of 48 bytes each, beyond which the curves are given up and nothing more is merged.
-_MOST_CURVE_VALUES = 2_000_000
+#: Buckets of all series, of about 200 bytes each, beyond which the curves are given up and nothing more is merged.
+_MOST_BUCKETS = 500_000
 #: Seconds for which reports of metrics are held back at most.
 _LONGEST = 30.0
 
@@ -83,7 +82,7 @@ class ReportMerger:
 
     def due(self) -> list[Merged]:
         """Return what was held back for long enough."""
-        if self._book is not None and self._book.size > _MOST_CURVE_VALUES:
+        if self._book is not None and self._book.size > _MOST_BUCKETS:
             self._book, self._gave_up = None, True
         now = time.monotonic()
         metrics = [rank for rank, held in self._metrics.items() if now >= held.until]
@@ -122,7 +121,7 @@ class _MergedMetrics:
         self._step = 0.0
         self._values: Mapping[str, float] = {}
         self._count = 0
-        self._series: list[Series] = []
+        self._buckets: list[Bucket] = []
 
     def accepts(self, step: float, values: Mapping[str, float]) -> bool:
         """Return whether a report can be added: it has the same metrics and is not of an earlier step."""
@@ -130,13 +129,13 @@ class _MergedMetrics:
 
     def add(self, step: float, values: Mapping[str, float], origin: Origin) -> None:
         """Take one report."""
-        names = self._values or values  # in the order of the first report, as the series are
-        if not self._series:
-            from distdl_jupyter.core.buckets import Series  # most jobs report far less
+        names = self._values or values  # in the order of the first report, as the buckets are
+        if not self._buckets:
+            from distdl_jupyter.core.series import Bucket  # most jobs report far less
 
-            self._series = [Series() for _ in names]
-        for series, name in zip(self._series, names, strict=True):
-            series.add(0, step, values[name], 0.0)
+            self._buckets = [Bucket() for _ in names]
+        for bucket, name in zip(self._buckets, names, strict=True):
+            bucket.add(step, values[name])
         self._values = {name: values[name] for name in names}
         self._step, self.origin, self._count = step, origin, self._count + 1
 
@@ -145,5 +144,5 @@ class _MergedMetrics:
         fields = {"step": self._step, "values": self._values}
         if self._count == 1:
             return fields
-        folded = [[*map(number_to_json, series.folded)] for series in self._series]
+        folded = [[*map(number_to_json, bucket.folded)] for bucket in self._buckets]
         return {**fields, "reports": self._count, "folded": folded}

@@ -15,8 +15,7 @@ from distdl_jupyter.views.job_page import spec_rows
 from distdl_jupyter.views.job_table import default_metric
 
 if TYPE_CHECKING:
-    from distdl_jupyter.core.curves import Band
-    from distdl_jupyter.core.series import SeriesBook
+    from distdl_jupyter.core.series import Band, SeriesBook
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView
 

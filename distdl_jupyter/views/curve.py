@@ -13,8 +13,7 @@ from distdl_jupyter.core.printable import printable
 from distdl_jupyter.views.wire import finite
 
 if TYPE_CHECKING:
-    from distdl_jupyter.core.curves import Band, Row
-    from distdl_jupyter.core.series import SeriesBook
+    from distdl_jupyter.core.series import Band, Row, SeriesBook
     from distdl_jupyter.core.view import JobView
 
 #: Rows of a table.

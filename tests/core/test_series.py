@@ -6,9 +6,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core import buckets
-from distdl_jupyter.core.curves import Mark
-from distdl_jupyter.core.series import MAX_METRICS, MAX_STEP, SeriesBook
+from distdl_jupyter.core import series
+from distdl_jupyter.core.series import MAX_METRICS, MAX_STEP, Mark, SeriesBook
 
 STEPS = st.one_of(st.integers(-5_000, 50_000).map(float), st.floats(-1e6, 1e6), st.floats(-MAX_STEP, MAX_STEP))
 VALUES = st.one_of(st.floats(-1e3, 1e3), st.floats(-1e300, 1e300), st.sampled_from([math.nan, math.inf, -math.inf]))
@@ -64,8 +63,8 @@ def check_extrema(book, points):
 def test_extrema_are_exact_and_order_makes_no_difference(points, limit):
     unique = list({(rank, step): (rank, step, value) for rank, step, value in points}.values())
     shuffled = random.Random(len(points)).sample(unique, len(unique))
-    kept = buckets.MAX_BUCKETS
-    buckets.MAX_BUCKETS, buckets._MIN_BUCKETS = limit, 2
+    kept = series.MAX_BUCKETS
+    series.MAX_BUCKETS, series._MIN_BUCKETS = limit, 2
     try:
         one, other = book_of(unique), book_of(shuffled)
         check_extrema(one, unique)
@@ -73,7 +72,7 @@ def test_extrema_are_exact_and_order_makes_no_difference(points, limit):
         assert means_agree(one, other)
         assert len(one.band("loss").rows) <= limit + 2
     finally:
-        buckets.MAX_BUCKETS, buckets._MIN_BUCKETS = kept, 128
+        series.MAX_BUCKETS, series._MIN_BUCKETS = kept, 128
 
 
 def test_every_point_is_drawn_while_there_are_few():
@@ -86,9 +85,9 @@ def test_every_point_is_drawn_while_there_are_few():
 
 def test_memory_and_drawn_points_are_bounded():
     book = book_of(wave(20_000, ranks=3))
-    series = book.series("loss", 0)
-    assert len(series.counts) <= buckets.MAX_BUCKETS
-    assert series.count == 20_000
+    first = book.series("loss", 0)
+    assert len(first.buckets) <= series.MAX_BUCKETS
+    assert first.count == 20_000
     assert 400 < len(book.band("loss").rows) <= 1000
     assert all(400 < len(line.steps) <= 1000 for line in book.lines("loss"))
     assert book.count("loss") == 60_000

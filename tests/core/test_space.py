@@ -6,8 +6,8 @@ import optuna
 import pytest
 
 from distdl_jupyter.core import space
-from distdl_jupyter.core.curves import Row
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
+from distdl_jupyter.core.series import Row
 from distdl_jupyter.core.space import Choice, Range, choice, integers, loguniform, uniform
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.sweep import Plan, compared, thinned
