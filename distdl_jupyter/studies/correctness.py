@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter import capture
 from distdl_jupyter.core import atomic_write, correctness, registry
 from distdl_jupyter.core.aliases import ALIASES, TOTALS
+from distdl_jupyter.core.correctness import Comparison
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, explain_interrupt
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, jobspec
-from distdl_jupyter.views.correctness import displayable, job_check
+from distdl_jupyter.views.correctness import job_check
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.jobs.client import Job
-    from distdl_jupyter.views.correctness import ComparisonShown, JobCheck
+    from distdl_jupyter.views.correctness import JobCheck
 
 #: Steps and seconds of each of the two runs at most; ranks where a job had more.
 MOST_STEPS, _SECONDS, _MOST_RANKS = 100, 900.0, 4
@@ -37,7 +38,7 @@ def check(
     *,
     steps: int = 3,
     **options: Any,
-) -> ComparisonShown:
+) -> Comparison:
     """Run the first training steps of a function on several ranks and on one process, and compare them.
 
     The unchanged function runs on two ranks, or as set by ``options`` (those of ``submit``), and is ended after
@@ -55,12 +56,12 @@ def check(
     return of_draft(draft, steps=steps, **options)
 
 
-def of_draft(draft: CapturedCode, *, steps: int = 3, **options: Any) -> ComparisonShown:
+def of_draft(draft: CapturedCode, *, steps: int = 3, **options: Any) -> Comparison:
     """Do what ``check`` does with captured code."""
     return _finished(start(draft, steps=steps, **options))
 
 
-def of_job(job: Job, *, steps: int = 3, **options: Any) -> ComparisonShown:
+def of_job(job: Job, *, steps: int = 3, **options: Any) -> Comparison:
     """Do what ``check`` does with the code and the values of a job; ``options`` replace those of that job."""
     return _finished(start_again(job, steps=steps, **options))
 
@@ -140,7 +141,7 @@ def check_status(job: Job) -> JobCheck:
     return job_check("done", of_jobs(job, alone), single=alone.id if alone is not None else "")
 
 
-def of_jobs(job: Job, alone: Job | None = None) -> ComparisonShown:
+def of_jobs(job: Job, alone: Job | None = None) -> Comparison:
     """Compare the records of a checked job, and of the one process that did its steps.
 
     Without ``alone``, only the ranks are compared, for code that runs on several processes only.
@@ -149,10 +150,10 @@ def of_jobs(job: Job, alone: Job | None = None) -> ComparisonShown:
     comparison = correctness.compare(correctness.read(job.folder.path), records[0] if records else None)
     if alone is not None and alone.state.ended and alone.state is not State.COMPLETED:
         comparison.left_out.append(f"In the run on one process: {alone.view().reason}")
-    return displayable(comparison, job.id)
+    return comparison
 
 
-def _finished(job: Job) -> ComparisonShown:
+def _finished(job: Job) -> Comparison:
     steps, processes = plural(int(job.spec.check["steps"]), "step"), plural(job.spec.process_count, "process")
     sys.stderr.write(f"Check: {steps} on {processes}, then on one with the same samples.\n")
     sys.stderr.flush()
@@ -163,8 +164,8 @@ def _finished(job: Job) -> ComparisonShown:
     return of_jobs(job, alone)
 
 
-def _nothing(job: Job) -> ComparisonShown:
-    return displayable(correctness.Comparison(job.spec.process_count, 0), job.id)
+def _nothing(job: Job) -> Comparison:
+    return Comparison(job.spec.process_count, 0)
 
 
 def _single(job: Job) -> Job | None:

@@ -5,7 +5,6 @@ import copy
 import pytest
 
 from distdl_jupyter.core.correctness import compare
-from distdl_jupyter.views.correctness import displayable
 
 NAMES = ["body.weight", "body.bias"]
 
@@ -53,7 +52,7 @@ def test_ranks_that_do_as_one_process_does_have_no_findings():
     assert not found.findings
     assert found.is_right
     assert len(found.compared) == 4
-    assert str(displayable(found)).startswith("No mistake found in 1 step of 2 ranks.\nCompared: the samples of each")
+    assert str(found).startswith("No mistake found in 1 step of 2 ranks.\nCompared: the samples of each")
 
 
 def test_a_sum_names_factor_and_line():
@@ -177,7 +176,7 @@ def test_a_last_backward_pass_without_averaging_is_told_with_its_line(unsynced, 
     (found,) = compare(apart, ONE).findings
     assert (found.code, found.file, found.line) == ("no-sync-on-last-backward", "Cell [4]", line)
     assert "DistributedDataParallel(model)" not in found.example
-    shown = displayable(compare(apart, ONE))
+    shown = compare(apart, ONE)
     assert f"Cell [4], line {line}" in str(shown)
     assert f"Cell [4], line {line}" in shown._repr_html_()
 
@@ -282,6 +281,6 @@ def test_a_rate_that_stays_with_more_samples_is_information():
     (found,) = compare(RIGHT, one).findings
     assert (found.code, found.level) == ("rate-not-scaled", "info")
     assert "suggests 0.2" in found.remedy
-    shown = displayable(compare(RIGHT, one))
+    shown = compare(RIGHT, one)
     assert shown.is_right
     assert "lr=0.1 * world_size)</pre>" in shown._repr_html_()

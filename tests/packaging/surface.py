@@ -36,7 +36,7 @@ RESULTS = {
     "Job.resources()": "views.resources:ResourceTable",
     "Job.stacks()": "views.stacks:StacksShown",
     "Job.time()": "views.step_times:StepTimesShown",
-    "check()": "views.correctness:ComparisonShown",
+    "check()": "core.correctness:Comparison",
     "clusters()": "clusters.handle:ClusterList",
     "clusters()[name]": "clusters.handle:ClusterHandle",
     "jobs()": "jobs.client:Jobs",
