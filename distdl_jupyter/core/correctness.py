@@ -313,16 +313,6 @@ class _Comparer:
                 )
                 self._same_samples(text, loader)
                 return
-            if all(read) or all(len(samples) >= _WHOLE * length for samples in trained):
-                continue  # the ranks read different samples, or all samples were recorded
-            text = (
-                f"Each rank iterates over {count(length)} samples. If they are the same on all ranks, an epoch trains "
-                f"on every sample {count(self._size)} times. In {count(min(map(len, trained)))} recorded samples per "
-                "rank, no sample occurred on two ranks."
-            )
-            remedy = "Check whether each rank has its own part of the data."
-            self._add("info", "same-samples-possible", text, remedy, at=every[0].get("line"))
-            return
 
     def _same_samples(self, text: str, loader: str, **more: Any) -> None:
         """Add that ranks train on the same samples, with the remedy that fits the way in which they are read."""
@@ -403,7 +393,8 @@ class _Comparer:
             )
         else:
             return
-        remedy, example = "Call set_epoch at the start of each epoch.", _SET_EPOCH
+        remedy = "Call set_epoch at the start of each epoch."
+        example = "for epoch in range(epochs):\n    sampler.set_epoch(epoch)"
         self._add("warning", "no-set-epoch", text, remedy, example, about.get("loop_line"))
 
     # weights and gradients among the ranks --------------------------------------------------------
@@ -445,7 +436,8 @@ class _Comparer:
             if bad:
                 words, worst = self._spread(names, records, "weights", bad)
                 text = f"The ranks start with different weights: before the first step, {words}."
-                self._add("error", "different-start", text, *_BROADCAST, self._made(index), step=0, **worst)
+                remedy = "Broadcast the weights of rank 0 before the first step, or use the same seed on all ranks."
+                self._add("error", "different-start", text, remedy, _BROADCAST, self._made(index), step=0, **worst)
                 return
         self._result.compared.append("the weights before the first step (bitwise identical on all ranks)")
 
@@ -732,11 +724,9 @@ _SEEDS = {
     "random": "random.seed(seed + rank)",
     "numpy": "numpy.random.seed(seed + rank)",
 }
-_SET_EPOCH = "for epoch in range(epochs):\n    sampler.set_epoch(epoch)"
 _BROADCAST = (
-    "Broadcast the weights of rank 0 before the first step, or use the same seed on all ranks.",
     "hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # Horovod\n"
-    "model = DistributedDataParallel(model)  # torch: broadcasts the weights",
+    "model = DistributedDataParallel(model)  # torch: broadcasts the weights"
 )
 _WRAPPED = "model = torch.nn.parallel.DistributedDataParallel(model)"
 _AVERAGE = {
