@@ -98,13 +98,15 @@ def _bytes(value: Any, field: str) -> int | None:
     return None if (number := _positive(value, field)) is None else int(number)
 
 
-def _most(most: int, fewest: int = 0) -> Check:
+def _from(least: int, most: int) -> Check:
+    """Return the check of an integer from ``least`` to ``most``; None is "as by default"."""
+
     def check(value: Any, field: str) -> int | None:
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or not fewest <= value <= most:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise InvalidSpec(
-                f"{field} must be an integer from {fewest} to {most:,}, not {value!r}.",
+                f"{field} must be an integer from {least:,} to {most:,}, not {value!r}.",
                 code="option-out-of-range",
                 field=field,
             )
@@ -135,30 +137,6 @@ def _jobs(value: Any, _field: str) -> tuple[str, ...] | None:
     if isinstance(value, str):
         several = value.split(",")
     return tuple(dict.fromkeys(str(getattr(job, "id", job)).strip() for job in several))
-
-
-def _restarts(value: Any, field: str) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_RESTARTS:
-        raise InvalidSpec(
-            f"{field} must be an integer from 0 to {MOST_RESTARTS}, not {value!r}.",
-            code="max-restarts-invalid",
-            field=field,
-        )
-    return value
-
-
-def _steps(value: Any, field: str) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidSpec(
-            f"{field} must be an integer of at least 0 (0: never), not {value!r}.",
-            code="check-weights-invalid",
-            field=field,
-        )
-    return value
 
 
 def _yes_or_no(value: Any, field: str) -> bool | None:
@@ -323,11 +301,11 @@ class JobOptions:
     #: Cores and memory count only where a job asks for them, among those that do: a small job beside others starts at
     #: once, as processes do, and what a training needs of them nobody can know before.
     gpus: int | None = _option(
-        None, _most(MOST_GPUS), "GPUs per process, reserved while it runs; 0 for none",
+        None, _from(0, MOST_GPUS), "GPUs per process, reserved while it runs; 0 for none",
         by_default="one per process, if there are enough", metavar="N", word=int, label="GPUs per process",
     )  # fmt: skip
     cores: int | None = _option(
-        None, _most(MOST_CORES, 1), "Cores per process, reserved while it runs", by_default="not limited", metavar="N",
+        None, _from(1, MOST_CORES), "Cores per process, reserved while it runs", by_default="not limited", metavar="N",
         word=int, label="Cores per process",
     )  # fmt: skip
     memory: int | None = _option(
@@ -336,7 +314,7 @@ class JobOptions:
     )  # fmt: skip
     #: Among the waiting jobs of one user; those of other users keep their places.
     priority: int = _option(
-        0, _most(MOST_PRIORITY, -MOST_PRIORITY), "Jobs of a higher priority start before your other queued jobs",
+        0, _from(-MOST_PRIORITY, MOST_PRIORITY), "Jobs of a higher priority start before your other queued jobs",
         by_default="0", metavar="N", word=int, label="Priority",
     )  # fmt: skip
     after: tuple[str, ...] = _option(
@@ -362,7 +340,7 @@ class JobOptions:
     )  # fmt: skip
     #: How often the ranks are started anew after a failure.
     max_restarts: int = _option(
-        0, _restarts, "Restart all ranks after a failure, up to N times; files in checkpoint_dir() are "
+        0, _from(0, MOST_RESTARTS), "Restart all ranks after a failure, up to N times; files in checkpoint_dir() are "
         "kept", by_default="0",
         metavar="N", word=int, aliases=("reset_limit",), label="Restarts", shown=lambda most: f"up to {most}",
     )  # fmt: skip
@@ -405,7 +383,7 @@ class JobOptions:
     )  # fmt: skip
     #: Replicated weights that depart from each other are told (worker.hooks.parallel).
     weight_check_steps: int = _option(
-        100, _steps,
+        100, _from(0, 1_000_000_000),
         "Compare the weights of all ranks every N optimizer steps (torch); 0: never",
         by_default="100", metavar="N", word=int, in_form=False, label="Weights compared",
         shown=lambda steps: f"every {humanize.plural(steps, 'step')}" if steps else "never",
