@@ -3,7 +3,7 @@
 What is compared was recorded by ``worker.hooks.check``: ``check/rank-<n>.json`` of a job's folder has, beside facts of
 loaders, layers and weights (``names``, ``shapes``), for each step::
 
-    {"batches": [{"loader", "pass", "at", "size", "samples": [hash], "indices": []}], "inputs": [hash],
+    {"batches": [{"loader", "pass", "size", "samples": [hash]}], "inputs": [hash],
      "losses": [number], "random": bool, "unsynced": "", "no_sync" or "forward", "unsynced_line": line, "local": bool,
      "optimizers": [{"index", "rates", "before": [hash], "weights": [sketch], "gradients": [sketch or None],
                      "bits": [hash], "own": [sketch or None], "after": [hash], "weights_after": [sketch]}]}

@@ -14,7 +14,7 @@ def step(samples, gradients, *, loss=1.0, own=None, weights=(5.0, 2.0), rate=0.1
     sketches = [[float(one)] for one in gradients]
     after = [w - rate * g for w, g in zip(weights, gradients, strict=True)]
     return {
-        "batches": [{"loader": 0, "pass": 0, "at": 0, "size": len(samples), "samples": list(samples), "indices": []}],
+        "batches": [{"loader": 0, "pass": 0, "size": len(samples), "samples": list(samples)}],
         "inputs": [], "losses": [loss], "random": random,
         "optimizers": [{
             "index": 0, "rates": [rate], "before": [str(w) for w in weights], "weights": [[w] for w in weights],

@@ -27,6 +27,7 @@ After the steps ``Finished`` ends the rank's code as ``sys.exit()`` does.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import gc
@@ -39,6 +40,7 @@ import random
 import sys
 import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -87,28 +89,28 @@ class Finished(SystemExit):
         super().__init__(0)
 
 
+@dataclass
 class Step:
     """One training step of one rank: plain data, see ``core.correctness``."""
 
-    def __init__(self) -> None:
-        #: By loader: the batch that was fetched last.
-        self.batches: dict[int, dict[str, Any]] = {}
-        #: Hashes of the samples that went into the model.
-        self.inputs: list[str] = []
-        self.losses: list[float] = []
-        self.random = False
-        #: Why the last backward pass averaged no gradients: "no_sync" or "forward", with the line; "" where it did.
-        self.unsynced, self.unsynced_line = "", NOWHERE
-        #: Whether an optimizer stepped inside ``no_sync()``.
-        self.local = False
-        self.optimizers: dict[int, dict[str, Any]] = {}
+    #: By loader: the batch that was fetched last.
+    batches: dict[int, dict[str, Any]] = field(default_factory=dict)
+    #: Hashes of the samples that went into the model.
+    inputs: list[str] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    random: bool = False
+    #: Why the last backward pass averaged no gradients: "no_sync" or "forward", with the line; "" where it did.
+    unsynced: str = ""
+    unsynced_line: Line = NOWHERE
+    #: Whether an optimizer stepped inside ``no_sync()``.
+    local: bool = False
+    optimizers: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as data."""
         batches = [{"loader": loader, **entry} for loader, entry in sorted(self.batches.items())]
-        return {"batches": batches, "inputs": self.inputs, "losses": self.losses, "random": self.random,
-                "unsynced": self.unsynced, "unsynced_line": self.unsynced_line, "local": self.local,
-                "optimizers": [{"index": at, **entry} for at, entry in sorted(self.optimizers.items())]}  # fmt: skip
+        optimizers = [{"index": number, **entry} for number, entry in sorted(self.optimizers.items())]
+        return {**vars(self), "batches": batches, "optimizers": optimizers}
 
 
 class Recording:
@@ -157,19 +159,13 @@ class Recording:
         """Return where the user's code is now: the innermost frame of a cell or of the user's files."""
         return self._describer.line()
 
-    def _keep_batch(self, position: tuple[int, int, int], batch: Any, size: int) -> None:
-        """Keep a batch for the one process: the number of its loader, of the pass over it, and of the batch."""
-        if self._size > 1 and self._bytes + size <= MOST_BYTES:
-            self._bytes += size
-            self._batches[position] = batch
-
-    def _keep_weights(self, index: int, weights: Any, size: int) -> None:
-        """Keep the weights before a step, on rank 0."""
-        if self._size > 1 and self._rank == 0 and self._bytes + size <= MOST_BYTES:
-            self._bytes += size
-            while len(self._weights) <= len(self.steps):
-                self._weights.append({})
-            self._weights[len(self.steps)][index] = weights
+    def _has_room(self, tensors: list[Any]) -> bool:
+        """Return whether copies of tensors may be kept for the one process; they count from now on."""
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        if self._size == 1 or self._bytes + size > MOST_BYTES:
+            return False
+        self._bytes += size
+        return True
 
     @property
     def _is_over(self) -> bool:
@@ -226,8 +222,6 @@ class Recording:
         @replaces(loader, "__iter__")
         def begin(original: Any, this: Any) -> Any:
             self._next_step()
-            if (persistent := getattr(this, "_iterator", None)) is not None:  # persistent workers
-                persistent.__dict__["_distdl_indices"] = []
             made = original(this)
             if this not in self._loaders:
                 self._loaders[this] = [next(self._loader_count), -1]
@@ -236,18 +230,6 @@ class Recording:
             made.__dict__["_distdl_check"] = [number, passed, 0]
             self._describe(number, this, passed)
             return made
-
-        @replaces(iterator, "_next_index")
-        def next_index(original: Any, this: Any) -> Any:
-            batch_indices = original(
-                this
-            )  # those of several batches, before the first is there, where processes load them
-            this.__dict__.setdefault("_distdl_indices", []).append(
-                [index if type(index) is int else str(index) for index in batch_indices]
-                if isinstance(batch_indices, list)
-                else []
-            )
-            return batch_indices
 
         @replaces(iterator, "__next__")
         def following(original: Any, this: Any) -> Any:
@@ -259,8 +241,7 @@ class Recording:
                 self._keep_random_states(position[0], this)
             self._began = False  # of a forward call that no backward pass follows
             batch = self._fetched(lambda: original(this), tuple(position))
-            indices = getattr(this, "_distdl_indices", [])
-            self._saw_batch(tuple(position), batch, indices[position[2]] if position[2] < len(indices) else [])
+            self._saw_batch(tuple(position), batch)
             position[2] += 1
             return batch
 
@@ -274,9 +255,7 @@ class Recording:
                 about[name] = len(length)  # type: ignore[arg-type]
             except Exception:  # noqa: BLE001  a stream has none
                 about[name] = None
-        about["batch_size"] = loader.batch_size
-        batches = loader.batch_sampler is not None
-        self._data_sets[number] = loader.dataset, loader.collate_fn if batches else None
+        self._data_sets[number] = loader.dataset, loader.collate_fn if loader.batch_sampler is not None else None
         about["line"] = getattr(loader, "_distdl_line", NOWHERE)
         about.setdefault("loop_line", self._line())
         about["workers"] = loader.num_workers
@@ -305,10 +284,8 @@ class Recording:
             length = about.get("samples")
             if about["iterable"] or not length:
                 continue
-            try:
+            with contextlib.suppress(Exception):  # a data set may be anything
                 about.update(_read_samples(data_set, collate, length))
-            except Exception as error:  # noqa: BLE001  a data set may be anything
-                about["unread"] = type(error).__name__
 
     def _watch_samplers(self, module: Any) -> None:
         @replaces(module.DistributedSampler, "set_epoch")
@@ -341,17 +318,18 @@ class Recording:
             return batch if batch is not None else parts[0]
 
     @harmless
-    def _saw_batch(self, position: tuple[int, int, int], batch: Any, indices: list[Any]) -> None:
+    def _saw_batch(self, position: tuple[int, int, int], batch: Any) -> None:
         torch = _torch()
         tensors = leaves(batch, torch.Tensor)
-        if self._size > 1 and not self._is_over:
-            copy = _copied(batch, torch)
-            self._keep_batch(position, copy, sum(tensor.numel() * tensor.element_size() for tensor in tensors))
+        if not self._is_over and self._has_room(tensors):
+            # Copies on the processor: training code may write into its own.
+            self._batches[position] = joined([batch], torch.Tensor, lambda parts: parts[0].detach().cpu().clone())
         if torch.is_grad_enabled():
             self.step.batches[position[0]] = {
-                "pass": position[1], "at": position[2], "size": _size(batch), "samples": _samples(tensors),
-                "indices": indices[:MOST_SAMPLES],
-            }  # fmt: skip
+                "pass": position[1],
+                "size": _size(batch),
+                "samples": _samples(tensors),
+            }
 
     # forward and backward -----------------------------------------------------------------------
 
@@ -501,17 +479,12 @@ class Recording:
             "weights": [sketch(parameter) for parameter in weights],
             "gradients": [None if parameter.grad is None else sketch(parameter.grad) for parameter in parameters],
             "bits": ["" if parameter.grad is None else _digest(parameter.grad) for parameter in parameters],
-            "norms": [
-                None if parameter.grad is None else float(parameter.grad.detach().double().norm())
-                for parameter in parameters
-            ],
             "own": [self._own.get(id(parameter)) for parameter in parameters],
         }
-        if self._depth[number] == 1:
-            copies = [parameter.cpu().clone() for parameter in weights]
-            self._keep_weights(
-                number, copies, sum(parameter.numel() * parameter.element_size() for parameter in copies)
-            )
+        if self._depth[number] == 1 and self._rank == 0 and self._has_room(weights):
+            while len(self._weights) <= len(self.steps):
+                self._weights.append({})
+            self._weights[len(self.steps)][number] = [parameter.cpu().clone() for parameter in weights]
 
     @harmless
     def _after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -712,11 +685,6 @@ def _size(batch: Any) -> int:
         if len(tensor.shape):
             return int(tensor.shape[0])
     return 0
-
-
-def _copied(batch: Any, torch: Any) -> Any:
-    """Return a batch with copies of its tensors, on the processor: training code may write into its own."""
-    return joined([batch], torch.Tensor, lambda parts: parts[0].detach().cpu().clone())
 
 
 def _samples(tensors: list[Any]) -> list[str]:
