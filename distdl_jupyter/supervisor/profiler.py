@@ -147,7 +147,7 @@ class ProfileCollector:
             return
         for rank, progress in now.ranks.items():
             if not progress.ended and self._recorder.view.ranks[rank].status in ("ended", "waiting"):
-                progress.miss("""Send the first step to record to all ranks that have reported their step.""")
+                progress.miss("Its process has ended.")
             elif not progress.ended and time.monotonic() - now.last_report > _SILENT:
                 progress.miss(f"No response for {_SILENT / 60:.0f} min.")
         if not now.started and (not now.of("") or time.monotonic() - now.began > _ARM):
