@@ -8,7 +8,7 @@ without reading those before it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from distdl_jupyter.core import events, parts, pictures
 from distdl_jupyter.core.events import Event, decode
@@ -56,14 +56,37 @@ def batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
 
 def between(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
     """Return the lines from one cursor to another, and the cursor behind the last of them."""
-    events: list[Event] = []
+    lines: list[Event] = []
     while begin < end:
         more, after = read(path, begin, end - begin)
         if after == begin or after > end:
             break
-        events += more
+        lines += more
         begin = after
-    return events, begin
+    return lines, begin
+
+
+class Ending(NamedTuple):
+    """The last lines of a log, the byte at which they begin, and the cursor behind the last of them."""
+
+    lines: list[Event]
+    begin: int
+    cursor: int
+
+
+def endings(path: Path, end: int, floor: int = 0, size: int = _NEAR) -> Iterator[Ending]:
+    """Yield the lines before the byte ``end``, at first about ``size`` bytes of them and then four times as many.
+
+    Nothing before the byte ``floor`` is read; the last ones that are yielded begin there.
+    """
+    while True:
+        begin = max(floor, parts.back(path, end, size))
+        at = line_from(path, begin, end) if begin > floor else floor
+        lines, cursor = between(path, at, end)
+        yield Ending(lines, at, cursor)
+        if begin == floor:
+            return
+        size *= 4
 
 
 def count(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
@@ -71,23 +94,12 @@ def count(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
 
     Of a long log only what stands behind the last ``count`` is read.
     """
-    end = parts.size(path) if end is None else end
-    size = 3 * COUNT_EVERY
-    while begin < (near := parts.back(path, end, size)):
-        events, cursor = between(path, line_from(path, near, end), end)
-        last = next((at for at in reversed(range(len(events))) if events[at]["type"] == "count"), None)
-        if last is not None:
-            for event in events[last:]:
-                view.apply(event)
-            return cursor
-        size *= 8
-    while begin < end:
-        events, after = read(path, begin, min(_READ_CHUNK, end - begin))
-        if after == begin or after > end:
-            break
-        begin = after
-        for event in events:
-            view.apply(event)
+    for ending in endings(path, parts.size(path) if end is None else end, begin, 3 * COUNT_EVERY):
+        counts = [number for number, line in enumerate(ending.lines) if line["type"] == "count"]
+        if counts or ending.begin == begin:
+            for line in ending.lines[counts[-1] if counts else 0 :]:
+                view.apply(line)
+            return ending.cursor
     return begin
 
 
@@ -107,20 +119,6 @@ def notice(path: Path, begin: int) -> list[Event]:
     size = size_in_words(missing[1] - missing[0])
     text = f"… {lines} ({size}) omitted; raise max_log_bytes to keep more"
     return [{**first[0], "type": "log", "rank": None, "stream": "sys", "text": text}]
-
-
-def line_start(path: Path, near: int) -> int:
-    """Return where the line begins that holds byte ``near`` of the log: the cursor to read the end of a long one from.
-
-    The number of bytes before it may be anything, so folding on from there gives what stands behind it and no counts.
-    """
-    part = parts.part_at(path, max(0, near - 1))
-    while near > part.begin:
-        begin = max(part.begin, near - _LINE)
-        if (at := parts.read(path, begin, near - begin)[1].rfind(b"\n")) >= 0:
-            return begin + at + 1
-        near = begin
-    return near
 
 
 def line_from(path: Path, begin: int, end: int) -> int:
@@ -172,11 +170,8 @@ def last_lines(
     As much of the file's end is read as they take, but not much more than ``within`` bytes.
     """
     end = parts.size(path)
-    size = _NEAR
-    while True:
-        begin = line_start(path, parts.back(path, end, size)) if end > size else 0
-        events, cursor = between(path, begin, end)
-        lines = [line for line in lines_of(events, path.parent) if rank is None or line.rank == rank]
-        if begin == 0 or len(lines) >= many or (within is not None and size >= within):
-            return lines[-many:] if many > 0 else [], cursor
-        size *= 4
+    for ending in endings(path, end):
+        lines = [line for line in lines_of(ending.lines, path.parent) if rank is None or line.rank == rank]
+        if len(lines) >= many or (within is not None and end - ending.begin >= within):
+            break
+    return lines[-many:] if many > 0 else [], ending.cursor

@@ -21,8 +21,7 @@ from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event, EventWriter, JobLock
 from distdl_jupyter.core.figure import Earlier
 from distdl_jupyter.core.humanize import short_id
-from distdl_jupyter.core.log import TAIL, LogBook
-from distdl_jupyter.core.logwindow import LogWindow
+from distdl_jupyter.core.log import TAIL, LogBook, LogWindow
 from distdl_jupyter.core.resources import ResourceBook, ResourceReader
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.state import State

@@ -1,7 +1,7 @@
 """One job that pages watch, read once for all of them.
 
 * Its files are read in small steps by one thread at a time: state and metrics first, then the end of the log. A reader
-  of a log that grows faster than it can be read skips ahead to its end (see ``core.logwindow``).
+  of a log that grows faster than it can be read skips ahead to its end (see ``core.log``).
 * A message is made once for all pages that subscribe to the same. ``live.subscriber`` knows what a page received.
 * Nothing here knows HTTP or waits.
 """

@@ -282,7 +282,7 @@ class CellOutput:
 
     def __init__(self, folder: JobFolder, ranks: Iterator[int] | set[int] | tuple[()], number: int) -> None:
         self._path = folder.log
-        self._cursor = logfile.line_start(self._path, parts.size(self._path))
+        _, self._cursor = logfile.last_lines(self._path, 0)
         self._number = number
         self._begun: set[tuple[Any, Any]] = set()
         #: What was reported of each stream's line that has not ended.
@@ -338,7 +338,7 @@ class LastCell(NamedTuple):
 def last_cell(log: Path) -> LastCell | None:
     """Return the last cell that ran on ranks, from the end of their job's log; None when it holds none."""
     end = parts.size(log)
-    lines, _ = logfile.between(log, logfile.line_start(log, max(0, end - _END)), end)
+    lines, _ = logfile.between(log, logfile.line_from(log, max(0, end - _END), end), end)
     marks = (line for line in reversed(lines) if line["type"] == "mark" and not line.get("ended"))
     return next((LastCell(str(mark.get("label") or "a cell"), float(mark["t"])) for mark in marks), None)
 

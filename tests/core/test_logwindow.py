@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core import events, logwindow, parts
-from distdl_jupyter.core.log import fold
-from distdl_jupyter.core.logwindow import LogWindow
+from distdl_jupyter.core import events, log, parts
+from distdl_jupyter.core.log import LogWindow, fold
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
 
@@ -51,7 +50,7 @@ def counted(story):
 
 def small(monkeypatch, **sizes):
     for name, size in sizes.items():
-        monkeypatch.setattr(logwindow, name, size)
+        monkeypatch.setattr(log, name, size)
 
 
 def lines(rows):
@@ -115,7 +114,7 @@ def test_a_reader_that_is_far_behind_goes_on_at_the_end_and_reads_little(tmp_pat
             number, {"v": 1, "t": 1.0, "type": "count", "lines": 500 * number, "counts": {"0": [500 * number, 0]}}
         )
     write(path, story)
-    assert path.stat().st_size > 2 * logwindow.LONG
+    assert path.stat().st_size > 2 * log.LONG
     window, read, view = LogWindow(path, 1), [], JobView.of(JOB)
     real = parts.read
     monkeypatch.setattr(parts, "read", lambda p, at, limit: read.append(limit) or real(p, at, limit))

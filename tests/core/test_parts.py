@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from distdl_jupyter.core import logfile, parts
 from distdl_jupyter.core.events import EventWriter
+from distdl_jupyter.core.log import LogWindow
 from distdl_jupyter.core.logfile import last_lines, lines_of
-from distdl_jupyter.core.logwindow import LogWindow
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
@@ -173,7 +173,7 @@ def test_last_lines_reach_back_over_what_was_left_out(long, rank):
 
 
 def test_window_shows_the_last_rows_and_every_earlier_one_that_is_kept(long, monkeypatch):
-    import distdl_jupyter.core.logwindow as under_test
+    import distdl_jupyter.core.log as under_test
 
     for name, value in {"LONG": 2000, "BEHIND": 1000, "_NEAR": 500, "_WANTED": 3, "STEP": 700, "PIECE": 1500}.items():
         monkeypatch.setattr(under_test, name, value)
@@ -196,7 +196,7 @@ def test_window_shows_the_last_rows_and_every_earlier_one_that_is_kept(long, mon
 
 @pytest.mark.parametrize("behind", [1000, 10**6])
 def test_window_that_was_there_all_the_time_shows_each_row_under_its_number(tmp_path, monkeypatch, behind):
-    import distdl_jupyter.core.logwindow as under_test
+    import distdl_jupyter.core.log as under_test
 
     for name, value in {"LONG": 2000, "BEHIND": behind, "_NEAR": 500, "_WANTED": 3, "STEP": 700, "PIECE": 1500}.items():
         monkeypatch.setattr(under_test, name, value)
