@@ -7,7 +7,10 @@ the same name.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
+import linecache
 import os
 import re
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ from distdl_jupyter.core import redact
 from distdl_jupyter.worker.hooks.frameworks import COLLECTIVES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from distdl_jupyter.core.store import JobFolder
 
@@ -85,12 +88,7 @@ class Thread:
     @property
     def inside(self) -> tuple[Frame, ...]:
         """The calls of libraries that the user's newest call has led to, newest first; all without one."""
-        calls = []
-        for frame in self.frames:
-            if frame.own:
-                break
-            calls.append(frame)
-        return tuple(calls)
+        return tuple(itertools.takewhile(lambda frame: not frame.own, self.frames))
 
     @property
     def is_workers(self) -> bool:
@@ -232,33 +230,18 @@ def sources(
 ) -> dict[str, dict[str, str]]:
     """Return the lines of the user's own files that stand in ``texts`` (with what their ranks said of themselves)."""
     excerpts: dict[str, dict[str, str]] = {}
-    read: dict[str, list[str]] = {}
+    linecache.checkcache()
     for text, about in texts:
-        names = Names(payload, about, {})
-        for frame in _user_frames(names, text):
-            if frame.file not in read:
-                read[frame.file] = _lines(_here(folder, frame.file, about))
-            lines = read[frame.file]
-            if 0 < frame.line <= len(lines):
-                excerpts.setdefault(frame.file, {})[str(frame.line)] = lines[frame.line - 1].strip()[:_LONGEST_LINE]
+        names, code = Names(payload, about, {}), _folder(about.get("code"))
+        frames = [frame for thread in parse(text) for frame in names.thread(thread, main=False).frames]
+        for frame in frames:
+            if frame.kind != "user" or frame.line < 1:
+                continue
+            # Modules that travelled lie in the job's own folder.
+            path = folder.code / frame.file[len(code) :] if code and frame.file.startswith(code) else Path(frame.file)
+            with contextlib.suppress(OSError, ValueError):
+                if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _LARGEST_SOURCE:
+                    continue
+                if line := linecache.getline(str(path), frame.line).strip():
+                    excerpts.setdefault(frame.file, {})[str(frame.line)] = line[:_LONGEST_LINE]
     return excerpts
-
-
-def _user_frames(names: Names, text: str) -> Iterator[Frame]:
-    for thread in parse(text):
-        yield from (frame for frame in names.thread(thread, main=False).frames if frame.kind == "user")
-
-
-def _here(folder: JobFolder, file: str, about: Mapping[str, Any]) -> Path:
-    """Return where a rank's file is on this machine: modules that travelled lie in the job's own folder."""
-    code = _folder(about.get("code"))
-    return folder.code / file[len(code) :] if code and file.startswith(code) else Path(file)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _LARGEST_SOURCE:
-            return []
-        return path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except (OSError, ValueError):
-        return []
