@@ -13,7 +13,7 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,80 +124,53 @@ def inherited(folder: JobFolder) -> SeriesBook:
 
 def of_job(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
     """Return a job's checkpoints, the newest first; ``book`` has its curves, including the ``inherited`` ones."""
-    bands = {name: book.band(name).rows for name in book.names}
-    placed = [_placed(checkpoint, bands) for checkpoint in found(folder.checkpoints)]
-    return sorted(placed, key=lambda checkpoint: checkpoint.order, reverse=True)
-
-
-def _placed(checkpoint: Checkpoint, curves: Mapping[str, Sequence[Row]]) -> Checkpoint:
-    """Return a checkpoint with its step and the metrics at that step."""
-    known = {name: _rows_until(rows, checkpoint) for name, rows in curves.items()}
-    reported = [rows[-1].step for rows in known.values() if rows]
-    step = checkpoint.step if checkpoint.is_named else max(reported, default=None)
-    metrics = {name: rows[-1].mean for name, rows in known.items() if rows and rows[-1].mean is not None}
-    return replace(checkpoint, step=step, metrics=metrics)
-
-
-def _rows_until(rows: Sequence[Row], checkpoint: Checkpoint) -> list[Row]:
-    if checkpoint.is_named:
-        return [row for row in rows if row.step <= (checkpoint.step or 0)]
-    return [row for row in rows if row.time <= checkpoint.modified]
+    curves = {name: book.band(name).rows for name in book.names}
+    checkpoints = []
+    for checkpoint in found(folder.checkpoints):
+        last: dict[str, Row] = {}
+        for name, rows in curves.items():
+            for row in rows:
+                if row.step <= (checkpoint.step or 0) if checkpoint.is_named else row.time <= checkpoint.modified:
+                    last[name] = row
+        step = checkpoint.step if checkpoint.is_named else max((row.step for row in last.values()), default=None)
+        metrics = {name: row.mean for name, row in last.items() if row.mean is not None}
+        checkpoints.append(replace(checkpoint, step=step, metrics=metrics))
+    return sorted(checkpoints, key=lambda checkpoint: checkpoint.order, reverse=True)
 
 
 # search -----------------------------------------------------------------------------------------
 
 
-def found(root: Path) -> Iterator[Checkpoint]:
-    """Yield the checkpoints in a folder without their metrics, in no order. Links are not followed."""
-    yield from _below(root, "")
+def found(root: Path, inside: str = "") -> Iterator[Checkpoint]:
+    """Yield the checkpoints in a folder without their metrics, in no order. Links are not followed.
 
-
-def _below(root: Path, inside: str) -> Iterator[Checkpoint]:
+    ``inside`` is the path of the folder that is searched, relative to ``root``.
+    """
     try:
         with os.scandir(root / inside) as entries:
             known = list(itertools.islice(entries, _MOST))
     except OSError:  # not there, or gone meanwhile
         return
+    prefix = f"{inside}/" if inside else ""
     files = [entry for entry in known if entry.is_file(follow_symlinks=False)]
-    if _belongs_together(file.name for file in files) or (inside and files and step_in(inside) is not None):
-        yield from _whole(root, inside, files)
-        if inside:
-            return
-        files = []
-    for name, pieces in _grouped(files).items():
-        yield _checkpoint(root, _join(inside, name), [_join(inside, piece.name) for piece in pieces], pieces)
-    for entry in known:
-        if entry.is_dir(follow_symlinks=False) and not _UNFINISHED.fullmatch(entry.name):
-            yield from _below(root, _join(inside, entry.name))
-
-
-def _belongs_together(names: Iterable[str]) -> bool:
-    return any(_SHARD.fullmatch(name) or _WHOLE.fullmatch(name) for name in names)
-
-
-def _whole(root: Path, inside: str, files: Sequence[os.DirEntry[str]]) -> Iterator[Checkpoint]:
-    """Yield a folder as one checkpoint; of ``checkpoint_dir()`` itself only the files that are right in it."""
-    if not inside:
-        yield _checkpoint(root, ".", [file.name for file in files], files)
+    belong_together = any(_SHARD.fullmatch(file.name) or _WHOLE.fullmatch(file.name) for file in files)
+    if inside and files and (belong_together or step_in(inside) is not None):
+        below = [Path(folder, name) for folder, _, names in os.walk(root / inside) for name in names]
+        yield _checkpoint(root, inside, (inside,), below)
         return
-    below: list[os.stat_result] = []
-    for folder, _, names in os.walk(root / inside):
-        for name in names:
-            with contextlib.suppress(OSError):
-                below.append((Path(folder) / name).lstat())
-    if below:
-        yield _made(root, inside, (inside,), below)
-
-
-def _grouped(files: Iterable[os.DirEntry[str]]) -> dict[str, list[os.DirEntry[str]]]:
-    """Return the checkpoints among the files of one folder by name: one file each, or its pieces."""
+    if belong_together:  # of ``checkpoint_dir()`` itself only the files that are right in it
+        yield _checkpoint(root, ".", [file.name for file in files], files)
+        files = []
     groups: dict[str, list[os.DirEntry[str]]] = {}
     for file in files:
-        if _UNFINISHED.fullmatch(file.name) or _BESIDE.fullmatch(file.name) or _is_pointer(file):
-            continue
-        piece = _PIECE.fullmatch(file.name)
-        groups.setdefault(piece[1] if piece else file.name, []).append(file)
-    return groups
+        if not (_UNFINISHED.fullmatch(file.name) or _BESIDE.fullmatch(file.name) or _is_pointer(file)):
+            piece = _PIECE.fullmatch(file.name)
+            groups.setdefault(piece[1] if piece else file.name, []).append(file)
+    for name, pieces in groups.items():
+        yield _checkpoint(root, prefix + name, [prefix + piece.name for piece in pieces], pieces)
+    for entry in known:
+        if entry.is_dir(follow_symlinks=False) and not _UNFINISHED.fullmatch(entry.name):
+            yield from found(root, prefix + entry.name)
 
 
 def _is_pointer(file: os.DirEntry[str]) -> bool:
@@ -207,18 +180,14 @@ def _is_pointer(file: os.DirEntry[str]) -> bool:
     return False
 
 
-def _checkpoint(root: Path, path: str, parts: Sequence[str], files: Sequence[os.DirEntry[str]]) -> Checkpoint:
+def _checkpoint(root: Path, path: str, parts: Sequence[str], files: Iterable[os.PathLike[str]]) -> Checkpoint:
     known = []
     for file in files:
         with contextlib.suppress(OSError):
-            known.append(file.stat(follow_symlinks=False))
-    return _made(root, path, tuple(parts), known)
-
-
-def _made(root: Path, path: str, parts: tuple[str, ...], known: Sequence[os.stat_result]) -> Checkpoint:
-    step = step_in(path)
+            known.append(os.lstat(file))
     size, modified = sum(stat.st_size for stat in known), max((stat.st_mtime for stat in known), default=0.0)
-    return Checkpoint(root, path, parts, size, modified, len(known), step, is_named=step is not None)
+    step = step_in(path)
+    return Checkpoint(root, path, tuple(parts), size, modified, len(known), step, is_named=step is not None)
 
 
 def step_in(path: str) -> float | None:
@@ -229,10 +198,6 @@ def step_in(path: str) -> float | None:
         if _NUMBER.fullmatch(part.partition(".")[0]):
             return float(part.partition(".")[0])
     return None
-
-
-def _join(inside: str, name: str) -> str:
-    return f"{inside}/{name}" if inside else name
 
 
 # one checkpoint ---------------------------------------------------------------------------------
@@ -349,12 +314,13 @@ def superfluous(keep: Keep, known: Sequence[Checkpoint], now: float) -> list[Che
     for checkpoint in sorted(known, key=lambda checkpoint: checkpoint.order, reverse=True):
         if not checkpoint.is_alias and checkpoint.path != ".":
             kinds.setdefault(re.sub(r"\d+", "", checkpoint.path), []).append(checkpoint)
-    candidates = [
-        checkpoint
-        for group in kinds.values()
-        for checkpoint in _superfluous(keep, group)
-        if checkpoint.modified < now - _SETTLED
-    ]
+    candidates = []
+    for group in kinds.values():
+        rated = [checkpoint for checkpoint in group if keep.metric in checkpoint.metrics]
+        rated.sort(key=lambda checkpoint: checkpoint.metrics[keep.metric], reverse=keep.highest)
+        newest, best = (list(dict.fromkeys(one.moment for one in ordering)) for ordering in (group, rated))
+        retained = {*newest[: keep.last], *best[: keep.best]}
+        candidates += [one for one in group if one.moment not in retained and one.modified < now - _SETTLED]
     linked = _linked(candidates[0].root) if candidates else []
     return [
         checkpoint
@@ -365,15 +331,6 @@ def superfluous(keep: Keep, known: Sequence[Checkpoint], now: float) -> list[Che
             for target in linked
         )
     ]
-
-
-def _superfluous(keep: Keep, group: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Return the checkpoints of one group to delete, the newest first."""
-    rated = [checkpoint for checkpoint in group if keep.metric in checkpoint.metrics]
-    rated.sort(key=lambda checkpoint: checkpoint.metrics[keep.metric], reverse=keep.highest)
-    newest, best = (list(dict.fromkeys(checkpoint.moment for checkpoint in ordering)) for ordering in (group, rated))
-    retained = {*newest[: keep.last], *best[: keep.best]}
-    return [checkpoint for checkpoint in group if checkpoint.moment not in retained]
 
 
 def _linked(root: Path) -> list[Path]:
