@@ -10,6 +10,7 @@ Chrome trace (Google, "Trace Event Format") that Perfetto and HTA open. ``profil
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import math
@@ -19,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
@@ -104,64 +107,68 @@ def read(folder: JobFolder, number: int | None = None) -> Profile | None:
     path = folder_of(folder, number)
     try:
         return profile(number, json.loads((path / "profile.json").read_text(encoding="utf-8")), path)
-    except (OSError, ValueError, TypeError, AttributeError, LookupError):
+    except (OSError, ValueError):
         return None
 
 
+class _Summary(msgspec.Struct):
+    """The steps of one rank, as it wrote them: name, kind, calls and own microseconds of each operator."""
+
+    rank: int
+    steps: int
+    seconds: float
+    operators: list[tuple[str, str, float, float]]
+    host: str | None = None
+    gpu: bool = False
+
+
+class _File(msgspec.Struct):
+    t: float
+    ranks: list[_Summary]
+    missing: dict[int, str] = {}
+
+
 def profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
-    """Return the content of a ``profile.json``. Raises LookupError, TypeError, ValueError, AttributeError."""
-    summaries = sorted(data["ranks"], key=lambda summary: int(summary["rank"]))
+    """Return the content of a ``profile.json``. Raises ValueError."""
+    content = msgspec.convert(data, _File, str_keys=True)
+    summaries = sorted(content.ranks, key=lambda summary: summary.rank)
     ranks = [
-        ProfiledRank(int(summary["rank"]), str(summary.get("host") or ""), steps, float(summary["seconds"]) / steps)
+        ProfiledRank(summary.rank, summary.host or "", summary.steps, summary.seconds / max(1, summary.steps))
         for summary in summaries
-        if (steps := max(1, int(summary["steps"])))
     ]
-    traces = {int(summary["rank"]): path / f"rank-{int(summary['rank'])}.json.gz" for summary in summaries}
+    traces = {rank.rank: path / f"rank-{rank.rank}.json.gz" for rank in ranks}
     return Profile(
         number=number,
-        t=float(data["t"]),
-        steps=max((int(summary["steps"]) for summary in summaries), default=0),
+        t=content.t,
+        steps=max((rank.steps for rank in ranks), default=0),
         ranks=tuple(ranks),
         operators=tuple(_operators(summaries, statistics.fmean(rank.seconds for rank in ranks) if ranks else 0.0)),
-        missing={int(rank): str(why) for rank, why in (data.get("missing") or {}).items()},
+        missing=content.missing,
         traces={rank: trace for rank, trace in traces.items() if trace.is_file()},
-        uses_gpu=any(summary.get("gpu") for summary in summaries),
+        uses_gpu=any(summary.gpu for summary in summaries),
     )
 
 
-def _operators(summaries: Sequence[Mapping[str, Any]], step: float) -> list[Operator]:
+def _operators(summaries: Sequence[_Summary], step: float) -> list[Operator]:
     """Return the operators with the most time of their own; ``step`` is the mean step of all ranks in seconds."""
-    by_operator: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
+    #: By name and kind: calls and own seconds a step of each rank.
+    known: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
     for summary in summaries:
-        steps = max(1, int(summary["steps"]))
-        for name, kind, calls, microseconds in summary["operators"]:
-            row = float(calls) / steps, float(microseconds) / 1e6 / steps
-            by_operator.setdefault((str(name), str(kind)), {})[int(summary["rank"])] = row
-    ranks = [int(summary["rank"]) for summary in summaries]
-    rows = [_operator(name, kind, of, ranks, step) for (name, kind), of in by_operator.items()]
+        for name, kind, calls, microseconds in summary.operators:
+            steps = max(1, summary.steps)
+            known.setdefault((name, kind), {})[summary.rank] = calls / steps, microseconds / 1e6 / steps
+    rows = []
+    for (name, kind), of in known.items():
+        calls, own = (statistics.fmean(of.get(one.rank, (0.0, 0.0))[at] for one in summaries) for at in range(2))
+        by_rank = {summary.rank: of.get(summary.rank, (0.0, 0.0))[1] for summary in summaries}
+        most = max(by_rank, key=lambda rank: by_rank[rank])
+        others = statistics.fmean(by_rank[rank] for rank in by_rank if rank != most) if len(by_rank) > 1 else math.inf
+        # In communication the ranks that wait take longest: they are not at fault.
+        is_outlier = kind != "communication" and by_rank[most] > max(_TIMES * others, others + _PART * step)
+        times = by_rank[most] / others if is_outlier and others else 0.0
+        share = own / step if step else 0.0
+        rows.append(Operator(name, kind, calls, own, share, by_rank, most if is_outlier else None, times))
     return sorted(rows, key=lambda row: -row.own)[:_OPERATORS]
-
-
-def _operator(
-    name: str, kind: str, of: Mapping[int, tuple[float, float]], ranks: Sequence[int], step: float
-) -> Operator:
-    calls, own_seconds = (statistics.fmean(of.get(rank, (0.0, 0.0))[at] for rank in ranks) for at in range(2))
-    by_rank = {rank: of.get(rank, (0.0, 0.0))[1] for rank in ranks}
-    most = max(ranks, key=lambda rank: by_rank[rank])
-    others = statistics.fmean(by_rank[rank] for rank in ranks if rank != most) if len(ranks) > 1 else math.inf
-    # In communication the ranks that wait take longest: they are not at fault.
-    stands_out = kind != "communication" and by_rank[most] > _TIMES * others and by_rank[most] - others > _PART * step
-    times = by_rank[most] / others if stands_out and others else 0.0
-    return Operator(
-        name,
-        kind,
-        calls,
-        own_seconds,
-        own_seconds / step if step else 0.0,
-        by_rank,
-        most if stands_out else None,
-        times,
-    )
 
 
 # secrets in names ----------------------------------------------------------------------------------
@@ -170,20 +177,18 @@ def _operator(
 def clean_names(trace: Path, clean: Callable[[str], str]) -> None:
     """Replace each name in a rank's trace by ``clean(name)``. Raises OSError, ValueError."""
     hidden = trace.with_name(f".{trace.name}")
-    names: dict[str, str] = {}
+
+    @functools.cache
+    def cleaned(name: str) -> str:
+        return f'"name": {json.dumps(clean(json.loads(name, strict=False)))}'
+
     try:
         with (
             gzip.open(trace, "rt", encoding="utf-8", errors="replace") as source,
             gzip.open(hidden, "wt", 5, encoding="utf-8") as out,
         ):
             while lines := source.readlines(_PIECE):
-                out.write(_NAME.sub(lambda match: _cleaned(match[1], names, clean), "".join(lines)))
+                out.write(_NAME.sub(lambda match: cleaned(match[1]), "".join(lines)))
         hidden.replace(trace)
     finally:
         hidden.unlink(missing_ok=True)
-
-
-def _cleaned(name: str, names: dict[str, str], clean: Callable[[str], str]) -> str:
-    if name not in names:
-        names[name] = f'"name": {json.dumps(clean(json.loads(name, strict=False)))}'
-    return names[name]

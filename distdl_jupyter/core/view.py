@@ -313,24 +313,9 @@ class JobView:
     def of(cls, spec: JobSpec) -> JobView:
         """Return the view of a job of which nothing but the spec is known."""
         per_node = spec.process_count_per_node
-        return cls(
-            id=spec.id,
-            name=spec.name,
-            process_count=spec.process_count,
-            node_count=spec.node_count,
-            process_count_per_node=per_node,
-            distributed_backend=spec.distributed_backend,
-            compute_target=spec.compute_target,
-            created=spec.created,
-            last_sign=spec.created,
-            price_per_hour=spec.price_per_hour,
-            currency=spec.currency,
-            price_source=spec.price_source,
-            max_restarts=spec.max_restarts,
-            resumed_from=spec.resumed_from,
-            forked_at=spec.forked_at,
-            ranks=[RankView(r, node=r // per_node, local_rank=r % per_node) for r in range(spec.process_count)],
-        )
+        same: dict[str, Any] = {name: getattr(spec, name) for name in cls.__dataclass_fields__ if hasattr(spec, name)}
+        ranks = [RankView(r, node=r // per_node, local_rank=r % per_node) for r in range(spec.process_count)]
+        return cls(**same, last_sign=spec.created, ranks=ranks)
 
     def apply(self, event: Event) -> None:
         """Fold one event in; unknown types and ranks are ignored."""
