@@ -46,17 +46,13 @@ class _Rank:
     def ended(self) -> bool:
         return self.status in ("done", "missing")
 
-    def miss(self, why: object) -> None:
-        self.status, self.why = "missing", str(why)
-
-    def step_after(self, lead: float) -> int:
-        """Return the step at which this rank is when a request has surely arrived."""
-        return self.step + 2 + math.ceil((time.monotonic() - self.at + lead) * 1e9 / max(self.pace, 1_000))
+    def miss(self, why: str) -> None:
+        self.status, self.why = "missing", why
 
 
 @dataclass(slots=True)
 class _Profile:
-    """The profile that is being made."""
+    """The profile that is being made; ``failure`` is why it could not be saved."""
 
     number: int
     steps: int
@@ -66,7 +62,6 @@ class _Profile:
     last_report: float = field(default_factory=time.monotonic)
     started: bool = False
     thread: threading.Thread | None = None
-    #: Why the thread could save nothing.
     failure: str = ""
 
     def of(self, *status: str) -> list[int]:
@@ -75,10 +70,10 @@ class _Profile:
 
     def missing(self) -> str:
         """Return why no rank has recorded anything."""
-        whys: dict[str, list[int]] = {}
+        reasons: dict[str, list[int]] = {}
         for rank, progress in self.ranks.items():
-            whys.setdefault(progress.why, []).append(rank)
-        return " ".join(f"{ranks_in_words(which).capitalize()}: {why}" for why, which in whys.items())
+            reasons.setdefault(progress.why, []).append(rank)
+        return " ".join(f"{ranks_in_words(which).capitalize()}: {why}" for why, which in reasons.items())
 
 
 class ProfileCollector:
@@ -91,37 +86,28 @@ class ProfileCollector:
         recorder.on_profile = self._take
         for left in recorder.view.profiles:
             if not left.ended:  # of an earlier attempt, or of a supervisor that died
-                why = "The ranks that recorded the profile were replaced."
-                recorder.write(
-                    "profile", number=left.number, status="failed", steps=left.steps, ranks=left.ranks, why=why
-                )
+                self._now = _Profile(left.number, left.steps, {rank: _Rank() for rank in left.ranks})
+                self._end("The ranks that recorded the profile were replaced.")
 
     def request(self, steps: Any, ranks: Any) -> None:
         """Begin a profile of so many steps of some ranks, None for all, unless one is being made."""
         if self._now is not None or type(steps) is not int or not 1 <= steps <= profiles.MOST_STEPS:
             return
-        running = {rank.rank for rank in self._recorder.view.ranks if rank.is_running}
-        selected = sorted(
-            running if ranks is None else running & {progress for progress in ranks if type(progress) is int}
-        )
-        known = [
-            *profiles.numbers(self._recorder.folder),
-            *(progress.number for progress in self._recorder.view.profiles),
-        ]
-        now = self._now = _Profile(max(known, default=0) + 1, steps, {rank: _Rank() for rank in selected})
+        view, folder = self._recorder.view, self._recorder.folder
+        running = [rank.rank for rank in view.ranks if rank.is_running and (ranks is None or rank.rank in ranks)]
+        number = max([0, *profiles.numbers(folder), *(known.number for known in view.profiles)]) + 1
+        now = self._now = _Profile(number, steps, {rank: _Rank() for rank in running})
         self._event("asked")
-        if why := self._run.no_stacks() or ("" if selected else "None of these ranks is running."):
-            self._end(why)
-            return
+        why = self._run.no_stacks() or ("" if running else "None of these ranks is running.")
         try:
-            profiles.folder_of(self._recorder.folder, now.number).mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not why:
+                profiles.folder_of(folder, number).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            self._end(f"The profile cannot be stored: {error.strerror}.")
-            return
-        self._ask(now, selected)
-
-    def _ask(self, now: _Profile, ranks: list[int], **start: int) -> None:
-        self._run.ask_profile(ranks, {"number": now.number, "steps": now.steps, **start})
+            why = f"The profile cannot be stored: {error.strerror}."
+        if why:
+            self._end(why)
+        else:
+            self._run.ask_profile(running, {"number": now.number, "steps": now.steps})
 
     def _take(self, rank: int, report: dict[str, Any]) -> None:
         """Record the report of a rank on its part."""
@@ -145,12 +131,13 @@ class ProfileCollector:
             if not now.thread.is_alive():
                 self._end(now.failure)
             return
+        moment = time.monotonic()
         for rank, progress in now.ranks.items():
             if not progress.ended and self._recorder.view.ranks[rank].status in ("ended", "waiting"):
                 progress.miss("Its process has ended.")
-            elif not progress.ended and time.monotonic() - now.last_report > _SILENT:
+            elif not progress.ended and moment - now.last_report > _SILENT:
                 progress.miss(f"No response for {_SILENT / 60:.0f} min.")
-        if not now.started and (not now.of("") or time.monotonic() - now.began > _ARM):
+        if not now.started and (not now.of("") or moment - now.began > _ARM):
             self._start(now)
         elif now.started and all(progress.ended for progress in now.ranks.values()):
             self._save(now)
@@ -162,12 +149,14 @@ class ProfileCollector:
         now.started, now.last_report = True, time.monotonic()
         if armed := now.of("armed"):
             lead = _LEAD if self._recorder.spec.cluster == "local" else _SLOW_LEAD
-            self._ask(now, armed, start=max(now.ranks[rank].step_after(lead) for rank in armed))
-
-    # the end ------------------------------------------------------------------------------------
+            # Where each rank is when the request has surely arrived.
+            steps = [
+                one.step + 2 + math.ceil((time.monotonic() - one.at + lead) * 1e9 / max(one.pace, 1_000))
+                for one in map(now.ranks.__getitem__, armed)
+            ]
+            self._run.ask_profile(armed, {"number": now.number, "steps": now.steps, "start": max(steps)})
 
     def _save(self, now: _Profile) -> None:
-        """Start saving the recording, or note why there is none."""
         if not now.of("done"):
             self._end(now.missing())
             return
@@ -191,8 +180,8 @@ class ProfileCollector:
         folder = profiles.folder_of(self._recorder.folder, now.number)
         try:
             atomic_write.keep(folder / "profile.json", json.dumps(self._recorder.redactor.data(data)))
-            for progress in summaries:
-                (folder / f"rank-{progress['rank']}.json").unlink(missing_ok=True)
+            for summary in summaries:
+                (folder / f"rank-{summary['rank']}.json").unlink(missing_ok=True)
         except Exception as error:  # noqa: BLE001  nothing may end the job
             now.failure = f"The profile cannot be stored: {getattr(error, 'strerror', None) or error}."
 
@@ -203,10 +192,10 @@ class ProfileCollector:
             self._run.fetch(rank, f"{profiles.FOLDER}/{number}/{name}", profiles.LARGEST)
             if (folder / name).stat().st_size > profiles.LARGEST:
                 raise ValueError(f"{name} is larger than {profiles.LARGEST // 1000000} MB.")
-        found = json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
-        profiles.profile(number, {"t": 0.0, "ranks": [found]}, folder)  # raises for what is not a summary
+        summary = json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
+        profiles.profile(number, {"t": 0.0, "ranks": [summary]}, folder)  # raises for what is not a summary
         profiles.clean_names(folder / f"rank-{rank}.json.gz", self._recorder.redactor.text)
-        return {**found, "rank": rank, "host": self._recorder.view.ranks[rank].host or found.get("host") or ""}
+        return {**summary, "rank": rank, "host": self._recorder.view.ranks[rank].host or summary.get("host") or ""}
 
     def finish(self) -> None:
         """Save what was recorded, when all ranks have ended."""
@@ -233,7 +222,6 @@ class ProfileCollector:
         recorded = min((now.ranks[rank].step for rank in now.of("recording", "saving", "done")), default=0)
         last = self._recorder.view.profiles[-1] if self._recorder.view.profiles else None
         if last is None or (last.number, last.status, last.recorded) != (now.number, status, recorded):
-            self._recorder.write(
-                "profile", number=now.number, status=status, steps=now.steps, ranks=sorted(now.ranks),
-                recorded=recorded, why=why,
-            )  # fmt: skip
+            ranks = sorted(now.ranks)
+            fields = {"status": status, "steps": now.steps, "ranks": ranks, "recorded": recorded, "why": why}
+            self._recorder.write("profile", number=now.number, **fields)

@@ -44,7 +44,7 @@ class ProfileShown(table.Display, Profile):
     """A profile as a notebook shows it: ``print``, display, ``to_pandas()``, ``traces`` and ``save(folder)``."""
 
     def _parts(self) -> list[str | table.Rows]:
-        return [*sentences(self), *([_rows(self)] if self.operators else [])]
+        return [*_sentences(self), *([_rows(self)] if self.operators else [])]
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a row for each operator and rank: ``operator``, ``kind``, ``rank`` and its own ``seconds`` a step.
@@ -76,33 +76,25 @@ class ProfileShown(table.Display, Profile):
             ) from error
 
 
-def sentences(of: Profile) -> list[str]:
-    """Return the sentences above the table."""
+def _sentences(of: Profile) -> list[str]:
     who = ranks([part.rank for part in of.ranks])
-    return [
-        f"{plural(of.steps, 'step')} of {who}, recorded at {clock(of.t)}: {_milliseconds(of.seconds)} ms per step.",
-        *[_stands_out(part) for part in of.operators if part.stands_out is not None][:3],
-        *_notes(of),
-    ]
+    outliers = [_outlier(operator) for operator in of.operators if operator.stands_out is not None]
+    head = f"{plural(of.steps, 'step')} of {who}, recorded at {clock(of.t)}: {_milliseconds(of.seconds)} ms per step."
+    return [head, *outliers[:3], *_missing(of)]
 
 
-def _notes(of: Profile) -> list[str]:
-    """Return a sentence for the ranks without a profile."""
+def _missing(of: Profile) -> list[str]:
     alike: dict[str, list[int]] = {}
     for rank, why in sorted(of.missing.items()):
         alike.setdefault(why, []).append(rank)
     return [f"{ranks(which).capitalize()} recorded no profile: {why}" for why, which in alike.items()]
 
 
-def _stands_out(operator: Operator) -> str:
-    assert operator.stands_out is not None
-    milliseconds = _milliseconds(operator.by_rank[operator.stands_out])
-    than = (
-        f", {operator.times:.1f} times as long as on the other ranks"
-        if operator.times
-        else ", but no time on the other ranks"
-    )
-    return f"{_short(operator.name)} needs {milliseconds} ms per step on rank {operator.stands_out}{than}."
+def _outlier(operator: Operator) -> str:
+    seconds = operator.by_rank.get(operator.stands_out or 0, 0.0)
+    than = f", {operator.times:.1f} times as long as" if operator.times else ", but no time"
+    name, rank = _short(operator.name), operator.stands_out
+    return f"{name} needs {_milliseconds(seconds)} ms per step on rank {rank}{than} on the other ranks."
 
 
 def shown(of: Profile) -> list[Operator]:
@@ -113,27 +105,21 @@ def shown(of: Profile) -> list[Operator]:
 def _rows(of: Profile) -> list[tuple[str, ...]]:
     columns = [part.rank for part in of.ranks][:_MOST_RANKS] if len(of.ranks) > 1 else []
     ranks_of = (f"rank {rank}" for rank in columns)
-    head = ("operator", "kind", "calls per step", "own ms per step", "of the step", *ranks_of, "outlier")
-    return [head, *(_row(part, columns) for part in shown(of))]
-
-
-def _row(operator: Operator, columns: list[int]) -> tuple[str, ...]:
-    out = (
-        ""
-        if operator.stands_out is None
-        else f"rank {operator.stands_out}{f', {operator.times:.1f}x' if operator.times else ''}"
-    )
-    calls = f"{operator.calls:g}" if operator.calls == int(operator.calls) else f"{operator.calls:.1f}"
-    of_ranks = (_milliseconds(operator.by_rank.get(rank, 0.0)) for rank in columns)
-    return (
-        _short(operator.name),
-        operator.kind,
-        calls,
-        _milliseconds(operator.own),
-        f"{100 * operator.share:.1f} %",
-        *of_ranks,
-        out,
-    )
+    rows = [("operator", "kind", "calls per step", "own ms per step", "of the step", *ranks_of, "outlier")]
+    for operator in shown(of):
+        times = f", {operator.times:.1f}x" if operator.times else ""
+        rows.append(
+            (
+                _short(operator.name),
+                operator.kind,
+                f"{operator.calls:g}" if operator.calls == int(operator.calls) else f"{operator.calls:.1f}",
+                _milliseconds(operator.own),
+                f"{100 * operator.share:.1f} %",
+                *(_milliseconds(operator.by_rank.get(rank, 0.0)) for rank in columns),
+                "" if operator.stands_out is None else f"rank {operator.stands_out}{times}",
+            )
+        )
+    return rows
 
 
 def _short(name: str) -> str:
@@ -146,4 +132,4 @@ def _milliseconds(seconds: float) -> str:
 
 def job_profile(of: Profile) -> JobProfile:
     """Return a profile for a page."""
-    return from_fields(JobProfile, of, says=tuple(_notes(of)), operators=tuple(shown(of)), traces=tuple(of.traces))
+    return from_fields(JobProfile, of, says=tuple(_missing(of)), operators=tuple(shown(of)), traces=tuple(of.traces))

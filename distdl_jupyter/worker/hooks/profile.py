@@ -85,17 +85,19 @@ class RankProfiler:
             return
         moment = now()
         self._pace, self._last = (moment - self._last) // steps, moment
-        if moment >= self._next_look:
+        if moment >= self._next_look and not (self._saving is not None and self._saving.is_alive()):
             self._next_look = moment + _LOOK
             self._look(moment)
-        if self._armed is not None and self._may_begin(moment):
-            request, self._armed = self._armed[0], None
-            self._recording = Recording(request, self._step + 1)
+        if self._armed is None:
+            return
+        request, since = self._armed
+        start = request.get("start")
+        # The recording begins when the common start is reached, or was not sent in time.
+        if moment - since > _ARMED * 1e9 or (isinstance(start, int) and self._step >= start):
+            self._armed, self._recording = None, Recording(request, self._step + 1)
 
     def _look(self, moment: int) -> None:
         assert self._path is not None
-        if self._saving is not None and self._saving.is_alive():
-            return
         request = _request(self._path)
         if request is None or request["number"] <= self._number:
             return
@@ -105,13 +107,6 @@ class RankProfiler:
             self._armed = request, moment
             recorder.measure_all(on=True)
             _report(request["number"], "armed", step=self._step, pace=self._pace)
-
-    def _may_begin(self, moment: int) -> bool:
-        """Return whether the recording begins now: the common start is reached, or was not sent in time."""
-        assert self._armed is not None
-        request, since = self._armed
-        start = request.get("start")
-        return moment - since > _ARMED * 1e9 or (isinstance(start, int) and self._step >= start)
 
     def _fail(self, text: str) -> None:
         recording, self._recording, self._armed = self._recording, None, None
@@ -200,31 +195,15 @@ class Recording:
 
 def _write(recording: Recording, identity: Identity) -> None:
     """Write the files of a recording that has stopped, and report that."""
-    number, steps = recording.number, recording.steps
-    if not steps:
+    number, rank = recording.number, identity.rank
+    if not recording.steps:
         _report(number, "failed", text="The training ended before a step was recorded.")
         return
     folder = identity.folder / FOLDER / str(number)
-    trace, about = folder / f"rank-{identity.rank}.json.gz", folder / f"rank-{identity.rank}.json"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        recording.profiler.export_chrome_trace(str(trace))
-        with gzip.open(trace) as file:
-            if not file.read(1):  # on a full disk torch writes nothing and raises no error
-                raise OSError(28, "No space left on device")  # noqa: TRY301  as torch should have
-        about.write_text(json.dumps(_summary(recording, identity)), encoding="utf-8")
-        _report(number, "done", step=steps)
-    except Exception as error:  # noqa: BLE001  the training continues
-        with contextlib.suppress(OSError):
-            trace.unlink(missing_ok=True)
-        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error!s:.200}"
-        _report(number, "failed", text=f"Its trace cannot be written: {why}.")
-
-
-def _summary(recording: Recording, identity: Identity) -> dict[str, Any]:
+    trace = folder / f"rank-{rank}.json.gz"
     rows = [row for event in recording.profiler.key_averages() if (row := _operator(event)) is not None]
-    return {
-        "rank": identity.rank,
+    summary = {
+        "rank": rank,
         "host": identity.host,
         "first": recording.first,
         "steps": recording.steps,
@@ -232,6 +211,19 @@ def _summary(recording: Recording, identity: Identity) -> dict[str, Any]:
         "operators": sorted(rows, key=lambda row: -row[3])[:_MOST_OPERATORS],
         "gpu": any(row[1] == "gpu" for row in rows),
     }
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        recording.profiler.export_chrome_trace(str(trace))
+        with gzip.open(trace) as file:
+            if not file.read(1):  # on a full disk torch writes nothing and raises no error
+                raise OSError(28, "No space left on device")  # noqa: TRY301  as torch should have
+        (folder / f"rank-{rank}.json").write_text(json.dumps(summary), encoding="utf-8")
+        _report(number, "done", step=recording.steps)
+    except Exception as error:  # noqa: BLE001  the training continues
+        with contextlib.suppress(OSError):
+            trace.unlink(missing_ok=True)
+        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error!s:.200}"
+        _report(number, "failed", text=f"Its trace cannot be written: {why}.")
 
 
 def _operator(event: Any) -> list[Any] | None:
