@@ -201,22 +201,22 @@ def _write(recording: Recording, identity: Identity) -> None:
         return
     folder = identity.folder / FOLDER / str(number)
     trace = folder / f"rank-{rank}.json.gz"
-    rows = [row for event in recording.profiler.key_averages() if (row := _operator(event)) is not None]
-    summary = {
-        "rank": rank,
-        "host": identity.host,
-        "first": recording.first,
-        "steps": recording.steps,
-        "seconds": (recording.end - recording.begin) / 1e9,
-        "operators": sorted(rows, key=lambda row: -row[3])[:_MOST_OPERATORS],
-        "gpu": any(row[1] == "gpu" for row in rows),
-    }
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         recording.profiler.export_chrome_trace(str(trace))
         with gzip.open(trace) as file:
             if not file.read(1):  # on a full disk torch writes nothing and raises no error
                 raise OSError(28, "No space left on device")  # noqa: TRY301  as torch should have
+        rows = [row for event in recording.profiler.key_averages() if (row := _operator(event)) is not None]
+        summary = {
+            "rank": rank,
+            "host": identity.host,
+            "first": recording.first,
+            "steps": recording.steps,
+            "seconds": (recording.end - recording.begin) / 1e9,
+            "operators": sorted(rows, key=lambda row: -row[3])[:_MOST_OPERATORS],
+            "gpu": any(row[1] == "gpu" for row in rows),
+        }
         (folder / f"rank-{rank}.json").write_text(json.dumps(summary), encoding="utf-8")
         _report(number, "done", step=recording.steps)
     except Exception as error:  # noqa: BLE001  the training continues
