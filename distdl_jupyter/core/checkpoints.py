@@ -16,18 +16,14 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import count, listing
-from distdl_jupyter.core.series import SeriesBook
+from distdl_jupyter.core.options import Keep
+from distdl_jupyter.core.series import Row, SeriesBook
 from distdl_jupyter.core.store import JobFolder, is_id
 from distdl_jupyter.worker.hooks import frameworks
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.options import Keep
-    from distdl_jupyter.core.series import Row
 
 #: Maximum number of folder entries to check, and maximum bytes of a file that may name the newest checkpoint.
 _MOST, _SMALL = 20_000, 4096

@@ -27,13 +27,11 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from distdl_jupyter.core.humanize import count, listing, plural
 from distdl_jupyter.core.table import sentence_html
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Sketch = Sequence[float]
 Record = Mapping[str, Any]

@@ -9,15 +9,12 @@ import dataclasses
 import json
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from distdl_jupyter.core import atomic_write
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.store import JobFolder
-
+from distdl_jupyter.core.store import JobFolder
 
 _writing = threading.Lock()
 

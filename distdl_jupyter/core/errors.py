@@ -28,14 +28,12 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.worker.secret_patterns import mask
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 

@@ -10,16 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from distdl_jupyter.core.collectives import UNEVEN_REMEDY
+from distdl_jupyter.core.collectives import UNEVEN_REMEDY, Collective
 from distdl_jupyter.core.humanize import count, seconds_taken
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.worker.hooks.frameworks import says_peer_is_gone
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.collectives import Collective
-
 
 #: Signals by which a process ends itself.
 CRASHES = ("ABRT", "SEGV", "BUS", "FPE", "ILL")

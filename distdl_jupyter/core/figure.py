@@ -11,13 +11,11 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from distdl_jupyter.core import theme
 from distdl_jupyter.core.humanize import clock, count, listing, number, plural, ranks
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.series import Band, Line, Mark, Row, SeriesBook
+from distdl_jupyter.core.series import Band, Line, Mark, Row, SeriesBook
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]

@@ -26,16 +26,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from distdl_jupyter.core import logfile, parts
 from distdl_jupyter.core.events import Event
 from distdl_jupyter.core.printable import MAX_SHOWN, Styles, styled
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from distdl_jupyter.core.view import JobView
+from distdl_jupyter.core.view import JobView
 
 #: Equal lines of ranks are folded when they come within so many seconds.
 WINDOW = 2.0

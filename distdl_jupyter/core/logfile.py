@@ -7,19 +7,16 @@ without reading those before it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from distdl_jupyter.core import events, parts, pictures
 from distdl_jupyter.core.events import Event, decode
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.humanize import size as size_in_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from distdl_jupyter.core.view import JobView
+from distdl_jupyter.core.view import JobView
 
 #: Bytes of text from one ``count`` to the next.
 COUNT_EVERY = 128 * 1024

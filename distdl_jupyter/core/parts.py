@@ -13,10 +13,8 @@ from __future__ import annotations
 import os
 import re
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import NamedTuple
 
 #: Bytes at the end of a file in which the time of its last line is searched.
 _LAST_LINE = 4096

@@ -5,14 +5,11 @@ A page may show what ``read`` returns: it is a PNG or a JPEG by its bytes, and n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.pictures import LARGEST, MOST, form_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 __all__ = ["LARGEST", "MOST", "all_of", "form_of", "path", "read"]
 

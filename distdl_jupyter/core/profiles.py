@@ -19,12 +19,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-if TYPE_CHECKING:
-    from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.core.store import JobFolder
 
 FOLDER = "profiles"
 #: Steps of one profile, and bytes of one rank's trace, at most.

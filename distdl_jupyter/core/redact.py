@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.worker import secret_patterns
 from distdl_jupyter.worker.secret_patterns import MASK, looks_secret
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 #: Shorter values are words that occur in many texts by chance.
 SHORTEST = 6

@@ -7,16 +7,14 @@ environment.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from distdl_jupyter.core import tracking
 from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.user_settings import SettingsFile
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.spec import JobSpec
 
 #: The names of ``%dist_config monitoring`` and ``%dist_config tracking``.
 MONITORING = ("enabled", "address", "notify")

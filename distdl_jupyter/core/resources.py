@@ -11,16 +11,14 @@ import contextlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from distdl_jupyter.core import events
 from distdl_jupyter.core.humanize import duration, size
 from distdl_jupyter.core.series import SeriesBook
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _READ = 4 * 1024 * 1024
 #: Names of the curves, in the order in which they are shown; those of a node are under its first rank.

@@ -14,20 +14,16 @@ Pure except for ``read``; it does not know how stacks are requested.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from distdl_jupyter.core import collectives
 from distdl_jupyter.core.collectives import Collective, Finding
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
+from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.threads import Frame, Names, Thread, parse
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from distdl_jupyter.core.store import JobFolder
 
 FOLDER = "stacks"
 

@@ -19,15 +19,13 @@ import functools
 import itertools
 import math
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from distdl_jupyter.core import events
 from distdl_jupyter.worker.step_times import HEAD
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
 Record = list[int]
 #: The parts of a step in the order in which they are shown.

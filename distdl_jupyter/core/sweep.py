@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.core.series import Row
+from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.state import State
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from distdl_jupyter.core.series import Row
-    from distdl_jupyter.core.spec import Group, JobSpec
 
 #: The reason of a trial's end when its sweep is stopped.
 STOPPED = "The sweep was stopped."

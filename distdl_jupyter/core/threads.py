@@ -13,17 +13,14 @@ import itertools
 import linecache
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.core import redact
+from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.worker.hooks.frameworks import COLLECTIVES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from distdl_jupyter.core.store import JobFolder
 
 _THREAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')

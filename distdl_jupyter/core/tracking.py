@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.errors import InvalidSpec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: By name, as people know them.
 TITLES = {"mlflow": "MLflow", "tensorboard": "TensorBoard", "wandb": "Weights & Biases"}
