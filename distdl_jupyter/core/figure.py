@@ -139,35 +139,23 @@ def _rounded(low: float, high: float) -> tuple[float, float]:
 
 def line_trace(name: str, x: Sequence[float], y: Sequence[float | None], **more: Any) -> Trace:
     """Return a line with gaps where a value is None."""
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": x,
-        "y": y,
-        "connectgaps": False,
-        "showlegend": True,
-        **more,
-    }
+    line = {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y}
+    return {**line, "connectgaps": False, "showlegend": True, **more}
+
+
+def _points(x: Sequence[float | None], y: Sequence[float | None], marker: Trace, **more: Any) -> Trace:
+    points = {"type": "scatter", "mode": "markers", "x": x, "y": y, "marker": marker}
+    return {**points, "hoverinfo": "skip", "showlegend": False, **more}
 
 
 def _band(rows: Sequence[Row], floor: float, colour: str, *, visible: bool) -> list[Trace]:
     """Return the lower and the upper edge of the band; a logarithmic axis begins at ``floor``."""
     known = [(row.step, row.low, row.high) for row in rows if row.low is not None and row.high is not None]
     x = [step for step, _, _ in known]
+    lows, highs = [max(low, floor) for _, low, _ in known], [max(high, floor) for _, _, high in known]
     edge: Trace = {"line": {"width": 0}, "hoverinfo": "skip", "visible": visible}
-    return [
-        line_trace("min", x, [max(low, floor) for _, low, _ in known], **edge | {"showlegend": False}),
-        line_trace(
-            "min to max",
-            x,
-            [max(high, floor) for _, _, high in known],
-            **edge,
-            fill="tonexty",
-            fillcolor=colour,
-            legendrank=1100,
-        ),
-    ]
+    area: Trace = {"fill": "tonexty", "fillcolor": colour, "legendrank": 1100}
+    return [line_trace("min", x, lows, showlegend=False, **edge), line_trace("min to max", x, highs, **edge, **area)]
 
 
 def _mean(band: Band, *, with_extent: bool) -> Trace:
@@ -190,20 +178,17 @@ def _mean(band: Band, *, with_extent: bool) -> Trace:
 def _end(band: Band, label: str, floor: float) -> Trace:
     """Return the last value at the line's end: a dot with its number, or the word nan at the axis."""
     value = band.rows[-1].mean if band.rows else None
-    return {
-        "type": "scatter",
-        "mode": "markers+text",
-        "name": "last",
-        "x": [band.last_step] if label else [],
-        "y": [floor if value is None else value] if label else [],
-        "text": [f"<b>{label}</b>"] if label else [],
-        "textposition": "middle right",
-        "textfont": {"color": theme.WARN if value is None else theme.CURVE, "size": 11},
-        "marker": {"color": theme.CURVE, "size": 6, "opacity": 0 if value is None else 1},
-        "cliponaxis": False,
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
+    return _points(
+        [band.last_step] if label else [],
+        [floor if value is None else value] if label else [],
+        {"color": theme.CURVE, "size": 6, "opacity": 0 if value is None else 1},
+        mode="markers+text",
+        name="last",
+        text=[f"<b>{label}</b>"] if label else [],
+        textposition="middle right",
+        textfont={"color": theme.WARN if value is None else theme.CURVE, "size": 11},
+        cliponaxis=False,
+    )
 
 
 def _ranks(lines: Sequence[Line], *, coloured: bool) -> list[Trace]:
@@ -241,35 +226,25 @@ def _branch(rows: Sequence[Row], earlier: Earlier) -> list[Trace]:
     )
     before = [row.mean for row in rows if earlier.step is not None and row.step <= earlier.step]
     ring = {"symbol": "circle-open", "size": 8, "color": theme.CURVE, "line": {"width": 2}}
-    fork = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [earlier.step],
-        "y": before[-1:],
-        "marker": ring,
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
-    return [line, fork] if before else [line]
+    return [line, _points([earlier.step], before[-1:], ring)] if before else [line]
 
 
 def _marks(marks: Sequence[Mark], floor: float) -> Trace:
     """Return the crosses on the axis where values were not finite."""
     kinds = dict.fromkeys(kind for mark in marks for kind in mark.kinds)
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": ", ".join(kinds) or "nan",
-        "visible": bool(marks),
-        "showlegend": bool(marks),
-        "legendrank": 1200,
-        "x": [mark.step for mark in marks],
-        "y": [floor] * len(marks),
-        "text": [f"step {count(mark.step)}: {listing(mark.kinds)} on {ranks(mark.ranks)}" for mark in marks],
-        "hovertemplate": "%{text}<extra></extra>",
-        "cliponaxis": False,
-        "marker": {"symbol": "x-thin", "size": 7, "line": {"color": theme.WARN, "width": 2}},
-    }
+    return _points(
+        [mark.step for mark in marks],
+        [floor] * len(marks),
+        {"symbol": "x-thin", "size": 7, "line": {"color": theme.WARN, "width": 2}},
+        name=", ".join(kinds) or "nan",
+        visible=bool(marks),
+        showlegend=bool(marks),
+        legendrank=1200,
+        text=[f"step {count(mark.step)}: {listing(mark.kinds)} on {ranks(mark.ranks)}" for mark in marks],
+        hoverinfo="text",
+        hovertemplate="%{text}<extra></extra>",
+        cliponaxis=False,
+    )
 
 
 def _field(name: str) -> str:
