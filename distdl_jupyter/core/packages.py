@@ -46,8 +46,18 @@ _TRAVELS = (
 
 def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
     """Return requirements such as ``numpy>=2``, None for none. Raises InvalidSpec for invalid ones and secrets."""
-    if value in (None, "") or (packages := _split_list(value, field)) == ():
+    if value in (None, ""):
         return None
+    if isinstance(value, str):  # as it is typed on a line
+        value = value.replace(",", " ").split()
+    if not isinstance(value, (list, tuple)) or any(not isinstance(package, str) for package in value):
+        raise InvalidSpec(
+            f"{field} must be a list of packages, not {value!r}.",
+            code="packages-not-a-list",
+            field=field,
+            hint='Example: ["numpy>=2", "webdataset==1.0.2"].',
+        )
+    packages = tuple(package.strip() for package in value if package.strip())
     for package in packages:
         if package.startswith("-") or "\n" in package:
             raise InvalidSpec(
@@ -57,20 +67,7 @@ def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
                 hint='Example: ["numpy>=2", "webdataset==1.0.2"].',
             )
         _check_reachable(package, field)
-    return packages
-
-
-def _split_list(value: Any, field: str) -> tuple[str, ...]:
-    if isinstance(value, str):  # as it is typed on a line
-        return tuple(word for part in value.split(",") for word in part.split())
-    if not isinstance(value, (list, tuple)) or any(not isinstance(package, str) for package in value):
-        raise InvalidSpec(
-            f"{field} must be a list of packages, not {value!r}.",
-            code="packages-not-a-list",
-            field=field,
-            hint='Example: ["numpy>=2", "webdataset==1.0.2"].',
-        )
-    return tuple(package.strip() for package in value if package.strip())
+    return packages or None
 
 
 def check_requirements(value: Any, field: str) -> str | None:
@@ -102,7 +99,14 @@ def requirements(given: str, folder: Path, field: str = "requirements") -> str:
     """
     if not given:
         return ""
-    text = given if given.endswith("\n") else _text_of(folder / Path(given).expanduser(), field)
+    text = given
+    if not given.endswith("\n"):
+        path = folder / Path(given).expanduser()
+        text = _read(path, field)
+        if path.suffix == ".py":
+            text = of_script(text, path.name, field)
+        elif path.suffix != ".toml":
+            text = "\n".join(_included(path, text, field, {path.resolve()})) + "\n"
     if len(text) > _LARGEST:
         raise InvalidSpec(
             f"{field} is longer than 1 MB.",
@@ -117,13 +121,6 @@ def requirements(given: str, folder: Path, field: str = "requirements") -> str:
     for line in lines:
         _check_line(line, field)
     return "\n".join(lines) + "\n" if lines else ""
-
-
-def _text_of(path: Path, field: str) -> str:
-    text = _read(path, field)
-    if path.suffix == ".py":
-        return of_script(text, path.name, field)
-    return text if path.suffix == ".toml" else "\n".join(_included(path, text, field, {path.resolve()})) + "\n"
 
 
 def _read(path: Path, field: str) -> str:
