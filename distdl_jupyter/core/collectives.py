@@ -198,15 +198,11 @@ def _is_late(row: Collective, awaited: Collective, reports: Mapping[int, Sequenc
     return max(last, default=0) < (awaited.number or 0)
 
 
-def _who(ranks: Sequence[int]) -> str:
-    return ranks_in_words(list(ranks))
-
-
 def _different_calls(row: Collective, other: Collective) -> Finding:
     buffers = next((one for one in (row, other) if one.caller == _BUFFERS), None)
     text = (
-        f"The ranks made different calls: {_who(row.ranks)} {_waits(row)} in {row.says}, {_who(other.ranks)} in "
-        f"{other.says}."
+        f"The ranks made different calls: {ranks_in_words(row.ranks)} {_waits(row)} in {row.says}, "
+        f"{ranks_in_words(other.ranks)} in {other.says}."
     )
     if buffers is None:
         return Finding(text, _SAME_CALLS_REMEDY, "collective-order", (*row.ranks, *other.ranks))
@@ -216,7 +212,8 @@ def _different_calls(row: Collective, other: Collective) -> Finding:
 def _different_tensors(row: Collective, other: Collective) -> Finding:
     text = (
         f"The ranks passed different tensors to {row.title}, operation {row.number}: {row.sizes} {row.dtype} on "
-        f"{_who(row.ranks)}{_at(row.line)}, {other.sizes} {other.dtype} on {_who(other.ranks)}{_at(other.line)}."
+        f"{ranks_in_words(row.ranks)}{_at(row.line)}, {other.sizes} {other.dtype} on "
+        f"{ranks_in_words(other.ranks)}{_at(other.line)}."
     )
     return Finding(text, _SHAPES_REMEDY, "collective-mismatch", (*row.ranks, *other.ranks))
 
@@ -224,8 +221,8 @@ def _different_tensors(row: Collective, other: Collective) -> Finding:
 def _did_not_come(awaited: Collective, late: Sequence[Collective], stands: Mapping[int, str]) -> Finding:
     missing = tuple(sorted(rank for row in late for rank in row.ranks))
     has = "has" if len(missing) == 1 else "have"
-    calls = f"{_who(awaited.ranks)} {_waits(awaited)} in {awaited.says}, which {_who(missing)} {has} not called"
-    text = f"{calls[0].upper()}{calls[1:]}."
+    awaiting, late_ranks = ranks_in_words(awaited.ranks).capitalize(), ranks_in_words(missing)
+    text = f"{awaiting} {_waits(awaited)} in {awaited.says}, which {late_ranks} {has} not called."
     parts = [part for row in late for part in (_stand(row, stands, awaited.state),) if part]
     text += f" {' '.join(parts[:_NAMED])}" if parts else ""
     text += f" ({plural(len(parts) - _NAMED, 'more place')}.)" if len(parts) > _NAMED else ""
@@ -238,8 +235,7 @@ def _did_not_come(awaited: Collective, late: Sequence[Collective], stands: Mappi
 def _stand(row: Collective, stands: Mapping[int, str], state: str) -> str:
     """Return where late ranks are: "Rank 0 is in In [7], line 9; its last call was barrier, operation 4"."""
     is_one = len(row.ranks) == 1
-    who = _who(row.ranks)
-    who = f"{who[0].upper()}{who[1:]}"
+    who = ranks_in_words(row.ranks).capitalize()
     last = f"; {'its' if is_one else 'their'} last call was {row.says}" if row.operation else ""
     verb = ("was" if is_one else "were") if state == "failed" else "is" if is_one else "are"
     where = next((stands[rank] for rank in row.ranks if stands.get(rank)), "")
@@ -267,7 +263,7 @@ def cells(row: Collective) -> tuple[str, str, str, str, str, str]:
     number = "" if row.number is None else count(row.number)
     group = "" if row.group in ("", "default") else f" of group {row.group}"
     return (
-        ranks_in_words(list(row.ranks)),
+        ranks_in_words(row.ranks),
         row.title or "no collective operation",
         f"{number}{group}",
         f"{row.sizes} {row.dtype}".strip(),
