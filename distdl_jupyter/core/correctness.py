@@ -315,7 +315,7 @@ class _Comparer:
     def _same_samples(self, text: str, loader: str, **more: Any) -> None:
         """Add that ranks train on the same samples, with the remedy that fits the way in which they are read."""
         every = self._about(loader)
-        about, parts = every[0], [known.get("part") for known in every]
+        about, parts = every[0], [known.get("part") or (None, None) for known in every]
         if self._workers_repeat(loader, about):
             text += f" So do the {count(about['workers'])} workers of each rank's DataLoader."
         remedy = _DIVIDE
