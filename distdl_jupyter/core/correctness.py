@@ -391,7 +391,7 @@ class _Comparer:
             )
         else:
             return
-        remedy = "Call set_epoch at the start of each epoch."
+        remedy = "Call sampler.set_epoch(epoch) at the start of each epoch."
         example = "for epoch in range(epochs):\n    sampler.set_epoch(epoch)"
         self._add("warning", "no-set-epoch", text, remedy, example, about.get("loop_line"))
 
