@@ -17,13 +17,8 @@ from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import client, study_rows
 from distdl_jupyter.jobs.job_list import Listing
 from distdl_jupyter.jobs.reader import finalize_abandoned
-from distdl_jupyter.views import ended_cache
-from distdl_jupyter.views.ended_cache import Ended
+from distdl_jupyter.views import job_table
 from tests.finished import job
-
-
-def lines():
-    return JobStore().ended.read_bytes().splitlines()
 
 
 @pytest.fixture
@@ -62,16 +57,15 @@ def test_a_supervisor_leaves_the_row_so_that_no_ended_job_is_read(read):
     assert read == []
 
 
-def test_the_kept_row_is_the_one_that_reading_the_job_gives():
-    job(state=State.CANCELED)
-    kept = Listing().all()
-    JobStore().ended.unlink()
-    assert Listing().all() == kept
+def test_the_summary_is_the_row_that_reading_the_job_gives():
+    folder = job(state=State.CANCELED)
+    from_summary = Listing().all()
+    folder.summary.unlink()
+    assert Listing().all() == from_summary
 
 
-def test_without_the_file_jobs_are_read_once_for_everybody(read):
-    job()
-    JobStore().ended.unlink()
+def test_a_job_without_a_summary_is_read_once_for_all_processes(read):
+    job().summary.unlink()
     assert len(Listing().all()) == 1
     assert read
     read.clear()
@@ -85,12 +79,12 @@ def test_a_living_job_is_followed():
     lock = JobLock.acquire(folder.lock)
     try:
         assert [one.row.state for one in listing.all()] == ["running"]
-        assert not JobStore().ended.exists()
+        assert not folder.summary.exists()
         writer = EventWriter(folder.events)
         writer.write("state", state="completed", reason="")
         writer.close()
         assert [one.row.state for one in listing.all()] == ["completed"]
-        assert len(lines()) == 1
+        assert folder.summary.exists()
     finally:
         lock.release()
 
@@ -124,73 +118,53 @@ def test_another_data_directory_has_its_own_jobs(tmp_path, monkeypatch):
     [
         lambda data: b"",
         lambda data: data[:-20],
-        lambda data: b"\n\nnonsense\n" + data,
-        lambda data: b"\xff\xfe\n" + data,
+        lambda data: b"\xff\xfe" + data,
         lambda data: data.replace(b'"completed"', b'"running"'),
-        lambda data: b"[]\n",
-        lambda data: json.dumps([ended_cache.VERSION, "local", [], [1, 2]]).encode() + b"\n",
-        lambda data: data.replace(ended_cache.VERSION.encode(), b"0-00000000"),
+        lambda data: data.replace(b'"id":"2', b'"id":"1'),
+        lambda data: b"[]",
+        lambda data: json.dumps([job_table.VERSION, "local", [], [1, 2]]).encode(),
+        lambda data: data.replace(job_table.VERSION.encode(), b"0-00000000"),
     ],
 )
-def test_a_damaged_file_or_one_of_another_version_is_only_slower(damage):
+def test_a_damaged_summary_or_one_of_another_version_is_only_slower(damage):
     folder = job()
-    JobStore().ended.write_bytes(damage(JobStore().ended.read_bytes()))
+    data = folder.summary.read_bytes()
+    assert damage(data) != data
+    folder.summary.write_bytes(damage(data))
     for _ in range(2):
         assert [(one.row.id, one.row.state) for one in Listing().all()] == [(folder.id, "completed")]
+    assert folder.summary.read_bytes() == data
 
 
-def test_a_torn_last_line_spoils_no_later_one():
-    job(0)
-    path = JobStore().ended
-    path.write_bytes(path.read_bytes()[:-20])
-    second = job(1)
-    known = Ended(path)
-    known.refresh()
-    assert list(known.rows) == [second.id]
-
-
-def test_many_stale_lines_are_removed():
+def test_a_list_works_where_no_summary_can_be_written():
     folder = job()
-    path = JobStore().ended
-    path.write_bytes(path.read_bytes() * 500)
-    listing = Listing()
-    assert [one.row.id for one in listing.all()] == [folder.id]
-    assert len(lines()) == 1
-    assert [one.row.id for one in listing.all()] == [folder.id]
-    other = job(1)
-    assert [one.row.id for one in listing.all()] == [other.id, folder.id]
-
-
-def test_a_list_works_without_a_writable_directory(monkeypatch):
-    folder = job()
-    JobStore().ended.unlink()
-    JobStore().ended.mkdir()
+    folder.summary.unlink()
+    folder.summary.mkdir()
     assert [one.row.id for one in Listing().all()] == [folder.id]
 
 
 def test_threads_that_list_at_once_agree():
-    folders = [job(number).id for number in range(30)]
-    JobStore().ended.unlink()
+    folders = [job(number) for number in range(30)]
+    for folder in folders:
+        folder.summary.unlink()
     listing, found = Listing(), []
     threads = [threading.Thread(target=lambda: found.append(listing.all())) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert [[one.row.id for one in each] for each in found] == [sorted(folders, reverse=True)] * 6
+    assert [[one.row.id for one in each] for each in found] == [sorted((f.id for f in folders), reverse=True)] * 6
 
 
-def test_processes_that_list_at_once_leave_whole_lines():
-    for number in range(30):
-        job(number)
-    JobStore().ended.unlink()
+def test_processes_that_list_at_once_leave_whole_summaries():
+    folders = [job(number) for number in range(30)]
+    for folder in folders:
+        folder.summary.unlink()
     code = "from distdl_jupyter.jobs import client; print(len(client.rows()))"
     running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(4)]
     assert [int(one.communicate(timeout=120)[0]) for one in running] == [30] * 4
-    known = Ended(JobStore().ended)
-    known.refresh()
-    assert len(known.rows) == 30
-    assert {json.loads(line)[0] for line in lines()} == {ended_cache.VERSION}
+    assert {job_table.read_summary(folder).row.id for folder in folders} == {folder.id for folder in folders}
+    assert not [path for folder in folders for path in folder.path.glob(".summary*")]
 
 
 # handles ---------------------------------------------------------------------------------------
@@ -217,16 +191,16 @@ def test_a_list_of_handles_shows_itself_as_a_table():
 def test_a_list_shows_what_can_be_read_when_a_folder_is_no_job():
     broken, folder = job(0), job(1)
     broken.spec_file.write_text("{")
-    JobStore().ended.unlink()
+    broken.summary.unlink()
     assert [row.id for row in client.rows()] == [folder.id]
     assert len(client.jobs()) == 2
     shutil.rmtree(broken.path)
 
 
 def of_another_version(folder, name, content):
-    """Write a file of a job in another format, and forget the rows that were kept of ended jobs."""
+    """Write a file of a job in another format, and remove its summary."""
     (folder.path / name).write_text(json.dumps(content) + "\n")
-    JobStore().ended.unlink(missing_ok=True)
+    folder.summary.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(

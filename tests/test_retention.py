@@ -26,7 +26,7 @@ def aged(days, number=0, state=State.COMPLETED, **more):
     folder = finished.job(number, state, **more)
     lines = [json.loads(line) for line in folder.events.read_text().splitlines()]
     folder.events.write_text("".join(json.dumps({**one, "t": one["t"] - days * DAY}) + "\n" for one in lines))
-    JobStore().ended.unlink(missing_ok=True)
+    folder.summary.unlink(missing_ok=True)
     return folder
 
 

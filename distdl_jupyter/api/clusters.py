@@ -20,7 +20,7 @@ from distdl_jupyter.views.wire import from_fields
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.cluster_configs import ClusterConfig
-    from distdl_jupyter.views.ended_cache import Listed
+    from distdl_jupyter.views.job_table import Listed
 
 
 @dataclass(frozen=True, slots=True)

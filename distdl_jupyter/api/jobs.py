@@ -21,7 +21,7 @@ from distdl_jupyter.core.series import Line
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, job_queue
 from distdl_jupyter.jobs.reader import JobReader, PageReader
-from distdl_jupyter.views import card, checkpoints, compare, ended_cache, job_page
+from distdl_jupyter.views import card, checkpoints, compare, job_page, job_table
 from distdl_jupyter.views import curve as curve_view
 from distdl_jupyter.views import resources as resources_view
 from distdl_jupyter.views import stacks as stacks_view
@@ -127,7 +127,7 @@ def _read(shown: client.Job) -> JobReader:
 
 
 def _row(reader: JobReader) -> JobRow:
-    return ended_cache.listed(reader.folder, reader.view, reader.spec).row
+    return job_table.listed(reader.folder, reader.view, reader.spec).row
 
 
 @get("/jobs/{id}", refuses=(404,))

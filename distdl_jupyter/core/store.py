@@ -14,6 +14,7 @@
     environment.json  packages, and the state of the code in git (see core.environment)
     tracking/       how far experiment trackers have come, and what they keep here (see core.tracking)
     outputs/        what the training code wrote for keeping; in checkpoints/ that from which it can go on
+    summary.json    its row in a list, written when it has ended (see views.job_table)
     supervisor.log  what the supervisor itself printed, for its own errors
     reserve         room that is given back when the disk is full, so that the end can be told (see core.disk_reserve)
 
@@ -137,6 +138,7 @@ class JobFolder:
     checkpoints = _inside("outputs/checkpoints")
     supervisor_log = _inside("supervisor.log")
     reserve = _inside("reserve")
+    summary = _inside("summary.json")
 
     def spec(self) -> JobSpec:
         """Read what was asked for. Raises JobNotFound when the folder is gone or not a job, and DiskRefused."""
@@ -228,8 +230,6 @@ class JobStore:
 
     def __init__(self, root: Path | None = None, kind: str = "jobs") -> None:
         self.jobs = (root or home()) / kind
-        #: Rows of ended jobs, a cache (see ``listing.ended``).
-        self.ended = self.jobs.with_name("ended.jsonl")
 
     def later(self, id_: str) -> str:
         """Return the id, or one behind those of all jobs where the clock was set back since they were submitted."""

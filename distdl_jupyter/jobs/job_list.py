@@ -1,7 +1,7 @@
 """All jobs of a data directory as rows, which are read again only if they may have changed.
 
-The rows of ended jobs are cached on disk (see ``ended_cache``); the others are followed. Thread-safe. Display is up to
-the caller.
+The row of an ended job is read from its ``summary.json``, once; the other jobs are followed. Thread-safe. Display is up
+to the caller.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from distdl_jupyter import permissions
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs.reader import JobReader
-from distdl_jupyter.views.ended_cache import Ended, Listed, listed
+from distdl_jupyter.views.job_table import Listed, listed, read_summary, write_summary
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable
 
-#: Seconds that a look at all jobs may take when what is not known yet can follow later.
+#: Seconds that listing may take when jobs that were not read yet can follow later.
 TURN = 0.4
 
 
 class Listing:
-    """The jobs of the data directory of now, newest first."""
+    """The jobs of the present data directory, newest first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._store = JobStore()
-        self._ended = Ended(self._store.ended)
+        self._ended: dict[str, Listed] = {}
         self._readers: dict[str, JobReader] = {}
 
     def all(self) -> list[Listed]:
         """Return every job as it is now, newest first.
 
-        The single-process run of a check is left out once it has completed. An ended job without a cached row is
-        read, which takes some tenths of a millisecond.
+        The single-process run of a check is left out once it has completed. An ended job without a summary is read,
+        which takes some tenths of a millisecond.
         """
         ids = self._ids()
         return _with_checks_as_one(self._read(ids, float("inf")), ids)
@@ -50,67 +50,64 @@ class Listing:
         ids = self._ids()
         return _with_checks_as_one(self._read(ids, seconds), ids)
 
-    def ended(self) -> Mapping[str, Listed]:
-        """Return the rows of jobs that are known to have ended, by id; no job is read."""
-        self._ids()
-        return dict(self._ended.rows)
+    def ended(self) -> dict[str, Listed]:
+        """Return the ended jobs that have a summary, by id; no other file of a job is read."""
+        for id_ in self._ids():
+            if id_ not in self._ended and (entry := read_summary(self._store.folder(id_))) is not None:
+                self._ended[id_] = entry
+        return dict(self._ended)
 
     def _ids(self) -> list[str]:
-        """Return all ids, newest first, and take in what changed since the last time besides the jobs' logs."""
+        """Return all ids, newest first, and forget the jobs that were removed."""
         with self._lock:
             store = JobStore()
             if store.jobs != self._store.jobs:
-                self._store, self._ended, self._readers = store, Ended(store.ended), {}
-            self._ended.refresh()
+                self._store, self._ended, self._readers = store, {}, {}
             ids = store.ids()
-            self._forget(set(ids))
+            for removed in (self._ended.keys() | self._readers.keys()).difference(ids):
+                self._ended.pop(removed, None)
+                self._readers.pop(removed, None)
             return ids
 
-    def _forget(self, ids: Collection[str]) -> None:
-        for id_ in [id_ for id_ in self._readers if id_ not in ids]:
-            del self._readers[id_]
-        self._ended.tidy(ids)
-
     def _read(self, ids: Iterable[str], seconds: float) -> list[Listed]:
-        until = time.monotonic() + seconds
-        ended, found, more = self._ended, [], True
-        new: list[Listed] = []
+        until, entries, in_time = time.monotonic() + seconds, [], True
         for id_ in ids:
-            one = ended.rows.get(id_)
-            if one is None and (more or id_ in self._readers):
+            entry = self._ended.get(id_)
+            if entry is None and (in_time or id_ in self._readers):
                 with self._lock:
-                    one = ended.rows.get(id_) or self._follow(id_)
-                if one is not None and not one.active and permissions.is_own(self._store.folder(id_).path):
-                    new.append(one)  # of others' folders an end may be of this view alone
-                more = time.monotonic() < until
-            if one is not None:
-                found.append(one)
-        if new:
-            with self._lock:
-                ended.add(new)
-        return found
+                    entry = self._ended.get(id_) or self._follow(id_)
+                in_time = time.monotonic() < until
+            if entry is not None:
+                entries.append(entry)
+        return entries
 
     def _follow(self, id_: str) -> Listed | None:
-        try:
-            reader = self._readers.get(id_) or JobReader(self._store.folder(id_))
-            reader.catch_up()
-        except JobNotFound:
-            return None
-        found = listed(reader.folder, reader.view, reader.spec)
-        if found.active:
-            self._readers[id_] = reader
-        else:
-            self._readers.pop(id_, None)
-        return found
+        folder, reader = self._store.folder(id_), self._readers.pop(id_, None)
+        entry = read_summary(folder) if reader is None else None
+        if entry is None:
+            try:
+                reader = reader or JobReader(folder)
+                reader.catch_up()
+            except JobNotFound:
+                return None
+            entry = listed(folder, reader.view, reader.spec)
+            if entry.active:
+                self._readers[id_] = reader
+                return entry
+            if not permissions.is_own(folder.path):
+                return entry  # it may have ended in this view alone
+            write_summary(folder, entry)
+        self._ended[id_] = entry
+        return entry
 
 
-def _with_checks_as_one(found: Iterable[Listed], ids: Iterable[str]) -> list[Listed]:
+def _with_checks_as_one(entries: Iterable[Listed], ids: Iterable[str]) -> list[Listed]:
     """Leave out completed runs on one process whose check is there: its page leads to them."""
-    there = set(ids)
-    return [one for one in found if one.check not in there or one.row.state != "completed"]
+    present = set(ids)
+    return [entry for entry in entries if entry.check not in present or entry.row.state != "completed"]
 
 
 @functools.cache
 def here() -> Listing:
-    """Return the list of this process: what it has read once it need not read again."""
+    """Return the list of this process, which reads no ended job twice."""
     return Listing()

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.step_times import Straggler
     from distdl_jupyter.jobs.client import Job
-    from distdl_jupyter.views.ended_cache import Listed
-    from distdl_jupyter.views.job_table import JobRow
+    from distdl_jupyter.views.job_table import JobRow, Listed
 
 KIND = "scale"
 #: Options of one job, and what stands for them here.

@@ -304,9 +304,9 @@ class EventRecorder:
         written = self._writer.finish()
         self._writer.close()
         if self.view.state.ended and written:
-            from distdl_jupyter.views import ended_cache  # imported here because only the end of a job needs it
+            from distdl_jupyter.views import job_table  # imported here because only the end of a job needs it
 
-            ended_cache.leave(self.folder, self.view, self.spec)
+            job_table.write_summary(self.folder, job_table.listed(self.folder, self.view, self.spec))
 
     # items of streams -------------------------------------------------------------------------
 

@@ -1,16 +1,21 @@
 """Jobs as rows of a list, and the list as a table for a notebook or a terminal.
 
-A row is cheap: a list makes hundreds of them.
+A row is cheap: a list makes hundreds of them. That of an ended job is stored in its folder as ``summary.json``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter.core import humanize, table
+import msgspec
+
+from distdl_jupyter.core import atomic_write, humanize, table
 from distdl_jupyter.core.alerts import CODE
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import SHORT_WAIT
@@ -20,6 +25,7 @@ from distdl_jupyter.worker.shutdown import KEPT_ALIVE
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
+    from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.view import JobView, MetricView
 
 HEAD = ("Id", "State", "Name", "Processes", "Backend", "Elapsed", "Last", "Created")
@@ -261,3 +267,69 @@ def _last_value(job: JobRow) -> str:
     if not job.metric:
         return ""
     return f"{job.metric} {'not finite' if job.value is None else humanize.number(job.value)}"
+
+
+# summary.json -----------------------------------------------------------------------------------
+
+#: Raise it when the rules by which a row is made change.
+RULES = 9
+VERSION = f"{RULES}-{zlib.crc32(repr(tuple(JobRow.__dataclass_fields__)).encode()):08x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A row with the type of the job's cluster and the hosts of its ranks, which pages do not get.
+
+    ``check`` is the id of the check whose steps this job did on one process, "" for any other job.
+    """
+
+    row: JobRow
+    cluster: str
+    hosts: tuple[str, ...]
+    check: str = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether the job has not ended."""
+        return not State(self.row.state).ended
+
+
+def listed(folder: JobFolder, view: JobView, spec: JobSpec) -> Listed:
+    """Return a job as it is now."""
+    hosts = tuple(dict.fromkeys(rank.host for rank in view.ranks if rank.host))
+    ended = view.state.ended
+    value = _group_value(folder, view, spec) if ended else None
+    row = job_row(view, spec, time.time(), has_checkpoints=ended and folder.has_checkpoints, group_value=value)
+    return Listed(row, spec.cluster, hosts, Path(str(spec.check.get("replay", ""))).name)
+
+
+def _group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float | None:
+    """Return what an ended run of a scaling study is compared by with the others, None for one that was cut off."""
+    if spec.group is None or spec.group.kind != "scale":
+        return None
+    from distdl_jupyter.core import scaling, step_times  # few jobs are runs of a study
+
+    times = step_times.read(folder.steps)
+    run = scaling.measured(times) if times.rows else None
+    return run.rate if run and run.is_whole(view.state, spec.group.plan.get("seconds", 0.0)) else None
+
+
+def write_summary(folder: JobFolder, entry: Listed) -> None:
+    """Store the row of an ended job in its folder, which spares reading its events. Ignores errors of the disk."""
+    with contextlib.suppress(OSError):
+        atomic_write.keep(folder.summary, msgspec.json.encode((VERSION, entry)))
+
+
+_decoder = msgspec.json.Decoder(tuple[str, Listed])
+
+
+def read_summary(folder: JobFolder) -> Listed | None:
+    """Return the stored row of an ended job, None if there is none or another version wrote it.
+
+    An ended job does not change (see ``core.state``), so its row is not compared with its other files.
+    """
+    try:
+        version, entry = _decoder.decode(folder.summary.read_bytes())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return entry if version == VERSION and entry.row.id == folder.id and not entry.active else None

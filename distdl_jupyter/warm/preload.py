@@ -57,7 +57,7 @@ _REQUIRED = (
     "distdl_jupyter.clusters.local",
     "distdl_jupyter.clusters.agents.run",
     "distdl_jupyter.clusters.local_node",
-    "distdl_jupyter.views.ended_cache",
+    "distdl_jupyter.views.job_table",
     "distdl_jupyter.worker.rank",
     "distdl_jupyter.worker.failure",
     "cloudpickle",

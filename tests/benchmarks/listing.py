@@ -110,7 +110,8 @@ def _process(name: str, home: Path) -> float:
 
 
 def _anew(home: Path) -> float:
-    (home / "ended.jsonl").unlink(missing_ok=True)
+    for summary in home.glob("jobs/*/summary.json"):
+        summary.unlink()
     return _process("table", home)
 
 

@@ -145,7 +145,7 @@ def test_a_look_at_jobs_of_another_user_starts_nothing_that_they_name(distdl_hom
         assert "belongs to another user (number 4321)" in why
     time.sleep(0.5)
     assert not (tmp_path / "started").exists()
-    assert not (JobStore().jobs.parent / "ended.jsonl").exists()
+    assert not JobStore().folder(jobs()[0].id).summary.exists()
 
 
 def test_a_value_that_others_may_have_written_is_not_opened(tmp_path):
