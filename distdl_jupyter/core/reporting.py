@@ -52,10 +52,12 @@ SETTINGS = SettingsFile(
 
 
 def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **changes: Any) -> Settings:
-    """Change some settings of ``names`` and return them all; an empty value restores a default. Raises InvalidSpec.
+    """Change settings of ``names``, if any are given, and return all; an empty value restores a default.
 
-    An ``address`` is not checked here: ``tracking.messages.configure`` does.
+    Raises InvalidSpec. An ``address`` is not checked here: ``tracking.messages.configure`` does.
     """
+    if not changes:
+        return SETTINGS.read()
     if "track" in changes:
         changes["track"] = tracking.check(changes["track"], "track")
     if "notify" in changes:

@@ -7,10 +7,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
@@ -19,7 +18,7 @@ from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning, ResultUnavail
 from distdl_jupyter.core.humanize import findings, processes, short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.form.arguments import SWEEP, cell_parser, job_options, sweep_parser, without_secrets
-from distdl_jupyter.magic.ranks_magic import RanksMagic
+from distdl_jupyter.magic.ranks_magic import RanksMagics
 from distdl_jupyter.magic.session import Session, as_magic, identifier, say
 
 if TYPE_CHECKING:
@@ -54,29 +53,31 @@ class CellMagics:
         chosen = cell_parser(name).parse(line)
         out = identifier(getattr(chosen, "out", None))
         options = job_options(chosen, self._session.defaults)
-        draft = captured(cell, self._session.ip.user_ns, without_secrets(f"%%{name} {line}").strip())
+        draft = capture_cell(cell, self._session.ip.user_ns, without_secrets(f"%%{name} {line}").strip())
         if getattr(chosen, "on_ranks", False):
-            return self._on_ranks(draft, chosen, out)
-        if (study := _study(draft, chosen, options)) is not None:
-            if out:
-                self._session.keep(out, study)
+            values = self._run_on_ranks(draft, chosen)
+            return self._session.keep(out, values) if out else values
+        if hasattr(chosen, "scale") or hasattr(chosen, "check"):
+            study = _start_study(draft, chosen, options)
+            self._session.keep(out, study)
             return study
         with_panel = getattr(chosen, "panel", True)
         if not with_panel:
             say(f"Captured {draft.summary()}")
         job = client.launch(draft, **options)
-        self._session.started(job)
-        if out:
-            self._session.keep(out, job)
+        self._session.newest = job.id
+        self._session.keep(out, job)
         _show(job, with_panel=with_panel)
-        wait = getattr(chosen, "wait", None)
-        if wait or (wait is None and not self._session.is_interactive()):
-            value = _wait(job)
-            return value if wait else None
-        return None
+        if not self._waits(chosen):
+            return None
+        value = _wait(job)
+        return value if getattr(chosen, "wait", False) else None
 
-    def _on_ranks(self, draft: CapturedCode, chosen: argparse.Namespace, out: str | None) -> Any:
-        """Run the captured cell on the ranks that are alive, and wait; its values are kept or returned."""
+    def _waits(self, chosen: argparse.Namespace) -> bool:
+        return bool(getattr(chosen, "wait", not self._session.is_interactive()))
+
+    def _run_on_ranks(self, draft: CapturedCode, chosen: argparse.Namespace) -> Any:
+        """Run the captured cell on the persistent ranks and return its values."""
         more = sorted(set(vars(chosen)) - {"on_ranks", "out", "wait", "panel"})
         if more:
             raise InvalidSpec(
@@ -86,11 +87,7 @@ class CellMagics:
                 field=more[0],
                 hint="Remove it, or start other ranks with %dist_ranks start.",
             )
-        values = RanksMagic(self._session).run_draft(draft)
-        if out:
-            self._session.keep(out, values)
-            return None
-        return values
+        return RanksMagics(self._session).run_draft(draft)
 
     def _sweep(self, line: str, cell: str) -> None:
         """Start the sweep of a cell and show it."""
@@ -105,40 +102,42 @@ class CellMagics:
         out = identifier(getattr(chosen, "out", None))
         options = job_options(chosen, self._session.defaults)
         namespace = {**self._session.ip.user_ns, **space.sample(parameters)}
-        draft = captured(cell, namespace, without_secrets(f"%%sweep {rest}").strip())
+        draft = capture_cell(cell, namespace, without_secrets(f"%%sweep {rest}").strip())
         plan = {name: getattr(chosen, name) for name in SWEEP if hasattr(chosen, name)}
         study = sweeps.of_draft(draft, parameters, **plan, **options)
-        if out:
-            self._session.keep(out, study)
-        wait = getattr(chosen, "wait", None)
+        self._session.keep(out, study)
         display(study)  # type: ignore[no-untyped-call]
-        if wait or (wait is None and not self._session.is_interactive()):
+        if self._waits(chosen):
             study.wait()
 
 
-def _study(draft: CapturedCode, chosen: argparse.Namespace, options: dict[str, Any]) -> Any:
-    """Return the study of a cell that ``--scale`` or ``--check`` asks for, None without."""
-    from distdl_jupyter.studies import correctness, scaling
+def _start_study(draft: CapturedCode, chosen: argparse.Namespace, options: dict[str, Any]) -> Any:
+    """Do what ``--scale`` or ``--check`` asks for and return the result."""
+    from distdl_jupyter.studies import correctness, scaling  # few cells need them
 
     if getattr(chosen, "scale", ""):
         return scaling.of_options(draft, scaling.numbers(chosen.scale), options)
-    return correctness.of_draft(draft, **options) if getattr(chosen, "check", False) else None
+    return correctness.of_draft(draft, **options)
 
 
-def captured(cell: str, namespace: Mapping[str, Any], command: str) -> CapturedCode:
+def capture_cell(cell: str, namespace: Mapping[str, Any], command: str) -> CapturedCode:
     """Capture the running cell, below its magic line ``command``, with what it uses from ``namespace``."""
-    place = capture.here()
-    first_line = _line_below_magic(place.raw, cell)
-    with _said_when_long("Packing the variables and modules that the cell uses ..."):
+    notebook = capture.here()
+    first_line = _line_below_magic(notebook.raw, cell)
+    timer = threading.Timer(_LONG, say, ("Packing the variables and modules that the cell uses ...",))
+    timer.start()
+    try:
         return capture.capture_cell(
             cell,
             namespace,
-            cell_id=place.cell_id,
-            execution_count=place.execution_count if first_line else None,
-            notebook=place.path,
+            cell_id=notebook.cell_id,
+            execution_count=notebook.execution_count if first_line else None,
+            notebook=notebook.path,
             first_line=first_line or 2,
             command=command,
         )
+    finally:
+        timer.cancel()
 
 
 def _line_below_magic(raw: str, cell: str) -> int | None:
@@ -197,13 +196,3 @@ def _stop(job: Job, *, now: bool) -> None:
         say(f"Canceling job {job.name} ({short_id(job.id)}). Interrupt again to kill it at once.")
     if now:
         say(f"Killing job {job.name} ({short_id(job.id)}).")
-
-
-@contextlib.contextmanager
-def _said_when_long(text: str) -> Iterator[None]:
-    timer = threading.Timer(_LONG, say, (text,))
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

@@ -5,7 +5,6 @@ The other line magics are short names of commands: ``%dist_logs -f k3f9`` is ``%
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import shlex
@@ -14,11 +13,11 @@ from typing import Any
 
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.aliases import resolve
-from distdl_jupyter.core.options import ABOUT, check_count
+from distdl_jupyter.core.options import checked
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.form.arguments import Parser, allowed, asks_help, pairs, pairs_of, split_words, value_of
-from distdl_jupyter.magic.session import Session, as_magic, identifier, say
+from distdl_jupyter.form.arguments import Parser, asks_help, pairs, pairs_of, split_words, value_of
+from distdl_jupyter.jobs import jobspec
+from distdl_jupyter.magic.session import Session, as_magic, say
 from distdl_jupyter.magic.topics import TOPICS
 
 #: The words of ``distdl`` for which each line magic is a short name.
@@ -67,16 +66,13 @@ class LineMagics:
 
     def _run(self, name: str, line: str) -> Any:
         """Run a command; the job is the newest one of this kernel where the line names none."""
-        words, variable = _without_variable(name, [*shlex.split(COMMANDS[name]), *split_words(line)])
+        words = [*shlex.split(COMMANDS[name]), *split_words(line)]
         if name == "dist_clusters":
             words = ["check" if word == "--check" else word for word in words]
         if name == "dist_cancel" and all(word.startswith("-") for word in words[1:]) and not asks_help(words):
             words.append(self._session.job().id)
         with contextlib.suppress(SystemExit):  # the help was printed
-            value = self._value(words)
-            if variable is None:
-                return value
-            self._session.keep(variable, value)
+            return self._value(words)
         return None
 
     def _value(self, words: Sequence[str]) -> Any:
@@ -104,26 +100,19 @@ class LineMagics:
 
     def _config(self, line: str) -> Any:
         chosen = config_parser().parse(line)
-        if chosen.settings and chosen.settings[0] in TOPICS:
-            paged = hasattr(self._session.ip, "kernel")
-            switched = [f"{word}=" if word in ("on", "off") else word for word in chosen.settings[1:]]
-            return TOPICS[chosen.settings[0]](pairs(switched), paged)
+        topic, *words = chosen.settings or [""]
+        if topic == "warm":
+            flags = [f"--{word.replace('_', '-')}" if "=" in word else word for word in words]
+            return self._run("distdl", shlex.join(["warm", *flags]))
+        if topic in TOPICS:
+            where = {"paged": hasattr(self._session.ip, "kernel")} if topic == "azure" else {}
+            return TOPICS[topic](pairs(words), **where)
         if chosen.clear:
             self._session.defaults.clear()
         changes = {name.replace("-", "_"): value for name, value in pairs(chosen.settings).items()}
         self._session.defaults = configured(self._session.defaults, changes)
         say(_settings(self._session.defaults))
         return None
-
-
-def _without_variable(name: str, words: list[str]) -> tuple[list[str], str | None]:
-    """Return the words without ``-o NAME`` of ``%dist_attach``, and the name."""
-    if name != "dist_attach":
-        return words, None
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("-o", "--out")
-    chosen, rest = parser.parse_known_args(words)
-    return rest, identifier(chosen.out)
 
 
 def config_parser() -> Parser:
@@ -135,26 +124,19 @@ def config_parser() -> Parser:
 
 
 def configured(defaults: dict[str, Any], changes: dict[str, str]) -> dict[str, Any]:
-    """Return the defaults with the changes made and checked. Raises InvalidSpec."""
-    names = {*ABOUT, *allowed()}
-    removed = resolve({name: "" for name, text in changes.items() if not text}, names)
-    given = {name: value_of(text) for name, text in changes.items() if text}
-    if isinstance(env := given.pop("env", given.pop("environment_variables", None)), str):
-        given["environment_variables"] = {**defaults.get("environment_variables", {}), **pairs_of(env.split(","))}
-    result = {**defaults, **resolve(given, names)}
+    """Return the defaults with the changes made and checked; an empty value removes one. Raises InvalidSpec."""
+    values = {name: value_of(text) for name, text in changes.items() if text}
+    removed = jobspec.resolved(dict.fromkeys(changes.keys() - values.keys()))
+    if isinstance(env := values.pop("env", values.pop("environment_variables", None)), str):
+        values["environment_variables"] = {**defaults.get("environment_variables", {}), **pairs_of(env.split(","))}
+    result = {**defaults, **jobspec.resolved(values)}
     result = {name: value for name, value in result.items() if name not in removed}
-    _check_defaults(result)
+    checked(result)
+    if label := result.get("distributed_backend"):
+        registry.backend(str(label), {})
+    if target := result.get("compute_target"):
+        cluster_configs.find(str(target))
     return result
-
-
-def _check_defaults(options: dict[str, Any]) -> None:
-    for name in ("node_count", "process_count_per_node"):
-        if options.get(name, 1) != "auto" or name == "node_count":
-            check_count(options.get(name, 1), name)
-    if options.get("distributed_backend"):
-        registry.backend(str(options["distributed_backend"]), {})
-    if options.get("compute_target"):
-        cluster_configs.find(str(options["compute_target"]))
 
 
 def _settings(defaults: dict[str, Any]) -> str:

@@ -10,9 +10,8 @@ from weakref import WeakKeyDictionary
 
 from distdl_jupyter.magic.cell import CellMagics
 from distdl_jupyter.magic.commands import LineMagics
-from distdl_jupyter.magic.ranks_lines import RankLines
-from distdl_jupyter.magic.ranks_magic import RanksMagic
-from distdl_jupyter.magic.session import Session
+from distdl_jupyter.magic.ranks_magic import RanksMagics
+from distdl_jupyter.magic.session import Session, say
 
 _NAMES = ("distributed", "distdl")
 #: The target of the comms that pages open.
@@ -24,23 +23,23 @@ _SESSIONS: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 def load(ip: Any) -> None:
     """Register ``%%distributed``, its alias ``%%distdl``, ``%%sweep``, ``%%ranks``, ``%distdl`` and ``%dist_...``.
 
-    Doing it again is harmless.
-
-    When another extension owns ``%%distributed`` it keeps it, and one line says so.
+    Repeated calls are harmless. When another extension owns ``%%distributed`` it keeps it, and one line says so.
     """
     session = _SESSIONS.setdefault(ip, Session(ip))
-    cells = CellMagics(session)
-    foreign = owner(ip)
-    for name in _NAMES if foreign is None else _NAMES[1:]:
-        ip.register_magic_function(cells.distributed(name), "cell", name)
+    cells, ranks, foreign = CellMagics(session), RanksMagics(session), owner(ip)
     if foreign is not None:
-        print(f"%%distributed is already defined by {foreign}. Use %%distdl instead; it does the same.")  # noqa: T201
-    ip.register_magic_function(RanksMagic(session).function(), "cell", "ranks")
-    ip.register_magic_function(cells.sweep(), "cell", "sweep")
-    lines = {**LineMagics(session).all(), "dist_ranks": RankLines(session).function()}
-    for name, function in lines.items():
+        say(f"%%distributed is already defined by {foreign}. Use %%distdl instead; it does the same.")
+    names = _NAMES if foreign is None else _NAMES[1:]
+    functions = {name: cells.distributed(name) for name in names} | {"ranks": ranks.cell(), "sweep": cells.sweep()}
+    for name, function in functions.items():
+        ip.register_magic_function(function, "cell", name)
+    for name, function in {**LineMagics(session).all(), "dist_ranks": ranks.line()}.items():
         ip.register_magic_function(function, "line", name)
-    _show_help_without_body(ip, (*(_NAMES if foreign is None else _NAMES[1:]), "ranks", "sweep"))
+    transformers = ip.input_transformers_cleanup
+    transformers[:] = [
+        HelpWithoutBody(functions),
+        *(each for each in transformers if type(each) is not HelpWithoutBody),
+    ]
     if hasattr(ip, "kernel"):
         from comm import get_comm_manager
 
@@ -50,10 +49,9 @@ def load(ip: Any) -> None:
 def _answer(session: Session, comm: Any, opening: dict[str, Any]) -> None:
     """Answer the request with which a page opened a comm."""
     from distdl_jupyter.magic import frontend_api  # few notebooks open a form
-    from distdl_jupyter.views import wire
 
     magic = f"%%{_NAMES[0] if owner(session.ip) is None else _NAMES[1]}"
-    comm.close(data=wire.answer(frontend_api.calls(session, magic), opening["content"]["data"]))
+    comm.close(data=frontend_api.answer(session, magic, opening["content"]["data"]))
 
 
 class HelpWithoutBody:
@@ -69,17 +67,9 @@ class HelpWithoutBody:
         return [f"%%{request[1]} --help\n", "\n"] if request else lines
 
 
-def _show_help_without_body(ip: Any, names: Iterable[str]) -> None:
-    transformers = ip.input_transformers_cleanup
-    transformers[:] = [HelpWithoutBody(names), *(each for each in transformers if type(each) is not HelpWithoutBody)]
-
-
 def owner(ip: Any) -> str | None:
     """Return the name of the other package whose magic ``%%distributed`` is, None when it is free or ours."""
     manager = ip.magics_manager
-    found = manager.magics["cell"].get("distributed")
-    if found is None:
-        lazy = manager.lazy_magics.get("distributed")
-        return None if lazy is None or lazy.startswith("distdl_jupyter") else str(lazy)
-    module = str(getattr(found, "__module__", None) or type(found).__module__)
-    return None if module.startswith("distdl_jupyter") else module.partition(".")[0]
+    magic, lazy = manager.magics["cell"].get("distributed"), manager.lazy_magics.get("distributed", "")
+    module = str(getattr(magic, "__module__", None) or type(magic).__module__) if magic is not None else str(lazy)
+    return module.partition(".")[0] if module and not module.startswith("distdl_jupyter") else None

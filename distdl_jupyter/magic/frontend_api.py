@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,23 +22,20 @@ if TYPE_CHECKING:
     from distdl_jupyter.form.schema import FormState
     from distdl_jupyter.form.target import Look
     from distdl_jupyter.magic.session import Session
-    from distdl_jupyter.views.wire import Calls
 
-#: The last look at a cell's names.
+#: The newest inspection of each cell's names.
 _LOOKS: dict[Hashable, Look] = {}
 
 
-def calls(session: Session, magic: str) -> Calls:
-    """Return what a page may ask for, by name; ``magic`` is the cell magic that is written."""
-    return {"form.state": functools.partial(form, session, magic), "form.keep": keep}
+def answer(session: Session, magic: str, request: Any) -> dict[str, Any]:
+    """Answer what a page asks for; ``magic`` is the cell magic that the form writes."""
 
+    def state(request: object) -> FormState:
+        kernel = KernelContext(session.ip.user_ns, session.defaults, magic, session.ip.execution_count, _LOOKS)
+        query = wire.from_data(FormRequest, request)
+        return cell_state(msgspec.structs.replace(query, notebook=capture.here().path or query.notebook), kernel)
 
-def form(session: Session, magic: str, request: object) -> FormState:
-    """Return the form of a cell's text."""
-    ip = session.ip
-    kernel = KernelContext(ip.user_ns, session.defaults, magic, ip.execution_count, _LOOKS)
-    asked = wire.from_data(FormRequest, request)
-    return cell_state(msgspec.structs.replace(asked, notebook=capture.here().path or asked.notebook), kernel)
+    return wire.answer({"form.state": state, "form.keep": keep}, request)
 
 
 def keep(variables: Mapping[str, object]) -> dict[str, list[str]]:

@@ -1,72 +1,211 @@
-"""``%%ranks``: a cell runs on persistent ranks, in the namespace that they keep, and its values come back."""
+"""``%dist_ranks`` starts persistent ranks, controls them and exchanges variables with them; ``%%ranks`` runs a cell.
+
+A kernel uses the ranks that it started or attached to, else the newest ones of the user, such as those from before a
+restart of the kernel. Ranks belong to no kernel: only ``%dist_ranks stop`` ends them.
+"""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import re
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
-from distdl_jupyter.core.errors import show_as
-from distdl_jupyter.core.humanize import short_id
-from distdl_jupyter.form.arguments import Parser, ranks_of
-from distdl_jupyter.magic.session import Session, as_magic, identifier
+from distdl_jupyter.core import table
+from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, show_as
+from distdl_jupyter.core.humanize import duration, plural, seconds_taken, short_id, size
+from distdl_jupyter.core.resources import ResourceReader
+from distdl_jupyter.form.arguments import Parser, job_options, job_parser, ranks_of, split_words
+from distdl_jupyter.magic.session import Session, as_magic, identifier, say
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
+    from distdl_jupyter.cli.command import CommandParser
     from distdl_jupyter.ranks import Answer, Event, Ranks
-    from distdl_jupyter.widgets.ranks import Output
 
-_DESCRIPTION = (
-    "\nRun this cell on the ranks started with ``%dist_ranks start``.\n\nEvery rank runs it in its own namespace, "
-    "which is kept between cells, as in a kernel. The values of the last\nexpression are returned as a list ordered "
-    "by rank (also in ``_``); identical lines and values are shown once.\nInterrupting the kernel interrupts the "
-    "ranks; their variables are kept.\n"
-)
+_LINE = """
+    Keep ranks alive between cells; %%ranks at the top of a cell runs it on them. Without an action, show the ranks:
+    their state, processes and memory. They run as a job, so they survive a kernel restart and a page reload: %%ranks
+    then finds them with all their variables.
+    """
+_CELL = """
+    Run this cell on the ranks started with ``%dist_ranks start``.
 
-_EPILOG = (
-    "\nEach rank knows ``rank``, ``local_rank`` and ``world_size``, and reports with ``log(step=..., "
-    "loss=...)``.\n\nExamples:\n\n    %%ranks\n    %%ranks 0,2\n    %%ranks 1-3 --quiet -o losses\n\nIf you name "
-    "ranks, the values are returned as a dict by rank. ``%dist_ranks push x`` sends a variable of the notebook to "
-    "the ranks.\n"
-)
+    Every rank runs it in its own namespace, which is kept between cells, as in a kernel. The values of the last
+    expression are returned as a list ordered by rank (also in ``_``); identical lines and values are shown once.
+    Interrupting the kernel interrupts the ranks; their variables are kept.
+    """
+_CELL_EPILOG = """
+    Each rank knows ``rank``, ``local_rank`` and ``world_size``, and reports with ``log(step=..., loss=...)``.
 
+    Examples:
+
+        %%ranks
+        %%ranks 0,2
+        %%ranks 1-3 --quiet -o losses
+
+    If you name ranks, the values are returned as a dict by rank. ``%dist_ranks push x`` sends a variable of the
+    notebook to the ranks.
+    """
 _UNKNOWN = re.compile(r"name '(\w+)' is not defined")
+_NONE = "No ranks are running. Start two with %dist_ranks start -p 2, then start a cell with %%ranks to run it on them."
 
 
-def parser() -> Parser:
-    """Return the parser of the cell magic."""
-    made = Parser("%%ranks", _DESCRIPTION, epilog=_EPILOG, places=" [RANKS]")
-    made.add_argument("on", nargs="?", metavar="RANKS", help="For example 0,2 or 1-3 (default: all).")
-    made.add_argument("-q", "--quiet", action="store_true", help="Show no output unless the cell fails.")
-    made.add_argument("-o", "--out", metavar="NAME", help="Store the values in this variable and do not show them.")
-    return made
-
-
-class RanksMagic:
-    """The cell magic of one kernel."""
+class RanksMagics:
+    """``%dist_ranks`` and ``%%ranks`` of one kernel."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._parser = parser()
 
-    def function(self) -> Callable[..., Any]:
-        """Return the function to register; its docstring is the help text."""
-        return as_magic("ranks", self.run, self._parser.format_help())
+    def line(self) -> Callable[..., Any]:
+        """Return the line magic to register."""
+        text = "Start persistent ranks, show, interrupt, restart and stop them, exchange variables with them."
+        return as_magic("dist_ranks", self._run_line, text, lambda: self.parser().format_help())
 
-    def run(self, line: str, cell: str) -> Any:
+    def cell(self) -> Callable[..., Any]:
+        """Return the cell magic to register."""
+        return as_magic("ranks", self._run_cell, cell_parser().format_help())
+
+    # the ranks of this kernel ---------------------------------------------------------------------
+
+    def _running(self) -> Ranks | None:
+        """Return the ranks of this kernel if they are running."""
+        ranks = self._session.ranks
+        return None if ranks is None or ranks.state() == "ended" else ranks
+
+    def _find(self) -> Ranks | None:
+        """Return the running ranks of this kernel, else the newest of the user, else None."""
+        from distdl_jupyter import ranks
+
+        return self._running() or ranks.current()
+
+    def _get(self) -> Ranks:
+        """Return the ranks to use, those of this kernel even if they have ended. Raises JobNotFound."""
+        if self._session.ranks is not None:
+            return self._session.ranks
+        ranks = self._find()
+        if ranks is None:
+            raise _no_ranks()
+        say(
+            f"Using {plural(ranks.size, 'rank')} started earlier ({short_id(ranks.id)}). Variables in their "
+            "namespaces are kept."
+        )
+        self._session.ranks = ranks
+        return ranks
+
+    # %dist_ranks ----------------------------------------------------------------------------------
+
+    def parser(self) -> CommandParser:
+        """Return the parser of the line magic; the flags of ``start`` are those of a job."""
+        from distdl_jupyter.cli.command import CommandParser, add_command
+
+        parser = CommandParser(prog="%dist_ranks", description=_LINE)
+        actions = parser.add_subparsers(title="actions", metavar="ACTION")
+        add_command(actions, "start", self._start, "start ranks with the flags of a job: start -p 4 -b torch")
+        add_command(actions, "stop", self._stop, "stop the ranks gracefully")
+        text = "stop the ranks and start the same number, with empty namespaces"
+        add_command(actions, "restart", self._restart, text)
+        text = "raise KeyboardInterrupt in the cell that runs on the ranks; their variables are kept"
+        add_command(actions, "interrupt", self._interrupt, text)
+        command = add_command(actions, "attach", self._attach, "use the ranks of this job from now on")
+        command.add_argument("id", nargs="?", default="", help="id of the job (default: the newest running one)")
+        push = add_command(actions, "push", self._push, "send variables of this notebook to every rank")
+        push.add_argument("names", nargs="+", metavar="NAME", help="name of a variable")
+        text = "get a variable from every rank, as a list ordered by rank; with --ranks, as a dict"
+        pull = add_command(actions, "pull", self._pull, text)
+        pull.add_argument("name", metavar="NAME", help="name of the variable")
+        for command in (push, pull):
+            command.add_argument("--ranks", dest="on", metavar="RANKS", help="only these ranks, such as 0,2 or 1-3")
+        return parser
+
+    def _run_line(self, line: str) -> Any:
+        action, _, flags = line.strip().partition(" ")
+        if action == "start":
+            return self._start(job_parser(Parser("%dist_ranks", _LINE)).parse(flags))
+        with contextlib.suppress(SystemExit):  # the help was printed
+            chosen = self.parser().parse_args(split_words(line))
+            return getattr(chosen, "run", self._status)(chosen)
+        return None
+
+    def _status(self, _: argparse.Namespace) -> RanksTable:
+        ranks, own = self._find(), self._session.ranks
+        ended = own.state().reason if own is not None and ranks is not own else ""
+        return RanksTable(ranks, known=ranks is own, ended=ended)
+
+    def _start(self, chosen: argparse.Namespace) -> None:
+        from distdl_jupyter import ranks
+
+        if (own := self._running()) is not None:
+            raise InvalidSpec(
+                f"{plural(own.size, 'rank')} of this kernel are already running ({short_id(own.id)}).",
+                code="ranks-alive-already",
+                hint="Stop them with %dist_ranks stop, or restart them with %dist_ranks restart.",
+            )
+        begun = time.monotonic()
+        self._use(ranks.start(on_wait=_say_wait, **job_options(chosen, self._session.defaults)), begun)
+
+    def _use(self, ranks: Ranks, begun: float) -> None:
+        self._session.ranks, self._session.newest = ranks, ranks.id
+        backend, seconds = ranks.job.spec.distributed_backend, seconds_taken(time.monotonic() - begun)
+        say(
+            f"{plural(ranks.size, 'rank')} {_verb(ranks)} ready after {seconds}: {backend}, job {short_id(ranks.id)}. "
+            "Start a cell with %%ranks to run it on them."
+        )
+        if ranks.setup_call and ranks.size > 1:
+            say(f"Call {ranks.setup_call} once in a cell to initialize communication.")
+
+    def _stop(self, _: argparse.Namespace) -> None:
+        ranks = self._get()
+        ranks.stop()
+        say(f"{plural(ranks.size, 'rank')} stopped ({short_id(ranks.id)}).")
+
+    def _restart(self, _: argparse.Namespace) -> None:
+        begun = time.monotonic()
+        self._use(self._get().restart(_say_wait), begun)
+
+    def _interrupt(self, _: argparse.Namespace) -> None:
+        self._get().interrupt()
+
+    def _attach(self, chosen: argparse.Namespace) -> None:
+        from distdl_jupyter import ranks
+
+        match = ranks.current(only=chosen.id)
+        if match is None:
+            raise _no_ranks(f" of job {chosen.id}" if chosen.id else "")
+        self._session.ranks = match
+        say(f"Using {plural(match.size, 'rank')} of job {short_id(match.id)}.")
+
+    def _push(self, chosen: argparse.Namespace) -> None:
+        variables = self._session.ip.user_ns
+        unknown = [name for name in chosen.names if name not in variables]
+        if unknown:
+            raise InvalidSpec(f"The notebook has no variable {unknown[0]!r}.", code="push-name-unknown", field="names")
+        ranks = self._get()
+        ranks.push(_selected(chosen.on, ranks), **{name: variables[name] for name in chosen.names})
+
+    def _pull(self, chosen: argparse.Namespace) -> Any:
+        ranks = self._get()
+        on = _selected(chosen.on, ranks)
+        values = ranks.pull(chosen.name, on=on)
+        return values if on is not None else [values[rank] for rank in sorted(values)]
+
+    # %%ranks --------------------------------------------------------------------------------------
+
+    def _run_cell(self, line: str, cell: str) -> Any:
         """Run one cell and return its values, None when there are none. Raises CellFailed."""
-        chosen = self._parser.parse(line)
+        chosen = cell_parser().parse(line)
         identifier(chosen.out)
-        ranks = self._session.ranks.get()
-        on = None if chosen.on is None else ranks_of(chosen.on, ranks.size)
-        place = capture.here()
-        label = "" if place.execution_count is None else f"In [{place.execution_count}]"
+        ranks = self._get()
+        on, notebook = _selected(chosen.on, ranks), capture.here()
+        label = "" if notebook.execution_count is None else f"In [{notebook.execution_count}]"
 
-        def run(on_event: EventHandler) -> Answer:
-            return ranks.run(cell, on=on, label=label, raw_cell=place.raw, on_event=on_event)
+        def run(on_event: Callable[[Event], None]) -> Answer:
+            return ranks.run(cell, on=on, label=label, raw_cell=notebook.raw, on_event=on_event)
 
-        values = self._shown(ranks, on, run, quiet=chosen.quiet)
+        values = self._show(ranks, on, run, quiet=chosen.quiet)
         if chosen.out is None:
             return values
         self._session.keep(chosen.out, values)
@@ -74,29 +213,41 @@ class RanksMagic:
 
     def run_draft(self, draft: CapturedCode) -> Any:
         """Run what ``%%distributed --on-ranks`` captured and return the values. Raises CellFailed."""
-        ranks = self._session.ranks.get()
-        return self._shown(ranks, None, lambda on_event: ranks.run_distributed(draft, on_event=on_event), quiet=False)
+        ranks = self._get()
+        return self._show(ranks, None, lambda on_event: ranks.run_distributed(draft, on_event=on_event), quiet=False)
 
-    def _shown(
-        self, ranks: Ranks, on: Sequence[int] | None, run: Callable[[EventHandler], Answer], *, quiet: bool
+    def _show(
+        self, ranks: Ranks, on: Sequence[int] | None, run: Callable[[Callable[[Event], None]], Answer], *, quiet: bool
     ) -> Any:
         """Run something on ranks with its output shown; return the values. Raises CellFailed."""
-        from distdl_jupyter.ranks import Interrupted
+        from distdl_jupyter.ranks import Done, Interrupted, Output
         from distdl_jupyter.ranks.answer import CellFailed, failures
-        from distdl_jupyter.widgets.ranks import Values, ValuesOf
+        from distdl_jupyter.widgets.ranks import CellOutput, PrintedOutput, Values, ValuesOf
 
-        asked = tuple(range(ranks.size)) if on is None else tuple(on)
-        output = self._output(asked, ranks, quiet=quiet)
+        numbers = tuple(range(ranks.size)) if on is None else tuple(on)
+        if hasattr(self._session.ip, "kernel"):
+            output: CellOutput | PrintedOutput = CellOutput(numbers, short_id(ranks.id), quiet=quiet)
+        else:
+            output = PrintedOutput(numbers, quiet=quiet)
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, Output):
+                output.add(event.rank, event.stream, event.text)
+            elif isinstance(event, Done):
+                output.done(event.rank, None if event.error is None else self._with_hint(event.error))
+            else:
+                output.say(event.text)
+
         shown = False
         try:
-            answer = run(EventHandler(output, self._hinted))
+            answer = run(on_event)
         except Interrupted as interrupt:
             show_as(interrupt, [f"KeyboardInterrupt: {interrupt}"])
             raise
         finally:
             shown = output.finish()
-        errors = {rank: self._hinted(error) for rank, error in answer.errors.items()}
-        failed = failures(errors, asked)
+        errors = {rank: self._with_hint(error) for rank, error in answer.errors.items()}
+        failed = failures(errors, numbers)
         if failed is not None:
             raise CellFailed(failed, errors, shown=shown)
         forms = {rank: done.shown for rank, done in answer.dones.items()}
@@ -104,36 +255,98 @@ class RanksMagic:
             return None
         return Values(answer.values, forms) if on is None else ValuesOf(answer.values, forms)
 
-    def _hinted(self, error: dict[str, Any]) -> dict[str, Any]:
+    def _with_hint(self, error: dict[str, Any]) -> dict[str, Any]:
         """Return the error with a hint for a name that the notebook has and the rank lacks."""
-        found = _UNKNOWN.match(str(error.get("message", ""))) if error.get("type") == "NameError" else None
-        if found is None or found[1] not in self._session.ip.user_ns:
+        match = _UNKNOWN.match(str(error.get("message", ""))) if error.get("type") == "NameError" else None
+        if match is None or match[1] not in self._session.ip.user_ns:
             return error
-        hint = f"`{found[1]}` is a variable of the notebook. Send it to the ranks with `%dist_ranks push {found[1]}`."
+        hint = f"`{match[1]}` is a variable of the notebook. Send it to the ranks with `%dist_ranks push {match[1]}`."
         return {**error, "hint": hint}
 
-    def _output(self, asked: Sequence[int], ranks: Ranks, *, quiet: bool) -> Output:
-        from distdl_jupyter.widgets.ranks import CellOutput, PrintedOutput
 
-        if not hasattr(self._session.ip, "kernel"):
-            return PrintedOutput(asked, quiet=quiet)
-        return CellOutput(asked, short_id(ranks.id), quiet=quiet)
+def cell_parser() -> Parser:
+    """Return the parser of the cell magic."""
+    parser = Parser("%%ranks", _CELL, epilog=_CELL_EPILOG, places=" [RANKS]")
+    parser.add_argument("on", nargs="?", metavar="RANKS", help="For example 0,2 or 1-3 (default: all).")
+    parser.add_argument("-q", "--quiet", action="store_true", help="Show no output unless the cell fails.")
+    parser.add_argument("-o", "--out", metavar="NAME", help="Store the values in this variable and do not show them.")
+    return parser
 
 
-class EventHandler:
-    """Hands what a cell's ranks say to its output; ``hinted`` adds to an error what this notebook knows of it."""
+def _no_ranks(of: str = "") -> JobNotFound:
+    return JobNotFound(f"No ranks{of} are running.", code="no-ranks", hint="Start two with: %dist_ranks start -p 2")
 
-    def __init__(self, output: Output, hinted: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        self._output = output
-        self._hinted = hinted
 
-    def __call__(self, event: Event) -> None:
-        """Take in one event."""
-        from distdl_jupyter import ranks
+def _selected(text: str | None, ranks: Ranks) -> list[int] | None:
+    return None if text is None else ranks_of(text, ranks.size)
 
-        if isinstance(event, ranks.Output):
-            self._output.add(event.rank, event.stream, event.text)
-        elif isinstance(event, ranks.Done):
-            self._output.done(event.rank, None if event.error is None else self._hinted(event.error))
+
+def _say_wait(detail: str) -> None:
+    say(f"Not ready yet: {detail}.")
+
+
+def _verb(ranks: Ranks) -> str:
+    return "is" if ranks.size == 1 else "are"
+
+
+# the table --------------------------------------------------------------------------------------------
+
+
+class RanksTable(table.Display):
+    """Persistent ranks with their state, processes and memory.
+
+    ``known`` is set when this kernel has used the ranks, else they are from before. ``ended`` says how the kernel's own
+    ranks ended ("" when they did not).
+    """
+
+    def __init__(self, ranks: Ranks | None, *, known: bool = True, ended: str = "") -> None:
+        if ranks is None:
+            self._content: list[str | table.Rows] = [f"{ended} {_NONE}".strip()]
         else:
-            self._output.say(event.text)
+            text = " ".join(filter(None, (_size(ranks, known=known), _activity(ranks), _limits(ranks))))
+            self._content = [text, _rows(ranks)]
+
+    def _parts(self) -> list[str | table.Rows]:
+        return self._content
+
+
+def _size(ranks: Ranks, *, known: bool) -> str:
+    spec = ranks.job.spec
+    earlier = "" if known else ", started earlier"
+    on = "" if spec.cluster == "local" else f" on {spec.compute_target}"
+    age = duration(max(0.0, time.time() - spec.created))
+    running = f"{plural(ranks.size, 'rank')} {_verb(ranks)} running{earlier}, for {age}"
+    return f"{running}: {spec.distributed_backend}{on}, job {short_id(ranks.id)}."
+
+
+def _activity(ranks: Ranks) -> str:
+    from distdl_jupyter.ranks.request import last_cell
+
+    state, last = ranks.state(), last_cell(ranks.job.folder.log)
+    if state == "busy" and last:
+        return f"{last.label} runs on them, for {duration(time.time() - last.begun)}."
+    if state == "idle":
+        return f"They are idle{f'; the last cell was {last.label}' if last else ''}."
+    return state.reason
+
+
+def _limits(ranks: Ranks) -> str:
+    spec, parts = ranks.job.spec, []
+    if spec.idle_timeout_seconds is not None:
+        parts.append(f"after {duration(spec.idle_timeout_seconds)} without a cell")
+    if spec.max_run_duration_seconds is not None:
+        parts.append(f"{duration(spec.max_run_duration_seconds)} after their start")
+    return f"They stop {' and '.join(parts)}." if parts else ""
+
+
+def _rows(ranks: Ranks) -> list[tuple[str, ...]]:
+    """Return a row for each rank below the head, with the newest memory that the job has measured."""
+    samples = ResourceReader(ranks.job.folder.resources).all()
+    used = {rank: use.memory for sample in samples for rank, use in sample.ranks.items()}
+    show_host = ranks.job.spec.cluster != "local"
+    rows = [("Rank", "Host", "Process", "Memory")]
+    for view in ranks.job.view().ranks:
+        memory = used.get(view.rank)
+        host = view.host if show_host else ""
+        rows.append((str(view.rank), host, str(view.pid or ""), "" if memory is None else size(memory)))
+    return [*rows]

@@ -43,7 +43,7 @@ def notifications(address: str | None = None, notify: str | None = None, *, test
     With ``test``, a test message is sent now. Raises InvalidSpec, MessageNotSent.
     """
     changes = {name: value for name, value in (("address", address), ("notify", notify)) if value is not None}
-    current = configure(**changes) if changes else reporting.SETTINGS.read()
+    current = configure(**changes)
     if test:
         if not current.address:
             raise InvalidSpec(

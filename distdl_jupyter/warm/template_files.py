@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -110,21 +110,6 @@ def change_settings(**changes: Any) -> Settings:
         ) from None
     atomic_write.write(folder() / "settings.json", msgspec.to_builtins(settings))
     return settings
-
-
-def parse_settings(options: Mapping[str, str]) -> Settings:
-    """Change what ``on``, ``off`` or ``idle_minutes=M`` say. Raises InvalidSpec for anything else."""
-    unknown = sorted(set(options) - {"on", "off", "idle_minutes"})
-    if unknown or {"on", "off"} <= set(options):
-        raise InvalidSpec(
-            f"Unknown setting {unknown[0]!r} for warm starts." if unknown else "Warm starts cannot be both on and off.",
-            code="warm-setting-unknown",
-            field=unknown[0] if unknown else "warm",
-            hint="Use on, off or idle_minutes=30.",
-        )
-    enabled = {"enabled": "on" in options} if {"on", "off"} & set(options) else {}
-    minutes = {name: value for name, value in options.items() if name == "idle_minutes"}
-    return change_settings(**enabled, **minutes) if options else read_settings()
 
 
 def switched_off() -> str:

@@ -247,8 +247,6 @@ def test_line_magics(kernel):
     assert kernel.ok("job.id").value == {"text/plain": repr(first)}
     shown = kernel.ok("%dist_attach").shown
     assert shown[0][JOB_MIME]["id"] == second
-    kernel.ok(f"%dist_attach {short} -o other")
-    assert kernel.ok("other == job").value == {"text/plain": "True"}
     assert f"Job {second} has ended" in kernel.ok("%dist_cancel").text
     assert "ipykernel==" in kernel.ok(f"%distdl environment {short}").text
     kernel.ok(f"same = %distdl show {short}")

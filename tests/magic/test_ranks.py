@@ -65,7 +65,10 @@ def test_without_ranks_one_sentence_says_how_to_start_them(shared_kernel):
     error = shared_kernel.run("%%ranks\n1").error
     assert error == "JobNotFound: No ranks are running. Start two with: %dist_ranks start -p 2"
     assert "No ranks are running" in shared_kernel.ok("%dist_ranks").value["text/plain"]
-    assert "Use one of: start, stop, restart" in shared_kernel.run("%dist_ranks begin").error
+    assert (
+        "Use one of: attach, interrupt, pull, push, restart, start, stop."
+        in shared_kernel.run("%dist_ranks begin").error
+    )
     assert "runs a cell on them" not in shared_kernel.ok("%dist_ranks?").text
     assert "%%ranks 0,2" in shared_kernel.ok("%%ranks?").pager
     assert "--distributed-backend" in shared_kernel.ok("%%distributed?").pager

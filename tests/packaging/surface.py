@@ -22,7 +22,8 @@ from distdl_jupyter.cli import scripts
 from distdl_jupyter.core import registry
 from distdl_jupyter.form.arguments import Parser, add_job_flags, cell_parser, job_parser, sweep_parser
 from distdl_jupyter.magic import commands as line_magics
-from distdl_jupyter.magic import ranks_lines, ranks_magic, topics
+from distdl_jupyter.magic import ranks_magic, topics
+from distdl_jupyter.magic.session import Session
 
 FILE = Path(__file__).with_name("surface.txt")
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -62,7 +63,7 @@ def text() -> str:
         "Backends, clusters and their options": plugins(),
         "Flags of many commands and magics": [f"{group} {flag}" for group in groups() for flag in groups()[group]],
         "Commands": commands(cli.command_line(), "distdl"),
-        "Magics": [line for name, parser in magics().items() for line in with_flags(name, parser)],
+        "Magics": [line for name, parser in magics().items() for line in commands(parser, name)],
         "Magics that run a command": [f"%{name}: {words}" for name, words in line_magics.COMMANDS.items() if words],
         "HTTP": [f"{api.BASE}{call.path} {call.verb.upper()}" for call in api.calls()],
         "Entry points": entry_points(),
@@ -171,15 +172,15 @@ def commands(parser: argparse.ArgumentParser, name: str) -> Iterator[str]:
                 yield from commands(subparser, f"{name} {subcommand}")
 
 
-def magics() -> dict[str, Parser]:
+def magics() -> dict[str, argparse.ArgumentParser]:
     """Return the parser of each magic, and of each action of a magic; one that runs a command has an empty parser."""
-    parsers = {f"%{name}": Parser(f"%{name}", "") for name in line_magics.COMMANDS}
+    parsers: dict[str, argparse.ArgumentParser] = {f"%{name}": Parser(f"%{name}", "") for name in line_magics.COMMANDS}
     parsers["%dist_config"] = line_magics.config_parser()
-    parsers |= {f"%dist_config {topic}": Parser("%dist_config", "") for topic in topics.TOPICS}
-    parsers |= {f"%dist_ranks {action}": Parser("%dist_ranks", "") for action in ranks_lines.ACTIONS}
-    parsers |= {"%dist_ranks": ranks_lines.parser(), "%dist_ranks start": job_parser(Parser("%dist_ranks", ""))}
+    parsers |= {f"%dist_config {topic}": Parser("%dist_config", "") for topic in (*topics.TOPICS, "warm")}
+    parsers["%dist_ranks"] = ranks_magic.RanksMagics(Session(None)).parser()
+    parsers["%dist_ranks start"] = job_parser(Parser("%dist_ranks", ""))
     parsers |= {f"%%{name}": cell_parser(name) for name in ("distributed", "distdl")}
-    return parsers | {"%%ranks": ranks_magic.parser(), "%%sweep": sweep_parser()}
+    return parsers | {"%%ranks": ranks_magic.cell_parser(), "%%sweep": sweep_parser()}
 
 
 def entry_points() -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from distdl_jupyter import capture
 from distdl_jupyter.core.errors import JobFailed, JobNotRunning
-from distdl_jupyter.magic.ranks_lines import RanksTable
+from distdl_jupyter.magic.ranks_magic import RanksTable
 from tests.clusters.ssh.lab import Lab
 from tests.conftest import wait_for
 from tests.faults.jobs import found_supervisor_of

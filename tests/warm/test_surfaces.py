@@ -10,7 +10,8 @@ import pytest
 
 from distdl_jupyter import cli
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.magic import topics
+from distdl_jupyter.magic.commands import LineMagics
+from distdl_jupyter.magic.session import Session
 from distdl_jupyter.node import processes
 from distdl_jupyter.warm import report, template_files
 from distdl_jupyter.warm import start as warm_start
@@ -62,16 +63,17 @@ def test_stop_ends_those_that_have_only_begun_to_be_made(own_home):
 
 
 def test_the_line_magic_switches(own_home, capsys):
-    topics.warm({"off": ""})
+    config = LineMagics(Session(None)).all()["dist_config"]
+    config("warm off")
     assert capsys.readouterr().out.startswith("Warm starts are switched off by the settings.")
     assert template_files.switched_off() == "the settings"
     assert [row.status for row in report.rows()] == ["absent"]
-    topics.warm({"on": "", "idle_minutes": "2.5"})
+    config("warm on idle_minutes=2.5")
     assert template_files.read_settings() == template_files.Settings(enabled=True, idle_minutes=2.5)
     assert [row.status for row in report.rows()] == ["ok"]
-    for wrong in ({"of": ""}, {"on": "", "off": ""}, {"idle_minutes": "soon"}, {"idle_minutes": "0"}):
+    for wrong in ("of", "on off", "idle_minutes=soon", "idle_minutes=0", "idle=3"):
         with pytest.raises(InvalidSpec):
-            topics.warm(wrong)
+            config(f"warm {wrong}")
     assert template_files.read_settings() == template_files.Settings(enabled=True, idle_minutes=2.5)
 
 
