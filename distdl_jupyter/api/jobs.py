@@ -317,7 +317,7 @@ def start_check(id_: str) -> JobRow:
     """Check the code of a job with short runs on several ranks and on one process."""
     from distdl_jupyter.studies import correctness
 
-    first = correctness.start_again(job(id_))
+    first = correctness.start(job(id_))
     correctness.finish_later(first)
     return row_of(first)
 

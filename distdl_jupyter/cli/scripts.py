@@ -25,7 +25,6 @@ from distdl_jupyter.form import arguments
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.jobs.client import Job
-    from distdl_jupyter.studies.scaling import ScalingStudy
     from distdl_jupyter.studies.sweeps import Sweep
 
 #: Seconds between two requests for the state of a sweep.
@@ -249,15 +248,12 @@ def _value(text: str) -> Any:
 def _scale(args: argparse.Namespace) -> Any:
     from distdl_jupyter.studies import scaling
 
-    study: ScalingStudy
     if args.show:
-        study = scaling.scaling(args.show)
-    elif args.resume:
-        study = scaling.resume(args.resume)
-    else:
-        draft, options = _script(args)
-        study = scaling.of_options(draft, scaling.numbers(args.processes), options, seconds=args.seconds)
-    return study
+        return scaling.scaling(args.show)
+    if args.resume:
+        return scaling.scaling(args.resume).resume()
+    draft, options = _script(args)
+    return scaling.of_options(draft, scaling.numbers(args.processes), options, seconds=args.seconds)
 
 
 def _check(args: argparse.Namespace) -> Reply:
@@ -272,11 +268,9 @@ def _check(args: argparse.Namespace) -> Reply:
             hint="Example: distdl check -p 2 train.py",
         )
     options = _options(args)
-    if Path(args.script).suffix or Path(args.script).exists():
-        draft = capture.capture_script(args.script, None, args.arguments)
-        comparison = correctness.of_draft(draft, steps=args.steps, **options)
-    else:
-        comparison = correctness.of_job(find(args.script), steps=args.steps, **options)
+    is_file = Path(args.script).suffix or Path(args.script).exists()
+    code = capture.capture_script(args.script, None, args.arguments) if is_file else find(args.script)
+    comparison = correctness.compare(code, steps=args.steps, **options)
     return Reply(comparison, code=0 if comparison.is_right else 1)
 
 

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import threading
 import time
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from distdl_jupyter.core import limits, locks, signals
 from distdl_jupyter.core.aliases import override
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import Group, JobSpec
     from distdl_jupyter.core.tracking import TrackerRecord
     from distdl_jupyter.core.view import JobView
+    from distdl_jupyter.jobs.rerun import EarlierCode
     from distdl_jupyter.views.checkpoints import CheckpointList
     from distdl_jupyter.views.job_table import JobRow, JobTable
     from distdl_jupyter.views.profile import ProfileShown
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.views.stacks import StacksShown
     from distdl_jupyter.views.step_times import StepTimesShown
 
-P = ParamSpec("P")
-R = TypeVar("R")
+    #: The code of a job: captured, or that of an earlier job.
+    Code: TypeAlias = CapturedCode | EarlierCode
 
 
 class Job:
@@ -387,13 +388,13 @@ class Job:
         spec, secrets, code = rerun.moved(self.folder, new_id(), {**options, "compute_target": compute_target})
         with control.alone(self.folder.control):  # of two that move it at the same moment one does
             self._check_waits()
-            return Job(_begin(spec, secrets, _Moved(code, lambda: self._give_up_place(compute_target))))
+            return Job(_begin(spec, secrets, code, lambda: self._leave_queue(compute_target)))
 
     def _check_waits(self) -> None:
         if (view := self.view()).state is not State.QUEUED:
             raise waits_no_more(self.id, view.state)
 
-    def _give_up_place(self, compute_target: str) -> None:
+    def _leave_queue(self, compute_target: str) -> None:
         self._check_waits()
         reason = moved_to(compute_target)
         self.cancel(reason=reason)
@@ -442,7 +443,7 @@ class Job:
         from distdl_jupyter.core.checkpoints import choose
         from distdl_jupyter.jobs import rerun
 
-        return Job(_begin(*rerun.forked(self.folder, new_id(), choose(self.checkpoints(), step, path), options)))
+        return Job(_begin(*rerun.resumed(self.folder, new_id(), options, choose(self.checkpoints(), step, path))))
 
     def remove(self) -> None:
         """Delete the folder of the job with its log and values.
@@ -617,14 +618,16 @@ def launch_trial(sweep: JobFolder, number: int, parameters: Mapping[str, Any], s
     return Job(_begin(*rerun.trial(sweep, new_id(), number, parameters, secret_values)))
 
 
-def _begin(spec: JobSpec, secret_values: Mapping[str, str], code: Code) -> JobFolder:
+def _begin(
+    spec: JobSpec, secret_values: Mapping[str, str], code: Code, before_start: Callable[[], None] | None = None
+) -> JobFolder:
     """Write a job's folder and start its supervisor in it."""
     from distdl_jupyter import warm
 
     def start(folder: JobFolder, lock: JobLock) -> None:
         warm.begin(folder, lock, secret_values, python=spec.python)
 
-    return publish(JobStore(), spec, code, start, lambda id_: interrupted(attach(id_)))
+    return publish(JobStore(), spec, code, start, lambda id_: interrupted(attach(id_)), before_start)
 
 
 def publish(
@@ -633,8 +636,11 @@ def publish(
     code: Code,
     start: Callable[[JobFolder, JobLock], object],
     describe_started: Callable[[str], str],
+    before_start: Callable[[], None] | None = None,
 ) -> JobFolder:
     """Write the folder of a job, or of a sweep, and ``start`` what drives it, which is given the lock.
+
+    ``before_start`` is called when the folder is complete and still hidden, and may raise.
 
     An interrupt before the start leaves nothing. One that comes during the start is raised when that has succeeded,
     with the sentence of ``describe_started``. Raises DiskRefused, LaunchFailed; nothing is left then.
@@ -651,6 +657,8 @@ def publish(
             code.write(folder)
             folder.spec_file.write_text(spec.dumps(), encoding="utf-8")
             _write_beginning(folder, spec, code)
+            if before_start is not None:
+                before_start()
         with explain_interrupt(lambda: describe_started(spec.id)), signals.delay_interrupt():
             folder = store.publish(folder)
             start(folder, lock)
@@ -674,32 +682,6 @@ def _prepared(store: JobStore, spec: JobSpec) -> tuple[JobSpec, JobFolder]:
             if not store.jobs.is_dir():
                 raise
             spec = dataclasses.replace(spec, id=new_id())
-
-
-class Code(Protocol):
-    """What a job runs: a draft, or the files of an earlier job."""
-
-    def write(self, folder: JobFolder) -> None:
-        """Put the code and the values into a job's folder."""
-
-    def heading(self) -> str:
-        """Return count and size of what travels."""
-
-    def summary(self) -> str:
-        """Return what travels in one line."""
-
-
-class _Moved:
-    """What a job runs that takes the place of another one, which gives that up when all else has been written."""
-
-    def __init__(self, code: Code, give_up: Callable[[], None]) -> None:
-        self._code, self._give_up = code, give_up
-        self.heading, self.summary = code.heading, code.summary
-
-    def write(self, folder: JobFolder) -> None:
-        """Put everything there, then take the place. Raises JobNotRunning."""
-        self._code.write(folder)
-        self._give_up()
 
 
 def _write_beginning(folder: JobFolder, spec: JobSpec, code: Code) -> None:

@@ -119,33 +119,21 @@ def ask_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[in
             field="steps",
         )
     if ranks is not None:
-        ranks = sorted(set(_checked(ranks, view.process_count)))
+        size = view.process_count
+        if isinstance(ranks, int) or not ranks or any(type(rank) is not int or not 0 <= rank < size for rank in ranks):
+            raise InvalidSpec(
+                f"ranks must be a list of ranks from 0 to {size - 1}, not {ranks!r}.",
+                code="profile-ranks-invalid",
+                field="ranks",
+                hint="Example: [0].",
+            )
+        ranks = sorted(set(ranks))
     if reason := _cannot_record(view, ranks):
         hint = f"{plural(len(view.profiles), 'earlier profile')} can be read with job.profile(kept=True)"
         raise JobNotRunning(
             f"Job {folder.id} {reason}", code="profile-not-possible", hint=hint if profiles.numbers(folder) else ""
         )
     control.request(folder.control, "profile", steps=steps, ranks=ranks)
-
-
-def _checked(ranks: Sequence[int], size: int) -> Sequence[int]:
-    if isinstance(ranks, int):
-        raise InvalidSpec(
-            f"ranks must be a list, not {ranks}.",
-            code="profile-ranks-not-a-list",
-            field="ranks",
-            hint=f"Example: [{ranks}].",
-        )
-    if not ranks:
-        raise InvalidSpec("ranks must name at least one rank.", code="profile-ranks-empty", field="ranks")
-    for rank in ranks:
-        if type(rank) is not int or not 0 <= rank < size:
-            raise InvalidSpec(
-                f"Unknown rank {rank!r}. The ranks of the job are 0 to {size - 1}.",
-                code="profile-rank-unknown",
-                field="ranks",
-            )
-    return ranks
 
 
 def _cannot_record(view: JobView, ranks: Sequence[int] | None) -> str:

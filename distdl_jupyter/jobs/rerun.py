@@ -1,4 +1,4 @@
-"""An earlier job's files as the code of a new one: to run it again from its start, or on from its checkpoints."""
+"""New jobs from the files of an earlier one: rerun from the start, resumed from checkpoints, moved, or a trial."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter import permissions
 from distdl_jupyter.core import checkpoints, events, registry
@@ -26,7 +26,7 @@ from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.core.checkpoints import Checkpoint
@@ -37,98 +37,102 @@ if TYPE_CHECKING:
 #: Code of the note of a rerun that does not continue where the earlier job did.
 _BEGINS_ANEW = "rerun-from-start"
 #: Error numbers of a failed write: the code could be read, but not copied.
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
 
 class EarlierCode:
-    """What an earlier job ran."""
+    """The code of an earlier job, or of a sweep, for a new job.
 
-    def __init__(self, folder: JobFolder, spec: JobSpec) -> None:
-        self._folder = folder
-        self._spec = spec
+    ``checkpoints`` of the earlier job are copied too: all, or one. ``parameters`` (variables of the code) and ``flags``
+    (arguments of a script) are the values of a trial.
+    """
+
+    def __init__(
+        self,
+        folder: JobFolder,
+        spec: JobSpec,
+        *,
+        checkpoints: Checkpoint | Literal["all", "none"] = "none",
+        parameters: Mapping[str, Any] = MappingProxyType({}),
+        flags: Sequence[str] = (),
+    ) -> None:
+        self._folder, self._spec = folder, spec
+        self._checkpoints = checkpoints
+        self._parameters, self._flags = parameters, flags
 
     def write(self, folder: JobFolder) -> None:
-        """Copy payload and modules. Raises JobNotFound if they are gone, or if another user could have written them.
+        """Copy everything into the folder of the new job.
 
-        The user owns the copy, so the ranks that open it could no longer check who owned the original file.
+        The user owns the copy, so the ranks that open it could no longer check who owned the original file. Raises
+        JobNotFound if files are gone or another user could have written them, InvalidSpec, OSError.
         """
-        try:
+        with self._readable("code"):
             owned.open_own(self._folder.spec_file).close()  # it names the interpreter
             _copy_own(self._folder.path / "payload.json", folder.path / "payload.json")
             with contextlib.suppress(FileNotFoundError):
                 _copy_own(self._folder.payload, folder.payload)
             _check(self._folder.code)
             shutil.copytree(self._folder.code, folder.code, dirs_exist_ok=True)
-        except OSError as error:
-            if error.errno in _NO_ROOM:
-                raise
-            raise _unreadable(self._folder, error) from error
+        if self._parameters or self._flags:
+            path = folder.path / "payload.json"
+            payload = json.loads(path.read_text(encoding="utf-8"))
+            payload |= {
+                "arguments": [*payload.get("arguments", ()), *self._flags],
+                "parameters": dict(self._parameters),
+            }
+            path.write_text(json.dumps(payload, indent=1), encoding="utf-8")
+        if self._checkpoints != "none":
+            self._copy_checkpoints(folder)
 
-    def heading(self) -> str:
-        """Return count and size of the names."""
-        if not self._spec.captured:
-            return f"as in {self._folder.id}"
-        bytes_ = sum(one.size for one in self._spec.captured)
-        return f"{plural(len(self._spec.captured), 'name')}, {size(bytes_)}, as in {self._folder.id}"
-
-    def summary(self) -> str:
-        """Return where the values are from."""
-        return self.heading()
-
-
-class ResumedCode(EarlierCode):
-    """What an earlier job ran, and the checkpoints that it left: all of them, or a chosen one."""
-
-    def __init__(self, folder: JobFolder, spec: JobSpec, chosen: Checkpoint | None = None) -> None:
-        super().__init__(folder, spec)
-        self._chosen = chosen
-
-    def write(self, folder: JobFolder) -> None:
-        """Copy payload, modules and checkpoints. Raises JobNotFound, InvalidSpec, OSError."""
-        super().write(folder)
+    @contextlib.contextmanager
+    def _readable(self, what: str) -> Iterator[None]:
         try:
+            yield
+        except OSError as error:
+            if error.errno in _DISK_ERRORS:
+                raise
+            raise _unreadable(self._folder, error, what) from error
+
+    def _copy_checkpoints(self, folder: JobFolder) -> None:
+        with self._readable("checkpoints"):
             _check(self._folder.checkpoints)
-        except PermissionError as error:
-            raise _unreadable(self._folder, error, "checkpoints") from error
-        if self._chosen is None:
+        if isinstance(self._checkpoints, str):
             shutil.copytree(self._folder.checkpoints, folder.checkpoints, symlinks=True, copy_function=_copy)
             return
         try:
-            checkpoints.copy(self._chosen, folder.checkpoints, _copy)
-            is_whole = checkpoints.is_unchanged(self._chosen)
+            checkpoints.copy(self._checkpoints, folder.checkpoints, _copy)
+            is_whole = checkpoints.is_unchanged(self._checkpoints)
         except FileNotFoundError:  # training, or keep_checkpoints, deletes just now
             is_whole = False
         if not is_whole:
-            says = f"{self._chosen.path} of job {self._folder.id}, or a file beside it, is being written or deleted."
+            path = self._checkpoints.path
             raise InvalidSpec(
-                says, code="checkpoint-changing", field="step", hint="Try again in a moment, or use a later checkpoint."
+                f"{path} of job {self._folder.id}, or a file beside it, is being written or deleted.",
+                code="checkpoint-changing",
+                field="step",
+                hint="Try again in a moment, or use a later checkpoint.",
             )
 
+    def heading(self) -> str:
+        """Return count and size of the names, and where they are from."""
+        if not self._spec.captured:
+            return f"as in {self._folder.id}"
+        bytes_ = sum(variable.size for variable in self._spec.captured)
+        return f"{plural(len(self._spec.captured), 'name')}, {size(bytes_)}, as in {self._folder.id}"
 
-class TrialCode(EarlierCode):
-    """What a sweep varies, with the values of one trial: as names and arguments, or as flags of a script."""
-
-    def __init__(self, folder: JobFolder, spec: JobSpec, parameters: Mapping[str, Any], flags: list[str]) -> None:
-        super().__init__(folder, spec)
-        self._parameters, self._flags = parameters, flags
-
-    def write(self, folder: JobFolder) -> None:
-        """Copy payload and modules, and write the values into the payload. Raises JobNotFound, OSError."""
-        super().write(folder)
-        path = folder.path / "payload.json"
-        payload = json.loads(path.read_text(encoding="utf-8"))
-        payload["arguments"] = [*payload.get("arguments", ()), *self._flags]
-        path.write_text(json.dumps({**payload, "parameters": self._parameters}, indent=1), encoding="utf-8")
+    summary = heading
 
 
-def trial(
-    folder: JobFolder, id_: str, number: int, parameters: Mapping[str, Any], secrets: Mapping[str, str]
-) -> tuple[JobSpec, dict[str, str], TrialCode]:
-    """Return spec, secret values and code of a trial of the sweep in ``folder``. Raises JobNotFound."""
+#: The spec, the secret values and the code of a new job.
+Start = tuple["JobSpec", dict[str, str], EarlierCode]
+
+
+def trial(folder: JobFolder, id_: str, number: int, parameters: Mapping[str, Any], secrets: Mapping[str, str]) -> Start:
+    """Return a trial of the sweep in ``folder``. Raises JobNotFound."""
     sweep = folder.spec()
-    flags = dict(sweep.group.plan.get("flags") or {}) if sweep.group else {}
-    words = [word for name, value in parameters.items() if name in flags for word in (flags[name], str(value))]
-    given = {name: value for name, value in parameters.items() if name not in flags}
+    flag_of = dict(sweep.group.plan.get("flags") or {}) if sweep.group else {}
+    flags = [text for name, value in parameters.items() if name in flag_of for text in (flag_of[name], str(value))]
+    variables = {name: value for name, value in parameters.items() if name not in flag_of}
     spec = dataclasses.replace(
         sweep,
         id=id_,
@@ -137,26 +141,24 @@ def trial(
         capture_seconds=0.0,
         trial=number,
         parameters=dict(parameters),
-        script_arguments=(*sweep.script_arguments, *words),
+        script_arguments=(*sweep.script_arguments, *flags),
     )
-    return spec, dict(secrets), TrialCode(folder, sweep, given, words)
+    return spec, dict(secrets), EarlierCode(folder, sweep, parameters=variables, flags=flags)
 
 
-def again(
-    folder: JobFolder, id_: str, options: Mapping[str, Any] | None = None, **more: Any
-) -> tuple[JobSpec, dict[str, str], EarlierCode]:
-    """Return spec, secret values and code of a job that repeats the one in ``folder`` from its start.
+def again(folder: JobFolder, id_: str, options: Mapping[str, Any], **fields: Any) -> Start:
+    """Return a job that repeats the one in ``folder`` from its start.
 
-    ``options`` replace those of the earlier job, ``more`` are other fields of its spec. Secret values come from the
-    options, else from this process's environment. Raises InvalidSpec when one is missing or an option is wrong,
+    ``options`` replace those of the earlier job, ``fields`` those of its spec. Secret values come from the options,
+    else from this process's environment. Raises InvalidSpec when one is missing or an option is wrong,
     PluginUnavailable, JobNotFound.
     """
     earlier = folder.spec()
-    spec, secrets = _changed(folder, earlier, options, id_) if options else _unchanged(earlier)
+    spec, secrets = _changed(folder, earlier, options, id_)
     findings = _findings(folder, spec, earlier)
-    if earlier.resumed_from and not more:
+    if earlier.resumed_from and not fields:
         findings = (*findings, _begins_anew(folder, earlier))
-    spec = _as_own(spec, earlier, id_, resumed_from="", forked_at=None, findings=findings, **more)
+    spec = _as_own(spec, earlier, id_, resumed_from="", forked_at=None, findings=findings, **fields)
     return spec, secrets, EarlierCode(folder, earlier)
 
 
@@ -178,8 +180,8 @@ def _begins_anew(folder: JobFolder, earlier: JobSpec) -> dict[str, str]:
     return {"level": "warning", "code": _BEGINS_ANEW, "text": text, "remedy": remedy}
 
 
-def moved(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str], EarlierCode]:
-    """Return spec, secret values and code of a job that replaces the one in ``folder``, which has not begun.
+def moved(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> Start:
+    """Return a job that replaces the one in ``folder``, which has not begun.
 
     It resumes from the same checkpoints and waits for the same jobs. Raises as ``resumed`` does, and InvalidSpec for a
     run of a study.
@@ -203,38 +205,32 @@ def moved(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobS
         after=spec.after or _awaited(earlier),
         moved_from=folder.id,
     )
-    if not folder.has_checkpoints:
-        return spec, secrets, EarlierCode(folder, earlier)
-    _check_can_go_on(folder, spec)
-    return spec, secrets, ResumedCode(folder, earlier)
+    if folder.has_checkpoints:
+        _check_can_resume(folder, spec)
+    return spec, secrets, EarlierCode(folder, earlier, checkpoints="all" if folder.has_checkpoints else "none")
 
 
 def _priority(folder: JobFolder, spec: JobSpec) -> int:
     """Return the priority of a queued job, which is the one requested last."""
-    asked = [one.get("priority") for one in events.read(folder.control)[0] if one["type"] == "priority"]
-    return next((one for one in reversed(asked) if isinstance(one, int)), spec.priority)
+    requests = [event.get("priority") for event in events.read(folder.control)[0] if event["type"] == "priority"]
+    return next((priority for priority in reversed(requests) if isinstance(priority, int)), spec.priority)
 
 
 def _awaited(spec: JobSpec) -> tuple[str, ...]:
     """Return the jobs that have to complete before one that waits; those that have completed may be gone by now."""
-    found = (JobStore().folder(id_) for id_ in spec.after)
+    folders = (JobStore().folder(id_) for id_ in spec.after)
     return tuple(
-        one.id for one in found if one.path.exists() and JobReader(one).catch_up().state is not State.COMPLETED
+        job.id for job in folders if job.path.exists() and JobReader(job).catch_up().state is not State.COMPLETED
     )
 
 
-def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str], EarlierCode]:
-    """Return spec, secret values and code of a job that resumes from the checkpoints of the one in ``folder``.
+def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> Start:
+    """Return a job that resumes from the checkpoints of the one in ``folder``, or from one ``checkpoint`` of it.
 
     ``options`` replace those of the earlier job. Raises InvalidSpec, also when there is no checkpoint,
     PluginUnavailable, JobNotFound.
     """
-    if not folder.path.exists():
-        raise JobNotFound(
-            f"Job {folder.id} no longer exists: its folder was deleted.",
-            code="job-folder-deleted",
-            hint="Submit the code again.",
-        )
+    earlier = folder.spec()
     if not folder.has_checkpoints:
         raise InvalidSpec(
             f"Job {folder.id} saved no checkpoint, so it cannot be resumed.",
@@ -243,30 +239,16 @@ def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> tuple[Jo
             hint="Rerun it from the start. To make a job resumable, save checkpoints in "
             "distdl_jupyter.checkpoint_dir().",
         )
-    return _continued(folder, id_, options, None)
-
-
-def forked(
-    folder: JobFolder, id_: str, chosen: Checkpoint, options: Mapping[str, Any]
-) -> tuple[JobSpec, dict[str, str], EarlierCode]:
-    """Return the same for a job that resumes from one checkpoint. Raises as ``resumed`` does."""
-    return _continued(folder, id_, options, chosen)
-
-
-def _continued(
-    folder: JobFolder, id_: str, options: Mapping[str, Any], chosen: Checkpoint | None
-) -> tuple[JobSpec, dict[str, str], EarlierCode]:
-    earlier = folder.spec()
-    spec, secrets = _changed(folder, earlier, options, id_) if options else _unchanged(earlier)
-    _check_can_go_on(folder, spec)
-    forked_at = chosen.step if chosen else None
+    spec, secrets = _changed(folder, earlier, options, id_)
+    _check_can_resume(folder, spec)
+    forked_at = checkpoint.step if checkpoint else None
     findings = _findings(folder, spec, earlier)
     spec = _as_own(spec, earlier, id_, resumed_from=folder.id, forked_at=forked_at, findings=findings)
-    return spec, secrets, ResumedCode(folder, earlier, chosen)
+    return spec, secrets, EarlierCode(folder, earlier, checkpoints=checkpoint or "all")
 
 
-def _check_can_go_on(folder: JobFolder, spec: JobSpec) -> None:
-    """Raise InvalidSpec where a job that begins cannot be given checkpoints."""
+def _check_can_resume(folder: JobFolder, spec: JobSpec) -> None:
+    """Raise InvalidSpec where the cluster cannot give checkpoints to a job."""
     cluster = registry.get("clusters", spec.cluster)
     if not cluster.can_restart:
         raise InvalidSpec(
@@ -297,15 +279,15 @@ def secrets_of(earlier: JobSpec, given: Mapping[str, Any] = MappingProxyType({})
     return {name: str(given[name]) if name in given else os.environ[name] for name in earlier.secret_variables}
 
 
-def _unchanged(earlier: JobSpec) -> tuple[JobSpec, dict[str, str]]:
-    """Return the earlier job's spec, but that it waits for no job any more, and its secret values."""
-    return dataclasses.replace(earlier, after=()), secrets_of(earlier)
-
-
 def _changed(
     folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any], id_: str
 ) -> tuple[JobSpec, dict[str, str]]:
-    """Return the earlier job's spec with other options, checked as those of any new job, and its secret values."""
+    """Return the earlier job's spec with other options, checked as those of any new job, and its secret values.
+
+    The new job waits for no other job unless the options say so.
+    """
+    if not options:
+        return dataclasses.replace(earlier, after=()), secrets_of(earlier)
     from distdl_jupyter.jobs import jobspec
 
     new = jobspec.resolved(options)

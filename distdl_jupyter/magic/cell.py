@@ -117,7 +117,7 @@ def _start_study(draft: CapturedCode, chosen: argparse.Namespace, options: dict[
 
     if getattr(chosen, "scale", ""):
         return scaling.of_options(draft, scaling.numbers(chosen.scale), options)
-    return correctness.of_draft(draft, **options)
+    return correctness.compare(draft, **options)
 
 
 def capture_cell(cell: str, namespace: Mapping[str, Any], command: str) -> CapturedCode:

@@ -51,30 +51,37 @@ def check(
     Raises InvalidSpec, JobFailed if the function fails, and the errors of ``submit``.
     """
     if isinstance(function, client.Job):
-        return of_job(function, steps=steps, **options)
+        return compare(function, steps=steps, **options)
     draft = capture.capture_function(function, tuple(args), dict(kwargs or {}))
-    return of_draft(draft, steps=steps, **options)
+    return compare(draft, steps=steps, **options)
 
 
-def of_draft(draft: CapturedCode, *, steps: int = 3, **options: Any) -> Comparison:
-    """Do what ``check`` does with captured code."""
-    return _finished(start(draft, steps=steps, **options))
+def compare(code: CapturedCode | Job, *, steps: int = 3, **options: Any) -> Comparison:
+    """Do what ``check`` does with captured code, or with the code and the values of a job."""
+    job = start(code, steps=steps, **options)
+    counts = plural(steps, "step"), plural(job.spec.process_count, "process")
+    sys.stderr.write(f"Check: {counts[0]} on {counts[1]}, then on one with the same samples.\n")
+    sys.stderr.flush()
+    alone = finish(job)
+    if job.state is not State.COMPLETED:
+        job.result()
+        raise JobFailed(job.view().reason, code=job.view().reason_code or "check-run-failed")
+    return of_jobs(job, alone)
 
 
-def of_job(job: Job, *, steps: int = 3, **options: Any) -> Comparison:
-    """Do what ``check`` does with the code and the values of a job; ``options`` replace those of that job."""
-    return _finished(start_again(job, steps=steps, **options))
+def start(code: CapturedCode | Job, *, steps: int = 3, **options: Any) -> Job:
+    """Start the run on several ranks; ``finish`` does the rest.
 
-
-def start(draft: CapturedCode, *, steps: int = 3, **options: Any) -> Job:
-    """Start the run on several ranks; ``finish`` does the rest."""
+    The code of a job runs on as many ranks as the job had, from 2 to ``_MOST_RANKS``; ``options`` replace its own.
+    """
+    if isinstance(code, client.Job):
+        return _start_again(code, steps, options)
     resolved = _several(options, steps)
-    name = str(resolved.pop("name", draft.name))
-    return client.launch(draft, check={"steps": steps, "replay": ""}, **resolved, name=f"{name}, check"[-120:])
+    name = str(resolved.pop("name", code.name))
+    return client.launch(code, check={"steps": steps, "replay": ""}, **resolved, name=f"{name}, check"[-120:])
 
 
-def start_again(job: Job, *, steps: int = 3, **options: Any) -> Job:
-    """Start the run on several ranks with the code of a job, on as many as it had, from 2 to ``_MOST_RANKS``."""
+def _start_again(job: Job, steps: int, options: Mapping[str, Any]) -> Job:
     spec = job.spec
     if spec.kind == "ranks":
         raise InvalidSpec(
@@ -151,17 +158,6 @@ def of_jobs(job: Job, alone: Job | None = None) -> Comparison:
     if alone is not None and alone.state.ended and alone.state is not State.COMPLETED:
         comparison.left_out.append(f"In the run on one process: {alone.view().reason}")
     return comparison
-
-
-def _finished(job: Job) -> Comparison:
-    steps, processes = plural(int(job.spec.check["steps"]), "step"), plural(job.spec.process_count, "process")
-    sys.stderr.write(f"Check: {steps} on {processes}, then on one with the same samples.\n")
-    sys.stderr.flush()
-    alone = finish(job)
-    if job.state is not State.COMPLETED:
-        job.result()
-        raise JobFailed(job.view().reason, code=job.view().reason_code or "check-run-failed")
-    return of_jobs(job, alone)
 
 
 def _nothing(job: Job) -> Comparison:

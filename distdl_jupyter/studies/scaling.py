@@ -106,30 +106,6 @@ def of_draft(
     return _measure_missing(group, {}, lambda **run_options: client.launch(draft, group, **run_options, **options))
 
 
-def resume(id_: str = "") -> ScalingStudy:
-    """Resume an interrupted study: keep its measurements and run what is missing.
-
-    The code is that of the study's runs, so nothing of it need be defined here; secret environment variables are taken
-    from this process's environment. Raises JobNotFound, JobStillRunning, JobNotRunning where nothing is missing, and
-    what ``scale`` does.
-    """
-    _, folders, _ = _unfinished(id_)
-    with control.alone(folders[0].control):  # only one of two that resume it at the same moment does
-        spec, folders, known = _unfinished(id_)
-        assert spec.group is not None
-        group = replace(spec.group, plan={**spec.group.plan, "driver": mark()})
-
-        def start(**run_options: Any) -> Job:
-            same = [
-                folder for folder in folders if folder.spec().distributed_backend == run_options["distributed_backend"]
-            ]
-            job = client.Job((same or folders)[-1])
-            return client.launch_again(job, group=group, **{**job.spec.backend_options, **run_options})
-
-        first = [start(**next(_missing(group, known)))]
-    return _measure_missing(group, known, lambda **run_options: first.pop() if first else start(**run_options))
-
-
 def _missing(group: Group, known: dict[tuple[str, int], list[Run]]) -> Iterator[dict[str, Any]]:
     """Yield the options of one run after the other until those that are ``known``, to which they are added, suffice."""
     plan = group.plan
@@ -328,10 +304,24 @@ class ScalingStudy(ScalingView):
     def resume(self) -> ScalingStudy:
         """Resume an interrupted study: keep its measurements and run the missing ones.
 
-        Raises JobStillRunning, JobNotRunning where nothing is missing, JobNotFound when its runs are gone, InvalidSpec
-        where a secret variable is missing, and what ``scale`` does.
+        The code is that of the study's runs, so nothing of it need be defined here; secret environment variables are
+        taken from this process's environment. Raises JobStillRunning, JobNotRunning where nothing is missing,
+        JobNotFound when its runs are gone, InvalidSpec where a secret variable is missing, and what ``scale`` does.
         """
-        return resume(self.id)
+        _, folders, _ = _unfinished(self.id)
+        with control.alone(folders[0].control):  # only one of two that resume it at the same moment does
+            spec, folders, known = _unfinished(self.id)
+            assert spec.group is not None
+            group = replace(spec.group, plan={**spec.group.plan, "driver": mark()})
+
+            def start(**run_options: Any) -> Job:
+                backend = run_options["distributed_backend"]
+                same = [folder for folder in folders if folder.spec().distributed_backend == backend]
+                job = client.Job((same or folders)[-1])
+                return client.launch_again(job, group=group, **{**job.spec.backend_options, **run_options})
+
+            first = [start(**next(_missing(group, known)))]
+        return _measure_missing(group, known, lambda **run_options: first.pop() if first else start(**run_options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,17 +342,12 @@ class _StudyRun:
 
 def scaling(id: str = "") -> ScalingStudy:  # noqa: A002 - as all calls that take an id
     """Return the scaling study with this id or its last part, the newest without one. Raises JobNotFound."""
-    return read(id)
-
-
-def read(id_: str = "", *, over: bool = False) -> ScalingStudy:
-    """Return a study; ``over`` means that no further run will start, which otherwise shows seconds after the last."""
-    listed = _jobs_of(id_)
+    listed = _jobs_of(id)
     spec = JobStore().folder(listed[0].row.id).spec()
     assert spec.group is not None
     runs = _runs(listed, spec.group)
     study = ScalingStudy(spec.group.name, _points(runs))
-    study.facts = _facts(spec, runs, listed, over=over)
+    study.facts = _facts(spec, runs, listed)
     return study
 
 
@@ -429,12 +414,11 @@ def _done(known: Mapping[tuple[str, int], Sequence[Run]]) -> int:
     return sum(enough([run.rate for run in runs]) for runs in known.values())
 
 
-def _facts(spec: JobSpec, runs: Sequence[_StudyRun], listed: Sequence[Listed], *, over: bool) -> Facts:
+def _facts(spec: JobSpec, runs: Sequence[_StudyRun], listed: Sequence[Listed]) -> Facts:
     group = spec.group
     assert group is not None
     rows, done = [job.row for job in runs], _done(_whole(runs))
-    now = math.inf if over else time.time()
-    state, problem = study_rows.scaling_state(rows[-1], now, complete=done == group.size)
+    state, problem = study_rows.scaling_state(rows[-1], time.time(), complete=done == group.size)
     stragglers: dict[tuple[str, int], list[Straggler | None]] = {}
     for job in runs:
         if job.run is not None:

@@ -31,10 +31,11 @@ def test_ranks_record_the_same_steps(tmp_path, backend):
     job = client.submit(train, (backend,), distributed_backend=backend, process_count_per_node=2)
     try:
         found = begun(job).profile(4, timeout=120)
-        with pytest.raises(InvalidSpec, match="Unknown rank 7"):
-            job.profile(ranks=[7])
-        with pytest.raises(InvalidSpec, match=r"ranks must be a list, not 1\. Example: .1."):
-            job.profile(ranks=1)
+        for wrong in ([7], 1, [], [True]):
+            with pytest.raises(
+                InvalidSpec, match=r"ranks must be a list of ranks from 0 to 1, not .*Example: .0.\."
+            ):
+                job.profile(ranks=wrong)
         with pytest.raises(InvalidSpec, match="steps must be an integer from 1 to 50"):
             job.profile(steps=0)
         step = job.view().ranks[0].last_step
