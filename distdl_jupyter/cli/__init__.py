@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     parser = command_line()
     try:
-        args = parser.parse_args(words)
+        args = parser.parse_args(argv)
         if not hasattr(args, "run"):
             parser.print_help()
             return 0

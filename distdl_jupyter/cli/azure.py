@@ -76,8 +76,8 @@ def _sign_in(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.azure import identity, settings
 
     kind = args.credential or settings.read().credential or "device_code"
-    given = {name: getattr(args, name) for name in _FLAGS if getattr(args, name) is not None}
-    now = identity.sign_in(kind, **given)
+    options = {name: getattr(args, name) for name in _FLAGS if getattr(args, name) is not None}
+    now = identity.sign_in(kind, **options)
     try:
         now = _waited(now)
     except KeyboardInterrupt:

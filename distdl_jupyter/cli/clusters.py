@@ -66,15 +66,15 @@ def _add_yes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
-def _read(parser: Parser, fields: Iterable[Any], words: list[str]) -> dict[str, Any]:
+def _read(parser: Parser, fields: Iterable[Any], arguments: list[str]) -> dict[str, Any]:
     """Return the values of the declared ``fields`` that the words of a command line give. Raises InvalidSpec."""
     parser.argument_default = argparse.SUPPRESS
     for field in fields:
         add_option(parser, field)
-    if asks_help(words):
+    if asks_help(arguments):
         parser.print_help()
         raise SystemExit(0)
-    return parser.read(words)
+    return parser.read(arguments)
 
 
 # clusters ---------------------------------------------------------------------------------------------
@@ -101,17 +101,17 @@ def _change(args: argparse.Namespace) -> None:
     print(f"{args.name} changed.")
 
 
-def _options(call: str, kind: str, words: list[str]) -> dict[str, Any]:
+def _options(call: str, kind: str, arguments: list[str]) -> dict[str, Any]:
     """Return the options of a cluster type that the words of a command line give. Raises InvalidSpec."""
     kinds = registry.names("clusters")
     if kind not in kinds:
         raise InvalidSpec(unknown(kind, kinds, "cluster type"), code="cluster-kind-unknown", field="kind")
     fields = registry.options("clusters", kind)
-    if words and not fields:
+    if arguments and not fields:
         raise InvalidSpec(
             f"The cluster type {kind} has no options.", code="cluster-kind-without-options", field="options"
         )
-    return _read(Parser(call, f"Options of the cluster type {kind}."), fields, words)
+    return _read(Parser(call, f"Options of the cluster type {kind}."), fields, arguments)
 
 
 def _show(args: argparse.Namespace) -> Reply:

@@ -41,11 +41,11 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse words; an option that this very command does not have is refused here."""
-        chosen, rest = super().parse_known_args(args, namespace)
-        flag = next((word for word in rest if word.startswith("-")), "")
+        parsed, rest = super().parse_known_args(args, namespace)
+        flag = next((argument for argument in rest if argument.startswith("-")), "")
         if flag:
             self._refuse(arguments.unknown_flag(self, flag), "options")
-        return chosen, rest
+        return parsed, rest
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action.choices, dict) and value not in action.choices:

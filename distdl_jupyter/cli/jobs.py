@@ -78,8 +78,8 @@ def add_to(commands: Any) -> None:
     text = "show the stack traces of all ranks of a job side by side"
     command = add_command(commands, "stacks", _stacks, text, reads=True)
     add_id(command)
-    kept = "show the newest captured stack traces, or those with this number, without capturing new ones"
-    command.add_argument("--kept", **_KEPT, help=kept)
+    help_text = "show the newest captured stack traces, or those with this number, without capturing new ones"
+    command.add_argument("--kept", **_KEPT, help=help_text)
     command.add_argument("--whole", **_SWITCH, help="print every thread of every rank in Python's format")
     command.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds to wait (default 10)")
 
@@ -90,8 +90,8 @@ def add_to(commands: Any) -> None:
     command.add_argument(
         "--ranks", default="", metavar="0,1", help="ranks to profile, such as 0,2 or 1-3 (default: all)"
     )
-    kept = "show the newest profile, or the one with this number, without recording"
-    command.add_argument("--kept", **_KEPT, help=kept)
+    help_text = "show the newest profile, or the one with this number, without recording"
+    command.add_argument("--kept", **_KEPT, help=help_text)
     command.add_argument(
         "--save", default="", metavar="FOLDER", help="copy the traces to this folder, to open in ui.perfetto.dev"
     )
@@ -236,7 +236,9 @@ def _stacks(args: argparse.Namespace) -> Reply:
     else:
         stacks = job.stacks(kept=True, number=args.kept or None)
     ranks = stacks.ranks.values() if args.whole else ()
-    whole = [f"\nrank {one.rank}, pid {one.pid} on {one.host or 'this machine'}\n{one.text.rstrip()}" for one in ranks]
+    whole = [
+        f"\nrank {rank.rank}, pid {rank.pid} on {rank.host or 'this machine'}\n{rank.text.rstrip()}" for rank in ranks
+    ]
     return Reply(stacks, notes=tuple(whole))
 
 

@@ -69,18 +69,18 @@ def add_to(commands: Any) -> None:
     _add_script_flags(command)
 
     text = "start a new job that resumes from one checkpoint of a job"
-    command = add_command(commands, "fork", _again, text)
+    command = add_command(commands, "fork", _rerun, text)
     command.add_argument("--step", type=float, metavar="N", help="checkpoint of this step (default: the newest)")
     path = "checkpoint with this path, as listed by distdl checkpoints"
     command.add_argument("--checkpoint", metavar="PATH", help=path)
-    command.set_defaults(start=lambda job, args: job.fork(args.step, args.checkpoint, **_given(args)))
+    command.set_defaults(start=lambda job, args: job.fork(args.step, args.checkpoint, **_job_options(args)))
     _add_job_flags(command)
     text = "start a new job that resumes from the checkpoints of an ended job"
-    command = add_command(commands, "resume", _again, text)
-    command.set_defaults(start=lambda job, args: job.resume(**_given(args)))
+    command = add_command(commands, "resume", _rerun, text)
+    command.set_defaults(start=lambda job, args: job.resume(**_job_options(args)))
     _add_job_flags(command)
-    command = add_command(commands, "rerun", _again, "start a new job that repeats a job from its start")
-    command.set_defaults(start=lambda job, args: job.rerun(**_given(args)))
+    command = add_command(commands, "rerun", _rerun, "start a new job that repeats a job from its start")
+    command.set_defaults(start=lambda job, args: job.rerun(**_job_options(args)))
     _add_job_flags(command)
 
 
@@ -126,7 +126,7 @@ def _submit(args: argparse.Namespace) -> Reply:
     return _started(client.launch(draft, **options), args)
 
 
-def _again(args: argparse.Namespace) -> Reply:
+def _rerun(args: argparse.Namespace) -> Reply:
     return _started(args.start(find(args.id), args), args)
 
 
@@ -190,7 +190,7 @@ def _understand_launchers(args: argparse.Namespace) -> None:
         )
     replaced = {} if program.endswith(".py") else _replaced_programs()
     if backend := replaced.get(program):
-        script = next((word for word in args.arguments if word.endswith(".py")), "train.py")
+        script = next((argument for argument in args.arguments if argument.endswith(".py")), "train.py")
         raise InvalidSpec(
             f"distdl submit starts the processes itself. Do not use {program} with it.",
             code="submit-launcher",
@@ -213,7 +213,7 @@ _OF_SCRIPTS = ("-b", "--name", "--data", "--env", "--outputs", "--use-gpu", "--v
 def _warn_of_arguments(args: argparse.Namespace) -> None:
     """Warn of arguments after the script that look like options of this command."""
     ours = {flag for name in ABOUT for flag in flags(name)}.difference(_OF_SCRIPTS)
-    meant = [word for word in args.arguments if word.partition("=")[0] in ours]
+    meant = [argument for argument in args.arguments if argument.partition("=")[0] in ours]
     if meant:
         verb = "is" if len(meant) == 1 else "are"
         text = f"{listing(meant)} after {args.script} {verb} passed to the script."
@@ -222,17 +222,21 @@ def _warn_of_arguments(args: argparse.Namespace) -> None:
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options that were given, those of backends and clusters too."""
-    own = {name: _value(text) for name, text in arguments.pairs(args.option).items()}
+    plugin_options = {name: _value(text) for name, text in arguments.pairs(args.option).items()}
     others = {name: getattr(args, name, None) for name in OTHER_FLAGS.values()}
-    return {**own, **_given(args), **{name: value for name, value in others.items() if value is not None}}
+    return {
+        **plugin_options,
+        **_job_options(args),
+        **{name: value for name, value in others.items() if value is not None},
+    }
 
 
-def _given(args: argparse.Namespace) -> dict[str, Any]:
+def _job_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options of every job that were given."""
-    given = {name: getattr(args, name) for name in ABOUT if hasattr(args, name)}
-    if "environment_variables" in given:
-        given["environment_variables"] = arguments.pairs_of(given["environment_variables"])
-    return given
+    options = {name: getattr(args, name) for name in ABOUT if hasattr(args, name)}
+    if "environment_variables" in options:
+        options["environment_variables"] = arguments.pairs_of(options["environment_variables"])
+    return options
 
 
 def _value(text: str) -> Any:

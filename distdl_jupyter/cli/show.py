@@ -61,13 +61,13 @@ def hint(view: JobView) -> str:
     return str(card.hint) if card is not None else ""
 
 
-def ending(view: JobView, told: Collection[str] = ()) -> Iterator[str]:
+def ending(view: JobView, known: Collection[str] = ()) -> Iterator[str]:
     """Yield how a job has ended, what to do about a failure, and the warnings that were not ``told`` before it ran."""
     yield f"{view.name} {view.id} {view.state.value} {view.reason}".rstrip()
     if text := hint(view):
         yield text
     for note in view.notes:
-        if note["level"] in ("warning", "error") and note["text"] not in told:
+        if note["level"] in ("warning", "error") and note["text"] not in known:
             yield f"{note['level'].capitalize()}: {note['text']}"
 
 
@@ -80,15 +80,15 @@ def _status(rank: RankView, view: JobView) -> str:
 
 
 def _troubles(view: JobView) -> Iterator[str]:
-    if said := elsewhere(view):
-        yield said
+    if text := elsewhere(view):
+        yield text
     if view.resumed_from:
         yield f"resumed from the checkpoints of job {origin_text(view)}"
     failed = requeued = 0
-    for one in view.restarts:
-        failed, requeued = failed + (not one.requeued), requeued + one.requeued
-        kind = f"requeue {requeued}" if one.requeued else f"restart {failed} of {view.max_restarts}"
-        yield f"{kind}: {one.reason}"
+    for restart in view.restarts:
+        failed, requeued = failed + (not restart.requeued), requeued + restart.requeued
+        kind = f"requeue {requeued}" if restart.requeued else f"restart {failed} of {view.max_restarts}"
+        yield f"{kind}: {restart.reason}"
     if view.stall is not None and not view.state.ended:
         silence = duration(max(0.0, time.time() - view.stall.since))
         yield f"{view.stall.text} The last progress was {silence} ago."

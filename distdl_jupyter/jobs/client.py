@@ -191,15 +191,15 @@ class Job:
 
         from distdl_jupyter.core.figure import Mode, figure
 
-        seen = JobReader(self.folder, curves=True)
-        seen.catch_up()
-        names = list(seen.view.metrics)
-        chosen = metric if metric is not None else next(iter(names), None)
-        if chosen not in names:
+        reader = JobReader(self.folder, curves=True)
+        reader.catch_up()
+        names = list(reader.view.metrics)
+        name = metric if metric is not None else next(iter(names), None)
+        if name not in names:
             known = ", ".join(names) or "none yet"
-            raise InvalidSpec(f"Unknown metric {chosen!r}. Use one of: {known}.", code="metric-unknown", field="metric")
+            raise InvalidSpec(f"Unknown metric {name!r}. Use one of: {known}.", code="metric-unknown", field="metric")
         mode: Mode = "ranks" if each_rank else "band"
-        return go.Figure(figure(seen.book, chosen, mode=mode, log=log, standalone=True, earlier=seen.earlier))
+        return go.Figure(figure(reader.book, name, mode=mode, log=log, standalone=True, earlier=reader.earlier))
 
     def cancel(self, *, now: bool = False, reason: str = "") -> None:
         """Cancel the job, from any process: send INT, then TERM, then KILL, each after a grace period.
@@ -373,7 +373,7 @@ class Job:
         """
         from distdl_jupyter.jobs import rerun
 
-        return Job(_begin(*rerun.again(self.folder, new_id(), options)))
+        return Job(_begin(*rerun.repeat(self.folder, new_id(), options)))
 
     def move(self, compute_target: str, **options: Any) -> Job:
         """Move this queued job to another cluster and return the new handle.
@@ -385,7 +385,7 @@ class Job:
         """
         from distdl_jupyter.jobs import rerun
 
-        spec, secrets, code = rerun.moved(self.folder, new_id(), {**options, "compute_target": compute_target})
+        spec, secrets, code = rerun.move(self.folder, new_id(), {**options, "compute_target": compute_target})
         with control.alone(self.folder.control):  # of two that move it at the same moment one does
             self._check_waits()
             return Job(_begin(spec, secrets, code, lambda: self._leave_queue(compute_target)))
@@ -415,7 +415,7 @@ class Job:
         self._check_ended("Cancel it before resuming it.")
         from distdl_jupyter.jobs import rerun
 
-        return Job(_begin(*rerun.resumed(self.folder, new_id(), options)))
+        return Job(_begin(*rerun.resume(self.folder, new_id(), options)))
 
     def checkpoints(self) -> CheckpointList:
         """Return the checkpoints in ``checkpoint_dir()``, newest first.
@@ -443,7 +443,7 @@ class Job:
         from distdl_jupyter.core.checkpoints import choose
         from distdl_jupyter.jobs import rerun
 
-        return Job(_begin(*rerun.resumed(self.folder, new_id(), options, choose(self.checkpoints(), step, path))))
+        return Job(_begin(*rerun.resume(self.folder, new_id(), options, choose(self.checkpoints(), step, path))))
 
     def remove(self) -> None:
         """Delete the folder of the job with its log and values.
@@ -504,7 +504,7 @@ def jobs() -> Jobs:
     """Return all jobs in the data directory of this user, newest first."""
     from distdl_jupyter.jobs import job_list
 
-    ended = {id_: one.row for id_, one in job_list.here().ended().items()}
+    ended = {id_: entry.row for id_, entry in job_list.here().ended().items()}
     return Jobs(Job(folder, ended.get(folder.id)) for folder in JobStore().folders())
 
 
@@ -512,7 +512,7 @@ def rows() -> list[JobRow]:
     """Return what a list shows of each job, newest first: quick for a thousand jobs."""
     from distdl_jupyter.jobs import job_list
 
-    return [one.row for one in job_list.here().all()]
+    return [entry.row for entry in job_list.here().all()]
 
 
 def nothing_started() -> str:
@@ -544,9 +544,9 @@ def attach(job_id: str | None = None) -> Job:
         raise JobNotFound(
             "There are no jobs yet.", code="no-jobs", hint="Start a cell with %%distributed to start one."
         )
-    found = Job(JobStore().find(job_id))
-    found.spec  # noqa: B018 - a folder without a spec is not a job
-    return found
+    job = Job(JobStore().find(job_id))
+    job.spec  # noqa: B018 - a folder without a spec is not a job
+    return job
 
 
 def submit(
@@ -608,7 +608,7 @@ def launch_again(
     """
     from distdl_jupyter.jobs import rerun
 
-    return Job(_begin(*rerun.again(job.folder, new_id(), options, group=group, check=dict(check or {}))))
+    return Job(_begin(*rerun.repeat(job.folder, new_id(), options, group=group, check=dict(check or {}))))
 
 
 def launch_trial(sweep: JobFolder, number: int, parameters: Mapping[str, Any], secret_values: Mapping[str, str]) -> Job:

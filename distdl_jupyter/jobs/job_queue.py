@@ -57,20 +57,20 @@ class ClusterQueue:
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return a row for each job."""
-        place = 1
-        found: list[tuple[str, ...]] = []
-        for one in self.jobs:
-            says = "runs" if one.runs else one.why
+        position = 1
+        rows: list[tuple[str, ...]] = []
+        for job in self.jobs:
+            status = "runs" if job.runs else job.why
             asks = ", ".join(
-                [plural(one.nodes, "node"), *([plural(one.gpus, "GPU")] if one.gpus else []), plural(one.cores, "core")]
+                [plural(job.nodes, "node"), *([plural(job.gpus, "GPU")] if job.gpus else []), plural(job.cores, "core")]
             )
-            if one.tasks > 1:
-                asks = f"{count(one.tasks)} times {asks}"
-            found.append(
-                ("" if one.runs else str(place), one.id, one.name, one.user or "you", asks, one.partition, says)
+            if job.tasks > 1:
+                asks = f"{count(job.tasks)} times {asks}"
+            rows.append(
+                ("" if job.runs else str(position), job.id, job.name, job.user or "you", asks, job.partition, status)
             )
-            place += 0 if one.runs else one.tasks
-        return found
+            position += 0 if job.runs else job.tasks
+        return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,18 +125,18 @@ class Queue(table.Display):
         ]
 
 
-def _holds(one: Holding) -> str:
-    parts = [f"GPU {', '.join(one.gpus)}"] if one.gpus else []
-    parts += [amount(name, value) for name, value in (("cores", one.cores), ("memory", one.memory)) if value]
+def _holds(job: Holding) -> str:
+    parts = [f"GPU {', '.join(job.gpus)}"] if job.gpus else []
+    parts += [amount(name, value) for name, value in (("cores", job.cores), ("memory", job.memory)) if value]
     return ", ".join(parts)
 
 
 def queue() -> Queue:
     """Return the queue of this machine with the jobs of all users, and your own jobs that are queued elsewhere."""
-    found = slots.entries()
-    use = in_use(found)
+    entries = slots.entries()
+    use = in_use(entries)
     return Queue(
-        waiting=tuple(_waiting(found)),
+        waiting=tuple(_waiting(entries)),
         holding=use.holding,
         total=use.total,
         free=use.free,
@@ -144,19 +144,19 @@ def queue() -> Queue:
     )
 
 
-def in_use(found: list[Entry] | None = None) -> InUse:
+def in_use(entries: list[Entry] | None = None) -> InUse:
     """Return the resources of this machine that the queue's entries hold; read the entries if none are passed."""
-    found = slots.entries() if found is None else found
+    entries = slots.entries() if entries is None else entries
     labels = {gpu.uuid: str(gpu.number) for gpu in gpus.devices()}
-    held = [entry for entry in found if entry.holds]
+    held = [entry for entry in entries if entry.holds]
     total = queueing.totals(len(labels))
-    taken = {gpu for one in held for gpu in one.gpus}
+    used = {gpu for entry in held for gpu in entry.gpus}
     free = {
         name: max(0.0, most - sum(entry.need.amounts.get(name, 0) for entry in held)) for name, most in total.items()
     }
-    free["gpus"] = float(sum(gpu not in taken for gpu in labels))
+    free["gpus"] = float(sum(gpu not in used for gpu in labels))
     holding = tuple(queueing.holding(entry, labels) for entry in held)
-    return InUse(holding=holding, total=total, free=free, waiting=len(found) - len(held))
+    return InUse(holding=holding, total=total, free=free, waiting=len(entries) - len(held))
 
 
 def _of_clusters() -> Iterator[ClusterQueue]:
@@ -164,30 +164,34 @@ def _of_clusters() -> Iterator[ClusterQueue]:
     targets = [row.row.compute_target for row in job_list.here().all() if not State(row.row.state).ended]
     kinds: list[str] = []
     with contextlib.suppress(DistDLError):  # a broken file of named clusters is reported where they are used
-        kinds += [one.kind for one in cluster_configs.named()]
+        kinds += [target.kind for target in cluster_configs.named()]
         kinds += [cluster_configs.find(name).kind for name in targets if name in cluster_configs.names()]
     for kind in dict.fromkeys(kinds):
         cluster = registry.get("clusters", kind)
         name = cluster.title or kind
         try:
-            found = cluster.everybody(registry.check_options("clusters", kind, {}))
+            jobs = cluster.everybody(registry.check_options("clusters", kind, {}))
         except DistDLError as error:
             yield ClusterQueue(name=name, problem=error.message)
             continue
-        if found is not None:
-            yield ClusterQueue(name=name, jobs=tuple(found))
+        if jobs is not None:
+            yield ClusterQueue(name=name, jobs=tuple(jobs))
 
 
-def _waiting(found: list[Entry]) -> Iterator[WaitingJob]:
+def _waiting(slot_entries: list[Entry]) -> Iterator[WaitingJob]:
     """Yield the jobs that wait on this machine, in their order, then one's own that wait elsewhere."""
-    entries = {entry.key: entry for entry in found}
-    rows = {one.row.id: one.row for one in reversed(job_list.here().all()) if one.row.state == State.QUEUED.value}
-    for place in slots.schedule(found, slots.limits()):
-        entry = entries[place.key]
+    entries = {entry.key: entry for entry in slot_entries}
+    rows = {
+        listed.row.id: listed.row
+        for listed in reversed(job_list.here().all())
+        if listed.row.state == State.QUEUED.value
+    }
+    for scheduled in slots.schedule(slot_entries, slots.limits()):
+        entry = entries[scheduled.key]
         row = rows.pop(entry.job, None) if entry.own else None
-        why = reason(queueing.needs(entry.need), place.lacks or (ORDER,), queueing.holders(place, entries))
+        why = reason(queueing.needs(entry.need), scheduled.lacks or (ORDER,), queueing.holders(scheduled, entries))
         yield WaitingJob(
-            place=place.place,
+            place=scheduled.place,
             id=entry.job,
             name=entry.name,
             user="" if entry.own else entry.user,
@@ -213,23 +217,23 @@ def prioritize(id_: str, priority: int | None = None) -> int:
     Raises JobNotFound, JobNotRunning where it does not wait any more, InvalidSpec for a priority that none may have,
     ClusterRefused where it waits in a queue that goes by no priority of ours, DiskRefused.
     """
-    wanted = None if priority is None else ABOUT["priority"].check(priority, "priority")
+    new = None if priority is None else ABOUT["priority"].check(priority, "priority")
     folder = JobStore().find(id_)
     view = JobReader(folder).catch_up()
     if view.state is not State.QUEUED:
         raise waits_no_more(folder.id, view.state)
     if view.queue is not None and view.queue.is_fixed:
-        says = f"Job {folder.id} is queued on {view.queue.host}, so its order cannot be changed here."
+        text = f"Job {folder.id} is queued on {view.queue.host}, so its order cannot be changed here."
         raise ClusterRefused(
-            says, code="queue-order-fixed", hint="Move it to another cluster: distdl queue --move CLUSTER ID"
+            text, code="queue-order-fixed", hint="Move it to another cluster: distdl queue --move CLUSTER ID"
         )
-    if wanted is None:
+    if new is None:
         others = [
-            one.row.priority
-            for one in job_list.here().all()
-            if one.row.state == State.QUEUED.value and one.row.id != folder.id
+            listed.row.priority
+            for listed in job_list.here().all()
+            if listed.row.state == State.QUEUED.value and listed.row.id != folder.id
         ]
-        own = view.queue.priority if view.queue is not None else 0
-        wanted = min(MOST_PRIORITY, max([own, *(other + 1 for other in others)]))
-    control.request(folder.control, "priority", priority=wanted)
-    return int(wanted)
+        current = view.queue.priority if view.queue is not None else 0
+        new = min(MOST_PRIORITY, max([current, *(other + 1 for other in others)]))
+    control.request(folder.control, "priority", priority=new)
+    return int(new)

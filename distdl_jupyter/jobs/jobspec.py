@@ -46,42 +46,42 @@ def build(
     ``group`` is what it is a run of, ``python`` the Python of its ranks, by default this one.
     Raises InvalidSpec or PluginUnavailable with one sentence that names the fix.
     """
-    found = resolved(options)
-    given = checked(found)
-    target = cluster_configs.find(given.pop("compute_target", "local"))
-    cluster_given = {**target.options, **_belonging("clusters", target.kind, found)}
+    resolved_options = resolved(options)
+    values = checked(resolved_options)
+    target = cluster_configs.find(values.pop("compute_target", "local"))
+    cluster_given = {**target.options, **_belonging("clusters", target.kind, resolved_options)}
     cluster = registry.get("clusters", target.kind)
     cluster_options = registry.check_options("clusters", target.kind, cluster_given)
-    nodes, per_node = given.get("node_count", 1), given.pop("process_count_per_node", 1)
+    nodes, per_node = values.get("node_count", 1), values.pop("process_count_per_node", 1)
     if per_node == "auto":
-        per_node = cluster.process_count_per_node(cluster_options, use_gpu=given.get("use_gpu"))
+        per_node = cluster.process_count_per_node(cluster_options, use_gpu=values.get("use_gpu"))
     label = registry.backend_label(
-        given.pop("distributed_backend", registry.DEFAULT if nodes * per_node > 1 else registry.SINGLE)
+        values.pop("distributed_backend", registry.DEFAULT if nodes * per_node > 1 else registry.SINGLE)
     )
-    backend_given = _belonging("backends", registry.backend(label, {})[0].name, found)
+    backend_given = _belonging("backends", registry.backend(label, {})[0].name, resolved_options)
     backend, backend_options = registry.backend(label, backend_given)
-    _refuse_strays(found, {*cluster_given, *backend_given}, label, target.name)
+    _refuse_strays(resolved_options, {*cluster_given, *backend_given}, label, target.name)
     python = python or sys.executable
     # Other machines and other Pythons have their own packages, which are checked there.
     here = not cluster.far and python == sys.executable
-    looked_at = here and not any(map(given.get, packages.FIELDS))
+    looked_at = here and not any(map(values.get, packages.FIELDS))
     if reason := cluster.unavailable(cluster_options):
         raise PluginUnavailable(reason, code="cluster-not-usable")
     if looked_at and (reason := backend.unavailable(backend_options)):
         raise PluginUnavailable(reason, code="backend-not-usable")
-    variables = given.pop("environment_variables", {})
+    variables = values.pop("environment_variables", {})
     secret = {k: v for k, v in variables.items() if redact.is_secret(k, v) or k in draft.secret_variables}
     working_directory = str(draft.payload_json.get("working_directory") or Path.cwd())
-    vm_size = _vm_size(given.pop("vm_size", None))
-    rate = _rate(given.pop("price_per_hour", None), vm_size, cluster, cluster_given)
-    given |= _slots(given, cluster)
-    if given.get("after"):
-        given["after"] = _predecessors(given["after"])
-    _refuse_restarts(given.get("max_restarts", 0), cluster, draft)
-    given |= _of_ranks_that_stay(given, cluster, target.name, draft)
-    _refuse_packages(given, cluster)
-    _refuse_more_than_all(given.get("min_node_count"), nodes)
-    requirements = _requirements(given.pop("requirements", ""), Path(working_directory), draft, cluster)
+    vm_size = _vm_size(values.pop("vm_size", None))
+    rate = _rate(values.pop("price_per_hour", None), vm_size, cluster, cluster_given)
+    values |= _slots(values, cluster)
+    if values.get("after"):
+        values["after"] = _predecessors(values["after"])
+    _refuse_restarts(values.get("max_restarts", 0), cluster, draft)
+    values |= _of_ranks_that_stay(values, cluster, target.name, draft)
+    _refuse_packages(values, cluster)
+    _refuse_more_than_all(values.get("min_node_count"), nodes)
+    requirements = _requirements(values.pop("requirements", ""), Path(working_directory), draft, cluster)
     spec = JobSpec(
         id=id_,
         kind=draft.kind,
@@ -100,7 +100,7 @@ def build(
         secret_variables=tuple(secret),
         python=python,
         working_directory=working_directory,
-        data=data_sources(given.pop("data", None), Path(working_directory), cluster),
+        data=data_sources(values.pop("data", None), Path(working_directory), cluster),
         requirements=requirements,
         script_arguments=draft.script_arguments,
         source=draft.source,
@@ -109,7 +109,7 @@ def build(
         versions=_versions(backend, backend_options),
         created=time.time(),
         submitter=f"{os.uname().nodename}:{os.getpid()}",
-        **{"name": check_name(draft.name), **given},
+        **{"name": check_name(draft.name), **values},
     )
     _refuse_missing_shards(spec)
     if here and any(getattr(spec, name) for name in packages.FIELDS):
@@ -129,7 +129,7 @@ def _with_ready_python(spec: JobSpec) -> JobSpec:
 
 
 def _refuse_missing_shards(spec: JobSpec) -> None:
-    sharded = next((one for one in spec.data if one.shard), None)
+    sharded = next((source for source in spec.data if source.shard), None)
     if sharded is not None and (spec.min_node_count or spec.node_count) < spec.node_count:
         raise InvalidSpec(
             f"{sharded.name} is split over {spec.node_count} nodes, so its data would be incomplete without one of "
@@ -164,19 +164,19 @@ def resolved(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _option_names(kind: registry.Kind) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for name in registry.names(kind):
         with contextlib.suppress(PluginUnavailable):
-            found |= {field.name for field in registry.options(kind, name)}
-    return found
+            names |= {field.name for field in registry.options(kind, name)}
+    return names
 
 
-def _belonging(kind: registry.Kind, name: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    return {field.name: found[field.name] for field in registry.options(kind, name) if field.name in found}
+def _belonging(kind: registry.Kind, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: options[field.name] for field in registry.options(kind, name) if field.name in options}
 
 
-def _refuse_strays(found: Mapping[str, Any], used: set[str], label: str, target: str) -> None:
-    for name in found:
+def _refuse_strays(options: Mapping[str, Any], used: set[str], label: str, target: str) -> None:
+    for name in options:
         if name not in ABOUT and name not in used:
             raise InvalidSpec(
                 f"Neither the backend {label} nor the cluster {target} has an option {name}.",
@@ -186,13 +186,13 @@ def _refuse_strays(found: Mapping[str, Any], used: set[str], label: str, target:
             )
 
 
-def data_sources(given: Any, working_directory: Path, cluster: Cluster) -> tuple[DataSource, ...]:
+def data_sources(value: Any, working_directory: Path, cluster: Cluster) -> tuple[DataSource, ...]:
     """Return the sources of ``data=`` for a cluster, local paths absolute. Raises InvalidSpec."""
-    found = tuple(_absolute(one, working_directory) for one in sources(given))
+    data = tuple(_absolute(source, working_directory) for source in sources(value))
     refused = data_refusal(cluster)
-    if found and refused:
+    if data and refused:
         raise refused
-    sharded = next((one for one in found if one.shard and not one.stored), None)
+    sharded = next((source for source in data if source.shard and not source.stored), None)
     if sharded is not None:
         raise InvalidSpec(
             f"{sharded.name} uses ?shard, which works only with object storage.",
@@ -200,7 +200,7 @@ def data_sources(given: Any, working_directory: Path, cluster: Cluster) -> tuple
             field="data",
             hint="Remove ?shard. Every node sees the whole folder.",
         )
-    mounted = next((one for one in found if one.mode == "mount"), None)
+    mounted = next((source for source in data if source.mode == "mount"), None)
     if mounted is not None and not cluster.mounts:
         raise InvalidSpec(
             f"{cluster.title or cluster.name} does not support mode=mount, which {mounted.name} uses.",
@@ -208,7 +208,7 @@ def data_sources(given: Any, working_directory: Path, cluster: Cluster) -> tuple
             field="data",
             hint="Remove mode=mount. The files are then copied to every node before the ranks start.",
         )
-    return found
+    return data
 
 
 def data_refusal(cluster: Cluster) -> InvalidSpec | None:
@@ -237,9 +237,9 @@ def _absolute(source: DataSource, working_directory: Path) -> DataSource:
     return dataclasses.replace(source, path=str(path.resolve()))
 
 
-def _slots(given: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
+def _slots(options: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
     """Return what follows from ``gpus``. Raises InvalidSpec where the cluster has no queue that takes these options."""
-    field = next((name for name in ("gpus", "cores", "memory", "priority") if given.get(name)), "")
+    field = next((name for name in ("gpus", "cores", "memory", "priority") if options.get(name)), "")
     if field and not cluster.slots:
         raise InvalidSpec(
             f"{cluster.title or cluster.name} has its own queue, which ignores {field}.",
@@ -247,7 +247,7 @@ def _slots(given: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
             field=field,
             hint="Remove it, and use the options of the cluster instead.",
         )
-    each, use_gpu = given.get("gpus"), given.get("use_gpu")
+    each, use_gpu = options.get("gpus"), options.get("use_gpu")
     if each and use_gpu is False:
         raise InvalidSpec(
             f"gpus is {each}, but use_gpu is False.",
@@ -286,12 +286,14 @@ def _refuse_restarts(count: int, cluster: Cluster, draft: CapturedCode) -> None:
         )
 
 
-def _of_ranks_that_stay(given: Mapping[str, Any], cluster: Cluster, target: str, draft: CapturedCode) -> dict[str, Any]:
+def _of_ranks_that_stay(
+    options: Mapping[str, Any], cluster: Cluster, target: str, draft: CapturedCode
+) -> dict[str, Any]:
     """Return the defaults of persistent ranks. Raises InvalidSpec if they cannot receive requests, and for other jobs.
 
     On other machines they hold resources that others wait for, so forgotten ranks end after an idle timeout.
     """
-    idle = given.get("idle_timeout_seconds")
+    idle = options.get("idle_timeout_seconds")
     if draft.kind != "ranks":
         if idle is not None:
             raise InvalidSpec(
@@ -311,8 +313,8 @@ def _of_ranks_that_stay(given: Mapping[str, Any], cluster: Cluster, target: str,
     return {"idle_timeout_seconds": _IDLE_SECONDS} if cluster.far and idle is None else {}
 
 
-def _refuse_packages(given: Mapping[str, Any], cluster: Cluster) -> None:
-    field = next((name for name in packages.FIELDS if given.get(name)), "")
+def _refuse_packages(options: Mapping[str, Any], cluster: Cluster) -> None:
+    field = next((name for name in packages.FIELDS if options.get(name)), "")
     if field and not cluster.installs:
         raise InvalidSpec(
             f"{cluster.title or cluster.name} cannot install packages.",
@@ -322,11 +324,11 @@ def _refuse_packages(given: Mapping[str, Any], cluster: Cluster) -> None:
         )
 
 
-def _requirements(given: str, folder: Path, draft: CapturedCode, cluster: Cluster) -> str:
+def _requirements(text: str, folder: Path, draft: CapturedCode, cluster: Cluster) -> str:
     """Return the text of the requirements; those that a script states count where no others are given."""
-    if not given and cluster.installs and draft.kind == "script" and packages.states_packages(draft.source.code):
-        given = packages.of_script(draft.source.code, Path(draft.source.filename).name)
-    return packages.requirements(given, folder)
+    if not text and cluster.installs and draft.kind == "script" and packages.states_packages(draft.source.code):
+        text = packages.of_script(draft.source.code, Path(draft.source.filename).name)
+    return packages.requirements(text, folder)
 
 
 def _refuse_more_than_all(fewest: int | None, nodes: int) -> None:
@@ -347,17 +349,17 @@ def _vm_size(name: Any) -> str | None:
     return find(str(name)).size
 
 
-def _rate(given: Any, vm_size: str | None, cluster: Cluster, options: Mapping[str, Any]) -> Price | None:
+def _rate(price: Any, vm_size: str | None, cluster: Cluster, options: Mapping[str, Any]) -> Price | None:
     """Return what a node costs: the user's own price, else the one that is cached for the size of a cluster that bills.
 
     The options of such a cluster may name its size and tier; interruptible nodes have no price. Raises InvalidSpec.
     """
-    if given in (None, "") and not cluster.bills:
+    if price in (None, "") and not cluster.bills:
         return None
     from distdl_jupyter.azure import prices
 
-    if given not in (None, ""):
-        return prices.own_price(given)
+    if price not in (None, ""):
+        return prices.own_price(price)
     size = vm_size or options.get("vm_size")
     interruptible = str(options.get("job_tier") or "").lower() in ("spot", "basic")
     return prices.cached(size) if size and not interruptible else None
@@ -365,8 +367,8 @@ def _rate(given: Any, vm_size: str | None, cluster: Cluster, options: Mapping[st
 
 def _versions(backend: Backend, options: Any) -> dict[str, str]:
     ours = (Package("", "distdl-jupyter"), Package("", "numpy"))
-    found = {package.name: package.version() for package in (*ours, *backend.packages(options))}
-    return {"python": platform.python_version()} | {name: version for name, version in found.items() if version}
+    versions = {package.name: package.version() for package in (*ours, *backend.packages(options))}
+    return {"python": platform.python_version()} | {name: version for name, version in versions.items() if version}
 
 
 def _with_findings(spec: JobSpec, draft: CapturedCode) -> JobSpec:

@@ -30,11 +30,11 @@ _POLL = 0.05
 
 def _wait(answer: Callable[[], T | None], timeout: float, late: str) -> T:
     until = time.monotonic() + timeout
-    while (found := answer()) is None:
+    while (result := answer()) is None:
         if time.monotonic() > until:
             raise TimeoutError(f"{late} within {timeout:g} s. The job keeps running.")
         time.sleep(_POLL)
-    return found
+    return result
 
 
 def _not_saved(

@@ -146,7 +146,7 @@ def trial(folder: JobFolder, id_: str, number: int, parameters: Mapping[str, Any
     return spec, dict(secrets), EarlierCode(folder, sweep, parameters=variables, flags=flags)
 
 
-def again(folder: JobFolder, id_: str, options: Mapping[str, Any], **fields: Any) -> Start:
+def repeat(folder: JobFolder, id_: str, options: Mapping[str, Any], **fields: Any) -> Start:
     """Return a job that repeats the one in ``folder`` from its start.
 
     ``options`` replace those of the earlier job, ``fields`` those of its spec. Secret values come from the options,
@@ -158,7 +158,7 @@ def again(folder: JobFolder, id_: str, options: Mapping[str, Any], **fields: Any
     findings = _findings(folder, spec, earlier)
     if earlier.resumed_from and not fields:
         findings = (*findings, _begins_anew(folder, earlier))
-    spec = _as_own(spec, earlier, id_, resumed_from="", forked_at=None, findings=findings, **fields)
+    spec = _as_new(spec, earlier, id_, resumed_from="", forked_at=None, findings=findings, **fields)
     return spec, secrets, EarlierCode(folder, earlier)
 
 
@@ -167,8 +167,8 @@ def _findings(folder: JobFolder, spec: JobSpec, earlier: JobSpec) -> tuple[dict[
     if not spec.findings:  # with other options the code is not read once more
         return ()
     shown = {note["code"] for note in JobReader(folder).catch_up().notes}
-    withdrawn = {one["code"] for one in earlier.findings if one["level"] != "info"} - shown
-    return tuple(one for one in spec.findings if one["code"] not in {*withdrawn, _BEGINS_ANEW})
+    withdrawn = {finding["code"] for finding in earlier.findings if finding["level"] != "info"} - shown
+    return tuple(finding for finding in spec.findings if finding["code"] not in {*withdrawn, _BEGINS_ANEW})
 
 
 def _begins_anew(folder: JobFolder, earlier: JobSpec) -> dict[str, str]:
@@ -180,10 +180,10 @@ def _begins_anew(folder: JobFolder, earlier: JobSpec) -> dict[str, str]:
     return {"level": "warning", "code": _BEGINS_ANEW, "text": text, "remedy": remedy}
 
 
-def moved(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> Start:
+def move(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> Start:
     """Return a job that replaces the one in ``folder``, which has not begun.
 
-    It resumes from the same checkpoints and waits for the same jobs. Raises as ``resumed`` does, and InvalidSpec for a
+    It resumes from the same checkpoints and waits for the same jobs. Raises as ``resume`` does, and InvalidSpec for a
     run of a study.
     """
     earlier = folder.spec()
@@ -195,7 +195,7 @@ def moved(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> Start:
             hint="Start all runs of it there with compute_target.",
         )
     spec, secrets = _changed(folder, dataclasses.replace(earlier, priority=_priority(folder, earlier)), options, id_)
-    spec = _as_own(
+    spec = _as_new(
         spec,
         earlier,
         id_,
@@ -224,7 +224,7 @@ def _awaited(spec: JobSpec) -> tuple[str, ...]:
     )
 
 
-def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> Start:
+def resume(folder: JobFolder, id_: str, options: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> Start:
     """Return a job that resumes from the checkpoints of the one in ``folder``, or from one ``checkpoint`` of it.
 
     ``options`` replace those of the earlier job. Raises InvalidSpec, also when there is no checkpoint,
@@ -243,7 +243,7 @@ def resumed(folder: JobFolder, id_: str, options: Mapping[str, Any], checkpoint:
     _check_can_resume(folder, spec)
     forked_at = checkpoint.step if checkpoint else None
     findings = _findings(folder, spec, earlier)
-    spec = _as_own(spec, earlier, id_, resumed_from=folder.id, forked_at=forked_at, findings=findings)
+    spec = _as_new(spec, earlier, id_, resumed_from=folder.id, forked_at=forked_at, findings=findings)
     return spec, secrets, EarlierCode(folder, earlier, checkpoints=checkpoint or "all")
 
 
@@ -259,16 +259,16 @@ def _check_can_resume(folder: JobFolder, spec: JobSpec) -> None:
         )
 
 
-def _as_own(spec: JobSpec, earlier: JobSpec, id_: str, **more: Any) -> JobSpec:
+def _as_new(spec: JobSpec, earlier: JobSpec, id_: str, **more: Any) -> JobSpec:
     """Return the spec of a new job, of no study, with the code of an earlier one and the values it was run with."""
     submitter = f"{os.uname().nodename}:{os.getpid()}"
-    own = {"group": None, "moved_from": "", "parameters": earlier.parameters, "submitter": submitter, **more}
-    return dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, trial=None, **own)
+    fields = {"group": None, "moved_from": "", "parameters": earlier.parameters, "submitter": submitter, **more}
+    return dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, trial=None, **fields)
 
 
-def secrets_of(earlier: JobSpec, given: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
+def secrets_of(earlier: JobSpec, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
     """Return the values of the earlier job's secret variables: those given now, else of this process's environment."""
-    missing = [name for name in earlier.secret_variables if name not in given and name not in os.environ]
+    missing = [name for name in earlier.secret_variables if name not in values and name not in os.environ]
     if missing:
         raise InvalidSpec(
             f"{', '.join(missing)} was set for job {earlier.id}, but its value is not stored.",
@@ -276,7 +276,7 @@ def secrets_of(earlier: JobSpec, given: Mapping[str, Any] = MappingProxyType({})
             field="environment_variables",
             hint="Set it in the environment of this process, or submit the job from its notebook again.",
         )
-    return {name: str(given[name]) if name in given else os.environ[name] for name in earlier.secret_variables}
+    return {name: str(values[name]) if name in values else os.environ[name] for name in earlier.secret_variables}
 
 
 def _changed(
@@ -292,17 +292,17 @@ def _changed(
 
     new = jobspec.resolved(options)
     variables = {**earlier.environment_variables, **dict(new.get("environment_variables") or {})}
-    kept: dict[str, Any] = {name: getattr(earlier, name) for name, about in ABOUT.items() if about.kept}
+    options_of_job: dict[str, Any] = {name: getattr(earlier, name) for name, about in ABOUT.items() if about.kept}
     if new.get("compute_target", earlier.compute_target) == earlier.compute_target:
-        kept |= earlier.cluster_options
+        options_of_job |= earlier.cluster_options
     if new.get("distributed_backend", earlier.distributed_backend) == earlier.distributed_backend:
-        kept |= earlier.backend_options
+        options_of_job |= earlier.backend_options
     if "node_count" in new and isinstance(new["node_count"], int) and earlier.min_node_count is not None:
-        kept["min_node_count"] = min(earlier.min_node_count, new["node_count"])
+        options_of_job["min_node_count"] = min(earlier.min_node_count, new["node_count"])
     secrets = secrets_of(earlier, variables)
     later = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
-    wanted = override(kept, later) | {"environment_variables": {**variables, **secrets}}
-    spec, secrets = jobspec.build(_draft(folder, earlier), wanted, id_=id_, python=earlier.python)
+    new_options = override(options_of_job, later) | {"environment_variables": {**variables, **secrets}}
+    spec, secrets = jobspec.build(_draft(folder, earlier), new_options, id_=id_, python=earlier.python)
     if not {"vm_size", "price_per_hour", "compute_target"} & new.keys():
         spec = dataclasses.replace(
             spec, price_per_hour=earlier.price_per_hour, currency=earlier.currency, price_source=earlier.price_source

@@ -99,20 +99,22 @@ def _original(error: dict[str, Any]) -> BaseException | None:
 
     Only classes that are imported here already are used, and no code of a class runs unless it is of this package.
     """
-    found: Any = sys.modules.get(str(error.get("module")))
+    exception_type: Any = sys.modules.get(str(error.get("module")))
     for name in str(error.get("name") or "-").split("."):
-        found = getattr(found, name, None)
-    if not isinstance(found, type) or not issubclass(found, BaseException):
+        exception_type = getattr(exception_type, name, None)
+    if not isinstance(exception_type, type) or not issubclass(exception_type, BaseException):
         return None
     arguments = error["args"] if isinstance(error.get("args"), list) else [str(error.get("message", ""))]
     try:
-        if issubclass(found, DistDLError):
-            return found(str(error.get("message", "")), code=str(error.get("code", "")))
-        made = found.__new__(found, *arguments)
+        if issubclass(exception_type, DistDLError):
+            return exception_type(str(error.get("message", "")), code=str(error.get("code", "")))
+        made = exception_type.__new__(exception_type, *arguments)
         if not isinstance(made, OSError):  # which keeps the file's name beside them
             made.args = tuple(arguments)
-        if isinstance(found.__init__, WrapperDescriptorType):  # of C: it sets SystemExit.code, StopIteration.value
-            found.__init__(made, *arguments)
+        if isinstance(
+            exception_type.__init__, WrapperDescriptorType
+        ):  # of C: it sets SystemExit.code, StopIteration.value
+            exception_type.__init__(made, *arguments)
     except Exception:  # noqa: BLE001  a foreign class
         return None
     return made
@@ -121,7 +123,7 @@ def _original(error: dict[str, Any]) -> BaseException | None:
 def _headline(failure: Failure, process_count: int) -> str:
     if failure.kind == "unequal":
         return f"{failure.what}. {failure.evidence}"
-    return f"Rank {failure.rank} of {process_count} failed first: {failure.what}{_place(failure)}.{_memory(failure)}"
+    return f"Rank {failure.rank} of {process_count} failed first: {failure.what}{_location(failure)}.{_memory(failure)}"
 
 
 def _ending(rank: RankView) -> dict[str, Any]:
@@ -132,15 +134,15 @@ def _ending(rank: RankView) -> dict[str, Any]:
     that the rank was about to exit with.
     """
     error = rank.error or {}
-    said = str(error.get("message", ""))
-    asked = error.get("type") == "SystemExit" and said.isdecimal()
+    message = str(error.get("message", ""))
+    exits = error.get("type") == "SystemExit" and message.isdecimal()
     stopped = bool(error) and rank.signal in _STOPS
-    if stopped or (asked and rank.signal is None):
-        return {"exit_code": int(said) if asked else 1, "signal": None}
+    if stopped or (exits and rank.signal is None):
+        return {"exit_code": int(message) if exits else 1, "signal": None}
     return {"exit_code": rank.code, "signal": rank.signal}
 
 
-def _place(failure: Failure) -> str:
+def _location(failure: Failure) -> str:
     """Return ", in Cell [7], line 11": the deepest frame of a cell, else of the user's own code.
 
     The text of a crash already contains the location.
@@ -166,17 +168,17 @@ def _memory(failure: Failure) -> str:
 
 def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
     """Return the last output of a rank that died without a report; if it printed nothing, the job's own output."""
-    found, _ = last_lines(folder.log, 4 * count, rank, within=_END)
-    if own := _said_by(found, rank, count):
-        return "\n".join([f"Last lines of rank {rank}:", *own])
-    found, _ = last_lines(folder.log, 4 * count, within=_END)
-    others = _said_by(found, None, count)
+    lines, _ = last_lines(folder.log, 4 * count, rank, within=_END)
+    if of_rank := _texts_of(lines, rank, count):
+        return "\n".join([f"Last lines of rank {rank}:", *of_rank])
+    lines, _ = last_lines(folder.log, 4 * count, within=_END)
+    others = _texts_of(lines, None, count)
     return "\n".join(["Last lines of the job:", *others]) if others else ""
 
 
-def _said_by(lines: Sequence[LogLine], rank: int | None, count: int) -> list[str]:
-    said = (line.text for line in lines if line.rank == rank and line.text.strip(" -"))
-    return [text for text in said if not text.startswith("Extension modules:")][-count:]  # faulthandler's, kilobytes
+def _texts_of(lines: Sequence[LogLine], rank: int | None, count: int) -> list[str]:
+    texts = (line.text for line in lines if line.rank == rank and line.text.strip(" -"))
+    return [text for text in texts if not text.startswith("Extension modules:")][-count:]  # faulthandler's, kilobytes
 
 
 def _others(failure: Failure, process_count: int) -> tuple[str, ...]:
@@ -186,11 +188,11 @@ def _others(failure: Failure, process_count: int) -> tuple[str, ...]:
     alike: dict[str, list[dict[str, Any]]] = {}
     for other in failure.others:
         alike.setdefault(other["what"].split(":")[0], []).append(other)
-    said = [
-        f"{ranks(sorted(one['rank'] for one in same))}: {what} after {min(one['after'] for one in same):.1f} s"
+    sentences = [
+        f"{ranks(sorted(end['rank'] for end in same))}: {what} after {min(end['after'] for end in same):.1f} s"
         for what, same in alike.items()
     ]
-    return (f"{plural(len(failure.others), 'rank')} of {process_count} ended because of it ({'; '.join(said)}).",)
+    return (f"{plural(len(failure.others), 'rank')} of {process_count} ended because of it ({'; '.join(sentences)}).",)
 
 
 #: Columns of a row besides its metrics: rank, step, time, attempt.
@@ -214,10 +216,10 @@ def metrics_frame(folder: JobFolder) -> pd.DataFrame:
             attempt += event["type"] == "restart"
             if event["type"] == "metric":
                 numbers = {name: float(v) for name, v in event["values"].items()}
-                own = {"rank": event["rank"], "step": event["step"], "time": event["t"], "attempt": attempt}
+                index = {"rank": event["rank"], "step": event["step"], "time": event["t"], "attempt": attempt}
                 if event.get("again"):
                     rows = _without_metrics(rows, event["values"], rank=event["rank"], step=event["step"])
-                rows.append({**own, **numbers})
+                rows.append({**index, **numbers})
             elif event["type"] == "metric_source" and not event["from_output"]:
                 rows = _without_metrics(rows, event["names"])
     frame = pd.DataFrame(rows, columns=None if rows else ["rank", "step", "time", "attempt"])
@@ -232,13 +234,13 @@ def _without_metrics(
 ) -> list[dict[str, Any]]:
     """Return the rows without these metrics of one rank (None: of all) from a step on, and without empty rows."""
     names = set(names)
-    kept = []
+    remaining = []
     for row in rows:
         is_meant = rank in (None, row["rank"]) and row["step"] >= step
         left = {name: value for name, value in row.items() if name not in names} if is_meant else row
         if len(left) > _OWN_COLUMNS:
-            kept.append(left)
-    return kept
+            remaining.append(left)
+    return remaining
 
 
 def step_times(folder: JobFolder, view: JobView) -> StepTimesShown:
@@ -246,10 +248,10 @@ def step_times(folder: JobFolder, view: JobView) -> StepTimesShown:
     from distdl_jupyter.core import step_times as times
     from distdl_jupyter.views.step_times import displayable
 
-    found = times.read(folder.steps, {rank.rank: rank.host or "" for rank in view.ranks}, ended=view.state.ended)
-    if not found.rows:
-        found.why = _why_no_steps(view)
-    return displayable(found)
+    measured = times.read(folder.steps, {rank.rank: rank.host or "" for rank in view.ranks}, ended=view.state.ended)
+    if not measured.rows:
+        measured.why = _why_no_steps(view)
+    return displayable(measured)
 
 
 def _why_no_steps(view: JobView) -> str:
@@ -272,13 +274,13 @@ def track(
     names = tracking.names(tracking.check(trackers, "trackers") or "")
     before = {name: tracking.read(folder.path, name) for name in tracking.TITLES}
     until = None if timeout is None else time.monotonic() + timeout
-    own = [*(record.tracker for record in tracking.of_job(folder.path)), *reporting.trackers_of(folder.spec())]
-    processes = control.start_trackers(folder, names or own, detached=True)
+    of_job = [*(record.tracker for record in tracking.of_job(folder.path)), *reporting.trackers_of(folder.spec())]
+    processes = control.start_trackers(folder, names or of_job, detached=True)
     while any(process.poll() is None for process in processes.values()):
         known = [tracking.read(folder.path, name) for name in processes]
-        if all(one.done or (one.trouble and one != before[one.tracker]) for one in known):
+        if all(record.done or (record.trouble and record != before[record.tracker]) for record in known):
             break
         if until is not None and time.monotonic() > until:
             break
         time.sleep(_LOOK_EVERY)
-    return [one for one in tracking.of_job(folder.path) if not names or one.tracker in names]
+    return [record for record in tracking.of_job(folder.path) if not names or record.tracker in names]

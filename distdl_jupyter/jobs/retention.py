@@ -72,8 +72,8 @@ class Pruned(table.Display):
         gone = [job for job in self.jobs if not job.problem]
         much = f"{humanize.plural(len(gone), 'job')}, {humanize.size(sum(job.size for job in gone))}"
         deleted = f"Would delete {much} (dry run, nothing was deleted)." if self.dry_run else f"Deleted {much}."
-        kept = ", ".join(f"{humanize.count(one.count)} {_REASON_WORDS[one.reason]}" for one in self.kept)
-        return f"{deleted if self.jobs else 'No jobs match.'}{f' Kept: {kept}.' if kept else ''}"
+        reasons = ", ".join(f"{humanize.count(group.count)} {_REASON_WORDS[group.reason]}" for group in self.kept)
+        return f"{deleted if self.jobs else 'No jobs match.'}{f' Kept: {reasons}.' if reasons else ''}"
 
     def _parts(self) -> list[str | table.Rows]:
         now = time.time()
@@ -104,10 +104,10 @@ def prune(older: str | timedelta | None = None, keep: int | None = None, *, dry_
     Raises InvalidSpec, DiskRefused if the jobs cannot be listed.
     """
     seconds, keep = _checked(older, keep)
-    old, kept = _sorted_out(seconds, keep)
+    old, counts = _sorted_out(seconds, keep)
     if not dry_run:
         old = [_deleted(job) for job in old]
-    reasons = tuple(KeptJobs(reason, kept[reason]) for reason in _REASON_WORDS if kept[reason])
+    reasons = tuple(KeptJobs(reason, counts[reason]) for reason in _REASON_WORDS if counts[reason])
     return Pruned(tuple(old), reasons, dry_run)
 
 
@@ -144,23 +144,23 @@ def _checked(older: Any, keep: Any) -> tuple[float | None, int | None]:
 def _seconds(older: Any) -> float:
     if isinstance(older, timedelta) and older >= timedelta(0):
         return older.total_seconds()
-    found = _AGE.fullmatch(older.strip()) if isinstance(older, str) else None
-    if found is None:
+    match = _AGE.fullmatch(older.strip()) if isinstance(older, str) else None
+    if match is None:
         raise InvalidSpec(
             f"older must be an age with its unit, such as 30d, 12h, 4w or 90min, not {str(older)!r}.",
             code="prune-age-invalid",
             field="older",
         )
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def _sorted_out(seconds: float | None, keep: int | None) -> tuple[list[OldJob], Counter[Reason]]:
     """Return the jobs that are to go, newest first, and how many are kept for which reason."""
-    found: list[OldJob] = []
-    kept: Counter[Reason] = Counter()
+    jobs_to_delete: list[OldJob] = []
+    counts: Counter[Reason] = Counter()
     now, jobs = time.time(), client.rows()
     every = sorted([*jobs, *study_rows.without_trials(jobs)], key=lambda row: row.id, reverse=True)
-    for place, row in enumerate(every):
+    for position, row in enumerate(every):
         folder = JobStore(kind="sweeps" if study_rows.is_study(row) else "jobs").folder(row.id)
         ended = row.last_sign if row.ended is None else row.ended
         try:
@@ -168,14 +168,14 @@ def _sorted_out(seconds: float | None, keep: int | None) -> tuple[list[OldJob], 
         except FileNotFoundError:  # somebody else has deleted it
             continue
         if reason:
-            kept[reason] += 1
-        elif keep is not None and place < keep:
-            kept["newest"] += 1
+            counts[reason] += 1
+        elif keep is not None and position < keep:
+            counts["newest"] += 1
         elif seconds is not None and now - ended < seconds:
-            kept["younger"] += 1
+            counts["younger"] += 1
         else:
-            found.append(OldJob(row.id, row.name, row.state, ended, _size(folder.path)))
-    return found, kept
+            jobs_to_delete.append(OldJob(row.id, row.name, row.state, ended, _size(folder.path)))
+    return jobs_to_delete, counts
 
 
 def _untouchable(folder: JobFolder, state: str) -> Reason | None:

@@ -51,20 +51,20 @@ def _with_runs(jobs: Sequence[JobRow]) -> list[JobRow]:
     for row in jobs:
         if row.group is not None:
             runs.setdefault(row.group.id, []).append(row)
-    return [_row(own[0], own) for own in runs.values()]
+    return [_row(runs_of_study[0], runs_of_study) for runs_of_study in runs.values()]
 
 
 def without_trials(jobs: Sequence[JobRow]) -> list[JobRow]:
     """Return a row for each sweep that none of all jobs is a trial of: it has begun, or failed before the first one."""
     with_trials = {row.group.id for row in jobs if row.group is not None}
-    store, found = JobStore(kind="sweeps"), []
+    store, studies = JobStore(kind="sweeps"), []
     for id_ in store.ids():
         if id_ not in with_trials:
             with contextlib.suppress(JobNotFound):  # removed meanwhile
                 spec = store.folder(id_).spec()
                 if spec.group is not None:
-                    found.append(_row(job_row(JobView.of(spec), spec, time.time()), ()))
-    return found
+                    studies.append(_row(job_row(JobView.of(spec), spec, time.time()), ()))
+    return studies
 
 
 def is_study(row: JobRow) -> bool:
@@ -75,12 +75,12 @@ def is_study(row: JobRow) -> bool:
 def folded(jobs: Sequence[JobRow]) -> list[JobRow]:
     """Return the rows with one for each study, in the place of its newest run, instead of those of its runs."""
     alone = without_trials(jobs)
-    studies, found = {row.id: row for row in (*_with_runs(jobs), *alone)}, []
+    studies, result = {row.id: row for row in (*_with_runs(jobs), *alone)}, []
     for row in heapq.merge(jobs, alone, key=lambda row: row.id, reverse=True):
-        own = row if row.group is None else studies.pop(row.group.id, None)
-        if own is not None:
-            found.append(own)
-    return found
+        shown = row if row.group is None else studies.pop(row.group.id, None)
+        if shown is not None:
+            result.append(shown)
+    return result
 
 
 def _row(like: JobRow, runs: Sequence[JobRow]) -> JobRow:
@@ -114,13 +114,13 @@ def _row(like: JobRow, runs: Sequence[JobRow]) -> JobRow:
 
 def _scaling_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
     rates: dict[tuple[str, int], list[float]] = {}
-    for one in reversed(runs):
-        if one.group is not None and one.group.value is not None and State(one.state).ended:
-            key = one.backend, one.node_count * one.process_count_per_node
-            rates.setdefault(key, []).append(one.group.value)
-    done = sum(scaling.enough(found) for found in rates.values())
+    for run in reversed(runs):
+        if run.group is not None and run.group.value is not None and State(run.state).ended:
+            key = run.backend, run.node_count * run.process_count_per_node
+            rates.setdefault(key, []).append(run.group.value)
+    done = sum(scaling.enough(values) for values in rates.values())
     state, why = scaling_state(runs[0], time.time(), complete=done >= group.size)
-    share = _efficiency({key: statistics.fmean(found) for key, found in rates.items()})
+    share = _efficiency({key: statistics.fmean(values) for key, values in rates.items()})
     return {
         "name": f"Scaling of {group.name}",
         "state": state.value,
@@ -152,27 +152,27 @@ def _efficiency(means: dict[tuple[str, int], float]) -> float | None:
 
     None for runs that cannot be compared.
     """
-    own = sorted((count, rate) for (backend, count), rate in means.items() if backend == next(iter(means))[0])
-    return scaling.efficiency(own[0], own[-1]) if len(own) > 1 else None
+    points = sorted((count, rate) for (backend, count), rate in means.items() if backend == next(iter(means))[0])
+    return scaling.efficiency(points[0], points[-1]) if len(points) > 1 else None
 
 
 # sweeps ------------------------------------------------------------------------------------------
 
 
 def _sweep_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
-    values = [one.group.value for one in runs if one.state == "completed" and one.group and one.group.value is not None]
+    values = [run.group.value for run in runs if run.state == "completed" and run.group and run.group.value is not None]
     state, end = sweep_state(group.id, runs, group.size)
-    running = sum(not State(one.state).ended for one in runs)
-    pruned = sum(one.state == "canceled" and one.says.startswith(PRUNED) for one in runs)
+    running = sum(not State(run.state).ended for run in runs)
+    pruned = sum(run.state == "canceled" and run.says.startswith(PRUNED) for run in runs)
     counts = (f"{running} running" if running else "", f"{pruned} pruned" if pruned else "")
     if state in (State.RUNNING, State.COMPLETED):
-        says = ", ".join(filter(None, counts))
+        text = ", ".join(filter(None, counts))
     else:
-        says = " ".join(filter(None, (str(end.get(name, "")) for name in ("problem", "hint"))))
+        text = " ".join(filter(None, (str(end.get(name, "")) for name in ("problem", "hint"))))
     return {
         "name": f"Sweep of {group.name}",
         "state": state.value,
-        "says": says,
+        "says": text,
         "done": min(_ended(runs), group.size),
         "metric": f"best {group.metric}" if values else "",
         "ended": end.get("ended"),
@@ -182,7 +182,7 @@ def _sweep_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
 
 def _ended(runs: Sequence[JobRow]) -> int:
     """Return how many trials have ended, without those that are run again."""
-    return sum(State(one.state).ended and one.state != "lost" and one.says != STOPPED for one in runs)
+    return sum(State(run.state).ended and run.state != "lost" and run.says != STOPPED for run in runs)
 
 
 def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dict[str, Any]]:
@@ -192,7 +192,7 @@ def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dic
     """
     folder = JobStore(kind="sweeps").folder(id_)
     if not folder.path.exists():
-        going, done = any(not State(one.state).ended for one in runs), _ended(runs) >= size
+        going, done = any(not State(run.state).ended for run in runs), _ended(runs) >= size
         return State.RUNNING if going else State.COMPLETED if done else State.LOST, {
             "problem": "The folder of the sweep is gone, so no more trials start. Its finished trials are kept.",
             "hint": "" if done else "Start a new sweep for more.",
@@ -245,7 +245,7 @@ def _drive_on(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, dict[st
 
 def _is_hopeless(folder: JobFolder, runs: Sequence[JobRow]) -> bool:
     """Count a restart of the driver, and return whether too many died without any trial begun or ended since."""
-    path, come = folder.path / "driven-on.json", [len(runs), sum(State(one.state).ended for one in runs)]
+    path, come = folder.path / "driven-on.json", [len(runs), sum(State(run.state).ended for run in runs)]
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
         tries = known["tries"] + 1 if known["come"] == come else 1
@@ -281,14 +281,14 @@ def ended(folder: JobFolder, state: State, problem: str = "", hint: str = "") ->
 def tell(id_: str, state: State, problem: str = "") -> None:
     """Send the one message about the end of a study, where the user wants it; of one that is not there none is."""
     try:
-        jobs = [one.row for one in job_list.here().all()]
+        jobs = [entry.row for entry in job_list.here().all()]
         row = next(row for row in rows(jobs) if row.id == id_)
     except (DistDLError, StopIteration):
         return
     alert = Alert("failure", problem) if problem else Alert("end", _end_text(row))
-    own = JobStore(kind="sweeps").folder(id_)
-    runs = (JobStore().folder(one.id) for one in jobs if one.group is not None and one.group.id == id_)
-    control.notify(own if own.path.exists() else next(runs), row.name, state, alert, id_=id_)
+    sweep = JobStore(kind="sweeps").folder(id_)
+    runs = (JobStore().folder(entry.id) for entry in jobs if entry.group is not None and entry.group.id == id_)
+    control.notify(sweep if sweep.path.exists() else next(runs), row.name, state, alert, id_=id_)
 
 
 def _end_text(row: JobRow) -> str:

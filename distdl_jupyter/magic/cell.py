@@ -50,35 +50,35 @@ class CellMagics:
         """Run one cell; returns rank 0's value when it waits, else None."""
         from distdl_jupyter.jobs import client
 
-        chosen = cell_parser(name).parse(line)
-        out = identifier(getattr(chosen, "out", None))
-        options = job_options(chosen, self._session.defaults)
+        args = cell_parser(name).parse(line)
+        out = identifier(getattr(args, "out", None))
+        options = job_options(args, self._session.defaults)
         draft = capture_cell(cell, self._session.ip.user_ns, without_secrets(f"%%{name} {line}").strip())
-        if getattr(chosen, "on_ranks", False):
-            values = self._run_on_ranks(draft, chosen)
+        if getattr(args, "on_ranks", False):
+            values = self._run_on_ranks(draft, args)
             return self._session.keep(out, values) if out else values
-        if hasattr(chosen, "scale") or hasattr(chosen, "check"):
-            study = _start_study(draft, chosen, options)
+        if hasattr(args, "scale") or hasattr(args, "check"):
+            study = _start_study(draft, args, options)
             self._session.keep(out, study)
             return study
-        with_panel = getattr(chosen, "panel", True)
+        with_panel = getattr(args, "panel", True)
         if not with_panel:
             say(f"Captured {draft.summary()}")
         job = client.launch(draft, **options)
         self._session.newest = job.id
         self._session.keep(out, job)
         _show(job, with_panel=with_panel)
-        if not self._waits(chosen):
+        if not self._waits(args):
             return None
         value = _wait(job)
-        return value if getattr(chosen, "wait", False) else None
+        return value if getattr(args, "wait", False) else None
 
-    def _waits(self, chosen: argparse.Namespace) -> bool:
-        return bool(getattr(chosen, "wait", not self._session.is_interactive()))
+    def _waits(self, args: argparse.Namespace) -> bool:
+        return bool(getattr(args, "wait", not self._session.is_interactive()))
 
-    def _run_on_ranks(self, draft: CapturedCode, chosen: argparse.Namespace) -> Any:
+    def _run_on_ranks(self, draft: CapturedCode, args: argparse.Namespace) -> Any:
         """Run the captured cell on the persistent ranks and return its values."""
-        more = sorted(set(vars(chosen)) - {"on_ranks", "out", "wait", "panel"})
+        more = sorted(set(vars(args)) - {"on_ranks", "out", "wait", "panel"})
         if more:
             raise InvalidSpec(
                 f"--{more[0].replace('_', '-')} cannot be combined with --on-ranks, which uses ranks that are already "
@@ -98,25 +98,25 @@ class CellMagics:
         parser = sweep_parser()
         parser.answer_help(line.split())
         parameters, rest = space.of_line(line)
-        chosen = parser.parse(rest)
-        out = identifier(getattr(chosen, "out", None))
-        options = job_options(chosen, self._session.defaults)
+        args = parser.parse(rest)
+        out = identifier(getattr(args, "out", None))
+        options = job_options(args, self._session.defaults)
         namespace = {**self._session.ip.user_ns, **space.sample(parameters)}
         draft = capture_cell(cell, namespace, without_secrets(f"%%sweep {rest}").strip())
-        plan = {name: getattr(chosen, name) for name in SWEEP if hasattr(chosen, name)}
+        plan = {name: getattr(args, name) for name in SWEEP if hasattr(args, name)}
         study = sweeps.of_draft(draft, parameters, **plan, **options)
         self._session.keep(out, study)
         display(study)  # type: ignore[no-untyped-call]
-        if self._waits(chosen):
+        if self._waits(args):
             study.wait()
 
 
-def _start_study(draft: CapturedCode, chosen: argparse.Namespace, options: dict[str, Any]) -> Any:
+def _start_study(draft: CapturedCode, args: argparse.Namespace, options: dict[str, Any]) -> Any:
     """Do what ``--scale`` or ``--check`` asks for and return the result."""
     from distdl_jupyter.studies import correctness, scaling  # few cells need them
 
-    if getattr(chosen, "scale", ""):
-        return scaling.of_options(draft, scaling.numbers(chosen.scale), options)
+    if getattr(args, "scale", ""):
+        return scaling.of_options(draft, scaling.numbers(args.scale), options)
     return correctness.compare(draft, **options)
 
 

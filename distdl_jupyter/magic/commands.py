@@ -66,50 +66,54 @@ class LineMagics:
 
     def _run(self, name: str, line: str) -> Any:
         """Run a command; the job is the newest one of this kernel where the line names none."""
-        words = [*shlex.split(COMMANDS[name]), *split_words(line)]
+        arguments = [*shlex.split(COMMANDS[name]), *split_words(line)]
         if name == "dist_clusters":
-            words = ["check" if word == "--check" else word for word in words]
-        if name == "dist_cancel" and all(word.startswith("-") for word in words[1:]) and not asks_help(words):
-            words.append(self._session.job().id)
+            arguments = ["check" if argument == "--check" else argument for argument in arguments]
+        if (
+            name == "dist_cancel"
+            and all(argument.startswith("-") for argument in arguments[1:])
+            and not asks_help(arguments)
+        ):
+            arguments.append(self._session.job().id)
         with contextlib.suppress(SystemExit):  # the help was printed
-            return self._value(words)
+            return self._value(arguments)
         return None
 
-    def _value(self, words: Sequence[str]) -> Any:
+    def _value(self, arguments: Sequence[str]) -> Any:
         """Return what a command shows, None when it has printed it."""
         from distdl_jupyter.cli import command, command_line
 
         parser = command_line()
-        chosen = parser.parse_args(words)
-        if not hasattr(chosen, "run"):
+        args = parser.parse_args(arguments)
+        if not hasattr(args, "run"):
             parser.print_help()
             return None
-        if getattr(chosen, "id", "") is None:
-            chosen.id = self._session.newest or None
-        if chosen.command == "check" and getattr(chosen, "script", "") is None:
-            chosen.script = self._session.job().id
-        reply = command.reply_of(chosen)
+        if getattr(args, "id", "") is None:
+            args.id = self._session.newest or None
+        if args.command == "check" and getattr(args, "script", "") is None:
+            args.script = self._session.job().id
+        reply = command.reply_of(args)
         shows_itself = any(hasattr(reply.value, name) for name in _DISPLAYS)
         as_text = reply.value is None or (reply.text is not None and not shows_itself)
-        if as_text or getattr(chosen, "json", False) or getattr(chosen, "csv", False):
-            command.print_reply(reply, chosen)
+        if as_text or getattr(args, "json", False) or getattr(args, "csv", False):
+            command.print_reply(reply, args)
             return None
         for note in reply.notes:
             say(note)
         return reply.value
 
     def _config(self, line: str) -> Any:
-        chosen = config_parser().parse(line)
-        topic, *words = chosen.settings or [""]
+        args = config_parser().parse(line)
+        topic, *settings = args.settings or [""]
         if topic == "warm":
-            flags = [f"--{word.replace('_', '-')}" if "=" in word else word for word in words]
+            flags = [f"--{setting.replace('_', '-')}" if "=" in setting else setting for setting in settings]
             return self._run("distdl", shlex.join(["warm", *flags]))
         if topic in TOPICS:
             where = {"paged": hasattr(self._session.ip, "kernel")} if topic == "azure" else {}
-            return TOPICS[topic](pairs(words), **where)
-        if chosen.clear:
+            return TOPICS[topic](pairs(settings), **where)
+        if args.clear:
             self._session.defaults.clear()
-        changes = {name.replace("-", "_"): value for name, value in pairs(chosen.settings).items()}
+        changes = {name.replace("-", "_"): value for name, value in pairs(args.settings).items()}
         self._session.defaults = configured(self._session.defaults, changes)
         say(_settings(self._session.defaults))
         return None

@@ -126,26 +126,26 @@ class RanksMagics:
         if action == "start":
             return self._start(job_parser(Parser("%dist_ranks", _LINE)).parse(flags))
         with contextlib.suppress(SystemExit):  # the help was printed
-            chosen = self.parser().parse_args(split_words(line))
-            return getattr(chosen, "run", self._status)(chosen)
+            args = self.parser().parse_args(split_words(line))
+            return getattr(args, "run", self._status)(args)
         return None
 
     def _status(self, _: argparse.Namespace) -> RanksTable:
-        ranks, own = self._find(), self._session.ranks
-        ended = own.state().reason if own is not None and ranks is not own else ""
-        return RanksTable(ranks, known=ranks is own, ended=ended)
+        ranks, current = self._find(), self._session.ranks
+        ended = current.state().reason if current is not None and ranks is not current else ""
+        return RanksTable(ranks, known=ranks is current, ended=ended)
 
-    def _start(self, chosen: argparse.Namespace) -> None:
+    def _start(self, args: argparse.Namespace) -> None:
         from distdl_jupyter import ranks
 
-        if (own := self._running()) is not None:
+        if (running := self._running()) is not None:
             raise InvalidSpec(
-                f"{plural(own.size, 'rank')} of this kernel are already running ({short_id(own.id)}).",
+                f"{plural(running.size, 'rank')} of this kernel are already running ({short_id(running.id)}).",
                 code="ranks-alive-already",
                 hint="Stop them with %dist_ranks stop, or restart them with %dist_ranks restart.",
             )
         begun = time.monotonic()
-        self._use(ranks.start(on_wait=_say_wait, **job_options(chosen, self._session.defaults)), begun)
+        self._use(ranks.start(on_wait=_say_wait, **job_options(args, self._session.defaults)), begun)
 
     def _use(self, ranks: Ranks, begun: float) -> None:
         self._session.ranks, self._session.newest = ranks, ranks.id
@@ -169,46 +169,46 @@ class RanksMagics:
     def _interrupt(self, _: argparse.Namespace) -> None:
         self._get().interrupt()
 
-    def _attach(self, chosen: argparse.Namespace) -> None:
+    def _attach(self, args: argparse.Namespace) -> None:
         from distdl_jupyter import ranks
 
-        match = ranks.current(only=chosen.id)
+        match = ranks.current(only=args.id)
         if match is None:
-            raise _no_ranks(f" of job {chosen.id}" if chosen.id else "")
+            raise _no_ranks(f" of job {args.id}" if args.id else "")
         self._session.ranks = match
         say(f"Using {plural(match.size, 'rank')} of job {short_id(match.id)}.")
 
-    def _push(self, chosen: argparse.Namespace) -> None:
+    def _push(self, args: argparse.Namespace) -> None:
         variables = self._session.ip.user_ns
-        unknown = [name for name in chosen.names if name not in variables]
+        unknown = [name for name in args.names if name not in variables]
         if unknown:
             raise InvalidSpec(f"The notebook has no variable {unknown[0]!r}.", code="push-name-unknown", field="names")
         ranks = self._get()
-        ranks.push(_selected(chosen.on, ranks), **{name: variables[name] for name in chosen.names})
+        ranks.push(_selected(args.on, ranks), **{name: variables[name] for name in args.names})
 
-    def _pull(self, chosen: argparse.Namespace) -> Any:
+    def _pull(self, args: argparse.Namespace) -> Any:
         ranks = self._get()
-        on = _selected(chosen.on, ranks)
-        values = ranks.pull(chosen.name, on=on)
+        on = _selected(args.on, ranks)
+        values = ranks.pull(args.name, on=on)
         return values if on is not None else [values[rank] for rank in sorted(values)]
 
     # %%ranks --------------------------------------------------------------------------------------
 
     def _run_cell(self, line: str, cell: str) -> Any:
         """Run one cell and return its values, None when there are none. Raises CellFailed."""
-        chosen = cell_parser().parse(line)
-        identifier(chosen.out)
+        args = cell_parser().parse(line)
+        identifier(args.out)
         ranks = self._get()
-        on, notebook = _selected(chosen.on, ranks), capture.here()
+        on, notebook = _selected(args.on, ranks), capture.here()
         label = "" if notebook.execution_count is None else f"In [{notebook.execution_count}]"
 
         def run(on_event: Callable[[Event], None]) -> Answer:
             return ranks.run(cell, on=on, label=label, raw_cell=notebook.raw, on_event=on_event)
 
-        values = self._show(ranks, on, run, quiet=chosen.quiet)
-        if chosen.out is None:
+        values = self._show(ranks, on, run, quiet=args.quiet)
+        if args.out is None:
             return values
-        self._session.keep(chosen.out, values)
+        self._session.keep(args.out, values)
         return None
 
     def run_draft(self, draft: CapturedCode) -> Any:
