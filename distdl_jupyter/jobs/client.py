@@ -373,7 +373,7 @@ class Job:
         """
         from distdl_jupyter.jobs import rerun
 
-        return Job(_begin(*rerun.repeat(self.folder, new_id(), options)))
+        return start(*rerun.repeat(self.folder, options))
 
     def move(self, compute_target: str, **options: Any) -> Job:
         """Move this queued job to another cluster and return the new handle.
@@ -385,10 +385,10 @@ class Job:
         """
         from distdl_jupyter.jobs import rerun
 
-        spec, secrets, code = rerun.move(self.folder, new_id(), {**options, "compute_target": compute_target})
+        spec, secrets, code = rerun.move(self.folder, {**options, "compute_target": compute_target})
         with control.alone(self.folder.control):  # of two that move it at the same moment one does
             self._check_waits()
-            return Job(_begin(spec, secrets, code, lambda: self._leave_queue(compute_target)))
+            return start(spec, secrets, code, lambda: self._leave_queue(compute_target))
 
     def _check_waits(self) -> None:
         if (view := self.view()).state is not State.QUEUED:
@@ -415,7 +415,7 @@ class Job:
         self._check_ended("Cancel it before resuming it.")
         from distdl_jupyter.jobs import rerun
 
-        return Job(_begin(*rerun.resume(self.folder, new_id(), options)))
+        return start(*rerun.resume(self.folder, options))
 
     def checkpoints(self) -> CheckpointList:
         """Return the checkpoints in ``checkpoint_dir()``, newest first.
@@ -443,7 +443,7 @@ class Job:
         from distdl_jupyter.core.checkpoints import choose
         from distdl_jupyter.jobs import rerun
 
-        return Job(_begin(*rerun.resume(self.folder, new_id(), options, choose(self.checkpoints(), step, path))))
+        return start(*rerun.resume(self.folder, options, choose(self.checkpoints(), step, path)))
 
     def remove(self) -> None:
         """Delete the folder of the job with its log and values.
@@ -596,7 +596,7 @@ def launch(
 
     with explain_interrupt(nothing_started):
         spec, secret_values = jobspec.build(draft, options, id_=new_id(), group=group)
-    return Job(_begin(dataclasses.replace(spec, check=dict(check or {})), secret_values, draft))
+    return start(dataclasses.replace(spec, check=dict(check or {})), secret_values, draft)
 
 
 def launch_again(
@@ -608,26 +608,19 @@ def launch_again(
     """
     from distdl_jupyter.jobs import rerun
 
-    return Job(_begin(*rerun.repeat(job.folder, new_id(), options, group=group, check=dict(check or {}))))
+    return start(*rerun.repeat(job.folder, options, group=group, check=dict(check or {})))
 
 
-def launch_trial(sweep: JobFolder, number: int, parameters: Mapping[str, Any], secret_values: Mapping[str, str]) -> Job:
-    """Start a trial of the sweep in a folder, with values for its parameters. Raises JobNotFound, LaunchFailed."""
-    from distdl_jupyter.jobs import rerun
-
-    return Job(_begin(*rerun.trial(sweep, new_id(), number, parameters, secret_values)))
-
-
-def _begin(
+def start(
     spec: JobSpec, secret_values: Mapping[str, str], code: Code, before_start: Callable[[], None] | None = None
-) -> JobFolder:
-    """Write a job's folder and start its supervisor in it."""
+) -> Job:
+    """Write a job's folder and start its supervisor in it; ``before_start`` as in ``publish``."""
     from distdl_jupyter import warm
 
-    def start(folder: JobFolder, lock: JobLock) -> None:
+    def begin(folder: JobFolder, lock: JobLock) -> None:
         warm.begin(folder, lock, secret_values, python=spec.python)
 
-    return publish(JobStore(), spec, code, start, lambda id_: interrupted(attach(id_)), before_start)
+    return Job(publish(JobStore(), spec, code, begin, lambda id_: interrupted(attach(id_)), before_start))
 
 
 def publish(

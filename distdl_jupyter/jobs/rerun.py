@@ -21,7 +21,7 @@ from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.humanize import count, plural, short_id, size
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.worker import owned
 
@@ -127,7 +127,7 @@ class EarlierCode:
 Start = tuple["JobSpec", dict[str, str], EarlierCode]
 
 
-def trial(folder: JobFolder, id_: str, number: int, parameters: Mapping[str, Any], secrets: Mapping[str, str]) -> Start:
+def trial(folder: JobFolder, number: int, parameters: Mapping[str, Any], secrets: Mapping[str, str]) -> Start:
     """Return a trial of the sweep in ``folder``. Raises JobNotFound."""
     sweep = folder.spec()
     flag_of = dict(sweep.group.plan.get("flags") or {}) if sweep.group else {}
@@ -135,7 +135,7 @@ def trial(folder: JobFolder, id_: str, number: int, parameters: Mapping[str, Any
     variables = {name: value for name, value in parameters.items() if name not in flag_of}
     spec = dataclasses.replace(
         sweep,
-        id=id_,
+        id=new_id(),
         name=f"{sweep.name}, trial {number}"[:120],
         created=time.time(),
         capture_seconds=0.0,
@@ -146,7 +146,7 @@ def trial(folder: JobFolder, id_: str, number: int, parameters: Mapping[str, Any
     return spec, dict(secrets), EarlierCode(folder, sweep, parameters=variables, flags=flags)
 
 
-def repeat(folder: JobFolder, id_: str, options: Mapping[str, Any], **fields: Any) -> Start:
+def repeat(folder: JobFolder, options: Mapping[str, Any], **fields: Any) -> Start:
     """Return a job that repeats the one in ``folder`` from its start.
 
     ``options`` replace those of the earlier job, ``fields`` those of its spec. Secret values come from the options,
@@ -154,11 +154,11 @@ def repeat(folder: JobFolder, id_: str, options: Mapping[str, Any], **fields: An
     PluginUnavailable, JobNotFound.
     """
     earlier = folder.spec()
-    spec, secrets = _changed(folder, earlier, options, id_)
+    spec, secrets = _changed(folder, earlier, options)
     findings = _findings(folder, spec, earlier)
     if earlier.resumed_from and not fields:
         findings = (*findings, _begins_anew(folder, earlier))
-    spec = _as_new(spec, earlier, id_, resumed_from="", forked_at=None, findings=findings, **fields)
+    spec = _as_new(spec, earlier, resumed_from="", forked_at=None, findings=findings, **fields)
     return spec, secrets, EarlierCode(folder, earlier)
 
 
@@ -180,7 +180,7 @@ def _begins_anew(folder: JobFolder, earlier: JobSpec) -> dict[str, str]:
     return {"level": "warning", "code": _BEGINS_ANEW, "text": text, "remedy": remedy}
 
 
-def move(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> Start:
+def move(folder: JobFolder, options: Mapping[str, Any]) -> Start:
     """Return a job that replaces the one in ``folder``, which has not begun.
 
     It resumes from the same checkpoints and waits for the same jobs. Raises as ``resume`` does, and InvalidSpec for a
@@ -194,11 +194,10 @@ def move(folder: JobFolder, id_: str, options: Mapping[str, Any]) -> Start:
             field="compute_target",
             hint="Start all runs of it there with compute_target.",
         )
-    spec, secrets = _changed(folder, dataclasses.replace(earlier, priority=_priority(folder, earlier)), options, id_)
+    spec, secrets = _changed(folder, dataclasses.replace(earlier, priority=_priority(folder, earlier)), options)
     spec = _as_new(
         spec,
         earlier,
-        id_,
         resumed_from=earlier.resumed_from,
         forked_at=earlier.forked_at,
         check=earlier.check,
@@ -224,7 +223,7 @@ def _awaited(spec: JobSpec) -> tuple[str, ...]:
     )
 
 
-def resume(folder: JobFolder, id_: str, options: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> Start:
+def resume(folder: JobFolder, options: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> Start:
     """Return a job that resumes from the checkpoints of the one in ``folder``, or from one ``checkpoint`` of it.
 
     ``options`` replace those of the earlier job. Raises InvalidSpec, also when there is no checkpoint,
@@ -239,11 +238,11 @@ def resume(folder: JobFolder, id_: str, options: Mapping[str, Any], checkpoint: 
             hint="Rerun it from the start. To make a job resumable, save checkpoints in "
             "distdl_jupyter.checkpoint_dir().",
         )
-    spec, secrets = _changed(folder, earlier, options, id_)
+    spec, secrets = _changed(folder, earlier, options)
     _check_can_resume(folder, spec)
     forked_at = checkpoint.step if checkpoint else None
     findings = _findings(folder, spec, earlier)
-    spec = _as_new(spec, earlier, id_, resumed_from=folder.id, forked_at=forked_at, findings=findings)
+    spec = _as_new(spec, earlier, resumed_from=folder.id, forked_at=forked_at, findings=findings)
     return spec, secrets, EarlierCode(folder, earlier, checkpoints=checkpoint or "all")
 
 
@@ -259,11 +258,11 @@ def _check_can_resume(folder: JobFolder, spec: JobSpec) -> None:
         )
 
 
-def _as_new(spec: JobSpec, earlier: JobSpec, id_: str, **more: Any) -> JobSpec:
+def _as_new(spec: JobSpec, earlier: JobSpec, **more: Any) -> JobSpec:
     """Return the spec of a new job, of no study, with the code of an earlier one and the values it was run with."""
     submitter = f"{os.uname().nodename}:{os.getpid()}"
     fields = {"group": None, "moved_from": "", "parameters": earlier.parameters, "submitter": submitter, **more}
-    return dataclasses.replace(spec, id=id_, created=time.time(), capture_seconds=0.0, trial=None, **fields)
+    return dataclasses.replace(spec, id=new_id(), created=time.time(), capture_seconds=0.0, trial=None, **fields)
 
 
 def secrets_of(earlier: JobSpec, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
@@ -279,9 +278,7 @@ def secrets_of(earlier: JobSpec, values: Mapping[str, Any] = MappingProxyType({}
     return {name: str(values[name]) if name in values else os.environ[name] for name in earlier.secret_variables}
 
 
-def _changed(
-    folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any], id_: str
-) -> tuple[JobSpec, dict[str, str]]:
+def _changed(folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str]]:
     """Return the earlier job's spec with other options, checked as those of any new job, and its secret values.
 
     The new job waits for no other job unless the options say so.
@@ -302,7 +299,7 @@ def _changed(
     secrets = secrets_of(earlier, variables)
     later = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
     new_options = override(options_of_job, later) | {"environment_variables": {**variables, **secrets}}
-    spec, secrets = jobspec.build(_draft(folder, earlier), new_options, id_=id_, python=earlier.python)
+    spec, secrets = jobspec.build(_draft(folder, earlier), new_options, id_=new_id(), python=earlier.python)
     if not {"vm_size", "price_per_hour", "compute_target"} & new.keys():
         spec = dataclasses.replace(
             spec, price_per_hour=earlier.price_per_hour, currency=earlier.currency, price_source=earlier.price_source

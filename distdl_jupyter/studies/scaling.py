@@ -130,8 +130,10 @@ def _measure_missing(group: Group, known: dict[tuple[str, int], list[Run]], star
                 run_options["node_count"] * run_options["process_count_per_node"],
             )
             runs = known.setdefault((backend, count), [])
-            runs.append(_measure(start(**run_options), group.plan["seconds"]))
-            _report(backend, count, runs)
+            runs.append(run := _measure(start(**run_options), group.plan["seconds"]))
+            rate = f"{run.rate:.4g} {'samples' if run.counts_samples else 'batches'}/s"
+            sys.stderr.write(f"{backend}, {plural(count, 'process')}, run {len(runs)}: {rate}\n")
+            sys.stderr.flush()
         state = State.COMPLETED
     except BaseException as error:  # an interrupt may have come while a run was started
         _end_runs(group.id)
@@ -185,10 +187,6 @@ def _listed(value: Any) -> list[Any]:
     return [*value] if isinstance(value, Iterable) else [value]
 
 
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-
-
 def _check(
     counts: Sequence[Any], nodes: Sequence[Any], labels: Sequence[Any], seconds: Any, options: Mapping[str, Any]
 ) -> None:
@@ -223,7 +221,7 @@ def _check(
             field="backends",
             hint="List them with: distdl doctor",
         )
-    if not _is_positive(seconds):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise InvalidSpec(
             "seconds must be a number above 0.",
             code="scale-seconds-invalid",
@@ -285,14 +283,6 @@ def _is_enough(result: Run | None, seconds: float) -> bool:
     return result.seconds >= seconds and (
         result.error <= _PRECISE * result.rate or result.seconds >= _AT_MOST * seconds
     )
-
-
-def _report(backend: str, count: int, runs: Sequence[Run]) -> None:
-    """Print the throughput of the newest of ``runs``."""
-    run = runs[-1]
-    unit = "samples" if run.counts_samples else "batches"
-    sys.stderr.write(f"{backend}, {plural(count, 'process')}, run {len(runs)}: {run.rate:.4g} {unit}/s\n")
-    sys.stderr.flush()
 
 
 # reading ---------------------------------------------------------------------------------------

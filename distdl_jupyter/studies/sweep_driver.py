@@ -31,7 +31,7 @@ from distdl_jupyter.core.humanize import listing, plural, short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.core.sweep import PRUNED, STOPPED, Plan, compared
-from distdl_jupyter.jobs import client
+from distdl_jupyter.jobs import client, rerun
 from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.jobs.study_rows import ended
 from distdl_jupyter.studies import sweep_study
@@ -232,7 +232,7 @@ class Driver:
 
     def _launch(self, trial: optuna.Trial) -> None:
         values = {name: trial.params[name] for name in self._plan.parameters}
-        job = client.launch_trial(self._folder, trial.number, values, self._secrets)
+        job = client.start(*rerun.trial(self._folder, trial.number, values, self._secrets))
         trial.set_user_attr("job", job.id)
         self._follow(trial, job.folder)
 

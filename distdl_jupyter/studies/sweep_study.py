@@ -99,7 +99,11 @@ def read(id_: str) -> Study:
     plan = Plan.of(spec.group)
     state, end = study_rows.sweep_state(id_, rows, plan.trials)  # before its trials are read: what ends then is seen
     every = [trial for row in rows if (trial := _trial(row, plan)) is not None and trial.state != State.LOST]
-    trials = tuple(trial for trial in every if not (trial.was_stopped and any(_repeats(two, trial) for two in every)))
+    trials = tuple(
+        trial
+        for trial in every  # a stopped trial is queued again under another number
+        if not trial.was_stopped or all(other.number <= trial.number or other.params != trial.params for other in every)
+    )
     return Study(
         id=id_,
         spec=spec,
@@ -110,10 +114,6 @@ def read(id_: str) -> Study:
         hint=str(end.get("hint", "")),
         ended=end.get("ended"),
     )
-
-
-def _repeats(second: Trial, first: Trial) -> bool:
-    return second.number > first.number and second.params == first.params
 
 
 def rows_of(id_: str) -> list[JobRow]:
