@@ -79,7 +79,7 @@ def _sign_in(args: argparse.Namespace) -> Reply:
     options = {name: getattr(args, name) for name in _FLAGS if getattr(args, name) is not None}
     now = identity.sign_in(kind, **options)
     try:
-        now = _waited(now)
+        now = _wait(now)
     except KeyboardInterrupt:
         identity.cancel()
         raise
@@ -88,8 +88,8 @@ def _sign_in(args: argparse.Namespace) -> Reply:
     return _status(args)
 
 
-def _waited(now: Status) -> Status:
-    """Return the status when nobody is waited for any more; what is to be done is said once."""
+def _wait(now: Status) -> Status:
+    """Print what the user has to do, wait for it, and return the status."""
     from distdl_jupyter.azure import identity
     from distdl_jupyter.views import azure
 

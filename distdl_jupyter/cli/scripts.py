@@ -200,7 +200,7 @@ def _understand_launchers(args: argparse.Namespace) -> None:
 
 
 def _replaced_programs() -> dict[str, str]:
-    """Return the programs that start processes as distdl submit does, with the backend that stands for each."""
+    """Return the programs that start processes as distdl submit does, with the backend that replaces each."""
     from distdl_jupyter.core import registry
 
     return {program: label for backend in registry.backends() for program, label in backend.replaces.items()}

@@ -62,7 +62,7 @@ def hint(view: JobView) -> str:
 
 
 def ending(view: JobView, known: Collection[str] = ()) -> Iterator[str]:
-    """Yield how a job has ended, what to do about a failure, and the warnings that were not ``told`` before it ran."""
+    """Yield how a job has ended, what to do about a failure, and the warnings that are not ``known`` yet."""
     yield f"{view.name} {view.id} {view.state.value} {view.reason}".rstrip()
     if text := hint(view):
         yield text

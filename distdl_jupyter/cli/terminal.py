@@ -16,7 +16,7 @@ from distdl_jupyter.core.printable import STYLES, printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Nothing is cut: who reads a log in a terminal may look for any of it.
+#: Nothing is cut: a reader of a log may need any part of a line.
 _ENDLESS = sys.maxsize // 8
 
 

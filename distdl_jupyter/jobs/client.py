@@ -486,7 +486,7 @@ class Jobs(list[Job]):
     """A list of jobs, newest first, that is displayed as a table."""
 
     def table(self) -> JobTable:
-        """Return the table, which is made anew each time."""
+        """Return a new table of the jobs."""
         from distdl_jupyter.jobs import study_rows
         from distdl_jupyter.views.job_table import JobTable
 
@@ -646,7 +646,7 @@ def publish(
         with explain_interrupt(nothing_started):
             locks.prove(folder.lock)
             lock = JobLock.acquire(folder.lock)
-            assert lock is not None, "a folder that nobody else can see is not locked"
+            assert lock is not None, "a hidden folder is not locked"
             code.write(folder)
             folder.spec_file.write_text(spec.dumps(), encoding="utf-8")
             _write_beginning(folder, spec, code)

@@ -64,21 +64,21 @@ def build(
     python = python or sys.executable
     # Other machines and other Pythons have their own packages, which are checked there.
     here = not cluster.far and python == sys.executable
-    looked_at = here and not any(map(values.get, packages.FIELDS))
+    is_checked_here = here and not any(map(values.get, packages.FIELDS))
     if reason := cluster.unavailable(cluster_options):
         raise PluginUnavailable(reason, code="cluster-not-usable")
-    if looked_at and (reason := backend.unavailable(backend_options)):
+    if is_checked_here and (reason := backend.unavailable(backend_options)):
         raise PluginUnavailable(reason, code="backend-not-usable")
     variables = values.pop("environment_variables", {})
     secret = {k: v for k, v in variables.items() if redact.is_secret(k, v) or k in draft.secret_variables}
     working_directory = str(draft.payload_json.get("working_directory") or Path.cwd())
     vm_size = _vm_size(values.pop("vm_size", None))
-    rate = _rate(values.pop("price_per_hour", None), vm_size, cluster, cluster_given)
+    rate = node_price(values.pop("price_per_hour", None), vm_size, cluster, cluster_given)
     values |= _slots(values, cluster)
     if values.get("after"):
         values["after"] = _predecessors(values["after"])
     _refuse_restarts(values.get("max_restarts", 0), cluster, draft)
-    values |= _of_ranks_that_stay(values, cluster, target.name, draft)
+    values |= _persistent_rank_defaults(values, cluster, target.name, draft)
     _refuse_packages(values, cluster)
     _refuse_more_than_all(values.get("min_node_count"), nodes)
     requirements = _requirements(values.pop("requirements", ""), Path(working_directory), draft, cluster)
@@ -286,7 +286,7 @@ def _refuse_restarts(count: int, cluster: Cluster, draft: CapturedCode) -> None:
         )
 
 
-def _of_ranks_that_stay(
+def _persistent_rank_defaults(
     options: Mapping[str, Any], cluster: Cluster, target: str, draft: CapturedCode
 ) -> dict[str, Any]:
     """Return the defaults of persistent ranks. Raises InvalidSpec if they cannot receive requests, and for other jobs.
@@ -349,7 +349,7 @@ def _vm_size(name: Any) -> str | None:
     return find(str(name)).size
 
 
-def _rate(price: Any, vm_size: str | None, cluster: Cluster, options: Mapping[str, Any]) -> Price | None:
+def node_price(price: Any, vm_size: str | None, cluster: Cluster, options: Mapping[str, Any]) -> Price | None:
     """Return what a node costs: the user's own price, else the one that is cached for the size of a cluster that bills.
 
     The options of such a cluster may name its size and tier; interruptible nodes have no price. Raises InvalidSpec.

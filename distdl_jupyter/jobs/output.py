@@ -1,7 +1,7 @@
 """The output of a cell that shows a job.
 
 JupyterLab and Notebook draw it by the id of the job, with the view of their job pages, which the server updates. For
-other front ends the page that a notebook saves (``html.job``) is drawn anew once a second. A saved notebook keeps the
+other front ends the page that a notebook saves (``html.job``) is redrawn once a second. A saved notebook keeps the
 page of the job's end.
 """
 

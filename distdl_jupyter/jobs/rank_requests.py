@@ -81,19 +81,19 @@ def saved_stacks(folder: JobFolder, number: int | None = None) -> StacksShown:
     return StacksShown(**vars(saved))
 
 
-def take_stacks(folder: JobFolder, look: Callable[[], JobView], timeout: float) -> StacksShown:
+def take_stacks(folder: JobFolder, read_view: Callable[[], JobView], timeout: float) -> StacksShown:
     """Ask, wait and return the answer; of an ended job return the last saved one.
 
     Raises JobNotRunning when no rank is running and none are saved, or when all end meanwhile; TimeoutError.
     """
-    view = look()
+    view = read_view()
     if view.state.ended and stacks.numbers(folder):
         return saved_stacks(folder)
     before = max((taken.number for taken in view.stacks), default=0)
     ask_stacks(folder, view)
 
     def answer() -> stacks.Taken | None:
-        view = look()
+        view = read_view()
         new = next((taken.number for taken in view.stacks if taken.number > before), None)
         saved = None if new is None else stacks.read(folder, new)
         if saved is None:
@@ -161,20 +161,20 @@ def saved_profile(folder: JobFolder, number: int | None = None) -> ProfileShown:
 
 
 def take_profile(
-    folder: JobFolder, look: Callable[[], JobView], steps: int, ranks: Sequence[int] | None, timeout: float
+    folder: JobFolder, read_view: Callable[[], JobView], steps: int, ranks: Sequence[int] | None, timeout: float
 ) -> ProfileShown:
     """Ask, wait and return the profile; of an ended job return the last saved one.
 
     Raises what ``ask_profile`` does, JobNotRunning with the reason when nothing could be recorded, TimeoutError.
     """
-    view = look()
+    view = read_view()
     if view.state.ended and profiles.numbers(folder):
         return saved_profile(folder)
     before = max((profile.number for profile in view.profiles), default=0)
     ask_profile(folder, view, steps, ranks)
 
     def answer() -> profiles.Profile | None:
-        view = look()
+        view = read_view()
         new = next((profile for profile in view.profiles if profile.number > before), None)
         if new is not None and new.ended:
             saved = profiles.read(folder, new.number) if new.status == "done" else None

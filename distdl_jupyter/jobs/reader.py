@@ -216,14 +216,10 @@ class PageReader(JobReader):
         """The log's newest rows. Another book replaces it when the reader skips ahead."""
         return self.window.book
 
-    @functools.cached_property
-    def _left_checkpoints(self) -> bool:
-        return self.folder.has_checkpoints
-
     @property
     def has_checkpoints(self) -> bool:
-        """Whether the job has ended and left checkpoints to resume from; checked once."""
-        return self.view.state.ended and self._left_checkpoints
+        """Whether the job has ended and left checkpoints to resume from."""
+        return self.view.state.ended and self.folder.has_checkpoints
 
     def advance(self, seconds: float, lock: AbstractContextManager[object] | None = None) -> bool:
         """Read what is new for about ``seconds`` seconds; return whether there was anything. Raises JobNotFound.

@@ -1,4 +1,4 @@
-"""What came of a job, for the one who asks: values, the failure as an exception, the metrics as a table.
+"""The results of a job: values, the failure as an exception, the metrics as a table.
 
 Values are pickles that the job's own ranks wrote into the user's private folder; they are opened here, in the user's
 process, only when the user asks for them.
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 #: Bytes of a log's end in which a rank's last lines are looked for.
 _END = 16 * 1024 * 1024
-#: Seconds between two looks at a tracker.
-_LOOK_EVERY = 0.2
+#: Seconds between two polls of a tracker.
+_POLL = 0.2
 #: Signals by which a job's stop ends its ranks.
 _STOPS = ("INT", "TERM", "KILL")
 
@@ -267,7 +267,7 @@ def _why_no_steps(view: JobView) -> str:
 def track(
     folder: JobFolder, trackers: str | Sequence[str] = "", timeout: float | None = None
 ) -> list[tracking.TrackerRecord]:
-    """Bring trackers up to date with a job and return how far they are after ``timeout`` seconds at the latest.
+    """Send a job to trackers and return their records, after at most ``timeout`` seconds.
 
     Raises InvalidSpec.
     """
@@ -282,5 +282,5 @@ def track(
             break
         if until is not None and time.monotonic() > until:
             break
-        time.sleep(_LOOK_EVERY)
+        time.sleep(_POLL)
     return [record for record in tracking.of_job(folder.path) if not names or record.tracker in names]

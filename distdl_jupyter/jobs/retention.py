@@ -165,7 +165,7 @@ def _sorted_out(seconds: float | None, keep: int | None) -> tuple[list[OldJob], 
         ended = row.last_sign if row.ended is None else row.ended
         try:
             reason = _untouchable(folder, row.state) or _of_running_sweep(row)
-        except FileNotFoundError:  # somebody else has deleted it
+        except FileNotFoundError:  # another process has deleted it
             continue
         if reason:
             counts[reason] += 1
@@ -210,7 +210,7 @@ def _deleted(job: OldJob) -> OldJob:
             sweeps.remove(sweeps.folder(job.id))
         else:
             client.Job(folder).remove()
-    except (FileNotFoundError, JobNotFound):  # somebody else has deleted it
+    except (FileNotFoundError, JobNotFound):  # another process has deleted it
         return job
     except (JobStillRunning, DiskRefused) as error:
         return replace(job, problem=str(error))

@@ -265,21 +265,21 @@ def ended(folder: JobFolder, state: State, problem: str = "", hint: str = "") ->
     """Record and announce the end of a sweep whose lock the caller holds; skip a deleted sweep."""
     if not folder.path.exists():
         return
-    with contextlib.suppress(DistDLError, OSError):  # what waits there for trials goes away by itself
+    with contextlib.suppress(DistDLError, OSError):  # what is queued there for trials ends without it
         spec = folder.spec()
         assert spec.group is not None, "it belongs to a sweep"
         options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
         registry.get("clusters", spec.cluster).close_group(spec.group, options)
     end = {"state": state.value, "problem": problem, "hint": hint, "ended": time.time()}
     atomic_write.write(folder.path / "end.json", end)
-    tell(folder.id, state, " ".join(filter(None, (problem, hint))))
+    notify_end(folder.id, state, " ".join(filter(None, (problem, hint))))
 
 
 # how studies end ---------------------------------------------------------------------------------
 
 
-def tell(id_: str, state: State, problem: str = "") -> None:
-    """Send the one message about the end of a study, where the user wants it; of one that is not there none is."""
+def notify_end(id_: str, state: State, problem: str = "") -> None:
+    """Send the message about the end of a study if the user wants it and the study exists."""
     try:
         jobs = [entry.row for entry in job_list.here().all()]
         row = next(row for row in rows(jobs) if row.id == id_)

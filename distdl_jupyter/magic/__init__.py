@@ -1,4 +1,4 @@
-"""The magics: ``%%distributed`` runs a cell on many processes, ``%dist_...`` look after the jobs.
+"""The magics: ``%%distributed`` runs a cell on many processes, ``%dist_...`` run commands.
 
 A thin adapter over ``capture``, ``client`` and ``widgets``: it parses, calls and shows.
 """

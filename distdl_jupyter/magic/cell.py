@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.jobs.client import Job
 
-#: Seconds after which a cell says what it does before its job starts.
+#: Seconds after which a cell prints that it is still packing variables.
 _LONG = 2.0
 
 
@@ -163,7 +163,7 @@ def _wait(job: Job) -> Any:
     """Wait for the job's end and return rank 0's value. Raises JobFailed.
 
     The first interrupt cancels a job on this machine, the second kills it, the third leaves it alone; a job elsewhere
-    goes on after the first.
+    continues after the first.
     """
     from distdl_jupyter.jobs import client
 

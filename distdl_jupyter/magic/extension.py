@@ -23,7 +23,7 @@ _SESSIONS: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 def load(ip: Any) -> None:
     """Register ``%%distributed``, its alias ``%%distdl``, ``%%sweep``, ``%%ranks``, ``%distdl`` and ``%dist_...``.
 
-    Repeated calls are harmless. When another extension owns ``%%distributed`` it keeps it, and one line says so.
+    Repeated calls are harmless. When another extension owns ``%%distributed`` it keeps it, and a message names it.
     """
     session = _SESSIONS.setdefault(ip, Session(ip))
     cells, ranks, foreign = CellMagics(session), RanksMagics(session), owner(ip)

@@ -37,7 +37,7 @@ class Session:
     def is_interactive(self) -> bool:
         """Return whether a person runs this cell on a page or in a terminal and sees later output.
 
-        nbclient, which runs cells for papermill and nbconvert, tells the kernel that there is no standard input.
+        nbclient, which runs cells for papermill and nbconvert, sets ``allow_stdin`` to False.
         """
         kernel = getattr(self.ip, "kernel", None)
         request = kernel.get_parent().get("content", {}) if kernel is not None else {}
@@ -72,7 +72,7 @@ def short_errors() -> Iterator[None]:
     except HelpRequested as request:
         sys.stdout.write(f"{request.text}\n")
     except DistDLError as error:
-        if "_render_traceback_" not in vars(type(error)):  # what it has of its own tells more
+        if "_render_traceback_" not in vars(type(error)):  # it renders its own traceback
             show_as(error, [f"{type(error).__name__}: {with_flags(str(error))}"])
         raise
     except KeyboardInterrupt as interrupt:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 MOST_STEPS, _SECONDS, _MOST_RANKS = 100, 900.0, 4
 #: Seconds after the first run in which the second one begins.
 _PATIENCE = 10.0
-#: Seconds between two looks at a run.
-_LOOK = 0.2
+#: Seconds between two polls of a run.
+_POLL = 0.2
 
 
 def check(
@@ -129,7 +129,7 @@ def finish_later(job: Job) -> None:
 
 
 def check_status(job: Job) -> JobCheck:
-    """Return how far the check of a job is, and what it has found so far. Raises JobNotFound for any other job."""
+    """Return the progress of the check of a job and its findings so far. Raises JobNotFound for any other job."""
     if not job.spec.check or job.spec.check.get("replay"):
         raise JobNotFound(
             f"Job {job.id} is not a check.",
@@ -211,7 +211,7 @@ def _follow(job: Job) -> None:
     try:
         with explain_interrupt(lambda: "Interrupted; the check was stopped, and none of its runs is still running."):
             while not job.state.ended:
-                time.sleep(_LOOK)
+                time.sleep(_POLL)
     finally:
         if not job.state.ended:
             job.cancel()

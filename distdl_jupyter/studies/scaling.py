@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from distdl_jupyter.views.job_table import JobRow, Listed
 
 KIND = "scale"
-#: Options of one job, and what stands for them here.
+#: Options of one job, and the arguments that replace them.
 _INSTEAD = {"process_count_per_node": "processes", "node_count": "nodes", "distributed_backend": "backends"}
-#: Seconds between two looks at a run.
-_LOOK = 0.2
+#: Seconds between two polls of a run.
+_POLL = 0.2
 #: A run is long enough when the error of its rate is below this share, or after so many times ``seconds``.
 _PRECISE, _AT_MOST = 0.02, 3.0
-#: Seconds that a run may last beside those in which it is measured. Its own limit, should nobody be left to end it.
+#: Seconds that a run may last besides those in which it is measured, should its driver be gone.
 _SPARE = 600.0
 
 
@@ -143,7 +143,7 @@ def _measure_missing(group: Group, known: dict[tuple[str, int], list[Run]], star
             explain(error, _interrupted(group.id))
         raise
     finally:
-        study_rows.tell(group.id, state, problem)
+        study_rows.notify_end(group.id, state, problem)
     return scaling(group.id)
 
 
@@ -255,7 +255,7 @@ def _measure(job: Job, seconds: float) -> Run:
         while not (ended := job.state.ended):
             if reader.read() and _is_enough(measured(reader.times()), seconds):
                 break
-            time.sleep(_LOOK)
+            time.sleep(_POLL)
     finally:  # also when this is interrupted
         if not job.state.ended:
             with contextlib.suppress(JobNotRunning):

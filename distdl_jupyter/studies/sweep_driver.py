@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.view import JobView
 
-#: Seconds between two looks at the trials.
-_LOOK = 0.5
+#: Seconds between two polls of the trials.
+_POLL = 0.5
 #: Trials that fail before one ends well, or in a row that cannot begin, after which no other is started; trials in a
 #: row that may be lost.
 _FAILURES, _LOSSES = 3, 3
@@ -163,7 +163,7 @@ class Driver:
         storage = _storage(folder)
         known = optuna.study.get_all_study_names(storage)
         taken = len(storage.get_all_trials(storage.get_study_id_from_name(known[0]), deepcopy=False)) if known else 0
-        # A sampler that begins anew would repeat the values of its first trials.
+        # A restarted sampler would repeat the values of its first trials.
         seed = None if self._plan.seed is None else self._plan.seed + taken
         sampler, pruner = made(self._plan, seed)
         self._study = optuna.create_study(
@@ -183,21 +183,21 @@ class Driver:
 
     def run(self) -> State:
         """Start, follow and end trials until all are done, or the sweep is stopped. Raises Broken, DistDLError."""
-        self._take_up()
+        self._resume_trials()
         while True:
             if not self._folder.path.exists():
-                return State.CANCELED  # nobody could stop what is started now; what runs are jobs of their own
+                return State.CANCELED  # running trials are jobs of their own
             if any(request["type"] == "cancel" for request in self._control.read()):
                 self._stop()
                 return State.CANCELED
             for number, going in [*self._going.items()]:
-                self._look(number, going)
+                self._update(number, going)
             self._start_more()
             if not self._going:
                 return State.COMPLETED
-            time.sleep(_LOOK)
+            time.sleep(_POLL)
 
-    def _take_up(self) -> None:
+    def _resume_trials(self) -> None:
         """Follow the trials of an earlier driver, and start those that it had only created."""
         import optuna
 
@@ -239,11 +239,11 @@ class Driver:
     def _follow(self, trial: optuna.Trial, folder: JobFolder, step: int = -1) -> None:
         self._going[trial.number] = _Going(trial, JobReader(folder, curves=True), step)
 
-    def _look(self, number: int, going: _Going) -> None:
+    def _update(self, number: int, going: _Going) -> None:
         try:
             view = going.reader.catch_up()
         except JobNotFound:  # deleted by its user, who wants no more of it
-            self._tell_study(number, None)
+            self._finish(number, None)
             return
         self._judge(going, ended=view.state.ended)
         if not view.state.ended:
@@ -255,13 +255,13 @@ class Driver:
         refused = view.state is State.FAILED and view.started is None and view.failure is None
         self._refusals = self._refusals + 1 if refused else 0
         if view.state is State.COMPLETED:
-            self._tell_study(number, self._value(going))
+            self._finish(number, self._value(going))
         elif view.state is State.CANCELED and view.reason.startswith(PRUNED):
-            self._tell_study(number, None, pruned=True)
+            self._finish(number, None, pruned=True)
         elif view.state is State.CANCELED and view.reason == STOPPED:
             self._requeue(number, going)
         else:
-            self._tell_study(number, None)
+            self._finish(number, None)
             self._check_failures(view)
 
     def _judge(self, going: _Going, *, ended: bool) -> None:
@@ -307,7 +307,7 @@ class Driver:
         if metric in book.metrics:
             value = book.band(metric).last
             return value if value is not None and math.isfinite(value) else None
-        self._tell_study(going.trial.number, None)
+        self._finish(going.trial.number, None)
         self._stop()
         others = listing([repr(name) for name in book.metrics])
         reported = f"It reported {others}." if others else "It reported no metrics."
@@ -317,7 +317,7 @@ class Driver:
             f"Report it in the training code: distdl_jupyter.log({metric}=...){other}.",
         )
 
-    def _tell_study(self, number: int, value: float | None, *, pruned: bool = False) -> None:
+    def _finish(self, number: int, value: float | None, *, pruned: bool = False) -> None:
         import optuna
 
         going = self._going.pop(number, None)
@@ -345,7 +345,7 @@ class Driver:
         """Queue a trial without a result again, with the same values."""
         values = {name: going.trial.params[name] for name in self._plan.parameters}
         going.trial.set_user_attr("lost", True)  # noqa: FBT003 - Optuna takes it by place
-        self._tell_study(number, None)
+        self._finish(number, None)
         self._study.enqueue_trial(values)
 
     def _check_failures(self, view: JobView) -> None:
@@ -372,7 +372,7 @@ class Driver:
             with contextlib.suppress(DistDLError):
                 job.wait()
         for number, going in [*self._going.items()]:
-            self._look(number, going)
+            self._update(number, going)
 
 
 def main() -> None:

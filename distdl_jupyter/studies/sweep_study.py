@@ -1,11 +1,11 @@
-"""A sweep, read again from its own folder and those of its trials; any process may, while it goes on and afterwards.
+"""Reads a sweep from its own folder and those of its trials, in any process, while it runs and afterwards.
 
-Each trial is a job whose spec names the sweep, its number and its values (``core.spec``); what it came to stands in
-its curve, and why it was stopped early in the reason of its end. The sweep's folder ``$DISTDL_HOME/sweeps/<id>/`` is
+Each trial is a job whose spec names the sweep, its number and its values (``core.spec``). Its result is in its curve,
+and why it was pruned in the reason of its end. The sweep's folder ``$DISTDL_HOME/sweeps/<id>/`` is
 made as that of a job, and holds besides:
 
     journal.log     Optuna's storage, a JournalStorage file that Optuna's own tools open
-    end.json        how the sweep ended; not there while it goes on
+    end.json        how the sweep ended; missing while it runs
     driven-on.json  how often another driver had to be started (``jobs.study_rows``)
     slurm/          on Slurm: its job array (``clusters.slurm.array``)
 """
@@ -168,7 +168,7 @@ def _trial(row: JobRow, plan: Plan) -> SweepTrial | None:
 
 @functools.lru_cache(maxsize=2048)
 def _curve(path: str, metric: str) -> tuple[tuple[tuple[float, float], ...], float | None]:
-    """Return some points of a job's curve and its newest value, None where that is no number."""
+    """Return some points of a job's curve and its newest value, None if it is not a number."""
     reader = JobReader(JobFolder(Path(path)), curves=True)
     reader.catch_up()
     if metric not in reader.book.metrics:

@@ -1,7 +1,7 @@
 """``sweep(train, {"lr": loguniform(1e-4, 1e-1)}, metric="loss")``: many trials of one training, and the best of them.
 
-The trials are jobs. What starts them is a process of its own (``sweep_driver``), so a sweep goes on without the kernel,
-and ``sweep(id)`` opens it anywhere.
+The trials are jobs, started by a process of their own (``sweep_driver``). So a sweep continues without the kernel, and
+``sweep(id)`` opens it anywhere.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.views.sweep import SweepPanel
 
-#: Seconds between two looks at a sweep that is waited for.
-_LOOK = 0.3
+#: Seconds between two polls of a sweep.
+_POLL = 0.3
 TRIALS = 20
 #: The options of ``sweep`` that are its plan; the others are those of each trial.
 _PLAN = ("trials", "metric", "maximize", "parallel", "sampler", "pruner", "prune_after", "seed")
@@ -130,7 +130,7 @@ class Sweep:
             while (study := self.study).state is State.RUNNING:
                 if until is not None and time.monotonic() >= until:
                     raise TimeoutError(f"Sweep {self.id} is still running after {timeout:g} s and continues.")
-                time.sleep(_LOOK)
+                time.sleep(_POLL)
         if study.state in (State.FAILED, State.LOST):
             raise JobFailed(study.problem, code="sweep-failed", hint=study.hint)
         return self
