@@ -71,7 +71,7 @@ def test_the_line_magic_switches(own_home, capsys):
     config("warm on idle_minutes=2.5")
     assert template_files.read_settings() == template_files.Settings(enabled=True, idle_minutes=2.5)
     assert [row.status for row in report.rows()] == ["ok"]
-    for wrong in ("of", "on off", "idle_minutes=soon", "idle_minutes=0", "idle=3"):
+    for wrong in ("of", "on off", "idle_minutes=soon", "idle_minutes=0", "port=3"):
         with pytest.raises(InvalidSpec):
             config(f"warm {wrong}")
     assert template_files.read_settings() == template_files.Settings(enabled=True, idle_minutes=2.5)
