@@ -6,7 +6,7 @@ from distdl_jupyter import attach, submit
 from distdl_jupyter.core import checkpoints
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import JobStore, new_id
+from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import client, rerun
 from tests.conftest import wait_for
 from tests.written import notes
@@ -68,7 +68,7 @@ def test_a_job_forks_from_one_of_its_checkpoints_while_it_runs_and_afterwards():
     assert "step-40.bin" in repr(job.checkpoints())
     with pytest.raises(InvalidSpec, match="keep_checkpoints must say how many"):
         job.fork(keep_checkpoints="2")
-    chosen = rerun.forked(job.folder, new_id(), checkpoints.choose(job.checkpoints(), step=0), {})
+    chosen = rerun.resume(job.folder, {}, checkpoints.choose(job.checkpoints(), step=0))
     (job.folder.checkpoints / "step-0.bin").unlink()
     with pytest.raises(InvalidSpec, match=r"step-0.bin of job .* is being written or deleted"):
         client.publish(JobStore(), *chosen[::2], lambda *_: None, str)
