@@ -20,7 +20,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.core.sweep import Plan
 from distdl_jupyter.jobs import client
-from distdl_jupyter.jobs.rerun import EarlierCode, ResumedCode
+from distdl_jupyter.jobs.rerun import EarlierCode
 from distdl_jupyter.node import run_dir
 from distdl_jupyter.worker.payload import CannotLoad, Payload, extend_path, load
 from tests.processes import executable
@@ -228,7 +228,7 @@ def test_files_of_another_user_never_become_the_user_s_own(tmp_path, name):
     os.chown(earlier.path / name, 4321, 4321)
     shutil.rmtree(new.checkpoints)
     with pytest.raises(JobNotFound, match="belongs to another user"):
-        ResumedCode(earlier, earlier.spec()).write(new)
+        EarlierCode(earlier, earlier.spec(), checkpoints="all").write(new)
     assert not new.checkpoints.exists()
 
 
