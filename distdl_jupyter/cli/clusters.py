@@ -74,7 +74,7 @@ def _read(parser: Parser, fields: Iterable[Any], words: list[str]) -> dict[str, 
     if asks_help(words):
         parser.print_help()
         raise SystemExit(0)
-    return parser.read(words)
+    return vars(parser.parse_argv(words))
 
 
 # clusters ---------------------------------------------------------------------------------------------

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from distdl_jupyter import capture
-from distdl_jupyter.form.cell import KernelContext, cell_state
 from distdl_jupyter.form.schema import FormRequest
+from distdl_jupyter.form.state import KernelContext, cell_state
 from distdl_jupyter.views import wire
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
     from distdl_jupyter.form.schema import FormState
-    from distdl_jupyter.form.target import Look
+    from distdl_jupyter.form.target import CodeInfo
     from distdl_jupyter.magic.session import Session
     from distdl_jupyter.views.wire import Calls
 
-#: The last look at a cell's names.
-_LOOKS: dict[Hashable, Look] = {}
+#: What was known of the last cell.
+_CACHE: dict[Hashable, CodeInfo] = {}
 
 
 def calls(session: Session, magic: str) -> Calls:
@@ -37,7 +37,7 @@ def calls(session: Session, magic: str) -> Calls:
 def form(session: Session, magic: str, request: object) -> FormState:
     """Return the form of a cell's text."""
     ip = session.ip
-    kernel = KernelContext(ip.user_ns, session.defaults, magic, ip.execution_count, _LOOKS)
+    kernel = KernelContext(ip.user_ns, session.defaults, magic, ip.execution_count, _CACHE)
     asked = wire.from_data(FormRequest, request)
     return cell_state(msgspec.structs.replace(asked, notebook=capture.here().path or asked.notebook), kernel)
 

@@ -150,7 +150,7 @@ class RankLines:
 
 def parser() -> Parser:
     """Return the parser of the line magic."""
-    made = Parser("%dist_ranks", _DESCRIPTION, epilog=_EPILOG, places=" [ACTION] [NAME ...]")
+    made = Parser("%dist_ranks", _DESCRIPTION, epilog=_EPILOG, usage=" [ACTION] [NAME ...]")
     made.add_argument("action", nargs="?", help=argparse.SUPPRESS)
     made.add_argument("names", nargs="*", help=argparse.SUPPRESS)
     made.add_argument("--ranks", dest="on", metavar="RANKS", help=argparse.SUPPRESS)

@@ -36,7 +36,7 @@ _UNKNOWN = re.compile(r"name '(\w+)' is not defined")
 
 def parser() -> Parser:
     """Return the parser of the cell magic."""
-    made = Parser("%%ranks", _DESCRIPTION, epilog=_EPILOG, places=" [RANKS]")
+    made = Parser("%%ranks", _DESCRIPTION, epilog=_EPILOG, usage=" [RANKS]")
     made.add_argument("on", nargs="?", metavar="RANKS", help="For example 0,2 or 1-3 (default: all).")
     made.add_argument("-q", "--quiet", action="store_true", help="Show no output unless the cell fails.")
     made.add_argument("-o", "--out", metavar="NAME", help="Store the values in this variable and do not show them.")
