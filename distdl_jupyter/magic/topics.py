@@ -13,7 +13,7 @@ def azure(changes: Mapping[str, str], paged: bool = True) -> Any:  # noqa: FBT00
     """
     from distdl_jupyter.azure import identity, settings
     from distdl_jupyter.views import azure as azure_view
-    from distdl_jupyter.widgets import azure_sign_in
+    from distdl_jupyter.widgets.azure import azure_sign_in
 
     given = dict(changes)
     if given.get("credential"):
