@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from distdl_jupyter.studies.scaling import scale, scaling
     from distdl_jupyter.studies.sweeps import sweep
     from distdl_jupyter.tracking.messages import notifications
-    from distdl_jupyter.widgets import azure_sign_in, launcher, panel
+    from distdl_jupyter.widgets.azure import azure_sign_in
+    from distdl_jupyter.widgets.job import panel
+    from distdl_jupyter.widgets.launch import launcher
     from distdl_jupyter.worker.checkpoints import checkpoint_dir, should_checkpoint
     from distdl_jupyter.worker.data import data_path
     from distdl_jupyter.worker.report import log, progress
@@ -42,18 +44,18 @@ _HOMES = {
     "JobSpec": "core.spec",
     "add_cluster": "clusters.handle",
     "attach": "jobs.client",
-    "azure_sign_in": "widgets",
+    "azure_sign_in": "widgets.azure",
     "check": "studies.correctness",
     "choice": "core.space",
     "checkpoint_dir": "worker.checkpoints",
     "data_path": "worker.data",
     "distributed": "jobs.client",
     "integers": "core.space",
-    "launcher": "widgets",
+    "launcher": "widgets.launch",
     "log": "worker.report",
     "loguniform": "core.space",
     "notifications": "tracking.messages",
-    "panel": "widgets",
+    "panel": "widgets.job",
     "progress": "worker.report",
     "prune": "jobs.retention",
     "queue": "jobs.job_queue",

@@ -35,7 +35,7 @@ def form(context: Context, body: FormRequest) -> FormState:
     request = msgspec.structs.replace(body, notebook=str(path or body.notebook))
     directory = str(path.parent if path else _folder_of(context.root, body.notebook))
     if python.own and len(request.code) < _SHORT:
-        from distdl_jupyter.form.cell import cell_state
+        from distdl_jupyter.form.state import cell_state
 
         return cell_state(request, directory=directory)
     question = {"request": to_json(request), "directory": directory}

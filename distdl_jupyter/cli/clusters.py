@@ -74,7 +74,7 @@ def _read(parser: Parser, fields: Iterable[Any], arguments: list[str]) -> dict[s
     if asks_help(arguments):
         parser.print_help()
         raise SystemExit(0)
-    return parser.read(arguments)
+    return vars(parser.parse_argv(arguments))
 
 
 # clusters ---------------------------------------------------------------------------------------------

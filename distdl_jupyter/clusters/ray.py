@@ -21,7 +21,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -154,7 +154,7 @@ class RayCluster(AgentCluster):
             fitting = len(_fitting(ray.nodes(), options.bundle(spec.process_count_per_node)))
             count = min(spec.node_count, max(fitting, context.least_node_count))
             spec = dataclasses.replace(spec, node_count=count)
-        self._held.callback(_leave)
+        self._held.callback(_quietly, ray.shutdown)
         bundle = options.bundle(spec.process_count_per_node)
         group = self._await_group(ray, spec, bundle, context)
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
@@ -167,7 +167,7 @@ class RayCluster(AgentCluster):
         waits = f"waiting for {plural(spec.node_count, 'node')} of Ray with {needs} free"
         bundles = [bundle] * spec.node_count
         group = ray.util.placement_group(bundles, strategy="STRICT_SPREAD", name=f"{_NAMESPACE}-{spec.id}")
-        self._held.callback(_release, group)
+        self._held.callback(_quietly, ray.util.remove_placement_group, group)
         while not group.wait(_POLL_SECONDS):
             fitting = len(_fitting(ray.nodes(), bundle))
             large = f"{fitting or 'none'} of its nodes {'is' if fitting == 1 else 'are'} that large"
@@ -375,20 +375,10 @@ def _unreachable(address: str, why: str) -> LaunchFailed:
     )
 
 
-def _release(group: Any) -> None:
-    """Return the nodes of a placement group."""
-    import ray
-
+def _quietly(call: Callable[..., object], *arguments: object) -> None:
+    """Call Ray to give something back; a cluster that is gone has nothing."""
     with contextlib.suppress(Exception):
-        ray.util.remove_placement_group(group)
-
-
-def _leave() -> None:
-    """Disconnect from Ray."""
-    import ray
-
-    with contextlib.suppress(Exception):
-        ray.shutdown()
+        call(*arguments)
 
 
 def _fitting(nodes: Sequence[dict[str, Any]], bundle: dict[str, float]) -> list[dict[str, Any]]:
@@ -475,8 +465,7 @@ def main(what: str, options_json: str, fields_json: str) -> None:
             rows = _remove_group(ray, **fields) if what == "sweep" else _checked(ray, options, **fields)
     except DistDLError as error:
         rows = {"error": error.message, "code": error.code, "hint": error.hint}
-    print(json.dumps(rows, default=str), flush=True)  # noqa: T201 - the answer
-    _leave()
+    print(json.dumps(rows, default=str), flush=True)  # noqa: T201 - the answer; Ray is left at the exit
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def _bytes(value: Any, field: str) -> int | None:
     return None if (number := _positive(value, field)) is None else int(number)
 
 
-def _from(least: int, most: int) -> Check:
+def within(least: int, most: int) -> Check:
     """Return the check of an integer from ``least`` to ``most``; None is "as by default"."""
 
     def check(value: Any, field: str) -> int | None:
@@ -115,7 +115,7 @@ def _from(least: int, most: int) -> Check:
     return check
 
 
-def _memory(value: Any, field: str) -> int | None:
+def byte_count(value: Any, field: str) -> int | None:
     """Return bytes for a number of them or a text such as "24 GB" (powers of 1000) or "24 GiB" (of 1024)."""
     if value in (None, ""):
         return None
@@ -301,20 +301,20 @@ class JobOptions:
     #: Cores and memory count only where a job asks for them, among those that do: a small job beside others starts at
     #: once, as processes do, and what a training needs of them nobody can know before.
     gpus: int | None = _option(
-        None, _from(0, MOST_GPUS), "GPUs per process, reserved while it runs; 0 for none",
+        None, within(0, MOST_GPUS), "GPUs per process, reserved while it runs; 0 for none",
         by_default="one per process, if there are enough", metavar="N", word=int, label="GPUs per process",
     )  # fmt: skip
     cores: int | None = _option(
-        None, _from(1, MOST_CORES), "Cores per process, reserved while it runs", by_default="not limited", metavar="N",
+        None, within(1, MOST_CORES), "Cores per process, reserved while it runs", by_default="not limited", metavar="N",
         word=int, label="Cores per process",
     )  # fmt: skip
     memory: int | None = _option(
-        None, _memory, 'Memory per process, reserved while it runs: "24 GB"', by_default="not limited",
+        None, byte_count, 'Memory per process, reserved while it runs: "24 GB"', by_default="not limited",
         metavar="SIZE", label="Memory per process", shown=humanize.size,
     )  # fmt: skip
     #: Among the waiting jobs of one user; those of other users keep their places.
     priority: int = _option(
-        0, _from(-MOST_PRIORITY, MOST_PRIORITY), "Jobs of a higher priority start before your other queued jobs",
+        0, within(-MOST_PRIORITY, MOST_PRIORITY), "Jobs of a higher priority start before your other queued jobs",
         by_default="0", metavar="N", word=int, label="Priority",
     )  # fmt: skip
     after: tuple[str, ...] = _option(
@@ -340,7 +340,7 @@ class JobOptions:
     )  # fmt: skip
     #: How often the ranks are started anew after a failure.
     max_restarts: int = _option(
-        0, _from(0, MOST_RESTARTS), "Restart all ranks after a failure, up to N times; files in checkpoint_dir() are "
+        0, within(0, MOST_RESTARTS), "Restart all ranks after a failure, up to N times; files in checkpoint_dir() are "
         "kept", by_default="0",
         metavar="N", word=int, aliases=("reset_limit",), label="Restarts", shown=lambda most: f"up to {most}",
     )  # fmt: skip
@@ -383,7 +383,7 @@ class JobOptions:
     )  # fmt: skip
     #: Replicated weights that depart from each other are told (worker.hooks.parallel).
     weight_check_steps: int = _option(
-        100, _from(0, 1_000_000_000),
+        100, within(0, 1_000_000_000),
         "Compare the weights of all ranks every N optimizer steps (torch); 0: never",
         by_default="100", metavar="N", word=int, in_form=False, label="Weights compared",
         shown=lambda steps: f"every {humanize.plural(steps, 'step')}" if steps else "never",

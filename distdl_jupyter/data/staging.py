@@ -7,7 +7,6 @@ are sent to stagers only; the events hold counts.
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core.data import place
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import plural, size
+from distdl_jupyter.core.options import byte_count
 from distdl_jupyter.data import packages, sources, stores
 from distdl_jupyter.node.data_cache import fingerprint
 
@@ -69,7 +69,7 @@ class JobStaging:
         self._written_at: dict[tuple[int, str], float] = {}
 
     def prepare(self) -> None:
-        """List every source and try its signature. Any thread. Raises DataUnavailable, NotSignedIn."""
+        """List every source and try its signature. Any thread. Raises DataUnavailable, InvalidSpec, NotSignedIn."""
         _limit()  # before anything is listed
         for name, source in self._sources.items():
             if source.scheme == "blob":
@@ -188,13 +188,6 @@ class JobStaging:
 
 
 def _limit() -> int | None:
-    """Return how many bytes the cache of a node may hold, None for the default. Raises DataUnavailable."""
-    value = os.environ.get(LIMIT, "").strip()
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", value)
-    if value and not match:
-        raise DataUnavailable(
-            f"{LIMIT} is {value!r}, but must be a number of bytes.",
-            code="data-cache-limit-invalid",
-            hint="Set it to 50000000000 or 50 GB, or unset it.",
-        )
-    return int(float(match[1]) * 1000 ** " kMGT".index(match[2] or " ")) if match else None
+    """Return how many bytes the cache of a node may hold, None for the default. Raises InvalidSpec."""
+    value = os.environ.get(LIMIT)
+    return 0 if value == "0" else byte_count(value, LIMIT)

@@ -13,8 +13,8 @@ from dataclasses import replace
 import msgspec
 
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.form.cell import cell_state
-from distdl_jupyter.form.schema import FormRequest
+from distdl_jupyter.form.schema import FormRequest, FormState
+from distdl_jupyter.form.state import cell_state
 from distdl_jupyter.views.wire import encode
 
 #: Seconds for a cluster of other machines; another request starts from nothing.
@@ -22,14 +22,14 @@ _TIMEOUT = 5.0
 
 
 def main() -> None:
-    """Read a request, answer it."""
-    asked = json.load(sys.stdin)
-    answer: object
+    """Read a request and write the response."""
+    question = json.load(sys.stdin)
+    answer: FormState | dict[str, object]
     try:
-        request = msgspec.convert(asked["request"], FormRequest)
-        state = cell_state(request, directory=asked["directory"], timeout=_TIMEOUT)
+        request = msgspec.convert(question["request"], FormRequest)
+        answer = cell_state(request, directory=question["directory"], timeout=_TIMEOUT)
         # Nothing is polled any more when this process is gone.
-        answer = replace(state, place=state.place and replace(state.place, looking=False))
+        answer = replace(answer, place=answer.place and replace(answer.place, looking=False))
     except DistDLError as error:
         answer = {"error": error.to_json()}
     print(encode(answer).decode(), flush=True)  # noqa: T201 - the answer

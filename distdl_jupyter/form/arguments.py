@@ -10,6 +10,7 @@ import argparse
 import ast
 import contextlib
 import dataclasses
+import functools
 import inspect
 import os
 import re
@@ -22,9 +23,9 @@ from distdl_jupyter.core.aliases import ALIASES, OTHER_FLAGS, TOTALS, unknown
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.options import ABOUT, flags
 from distdl_jupyter.core.redact import is_secret
+from distdl_jupyter.form.schema import OptionField, OptionKind
 from distdl_jupyter.jobs import jobspec
 
-_MASK = "•••"
 _ID = "id of the job, or the last part of it"
 #: Placeholder in the help for the names of all backends, which are known late.
 _BACKENDS = "the backends"
@@ -32,7 +33,7 @@ _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 #: An option as it is given to a call.
 _OPTION = re.compile(r"\b([a-z]+(?:_[a-z]+)*)=([\w.-]*\w)")
 #: Flags that control the magic rather than the job.
-OWN = ("out", "wait", "panel", "on_ranks", "check", "scale")
+MAGIC_FLAGS = ("out", "wait", "panel", "on_ranks", "check", "scale")
 #: What a sweep takes beside its parameters and the options of its trials: type, metavar and help of each.
 SWEEP: dict[str, tuple[type, str, str]] = {
     "trials": (int, "N", "Number of trials (default 20; the grid sampler runs all combinations)."),
@@ -86,26 +87,21 @@ class HelpRequested(InvalidSpec):
         self.text = text
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help as wide as the text above it."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=36, width=110)
-
-
 class Parser(argparse.ArgumentParser):
-    """Answers mistakes with one sentence that names what is allowed; ``call`` is the magic with its signs."""
+    """Answers mistakes with one sentence that names what is allowed; ``call`` is the magic with its signs.
 
-    def __init__(self, call: str, description: str, *, epilog: str = "", places: str = "") -> None:
+    ``later`` adds more flags when a line contains an unknown one, or when the help lists all.
+    """
+
+    def __init__(self, call: str, description: str, *, epilog: str = "", usage: str = "") -> None:
         self.call = call
-        self._later: list[Callable[[], None]] = []
-        self._magic = call.startswith("%")
+        self.later: Callable[[Parser], None] | None = None
         super().__init__(
             prog=call.lstrip("%"),
-            usage=f"{call} [flags]{places}".replace("%", "%%"),
+            usage=f"{call} [flags]{usage}".replace("%", "%%"),
             description=inspect.cleandoc(description),
             epilog=inspect.cleandoc(epilog),
-            formatter_class=_Help,
+            formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=36, width=110),
             add_help=False,
             allow_abbrev=False,
         )
@@ -118,62 +114,56 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def _lists_all(self) -> str:
-        return f"List all options with {self.call}?" if self._magic else f"List them with: {self.call} --help"
+        is_magic = self.call.startswith("%")
+        return f"List all options with {self.call}?" if is_magic else f"List them with: {self.call} --help"
 
     def parse(self, line: str) -> argparse.Namespace:
-        """Return what the words of a magic line mean. Raises InvalidSpec."""
-        words = split_words(line)
-        self.answer_help(words)
-        return self._parsed(words)
+        """Return the arguments of a magic line. Raises InvalidSpec, and HelpRequested when the line asks for help."""
+        argv = split_words(line)
+        self.answer_help(argv)
+        return self.parse_argv(argv)
 
-    def answer_help(self, words: list[str]) -> None:
-        """Raise HelpRequested when the words of a line ask for the help."""
-        if asks_help(words):
+    def answer_help(self, argv: list[str]) -> None:
+        """Raise HelpRequested when the arguments ask for the help."""
+        if asks_help(argv):
             raise HelpRequested(self.call, self.format_help())
-
-    def read(self, words: list[str]) -> dict[str, Any]:
-        """Return what the words of a command line give. Raises InvalidSpec."""
-        return vars(self._parsed(words))
-
-    def later(self, add: Callable[[], None]) -> None:
-        """Call ``add`` to add more flags when a line contains an unknown flag or when all flags are requested."""
-        self._later.append(add)
 
     def complete(self) -> bool:
         """Add the flags that were put off; False when there were none."""
-        waiting, self._later = self._later, []
-        for add in waiting:
-            add()
-        return bool(waiting)
+        add, self.later = self.later, None
+        if add is not None:
+            add(self)
+        return add is not None
 
     def format_help(self) -> str:
         """Return the help with all flags."""
         self.complete()
         return super().format_help()
 
-    def _parsed(self, words: list[str]) -> argparse.Namespace:
+    def parse_argv(self, argv: list[str]) -> argparse.Namespace:
+        """Return the arguments. Raises InvalidSpec."""
         try:
-            chosen, rest = self.parse_known_args(words)
+            args, rest = self.parse_known_args(argv)
         except InvalidSpec:
             if not self.complete():
                 raise
-            return self._parsed(words)
+            return self.parse_argv(argv)
         if rest and self.complete():
-            return self._parsed(words)
-        if rest:
-            raise InvalidSpec(self._stray(rest[0]), code="flag-stray", field="flag", hint=self._lists_all)
-        return chosen
-
-    def _stray(self, word: str) -> str:
-        if not word.startswith("-"):
-            if not self._magic:
-                return f"Unexpected argument {word!r}: every value must follow an option."
-            return f"Unexpected argument {word!r} on the magic line: every value must follow an option, such as -p 2."
-        return unknown_flag(self, word)
+            return self.parse_argv(argv)
+        if not rest:
+            return args
+        stray = rest[0]
+        if stray.startswith("-"):
+            text = unknown_flag(self, stray)
+        else:
+            where = " on the magic line" if self.call.startswith("%") else ""
+            example = ", such as -p 2" if where else ""
+            text = f"Unexpected argument {stray!r}{where}: every value must follow an option{example}."
+        raise InvalidSpec(text, code="flag-stray", field="flag", hint=self._lists_all)
 
 
 def split_words(line: str) -> list[str]:
-    """Return the words of a magic line. Raises InvalidSpec."""
+    """Return the arguments of a magic line. Raises InvalidSpec."""
     try:
         return shlex.split(line)
     except ValueError as error:
@@ -182,26 +172,26 @@ def split_words(line: str) -> list[str]:
         ) from None
 
 
-def asks_help(words: Iterable[str]) -> bool:
-    """Return whether the words of a line ask for the help."""
-    return not {"-h", "--help"}.isdisjoint(words)
+def asks_help(argv: Iterable[str]) -> bool:
+    """Return whether the arguments ask for the help."""
+    return not {"-h", "--help"}.isdisjoint(argv)
 
 
-def unknown_flag(parser: argparse.ArgumentParser, word: str) -> str:
+def unknown_flag(parser: argparse.ArgumentParser, stray: str) -> str:
     """Return the error message for an unknown flag, with the nearest known flags."""
     actions = [action for action in parser._actions if action.option_strings]  # noqa: SLF001 - no public list
-    names = {action.dest: _long(action) for action in actions if action.help is not argparse.SUPPRESS}
+    names = {
+        action.dest: next((flag for flag in action.option_strings if flag.startswith("--")), action.option_strings[0])
+        for action in actions
+        if action.help is not argparse.SUPPRESS
+    }
     aliases: dict[str, str] = {}
     for action in actions:
         primary = "process_count_per_node" if action.dest in TOTALS else ALIASES.get(action.dest, action.dest)
         if primary in names:
             aliases |= dict.fromkeys(action.option_strings, names[primary])
     common = [flag for dest, flag in names.items() if dest in ABOUT]
-    return unknown(word.partition("=")[0], names.values(), "option", common=common, aliases=aliases)
-
-
-def _long(action: argparse.Action) -> str:
-    return next((flag for flag in action.option_strings if flag.startswith("--")), action.option_strings[0])
+    return unknown(stray.partition("=")[0], names.values(), "option", common=common, aliases=aliases)
 
 
 def add_id(parser: argparse.ArgumentParser) -> None:
@@ -216,12 +206,12 @@ def add_needed_id(parser: argparse.ArgumentParser) -> None:
 
 def cell_parser(name: str = "distributed") -> Parser:
     """Return the parser of the cell magic."""
-    return job_parser(Parser(f"%%{name}", _DESCRIPTION, epilog=_EPILOG), _add_own_flags)
+    return job_parser(Parser(f"%%{name}", _DESCRIPTION, epilog=_EPILOG), _add_cell_flags)
 
 
 def sweep_parser() -> Parser:
     """Return the parser of ``%%sweep``, behind what it varies."""
-    return job_parser(Parser("%%sweep", _SWEEP_DESCRIPTION, epilog=_SWEEP_EPILOG, places=""), _add_flags_of_sweep)
+    return job_parser(Parser("%%sweep", _SWEEP_DESCRIPTION, epilog=_SWEEP_EPILOG), _add_flags_of_sweep)
 
 
 def _add_flags_of_sweep(parser: Parser) -> None:
@@ -234,15 +224,15 @@ def _add_flags_of_sweep(parser: Parser) -> None:
     )
 
 
-def job_parser(parser: Parser, own: Callable[[Parser], None] = lambda _: None) -> Parser:
-    """Return the parser with the flags of every job and plug-in; ``own`` adds those of the magic itself.
+def job_parser(parser: Parser, add_magic_flags: Callable[[Parser], None] = lambda _: None) -> Parser:
+    """Return the parser with the flags of every job and plug-in, and those of the magic itself.
 
     Flags of plug-ins come later: to know them all plug-ins are loaded, and few lines have one.
     """
     parser.argument_default = argparse.SUPPRESS
     add_job_flags(parser)
-    own(parser)
-    parser.later(lambda: _complete(parser))
+    add_magic_flags(parser)
+    parser.later = _complete
     return parser
 
 
@@ -254,9 +244,22 @@ def name_backends(parser: argparse.ArgumentParser) -> None:
 
 def _complete(parser: Parser) -> None:
     name_backends(parser)
-    known = {action.dest for action in parser._actions}  # noqa: SLF001 - argparse has no public list
-    _add_plugin_flags(parser, known)
-    _add_aliases(parser, {action.dest for action in parser._actions})  # noqa: SLF001
+    for kind in registry.KINDS:
+        for name in registry.names(kind):
+            with contextlib.suppress(PluginUnavailable):
+                group = parser.add_argument_group(f"{kind[:-1]} {name}")
+                known = _names_of_flags(parser)
+                for field in registry.options(kind, name):
+                    if field.name not in known:
+                        add_option(group, field)
+    known = _names_of_flags(parser)
+    for flag, alias in OTHER_FLAGS.items():
+        if alias not in known:
+            parser.add_argument(flag, dest=alias, type=value_of, help=argparse.SUPPRESS)
+
+
+def _names_of_flags(parser: argparse.ArgumentParser) -> set[str]:
+    return {action.dest for action in parser._actions}  # noqa: SLF001 - argparse has no public list
 
 
 def add_job_flags(parser: argparse.ArgumentParser, *, by_default: str = "") -> None:
@@ -276,7 +279,7 @@ def add_job_flags(parser: argparse.ArgumentParser, *, by_default: str = "") -> N
         parser.add_argument(*flags(name), dest=name, default=argparse.SUPPRESS, help=text, **takes)
 
 
-def _add_own_flags(parser: Parser) -> None:
+def _add_cell_flags(parser: Parser) -> None:
     add = parser.add_argument
     add("-o", "--out", metavar="NAME", help="Store the Job in this variable.")
     add(
@@ -306,42 +309,29 @@ def add_sweep_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, help=text, **takes)
 
 
-def _add_plugin_flags(parser: Parser, known: set[str]) -> None:
-    for kind in registry.KINDS:
-        for name in registry.names(kind):
-            with contextlib.suppress(PluginUnavailable):
-                group = parser.add_argument_group(f"{kind[:-1]} {name}")
-                for field in registry.options(kind, name):
-                    if field.name not in known:
-                        add_option(group, field)
-                        known.add(field.name)
+def option_field(field: dataclasses.Field[Any]) -> OptionField:
+    """Return the description of an option that a plug-in declares."""
+    default = None if field.default is dataclasses.MISSING else field.default
+    choices = tuple(map(str, field.metadata.get("choices") or ()))
+    annotation = str(field.type)
+    is_flag = isinstance(default, bool) or "bool" in annotation
+    is_number = "int" in annotation or "float" in annotation
+    kind: OptionKind = "choice" if choices else "flag" if is_flag else "number" if is_number else "text"
+    return OptionField(field.name, "", field.metadata.get("help", ""), kind, default, choices)
 
 
 def add_option(group: argparse._ActionsContainer, field: dataclasses.Field[Any]) -> None:
     """Add the flag of one field of a plug-in's ``Options``."""
-    flag = f"--{field.name.replace('_', '-')}"
-    text = str(field.metadata.get("help", "")).rstrip(".").replace("%", "%%")
-    text = f"{text[:1].upper()}{text[1:]}{_default(field)}."
-    if isinstance(field.default, bool) or "bool" in str(field.type):
-        group.add_argument(flag, action=argparse.BooleanOptionalAction, dest=field.name, help=text)
-        return
-    kind = type(field.default) if isinstance(field.default, int | float | str) else value_of
-    choices = field.metadata.get("choices")
-    number = any(word in str(field.type) for word in ("int", "float"))
-    metavar = "|".join(map(str, choices)) if choices else "N" if number else "VALUE"
-    group.add_argument(flag, type=kind, dest=field.name, metavar=metavar, help=text)
-
-
-def _default(field: dataclasses.Field[Any]) -> str:
-    """Return the description of the default, unless the help already explains it."""
-    explained = field.default in (None, "", dataclasses.MISSING) or "(default" in field.metadata.get("help", "")
-    return "" if explained else f" (default {field.default})"
-
-
-def _add_aliases(parser: Parser, known: set[str]) -> None:
-    for flag, alias in OTHER_FLAGS.items():
-        if alias not in known:
-            parser.add_argument(flag, dest=alias, type=value_of, help=argparse.SUPPRESS)
+    option = option_field(field)
+    text = option.help.rstrip(".").replace("%", "%%")
+    explained = option.default in (None, "") or "(default" in text
+    text = f"{text[:1].upper()}{text[1:]}{'' if explained else f' (default {option.default})'}."
+    takes: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+    if option.kind != "flag":
+        metavar = "|".join(option.choices) or ("N" if option.kind == "number" else "VALUE")
+        kind = type(option.default) if isinstance(option.default, int | float | str) else value_of
+        takes = {"type": kind, "metavar": metavar}
+    group.add_argument(f"--{option.name.replace('_', '-')}", dest=option.name, help=text, **takes)
 
 
 def _count_or_auto(text: str) -> int | str:
@@ -363,7 +353,7 @@ def allowed() -> set[str]:
     """Return the primary names of all options of all jobs and plug-ins."""
     parser = cell_parser()
     parser.complete()
-    return {action.dest for action in parser._actions} - {*OWN, *ALIASES, *TOTALS}  # noqa: SLF001
+    return _names_of_flags(parser) - {*MAGIC_FLAGS, *ALIASES, *TOTALS}
 
 
 def with_flags(text: str) -> str:
@@ -380,38 +370,35 @@ def with_flags(text: str) -> str:
 
 
 def job_options(
-    chosen: argparse.Namespace, defaults: Mapping[str, Any], value: Callable[[str], str | None] = os.environ.get
+    args: argparse.Namespace, defaults: Mapping[str, Any], value: Callable[[str], str | None] = os.environ.get
 ) -> dict[str, Any]:
     """Return the job's options under their primary names; flags go before the defaults of this kernel.
 
     ``value`` gives a variable's value for ``--env NAME``.
     """
-    given = {name: value for name, value in vars(chosen).items() if name not in {*OWN, *SWEEP}}
-    if "environment_variables" in given:
-        variables = pairs_of(given["environment_variables"], value)
-        given["environment_variables"] = {**(defaults.get("environment_variables") or {}), **variables}
-    named = {ALIASES.get(name, name) for name in given}
-    if named & set(TOTALS):
-        named.add("process_count_per_node")
-    merged = {**{name: value for name, value in defaults.items() if name not in named}, **given}
-    return jobspec.resolved(merged)
+    options = {name: option for name, option in vars(args).items() if name not in {*MAGIC_FLAGS, *SWEEP}}
+    if "environment_variables" in options:
+        variables = pairs_of(options["environment_variables"], value)
+        options["environment_variables"] = {**(defaults.get("environment_variables") or {}), **variables}
+    named = {"process_count_per_node" if name in TOTALS else ALIASES.get(name, name) for name in options}
+    return jobspec.resolved({name: option for name, option in defaults.items() if name not in named} | options)
 
 
-def pairs(words: Sequence[str]) -> dict[str, str]:
-    """Return NAME=VALUE words as a dict. Raises InvalidSpec."""
-    for word in words:
-        if "=" not in word:
+def pairs(assignments: Sequence[str]) -> dict[str, str]:
+    """Return NAME=VALUE texts as a dict. Raises InvalidSpec."""
+    for text in assignments:
+        if "=" not in text:
             raise InvalidSpec(
-                f"{word!r} is not an assignment. Write NAME=VALUE.", code="setting-without-value", field=word
+                f"{text!r} is not an assignment. Write NAME=VALUE.", code="setting-without-value", field=text
             )
-    return dict(word.split("=", 1) for word in words)
+    return dict(text.split("=", 1) for text in assignments)
 
 
-def pairs_of(words: list[str], value: Callable[[str], str | None] = os.environ.get) -> dict[str, str]:
-    """Return NAME=VALUE words as a dict; ``value`` answers for a NAME alone. Raises InvalidSpec."""
-    found = {}
-    for word in words:
-        name, equals, text = word.partition("=")
+def pairs_of(assignments: list[str], value: Callable[[str], str | None] = os.environ.get) -> dict[str, str]:
+    """Return NAME=VALUE texts as a dict; ``value`` answers for a NAME alone. Raises InvalidSpec."""
+    variables = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
         known = text if equals else value(name)
         if not name or known is None:
             raise InvalidSpec(
@@ -420,8 +407,8 @@ def pairs_of(words: list[str], value: Callable[[str], str | None] = os.environ.g
                 field="environment_variables",
                 hint="Example: --env OMP_NUM_THREADS=2.",
             )
-        found[name] = known
-    return found
+        variables[name] = known
+    return variables
 
 
 def ranks_of(text: str, size: int) -> list[int]:
@@ -446,10 +433,10 @@ def ranks_of(text: str, size: int) -> list[int]:
 
 def without_secrets(line: str) -> str:
     """Return the magic line with the values of secret-looking environment variables masked."""
-    return " ".join(shlex.quote(_masked(word)) for word in shlex.split(line))
 
+    def masked(argument: str) -> str:
+        flag = "--env=" if argument.startswith("--env=") else ""
+        name, equals, value = argument.removeprefix(flag).partition("=")
+        return f"{flag}{name}=•••" if equals and is_secret(name, value) else argument
 
-def _masked(word: str) -> str:
-    flag = "--env=" if word.startswith("--env=") else ""
-    name, equals, value = word.removeprefix(flag).partition("=")
-    return f"{flag}{name}={_MASK}" if equals and is_secret(name, value) else word
+    return " ".join(shlex.quote(masked(argument)) for argument in shlex.split(line))

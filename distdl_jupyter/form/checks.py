@@ -1,33 +1,32 @@
-"""What the form can find out before the start: capture, the checks of the code, and a dry run of the plan."""
+"""What the form can find out before the start: capture, the options, a dry run of the plan, the checks of the code."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight
-from distdl_jupyter.clusters import cluster_configs
-from distdl_jupyter.core import registry, space
-from distdl_jupyter.core.data import DataSource, blob_place, sources
+from distdl_jupyter.core import space
+from distdl_jupyter.core.data import blob_place
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.findings import Check
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.options import ABOUT
-from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.spec import JobSpec, Source
 from distdl_jupyter.form import datarows
-from distdl_jupyter.form.schema import FormCheck, FormChecks
+from distdl_jupyter.form.schema import FormCheck, FormChecks, FormValues
 from distdl_jupyter.jobs import jobspec
 
 if TYPE_CHECKING:
-    from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.clusters.base import Cluster
-    from distdl_jupyter.form.schema import DataRow
+    from distdl_jupyter.form.target import CodeInfo
 
 #: A dry run builds one place per rank; beyond this it would only cost time.
 _MOST_RANKS = 4096
+#: The fields of errors that name none.
+_FIELDS = {"cluster-not-usable": "compute_target", "backend-not-usable": "distributed_backend"}
 
 
 def gpus() -> int:
@@ -38,88 +37,92 @@ def gpus() -> int:
 
 
 def run(
-    draft: CapturedCode | None,
-    capture_error: DistDLError | None,
-    options: Mapping[str, Any],
-    more: Sequence[FormCheck] = (),
+    code: CodeInfo, values: FormValues, options: Mapping[str, Any], folder: Path, cluster: Cluster | None
 ) -> FormChecks:
-    """Return the results of all checks of these options.
-
-    ``more`` are results of checks that were done elsewhere.
-    """
-    items = [] if capture_error is None else [_refusal("Capture", capture_error)]
-    items += _refused(options)
-    items += [*_check("Backend and cluster", lambda: _plan(options)), *more]
-    checks = len(items)
-    if draft is not None:
-        for check in _code(draft, options):
-            checks += 1
-            items += _items(check)
+    """Return the results of all checks; local paths begin in ``folder``."""
+    items = [_refusal("Capture", code.error)] if code.error else []
+    data = [*_data(values, folder, cluster), *_outputs(values.outputs.strip())]
+    wrong = [item for item in (*_option_errors(options), *data) if item.level == "error"]
+    refused = {item.field for item in wrong}
+    valid = {name: value for name, value in options.items() if value is not None and name not in refused}
+    spec, plan = _plan(code, valid, folder)
+    items += [*wrong, plan, *(item for item in data if item.level != "error"), *_sweep(values.sweep)]
+    count = len(items)
+    if code.draft is not None and spec is not None:
+        reports = preflight.report(code.draft, spec).checks
+        count += len(reports)
+        items += [item for check in reports for item in _items(check)]
     levels = [item.level for item in items]
     return FormChecks(
         level="error" if "error" in levels else "warning" if "warning" in levels else "ok",
-        count=checks,
+        count=count,
         errors=levels.count("error"),
         warnings=levels.count("warning"),
         items=tuple(items),
     )
 
 
-#: Options that have a check of their own: their messages name what was typed.
-_CHECKED_APART = ("data", "outputs")
-
-
-def _refused(options: Mapping[str, Any]) -> list[FormCheck]:
-    """Return why options of the job have wrong values."""
-    given = [name for name in ABOUT if name not in _CHECKED_APART and options.get(name) is not None]
-    titles = {name: ABOUT[name].label or name.replace("_", " ").capitalize() for name in given}
-    checks = [item for name in given for item in _check(titles[name], functools.partial(_checked, options, name))]
-    return [item for item in checks if item.level == "error"]
-
-
-def _checked(options: Mapping[str, Any], name: str) -> str:
-    ABOUT[name].check(options[name], name)
-    return ""
-
-
 def _items(check: Check) -> list[FormCheck]:
     """Return what the page shows of a check: its result, or each of its findings."""
     if not check.findings:
         return [FormCheck(check.name, "ok", check.result, "", "", check.code)]
-    return [FormCheck(check.name, one.level, one.text, one.remedy, "", one.code) for one in check.findings]
+    return [
+        FormCheck(check.name, finding.level, finding.text, finding.remedy, "", finding.code)
+        for finding in check.findings
+    ]
 
 
-def _check(name: str, run: Callable[[], str]) -> list[FormCheck]:
+def _checked(name: str, run: Callable[[], str]) -> FormCheck:
     """Return the result of a check, which is text, or the error that it raises."""
     try:
-        return _items(Check(name, run()))
+        return FormCheck(name, "ok", run(), "", "")
     except DistDLError as error:
-        return [_refusal(name, error)]
+        return _refusal(name, error)
 
 
 def _refusal(name: str, error: DistDLError) -> FormCheck:
-    return FormCheck(name, "error", error.message, error.hint, getattr(error, "field", ""), error.code)
+    field = getattr(error, "field", "") or _FIELDS.get(error.code, "")
+    return FormCheck(name, "error", error.message, error.hint, field, error.code)
 
 
-def data(rows: Sequence[DataRow], outputs: str, directory: Path, cluster: Cluster | None) -> list[FormCheck]:
-    """Check the addresses of data and outputs as text; their content is checked when the job starts."""
-    filled = [row for row in rows if not datarows.is_blank(row)]
+def _option_errors(options: Mapping[str, Any]) -> list[FormCheck]:
+    """Return why options of the job have wrong values. Data and outputs have checks of their own."""
+    errors = []
+    for name, about in ABOUT.items():
+        if options.get(name) is not None and name not in ("data", "outputs"):
+            try:
+                about.check(options[name], name)
+            except DistDLError as error:
+                errors.append(_refusal(_title(name), error))
+    return errors
 
-    def sources_text() -> str:
-        given = [datarows.source(row) for row in filled]
+
+def _title(option: str) -> str:
+    return ABOUT[option].label or option.replace("_", " ").capitalize()
+
+
+def _data(values: FormValues, folder: Path, cluster: Cluster | None) -> list[FormCheck]:
+    """Check the addresses of data as text; their content is checked when the job starts."""
+    filled = [row for row in values.data if not datarows.is_blank(row)]
+
+    def text() -> str:
+        sources = [datarows.source(row) for row in filled]
         if cluster is not None:
-            jobspec.data_sources(given, directory, cluster)
+            jobspec.data_sources(sources, folder, cluster)
         return plural(len(filled), "source")
 
-    outputs_check = _check("Outputs", lambda: str(blob_place(outputs.strip(), "outputs"))) if outputs.strip() else []
-    refused = [item for item in outputs_check if item.level == "error"]
-    return [*(_check("Data", sources_text) if filled else []), *refused]
+    return [_checked("Data", text)] if filled else []
 
 
-def sweep(varied: str) -> list[FormCheck]:
+def _outputs(address: str) -> list[FormCheck]:
+    check = _checked("Outputs", lambda: str(blob_place(address, "outputs")))
+    return [check] if address and check.level == "error" else []
+
+
+def _sweep(varied: str) -> list[FormCheck]:
     """Check what a sweep varies, as it was typed; "" for no sweep."""
 
-    def parameters_text() -> str:
+    def text() -> str:
         parameters, rest = space.of_line(varied)
         if rest.strip():
             raise InvalidSpec(
@@ -129,66 +132,24 @@ def sweep(varied: str) -> list[FormCheck]:
             )
         return f"{listing([*parameters])} can be varied"
 
-    items = _check("Sweep", parameters_text) if varied.strip() else []
-    return [replace(item, field="sweep" if item.level == "error" else "") for item in items]
+    check = _checked("Sweep", text)
+    return [replace(check, field="sweep" if check.level == "error" else "")] if varied.strip() else []
 
 
-def _plan(options: Mapping[str, Any]) -> str:
-    """Return what backend and cluster can run, after a dry run of the plan. Raises DistDLError."""
-    spec, backend, backend_options, cluster, cluster_options = _spec(options)
-    problems = {"compute_target": cluster.unavailable(cluster_options)}
-    if not cluster.far:  # else the backend's packages are those of the other machines
-        problems = {"distributed_backend": backend.unavailable(backend_options), **problems}
-    for field, reason in problems.items():
-        if reason:
-            raise InvalidSpec(reason, code="plugin-unavailable", field=field)
-    if spec.process_count <= _MOST_RANKS:
-        jobspec.dry_run(spec, cluster, cluster_options, backend, backend_options)
-    return f"{spec.distributed_backend} can run {plural(spec.process_count, 'process')} on {spec.compute_target}"
+def _plan(code: CodeInfo, options: Mapping[str, Any], folder: Path) -> tuple[JobSpec | None, FormCheck]:
+    """Return the spec of the job, as far as it can be made, and what Submit would refuse before it checks the code."""
+    from distdl_jupyter.capture import CapturedCode
 
+    draft = code.draft or CapturedCode(kind="cell", name=code.name, source=Source())
+    draft = replace(draft, payload_json={**draft.payload_json, "working_directory": str(folder)})
+    spec: JobSpec | None = None
 
-def _spec(options: Mapping[str, Any]) -> tuple[JobSpec, Any, Any, Any, Any]:
-    label = options["distributed_backend"]
-    target = cluster_configs.find(options["compute_target"])
-    cluster = registry.get("clusters", target.kind)
-    known = {field.name for field in registry.options("backends", registry.backend(label, {})[0].name)}
-    given = {name: value for name, value in options.items() if name in known}
-    backend, backend_options = registry.backend(label, given)
-    spec = JobSpec(
-        id="",
-        name=options["name"],
-        node_count=options["node_count"],
-        process_count_per_node=options["process_count_per_node"],
-        distributed_backend=label,
-        backend_options=given,
-        compute_target=target.name,
-        cluster=target.kind,
-        cluster_options=dict(target.options),
-        use_gpu=options["use_gpu"],
-        allow_undefined=bool(options.get("allow_undefined")),
-        data=_sources(options.get("data")),
-        outputs=options.get("outputs") or "",
-    )
-    return (
-        spec,
-        backend,
-        backend_options,
-        cluster,
-        registry.check_options("clusters", target.kind, dict(target.options)),
-    )
+    def text() -> str:
+        nonlocal spec
+        spec, _, run_dry = jobspec.planned(draft, options)
+        if spec.process_count <= _MOST_RANKS:
+            run_dry()
+        return f"{spec.distributed_backend} can run {plural(spec.process_count, 'process')} on {spec.compute_target}"
 
-
-def _sources(words: Sequence[str] | None) -> tuple[DataSource, ...]:
-    """Return the sources, () when one of them is wrong, which has a check of its own."""
-    try:
-        return sources(words)
-    except InvalidSpec:
-        return ()
-
-
-def _code(draft: CapturedCode, options: Mapping[str, Any]) -> tuple[Check, ...]:
-    try:
-        spec, *_ = _spec(options)
-    except DistDLError:
-        return ()
-    return preflight.report(draft, spec).checks
+    check = _checked("Backend and cluster", text)
+    return spec, replace(check, name=_title(check.field)) if check.field in ABOUT else check

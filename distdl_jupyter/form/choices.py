@@ -11,25 +11,19 @@ import functools
 import platform
 import sys
 from collections.abc import Sequence
-from typing import Any, Literal
 
 from distdl_jupyter import azure
 from distdl_jupyter.azure import prices
-from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.clusters import cluster_configs, status
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import money
-from distdl_jupyter.core.options import ABOUT, MOST_RESTARTS, About
-from distdl_jupyter.form.schema import (
-    BackendChoice,
-    Chosen,
-    ClusterChoice,
-    FormChoices,
-    OptionField,
-    VmSizeChoice,
-)
+from distdl_jupyter.core.options import ABOUT, MOST_RESTARTS
+from distdl_jupyter.form.arguments import option_field
+from distdl_jupyter.form.schema import BackendChoice, ClusterChoice, FormChoices, OptionField, OptionKind, VmSizeChoice
+from distdl_jupyter.form.values import other_options
+from distdl_jupyter.views.wire import from_fields
 
-_KINDS: dict[type, Literal["number"]] = {int: "number", float: "number"}
 #: Seconds offered under "Stop after"; 0 is unlimited.
 STOP_AFTER = (0, 300, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800)
 
@@ -43,24 +37,22 @@ def choices() -> FormChoices:
         clusters=clusters(),
         durations=STOP_AFTER,
         most_restarts=MOST_RESTARTS,
-        options=tuple(_job_option(name, ABOUT[name]) for name in other_options()),
+        options=tuple(map(_job_option, other_options())),
     )
 
 
-def other_options() -> list[str]:
-    """Return the options of a job that have no control of their own in the form."""
-    own = {*Chosen.__struct_fields__, "environment_variables"}
-    return [name for name, about in ABOUT.items() if about.in_form and name not in own]
-
-
-def _job_option(name: str, about: About) -> OptionField:
-    return OptionField(name, about.label, about.help, "flag" if about.switch else _KINDS.get(about.word, "text"))
+def _job_option(name: str) -> OptionField:
+    about = ABOUT[name]
+    kind: OptionKind = "flag" if about.switch else "number" if about.word in (int, float) else "text"
+    return OptionField(name, about.label, about.help, kind)
 
 
 def backends() -> tuple[BackendChoice, ...]:
     """Return the backends to choose from, single-process ones last: label, reason (why not), detail, options."""
-    found = sorted(registry.backends(), key=lambda one: not one.meets)
-    labels = [label for one in found for label in ([one.name] if one.name in one.labels else one.labels)]
+    plugins = sorted(registry.backends(), key=lambda plugin: not plugin.meets)
+    labels = [
+        label for plugin in plugins for label in ([plugin.name] if plugin.name in plugin.labels else plugin.labels)
+    ]
     return tuple(map(_backend, labels))
 
 
@@ -72,83 +64,52 @@ def _backend(label: str) -> BackendChoice:
         backend=plugin.name,
         reason=plugin.unavailable(options),
         detail=plugin.detail(options) or f"Python {platform.python_version()}",
-        options=tuple(_option(field) for field in dataclasses.fields(plugin.Options) if field.name not in preset),
+        options=tuple(option_field(field) for field in dataclasses.fields(plugin.Options) if field.name not in preset),
     )
 
 
-def likely_backend(offered: Sequence[BackendChoice], wanted: str, process_count: int) -> str:
-    """Return the label to begin with: of the backend that the code speaks of, else one that fits the process count."""
-    of_wanted = [choice for choice in offered if choice.backend == wanted]
-    usable = [choice for choice in of_wanted if not choice.reason]
-    if of_wanted:
-        return (usable or of_wanted)[0].label
+def likely_backend(offered: Sequence[BackendChoice], preferred: str, process_count: int) -> str:
+    """Return the label to begin with: of the backend that the code uses, else one that fits the process count."""
+    matching = [choice for choice in offered if choice.backend == preferred]
+    if matching:
+        return next((choice for choice in matching if not choice.reason), matching[0]).label
     default = any(choice.label == registry.DEFAULT and not choice.reason for choice in offered)
     return registry.DEFAULT if process_count > 1 and default else registry.SINGLE
 
 
-def split_label(label: str) -> tuple[str, dict[str, Any]]:
-    """Return the offered label that means ``label`` and the options that make it so: ("torch", {transport: nccl}).
-
-    Raises InvalidSpec for a label that no backend knows.
-    """
-    plugin, _ = registry.backend(label, {})
-    labels = registry.backend_labels()
-    name = labels.get(label, label)
-    if name in labels and label != name:
-        return name, dict(plugin.labels.get(label, {}))
-    return label, {}
-
-
-def _option(field: dataclasses.Field[Any]) -> OptionField:
-    choices = field.metadata.get("choices")
-    default = None if field.default is dataclasses.MISSING else field.default
-    kind = "choice" if choices else _kind_of(str(field.type), default)
-    return OptionField(
-        name=field.name,
-        label="",
-        help=field.metadata.get("help", ""),
-        choices=tuple(str(choice) for choice in choices or ()),
-        default=default,
-        kind=kind,
-    )
-
-
-def _kind_of(annotation: str, default: Any) -> Literal["number", "flag", "text"]:
-    if isinstance(default, bool) or "bool" in annotation:
-        return "flag"
-    return "number" if "float" in annotation or "int" in annotation else "text"
-
-
 def clusters() -> tuple[ClusterChoice, ...]:
     """Return the clusters to choose from, those that users named last: what is known, and the reason why not."""
-    found = cluster_configs.kinds()
+    configs = cluster_configs.kinds()
     with contextlib.suppress(DistDLError):
-        found += cluster_configs.named()
-    return tuple(map(_cluster, found))
+        configs += cluster_configs.named()
+    return tuple(map(_cluster, configs))
 
 
 def _cluster(target: cluster_configs.ClusterConfig) -> ClusterChoice:
-    title = detail = ""
-    far = rents = False
-    try:
-        plugin = registry.get("clusters", target.kind)
-        options = registry.check_options("clusters", target.kind, dict(target.options))
-        title, far, rents, reason = plugin.title, plugin.far, plugin.can_create, plugin.unavailable(options)
-        detail = plugin.detail(options)
-    except DistDLError as error:
-        reason = str(error)
     local = target.kind == "local"
-    return ClusterChoice(
+    choice = ClusterChoice(
         name=target.name,
-        title=title if target.named or not local else "",
+        title="",
         system=_system() if local and not target.named else "",
-        detail=detail,
-        reason=reason,
+        detail="",
+        reason="",
         local=local,
-        far=far,
+        far=False,
         named=target.named,
-        rents=rents,
+        rents=False,
     )
+    try:
+        plugin, options = status.plugin(target)
+        return dataclasses.replace(
+            choice,
+            title=plugin.title if target.named or not local else "",
+            detail=plugin.detail(options),
+            reason=plugin.unavailable(options),
+            far=plugin.far,
+            rents=plugin.can_create,
+        )
+    except DistDLError as error:
+        return dataclasses.replace(choice, reason=str(error))
 
 
 def _system() -> str:
@@ -175,10 +136,9 @@ def _order(size: azure.VmSize) -> tuple[bool, bool, bool, float, int, str]:
 
 
 def _size_row(size: azure.VmSize) -> VmSizeChoice:
-    return VmSizeChoice(
-        name=size.name,
-        series=size.series,
-        gpu=size.gpu,
+    return from_fields(
+        VmSizeChoice,
+        size,
         gpus=size.gpus_text,
         per_node=size.whole_gpus,
         memory=size.memory_text,
@@ -186,11 +146,8 @@ def _size_row(size: azure.VmSize) -> VmSizeChoice:
         network={True: "InfiniBand", False: "Ethernet", None: "not stated"}[size.infiniband],
         rate=size.fabric_text if size.infiniband else size.ethernet_text,
         retired=str(size.retirement_date) if size.retired else "",
-        successor=size.successor,
-        successor_reason=size.successor_reason,
         words=" ".join([size.name, size.series, size.gpu_model, size.gpu]).lower(),
-        sources=size.sources,
-        notes=size.notes,
+        price="",
     )
 
 

@@ -7,51 +7,60 @@ is sent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from distdl_jupyter.azure import prices
-from distdl_jupyter.azure.prices import Price
 from distdl_jupyter.clusters import cluster_configs, status
-from distdl_jupyter.clusters.status import CachedStatus
+from distdl_jupyter.clusters.status import CachedStatus, ClusterStatus
 from distdl_jupyter.clusters.tables import merge_hosts
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import money
-from distdl_jupyter.form.schema import ClusterNow, CostNow
+from distdl_jupyter.form.schema import ClusterNow, CostNow, FormValues
 from distdl_jupyter.views.card import hourly_cost_text
 
-_LEVELS = {"error": 0, "warning": 1}
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.base import Cluster
+    from distdl_jupyter.clusters.cluster_configs import ClusterConfig
+
+#: Levels of checks that need a remedy, the gravest first.
+_LEVELS = ("error", "warning")
+
+
+def find(name: str) -> tuple[ClusterConfig | None, Cluster | None]:
+    """Return a cluster and its class; None and None where it is unknown or cannot be loaded."""
+    with contextlib.suppress(DistDLError):
+        target = cluster_configs.find(name)
+        return target, registry.get("clusters", target.kind)
+    return None, None
 
 
 def poll(compute_target: str, backend: str, timeout: float, *, fresh: bool = False) -> CachedStatus | None:
     """Return what is known of a cluster, None when it is not of other machines; polling continues by itself."""
-    try:
-        target = cluster_configs.find(compute_target)
-        if not registry.get("clusters", target.kind).far:
-            return None
-        needs = status.needs(backend)
-    except DistDLError:
-        return None
-    return status.FORMS.cached(target, needs, timeout, fresh=fresh)
+    target, plugin = find(compute_target)
+    if target is not None and plugin is not None and plugin.far:
+        with contextlib.suppress(DistDLError):
+            return status.FORMS.cached(target, status.needs(backend), timeout, fresh=fresh)
+    return None
 
 
 def state_of(status: CachedStatus | None) -> ClusterNow | None:
     """Return the state for a page; of the checks only those that need a remedy."""
     if status is None:
         return None
-    known = status.status
+    known = status.status or ClusterStatus("", "")
     wrong = [check for check in merge_hosts(status.checks or ()) if check.level in _LEVELS]
     return ClusterNow(
         looking=status.looking,
-        known=known is not None,
-        problem=known.problem if known else "",
-        remedy=known.remedy if known else "",
-        code=known.code if known else "",
-        nodes=known.nodes if known else (),
+        known=status.status is not None,
+        problem=known.problem,
+        remedy=known.remedy,
+        code=known.code,
+        nodes=known.nodes,
         checked=status.checks is not None,
-        checks=tuple(sorted(wrong, key=lambda check: _LEVELS[check.level])),
+        checks=tuple(sorted(wrong, key=lambda check: _LEVELS.index(check.level))),
     )
 
 
@@ -78,50 +87,41 @@ class Rented:
 
 def rented(compute_target: str, vm_size: str) -> Rented:
     """Return what is known of the nodes of a cluster without a request to it."""
-    try:
-        target = cluster_configs.find(compute_target)
-        bills = bool(registry.get("clusters", target.kind).bills)
-    except DistDLError:
+    target, plugin = find(compute_target)
+    if target is None or plugin is None or not plugin.bills:
         return Rented()
-    if not bills:
-        return Rented()
-    options: Mapping[str, Any] = target.options
+    options = target.options
     spot = str(options.get("job_tier") or "").lower() == "spot"
-    return Rented(
-        bills=True,
-        size=vm_size or str(options.get("vm_size") or ""),
-        interruptible=spot,
-    )
+    return Rented(bills=True, size=vm_size or str(options.get("vm_size") or ""), interruptible=spot)
 
 
-def cost_of(nodes: Rented, own: str, node_count: int) -> CostNow | None:
+def cost(values: FormValues) -> CostNow | None:
     """Return what all nodes cost now, None where the cluster costs nothing and no price was given."""
-    if not nodes.bills and not own.strip():
+    return cost_of(rented(values.compute_target, values.vm_size), values.price_per_hour, values.node_count)
+
+
+def cost_of(nodes: Rented, typed_price: str, node_count: int) -> CostNow | None:
+    """Return what so many nodes cost; the price that a user typed goes before a known one."""
+    if not nodes.bills and not typed_price.strip():
         return None
-    try:
-        price, problem = _price(nodes, own)
-    except InvalidSpec as error:
-        return CostNow(bills=nodes.bills, nodes=node_count, problem=str(error), wrong=True)
-    unpriced = CostNow(bills=nodes.bills, nodes=node_count, problem=problem)
+    price, problem, wrong = None, "", False
+    if typed_price.strip():
+        try:
+            price = prices.own_price(typed_price)
+        except InvalidSpec as error:
+            problem, wrong = str(error), True
+    elif nodes.interruptible:
+        problem = NOT_USUAL
+    elif not nodes.size:
+        problem = "The price is unknown because no VM size is selected."
+    else:
+        price, problem = prices.lookup(nodes.size)
+    cost = CostNow(bills=nodes.bills, nodes=node_count, problem=problem, wrong=wrong)
     if price is None:
-        return unpriced
+        return cost
     return replace(
-        unpriced,
+        cost,
         per_hour=money(price.per_hour * node_count, price.currency),
         words=hourly_cost_text(price.per_hour, price.currency, node_count),
         source=price.source,
     )
-
-
-def _price(nodes: Rented, own: str) -> tuple[Price | None, str]:
-    """Return the price of a node, or why there is none. Raises InvalidSpec."""
-    if own.strip():
-        return prices.own_price(own), ""
-    if nodes.interruptible:
-        return None, NOT_USUAL
-    if not nodes.size:
-        return None, "The price is unknown because no VM size is selected."
-    try:
-        return prices.lookup(nodes.size)
-    except DistDLError as error:
-        return None, str(error)

@@ -1,12 +1,13 @@
 """The launch form's rows of data: as they are typed, as a job takes them, and back. Pure text and values.
 
-A row that cannot be read stays as it was typed, but for a signature.
+A row that cannot be parsed stays as it was typed, but for a signature.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -24,90 +25,68 @@ _SIGNED = re.compile(r"[?&](?:sig|se|sp|sv|x-(?:amz|goog)-[a-z-]+)=", re.IGNOREC
 _MASK = "?sig=\N{BULLET}\N{BULLET}\N{BULLET}"
 
 
-def row(source: DataSource) -> DataRow:
-    """Return the row of a source."""
-    return DataRow(source.name, data.place(source), source.shard, source.mode)
-
-
-def begun(given: Any) -> list[DataRow]:
-    """Return rows for ``data=`` in any of its forms; an invalid source becomes a row with its text unchanged.
+def rows(option: Any) -> Iterator[DataRow]:
+    """Yield rows for ``data=`` in any of its forms; an invalid source becomes a row with its text unchanged.
 
     Raises InvalidSpec for a value without names and paths.
     """
-    return [_begun(name, where) for name, where in data.pairs(given)]
+    for name, where in data.pairs(option):
+        try:
+            source = data.source(name, where)
+        except InvalidSpec:
+            yield DataRow(name, unsigned(str(where.get("url", "") if isinstance(where, Mapping) else where)))
+        else:
+            yield DataRow(source.name, data.place(source), source.shard, source.mode)
 
 
-def _begun(name: str, where: Any) -> DataRow:
-    try:
-        return row(data.source(name, where))
-    except InvalidSpec:
-        text = where.get("url", "") if isinstance(where, Mapping) else where
-        return DataRow(name, unsigned(str(text)))
-
-
-def kept(typed: Iterable[DataRow]) -> tuple[DataRow, ...]:
+def all_unsigned(typed: Iterable[DataRow]) -> tuple[DataRow, ...]:
     """Return rows of a page without signatures."""
-    return tuple(msgspec.structs.replace(one, place=unsigned(one.place)) for one in typed)
+    return tuple(msgspec.structs.replace(row, place=unsigned(row.place)) for row in typed)
 
 
-def unsigned(place: str) -> str:
-    """Return a place whose shared access signature, if it has one, is masked; it is refused for it nevertheless."""
-    return place.partition("?")[0] + _MASK if _SIGNED.search(place) else place
+def unsigned(address: str) -> str:
+    """Return an address whose shared access signature, if it has one, is masked; it is refused for it nevertheless."""
+    return address.partition("?")[0] + _MASK if _SIGNED.search(address) else address
 
 
-def is_blank(one: DataRow) -> bool:
+def is_blank(row: DataRow) -> bool:
     """Return whether a row is empty."""
-    return not (one.name.strip() or one.place.strip())
+    return not (row.name.strip() or row.place.strip())
 
 
-def name(one: DataRow) -> str:
-    """Return the name by which the code asks for a row's folder."""
-    return one.name.strip() or UNNAMED
+def address(row: DataRow) -> str:
+    """Return a row's address with the options of its source."""
+    text = row.place.strip()
+    options = "&".join((["shard"] if row.shard else []) + (["mode=mount"] if row.mode == "mount" else []))
+    return f"{text}{'&' if '?' in text else '?'}{options}" if options and text.startswith(_LISTED) else text
 
 
-def place(one: DataRow) -> str:
-    """Return a row's path with its mode keywords."""
-    text = one.place.strip()
-    if not text.startswith(_LISTED):
-        return text
-    words = (["shard"] if one.shard else []) + (["mode=mount"] if one.mode == "mount" else [])
-    return text + ("&" if "?" in text else "?") + "&".join(words) if words else text
+def option(row: DataRow) -> str:
+    """Return ``name=address`` as ``submit`` takes it, also for an invalid address."""
+    return f"{row.name.strip() or UNNAMED}={address(row)}"
 
 
-def source(one: DataRow) -> DataSource:
+def source(row: DataRow) -> DataSource:
     """Return the source that a row means. Raises InvalidSpec."""
-    if not one.place.strip():
+    name = row.name.strip() or UNNAMED
+    if not row.place.strip():
         raise InvalidSpec(
-            f"{name(one)} has no address.",
+            f"{name} has no address.",
             code="data-row-without-place",
             field="data",
             hint="Enter its address or remove the row.",
         )
-    return data.source(name(one), place(one))
+    return data.source(name, address(row))
 
 
-def words(rows: Sequence[DataRow]) -> list[str]:
-    """Return ``name=place`` of each row that was filled in, right or wrong: what ``submit`` takes as ``data``."""
-    return [f"{name(one)}={place(one)}" for one in rows if not is_blank(one)]
-
-
-def readable(rows: Sequence[DataRow]) -> list[str]:
-    """Return ``name=path`` of the valid rows, as a magic line expresses them."""
-    return [text for one in rows if _is_source(one) for text in words([one])]
-
-
-def readable_target(outputs: str) -> str | None:
-    """Return the place for outputs, None when there is none or it cannot be read."""
-    try:
+def valid_options(typed: Iterable[DataRow], outputs: str) -> dict[str, Any]:
+    """Return ``data`` and ``outputs`` without what cannot be parsed, as a magic line expresses them."""
+    options: dict[str, Any] = {"data": [], "outputs": None}
+    for row in typed:
+        with contextlib.suppress(InvalidSpec):
+            source(row)
+            options["data"].append(option(row))
+    with contextlib.suppress(InvalidSpec):
         data.blob_place(outputs.strip(), "outputs")
-    except InvalidSpec:
-        return None
-    return outputs.strip()
-
-
-def _is_source(one: DataRow) -> bool:
-    try:
-        source(one)
-    except InvalidSpec:
-        return False
-    return True
+        options["outputs"] = outputs.strip()
+    return options

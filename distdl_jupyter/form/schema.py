@@ -19,6 +19,7 @@ MAX_COUNT = 10_000
 Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Seconds = Annotated[float, Meta(ge=0)]
 Level = Literal["ok", "info", "warning", "error"]
+OptionKind = Literal["choice", "number", "flag", "text"]
 OptionValue = str | int | float | bool | None
 
 
@@ -34,7 +35,7 @@ class DataRow(Request, frozen=True):
     mode: Literal["download", "mount"] = "download"
 
 
-class Chosen(Request, frozen=True, kw_only=True):
+class FormValues(Request, frozen=True, kw_only=True):
     """What a user chooses, under the names of the options; 0 and "" mean none.
 
     Options that have a control of their own are fields. ``other_options`` has the others, as they were typed.
@@ -99,7 +100,7 @@ class FormRequest(Request, frozen=True, kw_only=True):
     notebook: str = ""
     cell_id: str = ""
     execution_count: int | None = None
-    chosen: Chosen | None = None
+    chosen: FormValues | None = None
     environment: tuple[Variable, ...] | None = None
     apply: Annotated[str, Meta(description="code of the suggestion to apply")] = ""
     own: bool = False
@@ -145,7 +146,7 @@ class OptionField:
     name: str
     label: str
     help: str
-    kind: Literal["choice", "number", "flag", "text"]
+    kind: OptionKind
     default: OptionValue = None
     choices: tuple[str, ...] = ()
 
@@ -286,7 +287,7 @@ class FormState:
     without that line, and ``options`` the arguments of ``submit``, without secrets.
     """
 
-    chosen: Chosen
+    chosen: FormValues
     choices: FormChoices
     title: FormTitle
     #: GPUs of a node that "one process for each GPU" means.

@@ -9,10 +9,9 @@ from __future__ import annotations
 import ast
 import inspect
 import math
-import os
 import re
 import textwrap
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,28 +19,25 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.source import parsed
-from distdl_jupyter.form import magic
-from distdl_jupyter.form.magic import CellText, joined
+from distdl_jupyter.form import line
+from distdl_jupyter.form.line import MAGICS, NO_CELL, CellText, Line
+from distdl_jupyter.form.schema import FormRequest, FormTitle
 from distdl_jupyter.preflight import Request
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.core.space import Space
-    from distdl_jupyter.core.spec import Source
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What is known of the code: the captured draft or why there is none, and the training.
+class CodeInfo:
+    """What is known of the code: the training, and the captured draft or the reason why there is none.
 
-    Without both nothing is known of the names that will be sent. ``function`` is its name ("" for a cell), ``cell`` the
-    execution count of the cell that it comes from, ``file`` the name of its file.
+    Without draft and error, the names that will be sent with the job are unknown.
     """
 
     training: Request
-    function: str = ""
-    cell: int | None = None
-    file: str = ""
+    title: FormTitle
     draft: CapturedCode | None = None
     error: DistDLError | None = None
 
@@ -55,138 +51,121 @@ class Look:
         """The folder that the job will work in, "" when unknown."""
         return str(self.draft.payload_json.get("working_directory") or "") if self.draft else ""
 
-    @property
-    def known(self) -> bool:
-        """Whether it is known what is sent, or why nothing can be."""
-        return self.draft is not None or self.error is not None
-
 
 @dataclass(kw_only=True)
 class Target:
-    """A ``function`` with its arguments, or else the ``text`` of a cell.
+    """A ``function`` with its arguments, or else the ``text`` of a cell, and what its form begins with.
 
-    ``namespace`` holds the notebook's names, None when they are not available now. ``seen`` remembers what is known for
-    the last ``key``: large values are not pickled for each click.
+    ``line`` holds the initial values, ``magic`` is the cell magic that is written. ``namespace`` holds the notebook's
+    names, None when they are not available now. ``cache`` remembers what is known for the last ``key``: large values
+    are not pickled for each click.
     """
 
+    line: Line
+    magic: str = MAGICS[0]
     function: Callable[..., Any] | None = None
     args: Sequence[Any] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     #: Values of the parameters of a sweep, as a trial may have them.
     sampled: Mapping[str, Any] = field(default_factory=dict)
-    text: CellText = magic.NO_CELL
+    text: CellText = NO_CELL
+    #: Where the cell comes from.
+    request: FormRequest = field(default_factory=FormRequest)
     namespace: Mapping[str, Any] | None = None
-    notebook: str = ""
-    cell_id: str = ""
-    execution_count: int | None = None
-    unnamed: str = "cell"
-    seen: dict[Hashable, Look] = field(default_factory=dict)
+    cache: dict[Hashable, CodeInfo] = field(default_factory=dict)
     key: Hashable = ""
 
-    def look(self) -> Look:
+    def inspect(self) -> CodeInfo:
         """Return what is known of the code, captured as a job would capture it."""
-        if self.key not in self.seen:
-            look = self._cell() if self.function is None else self._function(self.function)
-            self.seen.clear()
-            self.seen[self.key] = look
-        return self.seen[self.key]
+        if self.key not in self.cache:
+            info = self._cell() if self.function is None else self._function(self.function)
+            self.cache.clear()
+            self.cache[self.key] = info
+        return self.cache[self.key]
 
     def cell(self, magic_line: str) -> str:
         """Return the text of a cell that runs it under this magic line."""
         if self.function is None:
-            return joined(magic_line, self.text.body)
-        return magic.cell(magic_line, _name_of(self.function), self.args, self.kwargs)
+            return line.joined(magic_line, self.text.body)
+        return line.cell(magic_line, _name_of(self.function), self.args, self.kwargs)
 
     def sweep(self, parameters: Space, plan: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[str, str] | None:
         """Return the call of ``sweep`` for a function, and the cell with it; None for a cell, which has ``%%sweep``."""
         if self.function is None:
             return None
         fixed = {name: value for name, value in self.kwargs.items() if name not in parameters}
-        return magic.sweep(_name_of(self.function), self.args, fixed, parameters, plan, options)
+        return line.sweep(_name_of(self.function), self.args, fixed, parameters, plan, options)
 
-    def pass_rates(self, rates: Mapping[str, Any]) -> None:
-        """Call the function with these keyword arguments too."""
-        self.kwargs.update(rates)
-        self.seen.clear()
-
-    def _function(self, function: Callable[..., Any]) -> Look:
+    def _function(self, function: Callable[..., Any]) -> CodeInfo:
         from distdl_jupyter.capture import capture_function
 
-        kwargs, draft, error = {**self.kwargs, **self.sampled}, None, None
+        name, draft, error = _name_of(function), None, None
         try:
-            draft = capture_function(function, tuple(self.args), kwargs, announce=False)
-        except DistDLError as refused:
-            error = refused
+            draft = capture_function(function, tuple(self.args), {**self.kwargs, **self.sampled}, announce=False)
+        except DistDLError as refusal:
+            error = refusal
         code, numbers = (draft.source.code, draft.numbers) if draft else ("", None)
-        training = inspect_training(function, self.args, kwargs, code=code, numbers=numbers)
-        return Look(training, training.name, *(_written_in(draft.source) if draft else (None, "")), draft, error)
+        training = inspect_training(function, self.args, self.kwargs, code=code, numbers=numbers)
+        cell, file = (draft.source.execution_count, Path(draft.source.filename).name) if draft else (None, "")
+        # The file of a function from a cell or a prompt has a pseudo name such as <stdin>.
+        title = FormTitle(name, cell, "" if cell is not None or file.startswith("<") else file)
+        return CodeInfo(training, title, draft, error)
 
-    def _cell(self) -> Look:
+    def _cell(self) -> CodeInfo:
         """Capture the cell; the values of the names are pickled once for their sizes and not kept."""
-        draft, error = self._capture()
-        body = self.text.body
-        more = "\n".join(text.text for text in draft.texts if text.text != body) if draft else ""
-        name = Path(self.notebook).stem[:100] or self.unnamed
-        training = inspect_cell(body, name=name, more=more, numbers=draft.numbers if draft else None)
-        kept = None if draft is None else replace(draft, name=name, payload=None)
-        return Look(training, "", self.execution_count, "", kept, error)
+        body, draft, error = self.text.body, None, None
+        try:
+            draft = self._capture(body)
+        except DistDLError as refusal:
+            error = refusal
+        except SyntaxError as mistake:
+            error = InvalidSpec(
+                f"Line {mistake.lineno} of the cell is not valid Python: {mistake.msg}.",
+                code="cell-syntax",
+                field="cell",
+            )
+        except (ValueError, RecursionError, MemoryError) as mistake:
+            error = InvalidSpec(
+                f"The cell cannot be parsed as Python: {mistake}.", code="cell-unreadable", field="cell"
+            )
+        name = Path(self.request.notebook).stem[:100] or ("job" if self.request.own else "cell")
+        called = "\n".join(text.text for text in draft.texts if text.text != body) if draft else ""
+        numbers = {**(draft.numbers if draft else {}), **_assigned_numbers(body)}
+        training = _training(name, f"{body}\n{called}", numbers)
+        draft = draft and replace(draft, name=name, payload=None)
+        return CodeInfo(training, FormTitle("", self.request.execution_count, ""), draft, error)
 
-    def _capture(self) -> tuple[CapturedCode | None, DistDLError | None]:
-        from distdl_jupyter import capture
+    def _capture(self, body: str) -> CapturedCode | None:
+        from distdl_jupyter.capture import capture_cell
         from distdl_jupyter.capture.cell import plain_python
 
-        try:
-            self._refuse()
-            if self.namespace is None:
-                plain_python(self.text.body, first_line=self.text.first_line)
-                return None, None
-            draft = capture.capture_cell(
-                self.text.body,
-                self.namespace,
-                cell_id=self.cell_id,
-                execution_count=self.execution_count,
-                notebook=self.notebook,
-                first_line=self.text.first_line,
-                announce=False,
-            )
-        except DistDLError as error:
-            return None, error
-        except SyntaxError as error:
-            return None, InvalidSpec(
-                f"Line {error.lineno} of the cell is not valid Python: {error.msg}.",
-                code="form-cell-syntax",
-                field="cell",
-            )
-        except (ValueError, RecursionError, MemoryError) as error:
-            return None, InvalidSpec(
-                f"The cell cannot be parsed as Python: {error}.", code="cell-unreadable", field="cell"
-            )
-        return draft, None
-
-    def _refuse(self) -> None:
-        if magic_word := self.text.foreign:
+        if magic := self.text.foreign:
             raise InvalidSpec(
-                f"The cell begins with {magic_word}, and a cell can have only one cell magic.",
+                f"The cell begins with {magic}, and a cell can have only one cell magic.",
                 code="second-cell-magic",
                 field="cell",
-                hint=f"Remove {magic_word} or choose another cell.",
+                hint=f"Remove {magic} or choose another cell.",
             )
-        if not self.text.body.strip():
+        if not body.strip():
             raise InvalidSpec(
                 "The cell is empty.", code="cell-empty", field="cell", hint="Choose a cell with training code."
             )
+        if self.namespace is None:
+            plain_python(body, first_line=self.text.first_line)
+            return None
+        return capture_cell(
+            body,
+            self.namespace,
+            cell_id=self.request.cell_id,
+            execution_count=self.request.execution_count,
+            notebook=self.request.notebook,
+            first_line=self.text.first_line,
+            announce=False,
+        )
 
 
 def _name_of(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
-
-
-def _written_in(source: Source) -> tuple[int | None, str]:
-    """Return where a function was written: its cell's execution count, or its file's name ("" when not known)."""
-    if source.execution_count is not None:
-        return source.execution_count, ""
-    name = os.path.basename(source.filename)  # noqa: PTH119 - pseudo names such as <stdin> are not paths
-    return None, "" if name.startswith("<") else name
 
 
 # the training -----------------------------------------------------------------------------------------
@@ -199,12 +178,13 @@ _SCALES = re.compile(
 )
 
 
-def wanted_backend(code: str) -> str:
+def backend_of_code(code: str) -> str:
     """Return the backend that some source names ("horovod", "torch", "tensorflow"), "" when it names none.
 
     Where it names several, the default one comes last: many libraries are built on it.
     """
-    names = [one.name for one in registry.backends() if one.usage.words and re.search(one.usage.words, code)]
+    backends = registry.backends()
+    names = [plugin.name for plugin in backends if plugin.usage.words and re.search(plugin.usage.words, code)]
     return min(names, key=lambda name: name == registry.DEFAULT, default="")
 
 
@@ -217,41 +197,50 @@ def inspect_training(
     numbers: Mapping[str, float] | None = None,
 ) -> Request:
     """Return what is known; ``code`` and ``numbers`` (captured with it, by name) when the caller has them already."""
-    arguments = _arguments(function, args, kwargs)
-    return _training(_name_of(function), code or source_of(function), {**(numbers or {}), **arguments}, arguments)
+    try:
+        bound = inspect.signature(function).bind_partial(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = bound.arguments
+    except (TypeError, ValueError):
+        arguments = dict(kwargs)
+    training = _training(_name_of(function), code or source_of(function), {**(numbers or {}), **arguments})
+    is_argument = training.learning_rate is not None and training.learning_rate_name in arguments
+    return replace(training, learning_rate_is_argument=is_argument)
 
 
-def inspect_cell(code: str, *, name: str, more: str = "", numbers: Mapping[str, float] | None = None) -> Request:
-    """Return what is known of a cell's code; ``more`` is the source of what it calls, ``numbers`` travel with it."""
-    return _training(name, f"{code}\n{more}", {**(numbers or {}), **_assigned_numbers(code)})
-
-
-def _training(name: str, code: str, known: Mapping[str, Any], arguments: Collection[str] = ()) -> Request:
-    _, batch = _first_number(known, BATCH_NAMES)
-    rate_name, rate = _first_number(known, RATE_NAMES)
+def _training(name: str, code: str, values: Mapping[str, Any]) -> Request:
+    batch_name, rate_name = _first_number(values, BATCH_NAMES), _first_number(values, RATE_NAMES)
     return Request(
         name=name,
         code=code,
-        batch_size=batch,
-        learning_rate=rate,
+        batch_size=values.get(batch_name),
+        learning_rate=values.get(rate_name),
         learning_rate_name=rate_name or "lr",
-        learning_rate_is_argument=rate_name in arguments,
         scales_learning_rate=_SCALES.search(code) is not None,
     )
+
+
+def _first_number(values: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return the first of the names whose value is a positive number, "" without one."""
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
+            return name
+    return ""
 
 
 def _assigned_numbers(code: str) -> dict[str, float]:
     """Return the values of names that the code sets exactly once, to a number; none if it is not valid Python."""
     nodes = list(ast.walk(parsed(code) or ast.Module([], [])))
     stores = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for node in nodes:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
             continue
         value = node.value.value
         if isinstance(value, int | float) and not isinstance(value, bool):
-            found.update({t.id: value for t in node.targets if isinstance(t, ast.Name) and stores.count(t.id) == 1})
-    return found
+            numbers.update({t.id: value for t in node.targets if isinstance(t, ast.Name) and stores.count(t.id) == 1})
+    return numbers
 
 
 def source_of(function: Callable[..., Any]) -> str:
@@ -260,20 +249,3 @@ def source_of(function: Callable[..., Any]) -> str:
         return textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
     except (OSError, TypeError):
         return ""
-
-
-def _arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        bound = inspect.signature(function).bind_partial(*args, **kwargs)
-    except (TypeError, ValueError):
-        return dict(kwargs)
-    bound.apply_defaults()
-    return dict(bound.arguments)
-
-
-def _first_number(known: Mapping[str, Any], names: Sequence[str]) -> tuple[str, float | None]:
-    for name in names:
-        value = known.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
-            return name, value
-    return "", None

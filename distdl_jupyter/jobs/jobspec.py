@@ -25,7 +25,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from distdl_jupyter.azure.prices import Price
     from distdl_jupyter.backends.base import Backend
@@ -45,6 +45,21 @@ def build(
 
     ``group`` is what it is a run of, ``python`` the Python of its ranks, by default this one.
     Raises InvalidSpec or PluginUnavailable with one sentence that names the fix.
+    """
+    spec, secret, run_dry = planned(draft, options, id_=id_, group=group, python=python)
+    run_dry()
+    redact.refuse({**spec.cluster_options, **spec.backend_options})
+    known = Redactor.of(os.environ, {**secret, **redact.hidden(spec.script_arguments, draft.true_arguments)})
+    return redact.spec(_with_findings(spec, draft), known), secret
+
+
+def planned(
+    draft: CapturedCode, options: Mapping[str, Any], *, id_: str = "", group: Group | None = None, python: str = ""
+) -> tuple[JobSpec, dict[str, str], Callable[[], None]]:
+    """Return the spec before its code is checked, the secret values, and a function that makes its plan once.
+
+    That function raises InvalidSpec for what does not fit together, and its time grows with the number of ranks.
+    Raises InvalidSpec or PluginUnavailable for options that cannot be used.
     """
     resolved_options = resolved(options)
     values = checked(resolved_options)
@@ -114,10 +129,7 @@ def build(
     _refuse_missing_shards(spec)
     if here and any(getattr(spec, name) for name in packages.FIELDS):
         spec = _with_ready_python(spec)
-    dry_run(spec, cluster, cluster_options, backend, backend_options)
-    redact.refuse({**cluster_given, **backend_given})
-    known = Redactor.of(os.environ, {**secret, **redact.hidden(spec.script_arguments, draft.true_arguments)})
-    return redact.spec(_with_findings(spec, draft), known), secret
+    return spec, secret, lambda: _dry_run(spec, cluster, cluster_options, backend, backend_options)
 
 
 def _with_ready_python(spec: JobSpec) -> JobSpec:
@@ -140,11 +152,8 @@ def _refuse_missing_shards(spec: JobSpec) -> None:
         )
 
 
-def dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:
-    """Make the plan once without starting it, so that what does not fit together is refused at once.
-
-    Raises InvalidSpec.
-    """
+def _dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:
+    """Make the plan once without starting it. Raises InvalidSpec."""
     preview = dataclasses.replace(cluster.preview(spec, cluster_options), ports=(0,) * backend.ports)
     placement = with_ports(preview, backend.rank_ports, lambda _, ports: (preview.address, (0,) * ports))
     backend.plan(spec, placement, backend_options)

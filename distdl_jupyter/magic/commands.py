@@ -121,7 +121,7 @@ class LineMagics:
 
 def config_parser() -> Parser:
     """Return the parser of ``%dist_config``."""
-    parser = Parser("%dist_config", _CONFIG, places=" [azure|monitoring|tracking|warm] [NAME=VALUE ...]")
+    parser = Parser("%dist_config", _CONFIG, usage=" [azure|monitoring|tracking|warm] [NAME=VALUE ...]")
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="Options, under any of their names.")
     parser.add_argument("--clear", action="store_true", help="Remove all defaults first.")
     return parser

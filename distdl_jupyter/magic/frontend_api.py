@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from distdl_jupyter import capture
-from distdl_jupyter.form.cell import KernelContext, cell_state
 from distdl_jupyter.form.schema import FormRequest
+from distdl_jupyter.form.state import KernelContext, cell_state
 from distdl_jupyter.views import wire
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
     from distdl_jupyter.form.schema import FormState
-    from distdl_jupyter.form.target import Look
+    from distdl_jupyter.form.target import CodeInfo
     from distdl_jupyter.magic.session import Session
 
-#: The newest inspection of each cell's names.
-_LOOKS: dict[Hashable, Look] = {}
+#: What was known of the last cell.
+_CACHE: dict[Hashable, CodeInfo] = {}
 
 
 def answer(session: Session, magic: str, request: Any) -> dict[str, Any]:
     """Answer what a page asks for; ``magic`` is the cell magic that the form writes."""
 
     def state(request: object) -> FormState:
-        kernel = KernelContext(session.ip.user_ns, session.defaults, magic, session.ip.execution_count, _LOOKS)
+        kernel = KernelContext(session.ip.user_ns, session.defaults, magic, session.ip.execution_count, _CACHE)
         query = wire.from_data(FormRequest, request)
         return cell_state(msgspec.structs.replace(query, notebook=capture.here().path or query.notebook), kernel)
 

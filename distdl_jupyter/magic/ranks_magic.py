@@ -266,7 +266,7 @@ class RanksMagics:
 
 def cell_parser() -> Parser:
     """Return the parser of the cell magic."""
-    parser = Parser("%%ranks", _CELL, epilog=_CELL_EPILOG, places=" [RANKS]")
+    parser = Parser("%%ranks", _CELL, epilog=_CELL_EPILOG, usage=" [RANKS]")
     parser.add_argument("on", nargs="?", metavar="RANKS", help="For example 0,2 or 1-3 (default: all).")
     parser.add_argument("-q", "--quiet", action="store_true", help="Show no output unless the cell fails.")
     parser.add_argument("-o", "--out", metavar="NAME", help="Store the values in this variable and do not show them.")

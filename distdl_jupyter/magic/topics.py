@@ -15,7 +15,7 @@ def azure(changes: Mapping[str, str], *, paged: bool = True) -> Any:
     """
     from distdl_jupyter.azure import identity, settings
     from distdl_jupyter.views import azure as azure_view
-    from distdl_jupyter.widgets import azure_sign_in
+    from distdl_jupyter.widgets.azure import azure_sign_in
 
     if changes.get("credential"):
         identity.sign_in(changes["credential"], **{name: changes[name] for name in changes if name != "credential"})

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import secrets
+import select
 import sys
 import time
 from collections.abc import Iterator
@@ -23,14 +24,14 @@ from distdl_jupyter.core.plan import Placement, Plan
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.node import processes
-from distdl_jupyter.supervisor.log_reader import LogReader, LogText
+from distdl_jupyter.node.channels import Inbox
+from distdl_jupyter.worker import protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from distdl_jupyter.clusters.base import Cluster, Exit, Notice, Report, Run, Stream
     from distdl_jupyter.core.plan import Service
-    from distdl_jupyter.supervisor.log_reader import Item
 
 #: A script that saves its work when it is interrupted, and chooses its exit code.
 SAVES = """
@@ -43,6 +44,7 @@ except KeyboardInterrupt:
     sys.exit(5)
 """
 _TICK = 0.05
+_PIECE = 64 * 1024
 
 
 def _ignore(_phase: str, _detail: str) -> None:
@@ -128,26 +130,39 @@ class Listener:
         self.lines_at_end: dict[tuple[int | None, str], list[str]] = {}
         self.reports: dict[int, list[dict[str, Any]]] = {}
         self.notices: list[Notice] = []
-        #: How far each kept stream was recorded, for ``attach``.
+        #: The end of the last whole line of each stream that is kept, for ``attach``.
         self.positions: dict[tuple[int, str], int] = {}
-        self._reader = LogReader(run.streams, nonce, self)
+        self._nonce = nonce
+        #: The streams that have not ended, each with its unfinished line.
+        self._open = dict.fromkeys(run.streams, b"")
 
-    def together(self) -> contextlib.AbstractContextManager[None]:
-        """Hold nothing back (of the sink of a ``LogReader``)."""
-        return contextlib.nullcontext()
+    def drain(self) -> bool:
+        """Read what has come to every stream; return whether that was anything."""
+        came = False
+        for stream in list(self._open):
+            while content := _received(stream.source):
+                came = True
+                self._record(stream, content)
+            if content is not None:
+                if self._open[stream]:
+                    self._record(stream, b"\n")
+                del self._open[stream]
+        return came
 
-    def take(self, stream: Stream, items: list[Item]) -> None:
-        """Record the content of a stream (the sink of a ``LogReader``)."""
-        for item in items:
-            if stream.start is not None and stream.rank is not None:
-                self.positions[stream.rank, stream.name] = stream.start + item.end
-            if isinstance(item, LogText):
+    def _record(self, stream: Stream, content: bytes) -> None:
+        block = self._open[stream] + content
+        *lines, self._open[stream] = block.split(b"\n")
+        if stream.start is not None and stream.rank is not None:
+            key = stream.rank, stream.name
+            self.positions[key] = self.positions.get(key, stream.start) + len(block) - len(self._open[stream])
+        for line in lines:
+            text, report = protocol.split(line, self._nonce)
+            if report is not None and stream.rank is not None:
+                self.reports.setdefault(stream.rank, []).append(report)
+            if text or report is None:
+                self.lines.setdefault((stream.rank, stream.name), []).append(text.decode(errors="replace"))
                 if stream.rank is None:
-                    self.run.on_launcher_output(item.text + "\n")
-                if not item.redraws or item.closed:
-                    self.lines.setdefault((stream.rank, stream.name), []).extend(item.text.split("\n"))
-            elif stream.rank is not None:
-                self.reports.setdefault(stream.rank, []).append(item.data)
+                    self.run.on_launcher_output(f"{text.decode(errors='replace')}\n")
 
     def output(self, rank: int, name: str = "out") -> list[str]:
         """Return the lines of a rank so far."""
@@ -155,10 +170,11 @@ class Listener:
 
     def listen(self) -> None:
         """Listen for a moment."""
-        self._reader.run(_TICK)
+        if not self.drain():
+            time.sleep(_TICK)
         exits = self.run.poll()
         if exits:
-            self._reader.drain()
+            self.drain()
         for exit_ in exits:
             assert exit_.rank not in self.exits, f"the end of rank {exit_.rank} was reported twice"
             self.exits[exit_.rank] = exit_
@@ -182,10 +198,6 @@ class Listener:
         """Listen until no process of the job lives."""
         self.until(lambda: not self.run.alive(), timeout, "the end of every process")
 
-    def drain(self) -> None:
-        """Read what is left."""
-        self._reader.drain()
-
     def close(self, timeout: float = 20.0) -> None:
         """End what still lives and free what the run holds, whatever a test has done."""
         until = time.monotonic() + timeout
@@ -194,9 +206,17 @@ class Listener:
                 self.run.signal("KILL")
                 self.run.poll()
                 time.sleep(_TICK)
-        self._reader.finish()
+        while self.drain() and time.monotonic() < until:
+            pass
         self.run.poll()
         self.run.close()
+
+
+def _received(source: int | Inbox) -> bytes | None:
+    """Return what has come to a stream, b"" at its end, None where nothing has."""
+    if isinstance(source, Inbox):
+        return source.take(_PIECE)
+    return os.read(source, _PIECE) if select.select([source], [], [], 0)[0] else None
 
 
 class ClusterTests:

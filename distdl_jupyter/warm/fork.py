@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import io
 import os
+import re
 import runpy
 import signal
 import socket
@@ -33,8 +33,6 @@ DESCRIPTORS = ("lock", "supervisor.log")
 _BEFORE = ("-P", "-m")
 #: Seconds after which the system no longer counts a thread that was joined.
 _JOINED_SECONDS = 0.1
-#: Packages that have a library of their own for linear algebra.
-_WITH_BLAS = ("numpy", "scipy")
 
 
 @dataclass(slots=True)
@@ -301,27 +299,19 @@ def library_threads(environment: Mapping[str, str]) -> int | None:
     if not tensors.has_threads() and not _has_blas():
         return 0
     count = environment.get("OMP_NUM_THREADS", "")
-    if not count.isdigit() or int(count) < 1 or "MKL_NUM_THREADS" in environment:
-        return None
-    if _blas_threads(environment) > 1 and importlib.util.find_spec("threadpoolctl") is None:
-        return None
-    return int(count)
-
-
-def _blas_threads(environment: Mapping[str, str]) -> int:
-    count = environment.get("OPENBLAS_NUM_THREADS", environment.get("OMP_NUM_THREADS", ""))
-    return int(count) if count.isdigit() and _has_blas() else 1
+    return int(count) if re.fullmatch("[1-9][0-9]*", count) and "MKL_NUM_THREADS" not in environment else None
 
 
 def _has_blas() -> bool:
-    return any(name in sys.modules for name in _WITH_BLAS)
+    return "numpy" in sys.modules or "scipy" in sys.modules
 
 
 def _set_library_threads(environment: Mapping[str, str]) -> None:
     count = library_threads(environment) or 1
     if count > 1:
         tensors.set_threads(count)
-    if (number := _blas_threads(environment)) > 1:
+    blas = environment.get("OPENBLAS_NUM_THREADS", str(count))
+    if _has_blas() and blas.isdigit() and int(blas) > 1:
         from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
-        ThreadpoolController().select(user_api="blas").limit(limits=number)
+        ThreadpoolController().select(user_api="blas").limit(limits=int(blas))

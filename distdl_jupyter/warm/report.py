@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.core.humanize import ago, listing, plural, short_id, size
+import psutil
+
+from distdl_jupyter.core.humanize import ago, listing, plural, size
 from distdl_jupyter.environment.doctor import Row
 from distdl_jupyter.warm import preload, start, template_files
 from distdl_jupyter.warm.template_files import TemplateFiles
@@ -29,18 +30,17 @@ def lines() -> list[str]:
     else:
         minutes = template_files.read_settings().idle_minutes
         first = f"Warm starts are on. An unused template ends after {minutes:g} minutes."
-    return [first, *_template(files, off), *_unforkable(files), *_last_cold(files)]
+    return [first, *_template(files, off), *_unforkable(files)]
 
 
 def state() -> dict[str, Any]:
-    """Return the same facts as values: what switched warm starts off ("" for nothing), the template, the cold start."""
+    """Return the same facts as values: what switched warm starts off ("" for nothing), and the template."""
     files = template_files.of()
     return {
         "switched_off": template_files.switched_off(),
         "idle_minutes": template_files.read_settings().idle_minutes,
         "template": start.status(files),
         "being_made": start.is_being_made(files),
-        "last_cold": start.last_cold(files),
     }
 
 
@@ -60,10 +60,12 @@ def _template(files: TemplateFiles, off: str) -> list[str]:
 
 
 def _loaded(status: Mapping[str, Any]) -> str:
-    """Return what a template has loaded, and its memory: all that it maps, and its share of what it shares."""
+    """Return what a template has loaded, and its memory: its share of what it shares with jobs, and all of it."""
     loaded = f"loaded {plural(status['modules'], 'module')} ({listing(status['loads']) or 'no framework'})"
-    mapped, share = memory(status["pid"])
-    return f"{loaded} and uses {size(share)} of memory ({size(mapped)} with shared pages)" if mapped else loaded
+    with contextlib.suppress(psutil.Error):
+        memory = psutil.Process(status["pid"]).memory_full_info()
+        loaded += f" and uses {size(memory.pss)} of memory ({size(memory.rss)} with shared pages)"
+    return loaded
 
 
 def _unforkable(files: TemplateFiles) -> list[str]:
@@ -72,27 +74,6 @@ def _unforkable(files: TemplateFiles) -> list[str]:
         by_reason.setdefault(why, []).append(name)
     first = {why: names[0] + (f" (and {len(names) - 1} more)" if names[1:] else "") for why, names in by_reason.items()}
     return [f"{name} is not preloaded, because it {why}." for why, name in first.items()]
-
-
-def _last_cold(files: TemplateFiles) -> list[str]:
-    last = start.last_cold(files)
-    if not last:
-        return []
-    when = ago(max(0.0, time.time() - float(last["time"])))
-    return [f"Last cold start: job {short_id(last['job'])}, {when}. {last['reason']}"]
-
-
-def memory(pid: int) -> tuple[int, int]:
-    """Return the memory of a process in bytes: all that it maps, and its share when shared pages are split (PSS).
-
-    (0, 0) where the operating system does not report it.
-    """
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
-        fields = dict(line.split(":", 1) for line in text.splitlines()[1:])
-        mapped, share = (int(fields[name].split()[0]) * 1024 for name in ("Rss", "Pss"))
-        return mapped, share
-    return 0, 0
 
 
 def rows() -> list[Row]:

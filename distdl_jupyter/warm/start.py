@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.environment import for_ranks_here
-from distdl_jupyter.core import atomic_write, locks
+from distdl_jupyter.core import locks
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import EventWriter
 from distdl_jupyter.core.redact import is_secret
@@ -54,7 +54,7 @@ def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str],
     if not reason:
         lock.release()
         return ""
-    _note(folder, files, reason)
+    _note(folder, reason)
     control.start_supervisor(folder, lock, secret_variables, python=python)
     with contextlib.suppress(OSError):
         make(files, folder)
@@ -72,23 +72,12 @@ def _applies(spec: JobSpec) -> bool:
     )
 
 
-def _note(folder: JobFolder, files: TemplateFiles, reason: str) -> None:
+def _note(folder: JobFolder, reason: str) -> None:
     writer = EventWriter(folder.events)
     try:
         writer.write("note", level="info", text=reason, code=COLD)
     finally:
         writer.close()
-    with contextlib.suppress(OSError):
-        atomic_write.write(files.last_cold, {"job": folder.id, "time": time.time(), "reason": reason})
-
-
-def last_cold(files: TemplateFiles) -> dict[str, Any]:
-    """Return ``{"job", "time", "reason"}`` of the last job that was started cold, {} when there was none."""
-    try:
-        data = json.loads(files.last_cold.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
 
 
 # the template -------------------------------------------------------------------------------------

@@ -53,11 +53,6 @@ class TemplateFiles(NamedTuple):
         """What the last jobs imported, and which modules must not be preloaded."""
         return self.folder / f"{self.key}.json"
 
-    @property
-    def last_cold(self) -> Path:
-        """Why the last cold job was not started warm."""
-        return self.folder / f"{self.key}.cold.json"
-
 
 def folder() -> Path:
     """Return the folder of all templates of this data directory, or ``$DISTDL_WARM_DIR`` where several share one."""

@@ -6,14 +6,10 @@ The page asks its kernel what JupyterLab's sidebar asks the server, and the same
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
 
 from distdl_jupyter.jobs.output import has_extension
 from distdl_jupyter.views import azure
 from distdl_jupyter.widgets.widget import PageWidget
-
-if TYPE_CHECKING:
-    from distdl_jupyter.views.wire import Calls
 
 
 class AzurePanel(PageWidget):
@@ -22,11 +18,6 @@ class AzurePanel(PageWidget):
     def __repr__(self) -> str:
         return "Sign in to Azure: run this cell to show the sign-in."
 
-    @property
-    def calls(self) -> Calls:
-        """What the page may ask for."""
-        return azure.CALLS
-
 
 def azure_sign_in() -> AzurePanel:
     """Return the panel that shows the Azure account and signs in and out. It never shows a token.
@@ -34,6 +25,6 @@ def azure_sign_in() -> AzurePanel:
     Front ends without the extension show the account as text.
     """
     if has_extension():
-        return AzurePanel("azure")
+        return AzurePanel("azure", azure.CALLS)
     lines = [*azure.sign_in_lines(azure.sign_in_view()), "", "To sign in: %dist_config azure credential=METHOD"]
     return AzurePanel("azure", value=f"<pre>{escape(chr(10).join(lines))}</pre>")

@@ -15,10 +15,11 @@ import traitlets
 
 from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.form.cell import read_defaults
+from distdl_jupyter.form.line import of_options
 from distdl_jupyter.form.schema import FormRequest, FormState, Variable
-from distdl_jupyter.form.state import Form, plan_of, state, submit_options, variables_of
+from distdl_jupyter.form.state import state, variables_of
 from distdl_jupyter.form.target import Target
+from distdl_jupyter.form.values import plan_of, to_options
 from distdl_jupyter.jobs.output import has_extension
 from distdl_jupyter.views import wire
 from distdl_jupyter.widgets.widget import PageWidget, shared_width
@@ -26,8 +27,6 @@ from distdl_jupyter.widgets.widget import PageWidget, shared_width
 if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.studies.sweeps import Sweep
-    from distdl_jupyter.views.wire import Calls
-
 
 #: Shown where the extension cannot draw the form.
 _TEXT = """<p>The launch form needs JupyterLab or Jupyter Notebook. Start the job here with</p>
@@ -50,68 +49,59 @@ class LaunchForm(PageWidget):
         **options: Any,
     ) -> None:
         self._on_submitted = on_submitted
-        self._target = Target(function=function, args=tuple(args), kwargs=dict(kwargs or {}))
-        self._form = Form(target=self._target, line=read_defaults(options))
-        #: What was chosen last, for a page that opens later. Values of secrets stay here.
+        self._function = function
+        self._target = Target(function=function, args=tuple(args), kwargs=dict(kwargs or {}), line=of_options(options))
+        #: The newest request, for a page that opens later. Values of secrets stay here.
         self._request = FormRequest()
-        super().__init__("launch")
-        if not has_extension():
-            self.value = _TEXT.format(name=escape(getattr(function, "__name__", "train")))
-
-    @property
-    def calls(self) -> Calls:
-        """What the page may ask for."""
-        return {
+        calls = {
             "form.state": lambda request: self.state(wire.from_data(FormRequest, request)),
             "form.submit": lambda request: _name_and_id(self.submit(wire.from_data(FormRequest, request))),
         }
+        super().__init__("launch", calls)
+        if not has_extension():
+            self.value = _TEXT.format(name=escape(getattr(function, "__name__", "train")))
 
     def state(self, request: FormRequest | None = None) -> FormState:
-        """Return the form as it follows from what a page has chosen; without that, from what was chosen last."""
+        """Return the form as it follows from the values of a page; without them, from those of the newest request."""
         if request is None or request.chosen is None:
             request = msgspec.structs.replace(self._request, apply="", again=False)
-        request = self._with_secrets(request)
+        if request.environment is not None:
+            # A page receives no secret: it sends None for those that it had before.
+            secrets = {variable.name: variable.value for variable in self._request.environment or ()}
+            known = (
+                Variable(variable.name, secrets.get(variable.name) if variable.value is None else variable.value)
+                for variable in request.environment
+            )
+            request = msgspec.structs.replace(request, environment=tuple(known))
         if request.again:
-            self._target.seen.clear()
+            self._target.cache.clear()
         varied = request.chosen.sweep if request.chosen else ""
         self._target.sampled, self._target.key = space.sampled(varied), varied
-        found = state(self._form, request)
-        self._request = msgspec.structs.replace(request, chosen=found.chosen, apply="")
-        self.options = found.options
-        return found
+        form = state(self._target, request)
+        self._request = msgspec.structs.replace(request, chosen=form.chosen, apply="")
+        self.options = form.options
+        return form
 
     def submit(self, request: FormRequest | None = None) -> Job | Sweep:
         """Start a job, or a sweep, with what the form shows. Raises what ``client.submit`` and ``sweep`` raise."""
         from distdl_jupyter.jobs import client
         from distdl_jupyter.studies import sweeps
 
-        chosen = self.state(request).chosen
-        variables = variables_of(self._form, self._request)
-        options = submit_options(chosen, variables, self._target.look())
-        given = {name: value for name, value in options.items() if value is not None}
-        function, args, kwargs = self._target.function, self._target.args, self._target.kwargs
-        assert function is not None
+        values = self.state(request).chosen
+        target, variables = self._target, variables_of(self._target, self._request)
+        options = to_options(values, variables, target.inspect().name)
+        options = {name: value for name, value in options.items() if value is not None}
         started: Job | Sweep
-        if varied := chosen.sweep.strip():
+        if varied := values.sweep.strip():
             parameters, _ = space.of_line(varied)
-            started = sweeps.sweep(function, parameters, args=args, kwargs=kwargs, **plan_of(chosen), **given)
+            plan = plan_of(values)
+            started = sweeps.sweep(
+                self._function, parameters, args=target.args, kwargs=target.kwargs, **plan, **options
+            )
         else:
-            started = client.submit(function, args, kwargs, **given)
+            started = client.submit(self._function, target.args, target.kwargs, **options)
         self._on_submitted(started)
         return started
-
-    def _with_secrets(self, request: FormRequest) -> FormRequest:
-        """Return a request with the secrets that were typed before: a page is told none."""
-        if request.environment is None:
-            return request
-        typed = {
-            variable.name: variable.value for variable in self._request.environment or () if variable.value is not None
-        }
-        known = tuple(
-            Variable(variable.name, typed.get(variable.name) if variable.value is None else variable.value)
-            for variable in request.environment
-        )
-        return msgspec.structs.replace(request, environment=known)
 
 
 def _name_and_id(started: Job | Sweep) -> dict[str, str]:
@@ -139,7 +129,7 @@ class Launcher(ipywidgets.VBox):  # type: ignore[misc]
 
     def _show(self, started: Job | Sweep) -> None:
         from distdl_jupyter.jobs.client import Job
-        from distdl_jupyter.widgets import panel
+        from distdl_jupyter.widgets.job import panel
 
         if isinstance(started, Job):
             self.jobs.append(started)

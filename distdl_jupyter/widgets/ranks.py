@@ -13,12 +13,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.jobs.output import publish
 from distdl_jupyter.ranks import html as saved
-from distdl_jupyter.ranks.answer import Error, Failures, failures, named, spans
+from distdl_jupyter.ranks.answer import Error, failures, named, spans
 from distdl_jupyter.ranks.view import Fold, text
 
 #: Seconds between two drawings, at least; and how many times as long as one drawing takes.
@@ -61,7 +61,7 @@ class CellOutput:
                 self._touch()
 
     def done(self, rank: int, error: Error | None) -> None:
-        """Take in that a rank has come to the cell's end, or failed, which is shown while the others go on."""
+        """Note that a rank has finished the cell, or failed, which is shown while the others continue."""
         with self._condition:
             self._ended[rank] = error
             if error is not None:
@@ -74,33 +74,26 @@ class CellOutput:
             self._touch()
 
     def finish(self) -> bool:
-        """Show the end; returns True: failures are told in full."""
+        """Show the end; returns True: failures are shown in full."""
         with self._condition:
             self._closed = True
             self._condition.notify()
             self._fold.close()
-            failed = self._failed()
-            if not self._fold.empty or failed is not None or self._displayed:
-                self._draw(self._bundle(failed, self._last_words(failed), None))
+            silent = self._fold.empty and not any(self._ended.values())
+            if not silent:
+                self._draw("", None)
+            elif self._displayed:
+                spent = humanize.seconds_taken(time.monotonic() - self._begun)
+                self._draw(f"Ran for {spent} on {named(self._fold.ranks)}.", None)
         return True
-
-    def _failed(self) -> Failures | None:
-        errors = {rank: error for rank, error in self._ended.items() if error is not None}
-        return failures(errors, self._fold.ranks)
 
     def _touch(self) -> None:
         if not self._changed:
             self._changed = True
             self._condition.notify()
 
-    def _last_words(self, failed: Failures | None) -> str:
-        """Return what is left to say of a cell that showed that it runs and then printed nothing."""
-        if not self._fold.empty or failed is not None:
-            return ""
-        return f"Ran for {humanize.seconds_taken(time.monotonic() - self._begun)} on {named(self._fold.ranks)}."
-
     def _draw_on(self) -> None:
-        """Draw what changed, and once a second how long it takes already, until the end."""
+        """Draw what changed, and once a second how long the cell has been running, until the end."""
         while True:
             with self._condition:
                 self._condition.wait_for(lambda: self._changed or self._closed, _SILENT)
@@ -109,23 +102,21 @@ class CellOutput:
                 if self._closed:
                     return
                 self._changed = False
-                self._draw(self._bundle(self._failed(), self._status(), _NEWEST_LIVE))
+                self._draw(self._sentence or self._progress(), _NEWEST_LIVE)
 
-    def _status(self) -> str:
+    def _progress(self) -> str:
         spent = time.monotonic() - self._begun
-        if self._sentence:
-            return self._sentence
         if spent < _SILENT and not any(self._ended.values()):
             return ""
         return saved.running(self._fold.ranks, sorted(self._ended), spent)
 
-    def _bundle(self, failed: Failures | None, status: str, newest: int | None) -> dict[str, Any]:
+    def _draw(self, status: str, newest: int | None) -> None:
+        begun = time.perf_counter()
+        errors = {rank: error for rank, error in self._ended.items() if error is not None}
+        failed = failures(errors, self._fold.ranks)
         html = saved.cell(self._fold, failed, job=self._job, status=status, newest=newest)
         plain = text(self._fold, failed, job=self._job, newest=newest)
-        return {"text/html": html, "text/plain": "\n".join(part for part in (plain, status) if part)}
-
-    def _draw(self, bundle: dict[str, Any]) -> None:
-        begun = time.perf_counter()
+        bundle = {"text/html": html, "text/plain": "\n".join(part for part in (plain, status) if part)}
         self._publish(bundle, self._display_id, self._displayed)
         self._displayed = True
         self._pause = max(_PAUSE, _REST * (time.perf_counter() - begun))
@@ -174,8 +165,12 @@ Output = CellOutput | PrintedOutput
 class _ValueDisplay:
     """Shows forms by rank; a value itself is opened only when it is used."""
 
-    _values: Mapping[int, Any]
-    _forms: Mapping[int, Forms]
+    def __init__(self, values: Mapping[int, Any], forms: Mapping[int, Forms]) -> None:
+        self._values = values
+        self._forms = forms
+
+    def __len__(self) -> int:
+        return len(self._values)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - IPython's protocol
         # Inside a tuple or list it is on a line with others.
@@ -185,31 +180,20 @@ class _ValueDisplay:
     def _repr_html_(self) -> str:
         return saved.values(folded(self._forms))
 
+    # IPython takes the first of this and _repr_pretty_ that a class has, so both are here.
     def __repr__(self) -> str:
         texts = {rank: _plain(self._forms.get(rank, {})) for rank in self._values}
-        inside = ", ".join(text if isinstance(self, Sequence) else f"{rank}: {text}" for rank, text in texts.items())
-        return f"[{inside}]" if isinstance(self, Sequence) else f"{{{inside}}}"
+        if isinstance(self, Sequence):
+            return f"[{', '.join(texts.values())}]"
+        return f"{{{', '.join(f'{rank}: {text}' for rank, text in texts.items())}}}"
 
 
 class Values(_ValueDisplay, Sequence[Any]):
     """The value of every rank, in order of rank."""
 
-    def __init__(self, values: Mapping[int, Any], forms: Mapping[int, Forms]) -> None:
-        self._values = values
-        self._forms = forms
-
-    @overload
-    def __getitem__(self, at: int) -> Any: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> list[Any]: ...
-
-    def __getitem__(self, at: int | slice) -> Any:
+    def __getitem__(self, at: Any) -> Any:
         rank = range(len(self))[at]
-        return [self._values[one] for one in rank] if isinstance(rank, range) else self._values[rank]
-
-    def __len__(self) -> int:
-        return len(self._values)
+        return self._values[rank] if isinstance(rank, int) else [self._values[number] for number in rank]
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
@@ -220,18 +204,11 @@ class Values(_ValueDisplay, Sequence[Any]):
 class ValuesOf(_ValueDisplay, Mapping[int, Any]):
     """The values of some ranks, by rank."""
 
-    def __init__(self, values: Mapping[int, Any], forms: Mapping[int, Forms]) -> None:
-        self._values = values
-        self._forms = forms
-
     def __getitem__(self, rank: int) -> Any:
         return self._values[rank]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
 
 def folded(forms: Mapping[int, Forms]) -> list[tuple[tuple[int, ...], Forms]]:

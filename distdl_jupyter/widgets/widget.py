@@ -20,16 +20,26 @@ _MODULE = "distdl-jupyter"
 
 
 class PageWidget(ipywidgets.HTML):  # type: ignore[misc]
-    """A widget whose view is code of the extension, found by its name; elsewhere the view shows ``value``."""
+    """A widget whose view is code of the extension, found by its name; elsewhere the view shows ``value``.
 
-    def __init__(self, view: str, **traits: Any) -> None:
+    ``calls`` are what a page may ask it for.
+    """
+
+    def __init__(self, view: str, calls: Calls | None = None, **traits: Any) -> None:
         if has_extension():
             traits |= {f"_{part}_module": _MODULE for part in ("model", "view")}
             traits |= {f"_{part}_module_version": "*" for part in ("model", "view")}
             traits |= {"_model_name": "PanelModel", "_view_name": view}
         super().__init__(layout=shared_width(), **traits)
+        self._calls = calls or {}
         self.on_msg(lambda _widget, message, _buffers: self.on_message(message))
-        reachable(self)
+        # JupyterLab 4.4 and newer sends the messages of widgets to a subshell of the kernel, a thread beside the busy
+        # one, and names it in each message. ipykernel 7.4 overrules the name: an answer goes where the widget's last
+        # message came from, which for a widget that was made in a cell or is updated by a thread is the busy main
+        # shell. Here the name counts again. Other kernels do that by themselves.
+        comm: Any = self.comm
+        if hasattr(comm, "_reply_subshell_for"):
+            comm._reply_subshell_for = lambda _data, subshell_id: subshell_id  # noqa: SLF001  (there is no public way)
 
     def close(self) -> None:
         """Close the widget with the widgets of its layout and style, which it alone uses."""
@@ -41,31 +51,9 @@ class PageWidget(ipywidgets.HTML):  # type: ignore[misc]
     def on_message(self, message: dict[str, Any]) -> None:
         """Answer the request of a page."""
         if message.get("type") == "ask":
-            self.send({"type": "answer", "id": message.get("id"), **answer(self.calls, message)})
-
-    @property
-    def calls(self) -> Calls:
-        """What a page may ask this widget for."""
-        return {}
+            self.send({"type": "answer", "id": message.get("id"), **answer(self._calls, message)})
 
 
 def shared_width() -> ipywidgets.Layout:
     """Return a layout with which widgets share the width of an ``HBox``."""
     return ipywidgets.Layout(flex="1 1 0%", min_width="0")
-
-
-def reachable(widget: ipywidgets.Widget) -> None:
-    """Let messages of a page arrive while the kernel runs another cell. Other kernels do that by themselves.
-
-    JupyterLab 4.4 and newer sends the messages of widgets to a subshell of the kernel, a thread beside the busy one,
-    and names it in each message. ipykernel 7.4 overrules the name: an answer goes where the widget's last message came
-    from, which for a widget that was made in a cell or is updated by a thread is the busy main shell. Here the name
-    counts again.
-    """
-    comm: Any = widget.comm
-    if hasattr(comm, "_reply_subshell_for"):
-        comm._reply_subshell_for = _as_addressed  # noqa: SLF001  (there is no public way)
-
-
-def _as_addressed(_data: object, subshell_id: str | None) -> str | None:
-    return subshell_id

@@ -7,7 +7,7 @@ import pytest
 
 from distdl_jupyter.azure.identity import blob_service
 from distdl_jupyter.core.data import source
-from distdl_jupyter.core.errors import DataUnavailable
+from distdl_jupyter.core.errors import DataUnavailable, InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import new_id
 from distdl_jupyter.data import sources
@@ -88,5 +88,5 @@ def test_the_limit_of_the_cache_is_a_number_of_bytes_with_or_without_a_unit(monk
 
 def test_a_limit_of_the_cache_that_cannot_be_read_is_refused(monkeypatch):
     monkeypatch.setenv("DISTDL_DATA_CACHE_BYTES", "much")
-    with pytest.raises(DataUnavailable, match=r"is 'much', but must be a number of bytes\. Set it to 50000000000"):
+    with pytest.raises(InvalidSpec, match=r"DISTDL_DATA_CACHE_BYTES must be a size, not 'much'"):
         JobStaging(JobSpec(id=new_id(), name="n"), print, print).prepare()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import processes
-from distdl_jupyter.form.cell import KernelContext, cell_state
-from distdl_jupyter.form.schema import Chosen, FormRequest
-from distdl_jupyter.form.state import submit_options, variables_of
+from distdl_jupyter.form.schema import FormRequest, FormValues
+from distdl_jupyter.form.state import KernelContext, cell_state, variables_of
+from distdl_jupyter.form.values import to_options
 from distdl_jupyter.views.wire import from_data, to_json
 from distdl_jupyter.widgets.launch import LaunchForm
 
@@ -60,7 +59,7 @@ class Page:
 
     def choose(self, **changes: Any) -> None:
         """Take what a user chose."""
-        assert set(changes) <= set(Chosen.__struct_fields__), changes
+        assert set(changes) <= set(FormValues.__struct_fields__), changes
         if "process_count_per_node" in changes:
             changes["automatic"] = False
         if "distributed_backend" in changes:
@@ -92,10 +91,6 @@ class Page:
         """Type all variables anew; a value of None keeps the secret that is there."""
         self.ask(environment=list(entries))
 
-    def wait(self, seconds: float) -> None:
-        """Wait so long for the cluster."""
-        self.form._form = dataclasses.replace(self.form._form, timeout=seconds)
-
     @property
     def total(self) -> str:
         """The sum that the form is."""
@@ -103,9 +98,9 @@ class Page:
 
     def options(self) -> dict[str, Any]:
         """Return what ``submit`` gets, secrets included."""
-        about, request = self.form._form, self.form._request
+        target, request = self.form._target, self.form._request
         assert request.chosen is not None
-        return submit_options(request.chosen, variables_of(about, request), about.target.look())
+        return to_options(request.chosen, variables_of(target, request), target.inspect().name)
 
     def submit(self) -> Job | None:
         """Press Submit; None when it is refused, and ``status`` says why."""

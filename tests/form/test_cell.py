@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ import pytest
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.form import checks
 from distdl_jupyter.form.arguments import cell_parser, job_options
-from distdl_jupyter.form.cell import KernelContext
-from distdl_jupyter.form.magic import split
+from distdl_jupyter.form.line import split
+from distdl_jupyter.form.state import KernelContext
 from tests.form.page import answered_apart, asked
 
 LINE = "%%distributed -p 2 -b horovod-gloo --name digits -o run --wait --max-log-bytes 5000 --env A=1 --env MY_TOKEN"
@@ -39,9 +40,8 @@ def test_the_answer_to_an_answer_is_the_same() -> None:
 
 
 def test_a_kernel_knows_the_names_and_looks_once() -> None:
-    looks: dict[Any, Any] = {}
     names = {"x": [1.0] * 100, "lr": 0.5}
-    kernel = KernelContext(names, count=3, looks=looks)
+    kernel = KernelContext(names, count=3)
     form = asked(BODY, kernel, execution_count=7)
     assert [item["name"] for item in form["captured"]["items"]] == ["x", "lr"]
     assert form["captured"]["known"]
@@ -88,6 +88,29 @@ def test_a_named_cluster_can_be_chosen(tmp_path: Any, monkeypatch: pytest.Monkey
 def test_a_process_of_another_python_answers_the_same() -> None:
     text = f"{LINE}\n{BODY}"
     assert answered_apart(text) == asked(text)
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "message"),
+    [
+        ({"other_options": {"after": "zzzzz"}}, "after", "after: Unknown job 'zzzzz'."),
+        ({"other_options": {"gpus": 2}, "use_gpu": "no"}, "gpus", "gpus is 2, but use_gpu is False."),
+        ({"price_per_hour": "much"}, "price_per_hour", "price_per_hour is 'much', but must be the price"),
+        ({"requirements": "missing.txt"}, "requirements", "requirements: "),
+        ({"compute_target": "none"}, "compute_target", "Unknown cluster 'none'."),
+    ],
+)
+def test_the_form_refuses_what_submit_refuses(values: dict[str, Any], field: str, message: str) -> None:
+    form = asked("1", KernelContext({}), chosen=values)
+    assert form["problems"][field].startswith(message)
+    assert form["checks"]["level"] == "error"
+
+
+def test_a_plan_of_very_many_ranks_is_not_made_for_each_click() -> None:
+    begun = time.process_time()
+    form = asked("1", KernelContext({}), chosen={"node_count": 9_999, "process_count_per_node": 9_999})
+    assert form["checks"]["errors"] == 0
+    assert time.process_time() - begun < 10
 
 
 VARIED = "lr=loguniform(1e-4,1e-1) width=64,128"

@@ -14,6 +14,7 @@ from distdl_jupyter.azure import VmSize, catalogue
 from distdl_jupyter.core import registry
 from distdl_jupyter.form import choices as menu
 from distdl_jupyter.form.schema import BackendChoice
+from distdl_jupyter.form.values import split_label
 
 
 def test_every_size_has_its_row_and_retired_ones_come_last_with_what_replaces_them() -> None:
@@ -105,7 +106,7 @@ def test_a_backend_that_is_missing_says_how_to_get_it(monkeypatch: pytest.Monkey
     ],
 )
 def test_a_label_is_shown_as_the_choice_that_means_it(label: str, shown: tuple[str, dict[str, str]]) -> None:
-    assert menu.split_label(label) == shown
+    assert split_label(label) == shown
 
 
 def test_the_cluster_line_says_which_machine() -> None:

@@ -154,7 +154,7 @@ def test_what_a_cluster_says_of_a_place_stands_below_the_rows(
 
 
 def test_a_row_means_what_core_says() -> None:
-    assert datarows.place(datarows.kept([DataRow("a", "blob://acct/cont?shard", mode="mount")])[0]) == (
+    assert datarows.address(datarows.all_unsigned([DataRow("a", "blob://acct/cont?shard", mode="mount")])[0]) == (
         "blob://acct/cont?shard&mode=mount"
     )
-    assert datarows.place(datarows.kept([DataRow("a", "./x", shard=True)])[0]) == "./x"
+    assert datarows.address(datarows.all_unsigned([DataRow("a", "./x", shard=True)])[0]) == "./x"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from distdl_jupyter import cli
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, About
 from distdl_jupyter.form.arguments import cell_parser, job_options, sweep_parser
+from distdl_jupyter.jobs import jobspec
 from distdl_jupyter.magic.commands import configured
 from tests.form.page import Page, asked
+
+if TYPE_CHECKING:
+    from distdl_jupyter.capture import CapturedCode
 
 TEA = About(
     check=ABOUT["priority"].check, help="Minutes of tea before the start", metavar="N", word=int, label="Tea minutes"
@@ -21,6 +26,12 @@ TEA = About(
 def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ABOUT, "tea_minutes", TEA)
     monkeypatch.setitem(DEFAULTS, "tea_minutes", None)
+    planned = jobspec.planned  # the spec has no such field
+
+    def without(draft: CapturedCode, options: dict[str, Any], **more: Any) -> Any:
+        return planned(draft, {name: value for name, value in options.items() if name != "tea_minutes"}, **more)
+
+    monkeypatch.setattr(jobspec, "planned", without)
 
 
 def train() -> None: ...

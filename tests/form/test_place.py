@@ -97,7 +97,6 @@ def test_more_nodes_than_there_are_is_said_beside_their_number():
 def test_a_silent_cluster_keeps_the_form_waiting_once_and_then_not_at_all():
     cluster_configs.add("lab", "far", {"silent_seconds": 60.0})
     form = Page(train, distributed_backend="torch")
-    form.wait(0.2)
     begun = time.monotonic()
     form.compute_target = "lab"
     for count in (2, 3, 4):

@@ -14,6 +14,7 @@ from tests.conftest import until_gone, wait_for
 from tests.faults import jobs
 from tests.selection import few_or_all
 from tests.starting import revive
+from tests.warm.conftest import cold_reason
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="Linux")]
 
@@ -47,7 +48,7 @@ def test_a_supervisor_killed_with_its_watchdog_and_template(distdl_home, injecte
         assert job.state is State.LOST, told
         assert not until_gone(job.id, PROMISED), told
         # The template took the job; ranks that mpirun starts are new interpreters all the same.
-        assert warm_start.last_cold(template_files.of()).get("job") != job.id, told
+        assert not cold_reason(job), told
         for rank in range(job.spec.process_count):
             seen = jobs.numbers(job, rank)
             assert seen == list(range(len(seen))), f"rank {rank}: lines are missing, {told}"

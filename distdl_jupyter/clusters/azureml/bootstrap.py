@@ -57,7 +57,10 @@ def main() -> int:
     """Run this process's rank and return its exit code."""
     if sys.version_info < (3, 11):  # noqa: UP036  the image may contain an older one
         sys.exit("The image has Python {}.{}. Set the option environment or python for 3.11.".format(*sys.version_info))
-    arguments = _arguments()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", action="append", default=[], metavar="NAME=FOLDER")
+    parser.add_argument("--outputs", default="", metavar="FOLDER")
+    arguments = parser.parse_args()
     folder = Path.cwd()
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     rank, processes, local_rank = identify(os.environ)
@@ -74,13 +77,6 @@ def main() -> int:
         keep(folder / "outputs", Path(arguments.outputs))
     _write(mark(nonce, f"end {json.dumps(end)}"))
     return code
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", action="append", default=[], metavar="NAME=FOLDER")
-    parser.add_argument("--outputs", default="", metavar="FOLDER")
-    return parser.parse_args()
 
 
 def _prepare(folder: Path) -> None:

@@ -4,28 +4,32 @@ azure-ai-ml takes about two seconds to import and is imported when a job is subm
 compute cluster is requested. Its telemetry is off. It reads the log of the first process only, and the whole file at
 each request, so a run's details, logs and cancellation go through ``azure.rest``.
 
-Addresses and api-versions are those that azure-ai-ml 1.35.2 uses itself.
+Addresses and api-versions are those that azure-ai-ml 1.35.2 uses itself. What Azure rejects becomes one sentence with
+its remedy.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import io
 import json
 import os
+import re
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.azure.rest import Rest
 from distdl_jupyter.azure.settings import CLOUDS
-from distdl_jupyter.core.errors import AzureRefused, InvalidSpec, LaunchFailed
+from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, DistDLError, InvalidSpec, LaunchFailed
+from distdl_jupyter.worker.secret_patterns import mask
 
 if TYPE_CHECKING:
     from distdl_jupyter.azure.settings import Cloud
@@ -34,7 +38,6 @@ API_WORKSPACE = API_DATASTORE = "2024-10-01-preview"
 API_ENVIRONMENT = "2023-04-01-preview"
 API_JOB, API_CANCEL = "2024-01-01-preview", "2023-04-01-preview"
 _ML = "/providers/Microsoft.MachineLearningServices"
-_GIT = tuple(f"AZUREML_GIT_{name}" for name in ("REPOSITORY_URI", "BRANCH", "COMMIT", "DIRTY", "BUILD_ID", "BUILD_URI"))
 _environ = threading.Lock()
 
 
@@ -49,12 +52,8 @@ class Address:
     @property
     def path(self) -> str:
         """The workspace at the resource manager."""
-        group, name = quote(self.resource_group), quote(self.workspace)
-        return f"/subscriptions/{self.subscription_id}/resourceGroups/{group}{_ML}/workspaces/{name}"
-
-    def to_json(self) -> dict[str, str]:
-        """Return it as plain data."""
-        return asdict(self)
+        subscription, group, name = (quote(text, safe="") for text in dataclasses.astuple(self))
+        return f"/subscriptions/{subscription}/resourceGroups/{group}{_ML}/workspaces/{name}"
 
     @classmethod
     def of(cls, options: Any) -> Address:
@@ -159,7 +158,7 @@ def submitting(address: Address) -> Iterator[Any]:
     Git finds no repository inside: azure-ai-ml would put the remote address and the branch of the current folder into
     the job's record, which everybody in the workspace can read.
     """
-    with _quiet({"GIT_DIR": os.devnull, **dict.fromkeys(_GIT)}), contextlib.redirect_stderr(io.StringIO()):
+    with _quiet(GIT_DIR=os.devnull), contextlib.redirect_stderr(io.StringIO()):
         yield _client(address)
 
 
@@ -170,7 +169,7 @@ def compute_operations(address: Address) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _compute_operations(address: Address, _cloud: Cloud) -> Any:
-    with _quiet({}):
+    with _quiet():
         return _client(address).compute
 
 
@@ -212,22 +211,150 @@ def _cloud_options() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _quiet(variables: Mapping[str, str | None]) -> Iterator[None]:
-    """Set environment variables (None: unset), restore them and the SDK's own afterwards, and ignore its warnings."""
-    names = (*variables, "AZUREML_CURRENT_CLOUD")
+def _quiet(**variables: str) -> Iterator[None]:
+    """Set environment variables, restore them and the SDK's own afterwards, and ignore its warnings."""
     with _environ, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        before = {name: os.environ.get(name) for name in names}
-        _set(variables)
+        before = {name: os.environ.get(name) for name in (*variables, "AZUREML_CURRENT_CLOUD")}
+        os.environ.update(variables)
         try:
             yield
         finally:
-            _set(before)
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                os.environ.update({name: value} if value is not None else {})
 
 
-def _set(variables: Mapping[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+# what Azure rejects -------------------------------------------------------------------------------
+
+# Its codes differ between its parts, so its words count as well. The texts were read in public issues and in the
+# documents on quotas (learn.microsoft.com, how-to-manage-quotas) and on roles (how-to-assign-roles).
+_CHECK = "Check the options subscription_id, resource_group and workspace."
+#: What Azure writes, and what helps; the first match counts.
+_REMEDIES = (
+    (
+        r"preempt|evict|low.?priority",
+        "Azure preempted the low-priority nodes. Submit the job again from a checkpoint, or use dedicated nodes.",
+    ),
+    (r"image build|build.*image|docker", "Check the build log above and the option environment."),
+    (
+        r"quota|cores? limit",
+        "Use fewer nodes or another size, or request more quota for this VM family. Azure Machine Learning has its own "
+        "quota (ml.azure.com, Quota).",
+    ),
+    (
+        r"AllocationFailed|capacity|SkuNotAvailable",
+        "Azure has no capacity for this size in the region now. Try again later, or use another size or region.",
+    ),
+    (
+        r"(vm ?size|sku)\b.*(not (supported|available|valid|found)|invalid)",
+        "Choose a size that the region offers: az ml compute list-sizes",
+    ),
+    (r"ScopeLocked", "Ask for the lock on the resource group to be removed, because it prevents changes."),
+    (r"compute target|compute .*not found", "Set the option compute to a compute target of the workspace."),
+    (r"out of memory|oom|exit(ed)? .*137", "Use a VM size with more memory, or smaller batches."),
+    (r"too many requests", "Azure limits the number of requests. Try again in a few minutes."),
+    (r"environment", "Set the option environment to an image, or to an environment of the workspace."),
+    (r"workspaces/|resource group|subscription", _CHECK),
+)
+_FORBIDDEN = re.compile(r"authoriz|permission|\b403\b", re.IGNORECASE)
+_MISSING = {
+    "SubscriptionNotFound": ("subscription_id", "No subscription {} is visible to this account."),
+    "InvalidSubscriptionId": ("subscription_id", "{} is not a valid subscription ID."),
+    "ResourceGroupNotFound": ("resource_group", "This subscription has no resource group {}."),
+}
+
+
+def remedy(text: str, role: str = "AzureML Data Scientist in the workspace") -> str:
+    """Return what helps against an error of Azure, "" where nothing is known; ``role`` is what a user needs there."""
+    for pattern, hint in _REMEDIES:
+        if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
+            return hint
+    return f"Ask for the role {role}." if _FORBIDDEN.search(text) else ""
+
+
+@contextlib.contextmanager
+def translated(options: Any) -> Iterator[None]:
+    """Turn what Azure rejects inside into an error for users of this workspace."""
+    from azure.core.exceptions import AzureError, HttpResponseError
+
+    try:
+        yield
+    except AzureRefused as error:
+        raise _translate(error, options) from None
+    except HttpResponseError as error:
+        refused = AzureRefused(
+            mask(error.error.message or error.message if error.error else error.message),
+            code="azure-request-refused",
+            status=error.status_code or 0,
+            azure_code=(error.error.code or "") if error.error else "",
+        )
+        raise _translate(refused, options) from None
+    except AzureError as error:
+        raise AzureRefused(
+            f"Azure cannot be reached: {mask(str(error))[:300]}",
+            code="azure-unreachable",
+            hint="Check the network connection of this machine. Behind a proxy, set HTTPS_PROXY.",
+        ) from None
+
+
+def _translate(error: AzureRefused, options: Any) -> DistDLError:
+    """Return the error that says what was rejected and what helps; the same error where nothing is known of it."""
+    field, text = _MISSING.get(error.azure_code, ("", ""))
+    if field:
+        text = text.format(getattr(options, field))
+    elif error.status == 404 and "workspaces/" in error.message and "/computes" not in error.message:
+        field, text = "workspace", f"The resource group {options.resource_group} has no workspace {options.workspace}."
+    if field:
+        return InvalidSpec(text, code=f"azureml-{field.replace('_', '-')}-not-found", field=field, hint=_CHECK)
+    if error.status == 404:  # a compute target that does not exist
+        return error
+    if error.status == 403 and error.azure_code != "ScopeLocked":
+        return AzureRefused(
+            "This account does not have permission to change the compute clusters of the workspace.",
+            code="azureml-compute-forbidden",
+            status=403,
+            azure_code=error.azure_code,
+            hint="Ask the owner for the role AzureML Compute Operator, or sign in with another account.",
+        )
+    text = re.sub(r"^\S+ responded with \d+(?: \w+)?: ", "", error.message).strip().split("\n", 1)[0]
+    hint = remedy(f"{error.azure_code} {error.message}")
+    return ClusterRefused(f"{text.rstrip('.')}.", code="azureml-compute-refused", hint=hint) if hint else error
+
+
+def rejected(error: Exception) -> LaunchFailed:
+    """Return why Azure ML did not accept a job, in one sentence with a remedy; no signature is in it."""
+    if isinstance(error, AzureRefused):
+        return LaunchFailed(f"Azure ML rejected the job: {error.message}", code=error.code, hint=error.hint)
+    message = getattr(getattr(error, "error", None), "message", None) or getattr(error, "message", None) or str(error)
+    text = mask(" ".join(str(message).split("\n", 1)[0].split()))[:400].rstrip(".")
+    return LaunchFailed(
+        f"Azure ML rejected the job: {text or type(error).__name__}.",
+        code="azureml-job-rejected",
+        hint=remedy(f"{getattr(error, 'status_code', '')} {text}"),
+    )
+
+
+def failure(error: str) -> str:
+    """Return why a job failed in Azure ML, in one line, with a remedy where one is known."""
+    text = " ".join(error.split())[:600].rstrip(".")
+    if not text:
+        return "The job failed in Azure ML. Azure gives no reason."
+    role = "Storage Blob Data Reader on the storage account for the identity of the compute target"
+    return f"The job failed in Azure ML: {text}. {remedy(text, role)}".strip()
+
+
+def message_of(details: dict[str, Any]) -> str:
+    """Return the message of a run's error, with those inside it, "" for none."""
+    return " ".join(dict.fromkeys(_messages(details.get("error"))))
+
+
+def _messages(error: object) -> Iterator[str]:
+    if isinstance(error, dict):
+        if isinstance(message := error.get("message"), str) and message:
+            yield message
+        for name in ("error", "innerError", "innererror", "details"):
+            yield from _messages(error.get(name))
+    elif isinstance(error, list):
+        for item in error:
+            yield from _messages(item)

@@ -1,4 +1,4 @@
-"""A job for Azure ML: command, distribution, image, data, and the code that is uploaded.
+"""A job for Azure ML: its options, command, distribution, image and data, and the code that is uploaded.
 
 Azure ML starts the ranks itself, through its own ``mpirun`` for Horovod. Only what was captured is uploaded, nothing
 else of the user's folder. Secret values are in no uploaded file, and Azure's record of the job has no variables.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import shlex
 import shutil
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,20 +21,22 @@ from distdl_jupyter.azure import settings
 from distdl_jupyter.clusters import environment as variables
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.azureml.bootstrap import HERE
-from distdl_jupyter.clusters.azureml.options import GENERATED
 from distdl_jupyter.core import data
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.packages import FIELDS, is_lock, states_packages
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.azureml.client import Workspace
-    from distdl_jupyter.clusters.azureml.options import AzureMLOptions
     from distdl_jupyter.clusters.base import Context
     from distdl_jupyter.core.data import DataSource
     from distdl_jupyter.core.plan import Distribution, Placement, Plan
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
+#: The word for an image that Azure ML builds from this package's own Dockerfile (Open MPI, PyTorch, Horovod).
+GENERATED = "generated"
+#: What Azure ML calls its tiers on serverless compute: Spot nodes are cheaper and can be taken away.
+TIERS = ("", "Spot", "Basic", "Standard", "Premium")
 #: The name under which the generated image is kept in the workspace; its version is the Dockerfile's digest.
 IMAGE = "distdl-horovod-pytorch"
 #: Placeholder in a placement for addresses, interfaces and ports: ranks meet by the variables that Azure sets.
@@ -41,6 +45,56 @@ BY_AZURE = "@azure@"
 _SPARE = 1800
 _OUTPUTS = "outputs"
 _MODES = {"download": "download", "mount": "ro_mount"}
+
+
+@dataclass(frozen=True, slots=True)
+class AzureMLOptions:
+    """What every job on this cluster asks Azure ML for."""
+
+    subscription_id: str = field(
+        default="", metadata={"help": "the subscription ID (default: set with %dist_config azure)", "first": True}
+    )
+    resource_group: str = field(default="", metadata={"help": "the workspace's resource group", "first": True})
+    workspace: str = field(default="", metadata={"help": "the workspace", "first": True})
+    compute: str = field(
+        default="", metadata={"help": "the compute cluster (default: serverless nodes of size vm_size)", "first": True}
+    )
+    vm_size: str = field(
+        default="", metadata={"help": "VM size of the nodes, which determines their GPUs; required without compute"}
+    )
+    environment: str = field(
+        default=GENERATED,
+        metadata={
+            "help": "the job's image: generated (Open MPI, PyTorch and Horovod, built by Azure ML), name:version "
+            "of the workspace, azureml://registries/..., or an image such as myregistry.azurecr.io/train:1"
+        },
+    )
+    shm_size: str = field(default="8g", metadata={"help": "shared memory of the container on each node, such as 8g"})
+    job_tier: str = field(
+        default="",
+        metadata={
+            "help": "tier of serverless nodes; Spot is cheaper, but Azure can preempt the nodes",
+            "choices": TIERS,
+        },
+    )
+    experiment: str = field(default="distdl", metadata={"help": "the experiment under which Azure ML lists jobs"})
+    python: str = field(default="python", metadata={"help": "the Python that runs ranks in the image"})
+
+    def __post_init__(self) -> None:
+        if self.shm_size and not re.fullmatch(r"[1-9]\d*[bkmg]", self.shm_size):
+            raise InvalidSpec(
+                f"shm_size is {self.shm_size!r}, but must be a size such as 8g or 512m.",
+                code="azureml-option-invalid",
+                field="shm_size",
+            )
+
+    @property
+    def missing(self) -> str:
+        """The name of the first option that a job needs and that is not set, "" when all are."""
+        for name in ("resource_group", "workspace"):
+            if not getattr(self, name):
+                return name
+        return "" if self.compute or self.vm_size else "compute"
 
 
 def run_name(job_id: str) -> str:
@@ -76,14 +130,14 @@ def check(spec: JobSpec) -> None:
     for source in spec.data:
         _check_source(source)
     image = spec.cluster_options.get("environment", "")
-    field = next((name for name in FIELDS if getattr(spec, name)), "")
-    if field == "requirements" and states_packages(spec.source.code):
-        field = ""  # an image may contain what a script declares, too
-    if field and image not in ("", GENERATED):
+    option = next((name for name in FIELDS if getattr(spec, name)), "")
+    if option == "requirements" and states_packages(spec.source.code):
+        option = ""  # an image may contain what a script declares, too
+    if option and image not in ("", GENERATED):
         raise InvalidSpec(
             f"Packages cannot be added to the existing image {image}.",
             code="azureml-image-packages",
-            field=field,
+            field=option,
             hint="Install the packages in that image, or remove the option environment.",
         )
 

@@ -1,26 +1,35 @@
-"""A job on Azure ML: its state, the output and the ends of its ranks, which its processes write into Azure's logs.
+"""A job on Azure ML: its state, the output and the ends of its ranks, and the files that they leave.
 
 A thread asks Azure, which can be silent for minutes; a sign-in can expire while a job runs for days. The job continues
 meanwhile, and what was missed is read when Azure responds again. Another supervisor can continue with the names of
 workspace and job alone.
+
+Each log file is read by ranges, from where the last request ended. Azure keeps one file for each process; marks in it
+name the rank and separate its two streams (``bootstrap``). Positions of a rank's stream are bytes of that stream, so a
+second supervisor reads the files from their beginning and skips what was recorded. Text outside of a rank's output (the
+build of the image, the preparation of the nodes, a shell's error) goes line by line into one stream, of which a second
+supervisor passes on only what is new since it started.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.clusters.agents import staging
-from distdl_jupyter.clusters.azureml import errors, job
+from distdl_jupyter.clusters.azureml import bootstrap, client, job
 from distdl_jupyter.clusters.azureml.bootstrap import RESULTS
-from distdl_jupyter.clusters.azureml.logs import Logs
 from distdl_jupyter.clusters.base import Context, Exit, Notice, OutageNotifier, Run, Start, Stream
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, LaunchFailed, NotSignedIn
+from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.secret_patterns import mask
 
@@ -31,7 +40,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
-#: Seconds between two requests for logs: while something is new, and at most.
+#: Seconds between two requests for logs: while something is new, and otherwise.
 _QUICK, _SLOW = 0.3, 2.0
 #: Seconds between two requests for a run's state and files: while its ranks begin or end, and in between.
 _SOON, _LATER = 1.0, 5.0
@@ -43,7 +52,11 @@ _SETTLE, _SHORT = 10.0, 3.0
 _YOUNG = 60.0
 #: Seconds between two requests for the end.
 _REPEAT = 10.0
-_UNAUTHORIZED = 401
+#: Bytes of one request for a log, and files that are requested at once.
+_PIECE, _CONCURRENCY = 4 * 1024 * 1024, 8
+_OF_PROCESSES = "user_logs/"
+#: Files of the nodes' preparation that are useless to users.
+_IGNORED = re.compile(r"system_logs/.*(metrics_capability|snapshot_capability)")
 _ARTIFACTS = re.compile(r"azureml://(?:.*/)?datastores/([^/]+)/(?:paths/)?(.*)")
 
 ENDED = frozenset({"Completed", "Failed", "Canceled"})
@@ -59,123 +72,12 @@ _WAITING = {
 }
 #: What a running job becomes when its nodes are taken away.
 _REQUEUED = _WAITING.keys() - {"", "Paused"}
-
-
-def waiting(status: str) -> str:
-    """Return why a job has not begun, with Azure's word, "" for one that has."""
-    text = _WAITING.get(status)
-    return "" if text is None else text + (f" ({status})" if status else "")
-
-
-class Watch(threading.Thread):
-    """Follows one run until it has ended and everything was read, or ``stop`` is called."""
-
-    def __init__(self, workspace: Workspace, name: str, logs: Logs) -> None:
-        super().__init__(name="distdl-azureml", daemon=True)
-        self._workspace = workspace
-        self._name = name
-        self._logs = logs
-        self.status = ""
-        #: Azure's message of a failure.
-        self.error = ""
-        #: Whether Azure does not know the run any more.
-        self.forgotten = False
-        #: Whether the job has ended and all its output was passed on.
-        self.done = False
-        self.silence = OutageNotifier(_SILENCE)
-        self._began = time.monotonic()
-        self._asked = 0.0
-        self._ended_at: float | None = None
-        self._cancel_requested = False
-        self._canceled_at = 0.0
-        self._pause = _QUICK
-        self._wake = threading.Event()
-        self._stop_requested = False
-
-    def run(self) -> None:
-        """Request, read, pause."""
-        while not self._stop_requested and not self.done:
-            self._wake.clear()
-            self._poll()
-            if not self.done:
-                self._wake.wait(self._pause)
-
-    @property
-    def ended(self) -> bool:
-        """Whether Azure has ended the job."""
-        return self.status in ENDED or self.forgotten
-
-    def cancel(self) -> None:
-        """Request the job's end until Azure has ended it."""
-        self._cancel_requested = True
-        self._wake.set()
-
-    def stop(self) -> None:
-        """End the thread; wait some seconds for a request in progress."""
-        self._stop_requested = True
-        self._wake.set()
-        self.join(10.0)
-
-    def _poll(self) -> None:
-        asked_at = time.monotonic()
-        try:
-            if self._cancel_requested and not self.ended and asked_at - self._canceled_at >= _REPEAT:
-                cancel(self._workspace, self._name)
-                self._canceled_at, self._asked = asked_at, 0.0
-            is_running = self._logs.begun and not self._logs.ends and not self._cancel_requested
-            pause = _LATER if is_running else _SOON
-            if not self.ended and (self._logs.stale or asked_at - self._asked >= pause):
-                self._read_state()
-            self._read_logs()
-        except NotSignedIn as error:
-            self._missed(asked_at, f"{error.message} {error.hint}".strip(), is_signed_out=True)
-        except DistDLError as error:
-            is_signed_out = getattr(error, "status", None) == _UNAUTHORIZED
-            self._missed(asked_at, error.message, is_signed_out=is_signed_out)
-        else:
-            self.silence.answered(Notice("info", "Azure ML is reachable again.", "azure-answers"))
-
-    def _read_state(self) -> None:
-        try:
-            details = self._workspace.details(self._name)
-        except AzureRefused as error:
-            if error.status != 404:
-                raise
-            self._asked = time.monotonic()
-            self.forgotten = self._asked - self._began > _YOUNG
-            return
-        self._asked = time.monotonic()
-        self._logs.set_addresses(details.get("logFiles") or {})
-        self.error = errors.message_of(details) or self.error
-        status = str(details.get("status") or "")
-        if self.status == "Running" and status in _REQUEUED:
-            text = (
-                "Azure ML preempted the low-priority nodes and queued the job again. It restarts from the latest "
-                "checkpoint if the code loads one."
-            )
-            self.silence.put(Notice("warning", text, "preempted"))
-        self.status = status
-
-    def _read_logs(self) -> None:
-        if self._logs.behind:
-            return
-        is_new = self._logs.advance(last=self.ended)
-        self._pause = _QUICK if is_new or self.ended else min(_SLOW, self._pause * 1.3)
-        if not self.ended:
-            return
-        now = time.monotonic()
-        self._ended_at = self._ended_at or now
-        settle = _SETTLE if self._logs.begun or self.status == "Completed" else _SHORT
-        self.done = now - self._ended_at > settle or (self._logs.complete and not is_new)
-        if not self.done and not self.forgotten and now - self._asked >= _SOON:
-            self._asked = now
-            self._logs.set_addresses(self._workspace.details(self._name).get("logFiles") or {})
-
-    def _missed(self, asked_at: float, reason: str, *, is_signed_out: bool) -> None:
-        self._pause = _SLOW
-        text = f"Azure ML is unreachable. The job continues. {reason}"
-        notice = Notice("warning", text, "azure-signed-out" if is_signed_out else "azure-silent")
-        self.silence.missed(asked_at, notice, at_once=is_signed_out)
+_PREEMPTED = Notice(
+    "warning",
+    "Azure ML preempted the low-priority nodes and queued the job again. It restarts from the latest checkpoint if the "
+    "code loads one.",
+    "preempted",
+)
 
 
 class AzureMLRun(Run):
@@ -197,14 +99,91 @@ class AzureMLRun(Run):
         self._folder = context.folder
         self._studio = studio
         self._ranks = spec.process_count
-        self._notices = list(notices)
+        self._outage = OutageNotifier(_SILENCE)
+        for notice in notices:
+            self._outage.put(notice)
         limits.allow_files(4 * spec.process_count)
         self._logs = Logs(workspace, context.own["DISTDL_NONCE"], spec.process_count, read)
-        self._watch = Watch(workspace, name, self._logs)
+        #: Ranks whose end was not reported, whether a reported one had failed, and the signals that were sent.
         self._open = set(range(spec.process_count))
         self._failed = False
         self._sent: list[str] = []
-        self._watch.start()
+        #: Azure's state of the job ("": not known yet), and its message of a failure.
+        self._status = self._error = ""
+        #: Whether Azure does not know the job any more; whether it has ended and all its output was passed on.
+        self._forgotten = self._done = False
+        #: When the state was requested, the end was requested, and the job had ended (monotonic, 0: never).
+        self._asked_at = self._canceled_at = self._ended_at = 0.0
+        self._began = time.monotonic()
+        self._pause = _QUICK
+        self._closing = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="distdl-azureml", daemon=True)
+        self._thread.start()
+
+    # the thread -------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Ask Azure until the job has ended and everything was read, or the run is closed."""
+        while not (self._closing or self._done):
+            self._wake.clear()
+            now = time.monotonic()
+            try:
+                self._request_end(now)
+                self._read_state(now)
+                self._read_logs()
+            except DistDLError as error:
+                self._pause = _SLOW
+                is_signed_out = isinstance(error, NotSignedIn) or getattr(error, "status", None) == 401
+                text = f"Azure ML is unreachable. The job continues. {error.message} {error.hint}".strip()
+                notice = Notice("warning", text, "azure-signed-out" if is_signed_out else "azure-silent")
+                self._outage.missed(now, notice, at_once=is_signed_out)
+            else:
+                self._outage.answered(Notice("info", "Azure ML is reachable again.", "azure-answers"))
+            if not self._done:
+                self._wake.wait(self._pause)
+
+    @property
+    def _ended(self) -> bool:
+        """Whether Azure has ended the job."""
+        return self._status in ENDED or self._forgotten
+
+    def _request_end(self, now: float) -> None:
+        if self._sent and not self._ended and (not self._canceled_at or now - self._canceled_at >= _REPEAT):
+            cancel(self._workspace, self._name)
+            self._canceled_at, self._asked_at = now, 0.0
+
+    def _read_state(self, now: float) -> None:
+        """Request state and log files where they may have changed."""
+        is_running = self._logs.begun and not (self._logs.ends or self._sent or self._ended)
+        if self._forgotten or (now - self._asked_at < (_LATER if is_running else _SOON) and not self._logs.stale):
+            return
+        try:
+            details = self._workspace.details(self._name)
+        except AzureRefused as error:
+            if error.status != 404:
+                raise
+            details, self._forgotten = {}, now - self._began > _YOUNG
+        self._asked_at = time.monotonic()
+        self._logs.set_addresses(details.get("logFiles") or {})
+        self._error = client.message_of(details) or self._error
+        status = str(details.get("status") or self._status)
+        if self._status == "Running" and status in _REQUEUED:
+            self._outage.put(_PREEMPTED)
+        self._status = status
+
+    def _read_logs(self) -> None:
+        if self._logs.behind:
+            return
+        is_new = self._logs.advance(last=self._ended)
+        self._pause = _QUICK if is_new or self._ended else min(_SLOW, self._pause * 1.3)
+        if self._ended:
+            now = time.monotonic()
+            self._ended_at = self._ended_at or now
+            settle = _SETTLE if self._logs.begun or self._status == "Completed" else _SHORT
+            self._done = now - self._ended_at > settle or (self._logs.complete and not is_new)
+
+    # the run ----------------------------------------------------------------------------------
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -217,24 +196,25 @@ class AzureMLRun(Run):
 
     def waiting(self) -> str:
         """Return why the job has not begun, with Azure's word."""
-        reason = "" if self._logs.begun or self._watch.ended else waiting(self._watch.status)
-        return f"Azure ML job {self._name}: {reason}" if reason else ""
+        status = self._status
+        if self._logs.begun or self._ended or status not in _WAITING:
+            return ""
+        return f"Azure ML job {self._name}: {_WAITING[status]}" + (f" ({status})" if status else "")
 
     def notices(self) -> list[Notice]:
         """Return what the user should know of the job."""
-        notices, self._notices = self._notices + self._watch.silence.notices(), []
-        return notices
+        return self._outage.notices()
 
     def poll(self) -> list[Exit]:
         """Return the ranks that have ended and whose output was passed on."""
         ends = {} if self._sent[:1] == ["KILL"] else self._logs.ends
         ranks = sorted(self._open & ends.keys())
-        if len(ranks) == len(self._open) and not self._watch.ended:
+        if len(ranks) == len(self._open) and not self._ended:
             ranks = ranks[:-1]  # the last one ends with the job: Azure still has to store what they left
         exits = [Exit(rank, ends[rank]["code"], ends[rank]["signal"], str(ends[rank]["evidence"])) for rank in ranks]
         self._failed = self._failed or any(exit_.code != 0 for exit_ in exits)
         self._open -= set(ranks)
-        if self._watch.done and not exits:
+        if self._done and not exits:
             exits = [self._exit_by_status(rank) for rank in sorted(self._open)]
             self._open.clear()
         return exits
@@ -243,24 +223,24 @@ class AzureMLRun(Run):
         """Return the end of a rank that reported none."""
         if self._sent:
             return Exit(rank, None, "KILL" if "KILL" in self._sent else "TERM")
-        if self._watch.forgotten:
+        if self._forgotten:
             return Exit(rank, None, None, f"Azure ML no longer knows the job {self._name}.")
-        if self._watch.status == "Completed":
+        if self._status == "Completed":
             return Exit(rank, 0, None, "Azure ML completed the job, but the log lacks the last messages of the rank.")
         if self._failed:
             return Exit(rank, None, "TERM", "stopped")
-        if self._watch.status == "Canceled" and not self._watch.error:
+        if self._status == "Canceled" and not self._error:
             return Exit(rank, None, "TERM", "The job was canceled in Azure ML.")
-        return Exit(rank, None, None, errors.failure(self._watch.error))
+        return Exit(rank, None, None, client.failure(self._error))
 
     def alive(self) -> Sequence[object]:
         """Return the job itself as long as Azure has not ended it."""
-        return [] if self._watch.ended else [f"Azure ML job {self._name}"]
+        return [] if self._ended else [f"Azure ML job {self._name}"]
 
     def signal(self, name: str) -> None:
         """Cancel the job, which is all that Azure ML supports; its ranks get that as an interrupt."""
         self._sent.append(name)
-        self._watch.cancel()
+        self._wake.set()
 
     def no_stacks(self) -> str:
         """Return why: a running job there accepts no requests."""
@@ -268,16 +248,18 @@ class AzureMLRun(Run):
 
     def handle(self) -> dict[str, Any]:
         """Return the names of workspace and job."""
-        return {"workspace": self._workspace.address.to_json(), "run": self._name, "studio": self._studio}
+        return {"workspace": asdict(self._workspace.address), "run": self._name, "studio": self._studio}
 
     def collect(self) -> None:
         """Download values and outputs."""
-        skipped = collect(self._workspace, self._name, self._folder, self._ranks)
-        self._notices += [Notice("warning", text, "azureml-files-not-copied") for text in skipped]
+        for text in collect(self._workspace, self._name, self._folder, self._ranks):
+            self._outage.put(Notice("warning", text, "azureml-files-not-copied"))
 
     def close(self) -> None:
-        """Stop the thread."""
-        self._watch.stop()
+        """Stop the thread; wait some seconds for a request in progress."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(10.0)
         self._logs.close()
         job.remove_code(self._folder)
 
@@ -293,6 +275,169 @@ def cancel(workspace: Workspace, name: str) -> bool:
             raise
         return False
     return True
+
+
+# its log files ------------------------------------------------------------------------------------
+
+
+class LogFile:
+    """One log file of a run: its current address, and how much of it was read."""
+
+    def __init__(self, name: str, nonce: str, logs: Logs) -> None:
+        self.name = name
+        #: Whether text outside of a rank's output is passed on: an earlier supervisor has not read it.
+        self.is_shown = True
+        self.url = ""
+        self.position = 0
+        self._begin = bootstrap.mark(nonce, "")[:-1]
+        self._marks = re.compile(re.escape(self._begin) + rb"([^\x1f]*)\x1f")
+        self._logs = logs
+        self._rest = self._line = b""
+        self._rank: int | None = None
+        self._stream = ""
+
+    def feed(self, content: bytes, *, last: bool = False) -> None:
+        """Pass on what is new; ``last`` passes on a line without an end, too."""
+        self.position += len(content)
+        *marked, text = self._marks.split(self._rest + content)
+        for before, label in zip(marked[::2], marked[1::2], strict=True):
+            self._on_text(before)
+            self._on_mark(label.decode(errors="replace"))
+        # The rest of a mark may come later.
+        rest = text[text.rfind(b"\x1e") :] if b"\x1e" in text else b""
+        self._rest = rest if rest.startswith(self._begin) or self._begin.startswith(rest) else b""
+        self._on_text(text[: len(text) - len(self._rest)])
+        if last and self._line:
+            self._show(self._line + b"\n")
+            self._line = b""
+
+    def _on_mark(self, label: str) -> None:
+        kind, _, value = label.partition(" ")
+        if kind == "rank":
+            self._rank, self._stream = self._logs.begin(int(value)), "out"
+        elif kind == "end" and self._rank is not None:
+            self._logs.ends[self._rank] = json.loads(value)
+            self._stream = ""
+        elif kind in ("out", "err"):
+            self._stream = kind
+
+    def _on_text(self, text: bytes) -> None:
+        if self._stream:
+            if self._rank is not None:
+                self._logs.write(self._rank, self._stream, text)
+            return
+        lines, newline, self._line = (self._line + text).rpartition(b"\n")
+        self._show(lines + newline)
+
+    def _show(self, lines: bytes) -> None:
+        if lines and self.is_shown:
+            self._logs.show(self.name, lines)
+
+
+class Logs:
+    """All files of a run. ``advance`` is called by one thread; ``ends`` and ``begun`` are read by another."""
+
+    def __init__(
+        self, workspace: Workspace, nonce: str, ranks: int, read: Mapping[tuple[int, str], int] | None = None
+    ) -> None:
+        self._workspace = workspace
+        self._nonce = nonce
+        #: Whether an earlier supervisor has read the files that exist now.
+        self._is_continued, read = read is not None, read or {}
+        self._own = Inbox()
+        #: What was not recorded before of each rank's stream.
+        self._inboxes = {
+            (rank, name): Inbox(read.get((rank, name), 0)) for rank in range(ranks) for name in ("out", "err")
+        }
+        #: The text outside of ranks' output, then each rank's two streams.
+        self.streams = (
+            Stream(self._own, None, "out"),
+            *(Stream(inbox, *name, read.get(name, 0)) for name, inbox in self._inboxes.items()),
+        )
+        self._files: dict[str, LogFile] = {}
+        self._pool = ThreadPoolExecutor(_CONCURRENCY, "distdl-azureml-log")
+        #: The file whose text outside of a rank's output was passed on last.
+        self._last = ""
+        #: How ranks ended: exit code, signal and evidence.
+        self.ends: dict[int, dict[str, Any]] = {}
+        #: Ranks that have begun.
+        self.begun: set[int] = set()
+        #: Whether an address was refused and new ones are needed.
+        self.stale = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank has reported its end."""
+        return 2 * len(self.ends) == len(self._inboxes)
+
+    @property
+    def behind(self) -> bool:
+        """Whether so much waits for the supervisor that no more should be requested."""
+        return self._own.pending + sum(inbox.pending for inbox in self._inboxes.values()) > Inbox.MOST
+
+    def show(self, name: str, lines: bytes) -> None:
+        """Pass on whole lines of a file outside of a rank's output."""
+        self._own.feed(lines if name == self._last else f"[{name}]\n".encode() + lines)
+        self._last = name
+
+    def begin(self, rank: int) -> int | None:
+        """Note that a rank has begun; return None for one that the job does not have."""
+        if (rank, "out") not in self._inboxes:
+            return None
+        self.begun.add(rank)
+        return rank
+
+    def write(self, rank: int, stream: str, content: bytes) -> None:
+        """Pass on what a rank wrote."""
+        if content:  # nothing would end the stream
+            self._inboxes[rank, stream].feed(content)
+
+    def set_addresses(self, addresses: Mapping[str, str]) -> None:
+        """Take the addresses of the run's files, which are valid for some time."""
+        self.stale = False
+        for name, url in addresses.items():
+            if _IGNORED.search(name):
+                continue
+            if name not in self._files:
+                self._files[name] = LogFile(name, self._nonce, self)
+                self._files[name].is_shown = not self._is_continued
+            self._files[name].url = url
+        self._is_continued = self._is_continued and not self._files
+
+    def advance(self, *, last: bool = False) -> bool:
+        """Request what is new in every file once; True when something was. ``last`` ends unfinished lines.
+
+        Raises DistDLError when Azure does not respond.
+        """
+        files = [file for file in self._files.values() if file.name.startswith(_OF_PROCESSES) or not self.begun]
+        is_new = False
+        for file, content in zip(files, self._pool.map(self._fetch, files), strict=True):
+            is_new = is_new or bool(content)
+            file.feed(content, last=last)
+            file.is_shown = file.is_shown or len(content) < _PIECE
+        return is_new
+
+    def _fetch(self, file: LogFile) -> bytes:
+        """Return what is behind the file's position, at most ``_PIECE`` bytes."""
+        range_ = f"bytes={file.position}-{file.position + _PIECE - 1}"
+        headers = {"x-ms-range": range_, "Range": range_}
+        try:
+            response = self._workspace.without_token(file.url).send("GET", file.url, headers=headers)
+        except AzureRefused as error:
+            if error.status in (401, 403, 404):
+                self.stale = True  # its signature has expired
+            elif error.status != 416:  # the range is behind the end of the file
+                raise
+            return b""
+        content: bytes = response.content
+        # A server without ranges sends the whole file.
+        return content[file.position :] if response.status_code == 200 else content
+
+    def close(self) -> None:
+        """End all streams, when no thread advances any more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for inbox in (self._own, *self._inboxes.values()):
+            inbox.feed(b"")
 
 
 # outputs ------------------------------------------------------------------------------------------
@@ -328,6 +473,7 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
 
 
 def _download_all(workspace: Workspace, datastore: str, prefix: str, folder: JobFolder, ranks: range) -> list[str]:
+    """Download the blobs below a prefix, except those that are here already."""
     skipped = []
     with _container(workspace, datastore) as container:
         for blob in container.list_blobs(name_starts_with=prefix):
@@ -335,34 +481,33 @@ def _download_all(workspace: Workspace, datastore: str, prefix: str, folder: Job
             if target is None or (blob.metadata or {}).get("hdi_isfolder"):
                 continue
             value = target.relative_to(folder.results) if target.is_relative_to(folder.results) else None
-            reason = staging.result_refusal(value, blob.size, ranks) if value is not None else ""
-            if not reason:
-                _download(container.get_blob_client(blob.name), blob.size, target)
-            elif not target.name.startswith("."):
-                skipped.append(f"{reason}. The file was not copied; it is in the artifacts of the run.")
+            if value is not None and (reason := staging.result_refusal(value, blob.size, ranks)):
+                if not target.name.startswith("."):
+                    skipped.append(f"{reason}. The file was not copied; it is in the artifacts of the run.")
+            elif not target.exists() or target.stat().st_size != blob.size:
+                part = target.with_name(f".{target.name}.part")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with open(part, "wb", opener=owned.private) as file:
+                    container.download_blob(blob.name, max_concurrency=4).readinto(file)
+                part.replace(target)
     return skipped
 
 
 def _container(workspace: Workspace, name: str) -> Any:
-    from azure.storage.blob import ContainerClient
-
-    store = workspace.datastore(name)
-    account, container = str(store["accountName"]), str(store["containerName"])
-    credential = _signature(workspace, name, store) or identity.credential()
-    return ContainerClient(settings.read().endpoints.blob.format(account=account), container, credential=credential)
-
-
-def _signature(workspace: Workspace, name: str, store: dict[str, Any]) -> str:
-    """Return the short-lived signature for reading a datastore, "" where it uses the user's account.
+    """Return the container of a datastore, with its short-lived signature where it does not use the user's account.
 
     An account key is never used, because it allows everything.
     """
-    if (store.get("credentials") or {}).get("credentialsType", "None") == "None":
-        return ""
-    try:
-        return str(workspace.secrets(name).get("sasToken") or "")
-    except DistDLError:
-        return ""
+    from azure.storage.blob import ContainerClient
+
+    store, signature = workspace.datastore(name), ""
+    if (store.get("credentials") or {}).get("credentialsType", "None") != "None":
+        try:
+            signature = str(workspace.secrets(name).get("sasToken") or "")
+        except DistDLError:
+            signature = ""
+    url = settings.read().endpoints.blob.format(account=store["accountName"])
+    return ContainerClient(url, str(store["containerName"]), credential=signature or identity.credential())
 
 
 def target_path(name: str, folder: JobFolder) -> Path | None:
@@ -373,14 +518,3 @@ def target_path(name: str, folder: JobFolder) -> Path | None:
     if path.is_relative_to(RESULTS):
         return folder.results / path.relative_to(RESULTS)
     return folder.outputs / path
-
-
-def _download(blob: Any, size: int, target: Path) -> None:
-    """Download a blob that is not there yet. The library repeats requests that fail. Raises AzureError, OSError."""
-    if target.exists() and target.stat().st_size == size:
-        return
-    part = target.with_name(f".{target.name}.part")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with open(part, "wb", opener=owned.private) as file:
-        blob.download_blob(max_concurrency=4).readinto(file)
-    part.replace(target)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from distdl_jupyter.clusters.base import Context
-    from distdl_jupyter.clusters.slurm.options import SlurmOptions
+    from distdl_jupyter.clusters.slurm.script import SlurmOptions
     from distdl_jupyter.core.spec import Group, JobSpec
     from distdl_jupyter.core.store import JobFolder
 
@@ -68,7 +68,8 @@ def claim_task(
                 return task
         # The first trials start together, in any order.
         left = plan.trials - (number if arrays or number >= plan.parallel else 0)
-        if left < 2 or (size := min(left, _most())) < 2:
+        most = commands.leading_number(commands.config().get("MaxArraySize", "")) if left > 1 else 0
+        if (size := min(left, most)) < 2:
             return ""
         new = _submitted(sweep.run, size, spec, options, secrets, context)
         return "" if new is None else _claim(new, directory, context)
@@ -149,11 +150,6 @@ def _closed(folder: Path) -> str:
 
 
 # arrays ------------------------------------------------------------------------------------------
-
-
-def _most() -> int:
-    """Return the maximum number of tasks of an array (MaxArraySize). Raises SlurmFailed."""
-    return commands.leading_number(commands.config().get("MaxArraySize", ""))
 
 
 def _submitted(

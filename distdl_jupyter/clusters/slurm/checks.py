@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from distdl_jupyter.worker.hooks.frameworks import COMPARED
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import NodeInfo
-    from distdl_jupyter.clusters.slurm.options import SlurmOptions
+    from distdl_jupyter.clusters.slurm.script import SlurmOptions
 
 #: Seconds to wait for a free node, and minutes that the check may take there.
 _WAIT, _MINUTES = 5, 1
@@ -40,7 +40,6 @@ _GATHER = (
 #: The row and the level of each problem.
 _PROBLEMS: dict[str, tuple[str, CheckLevel]] = {
     "slurm-missing": ("Slurm", "error"),
-    "slurm-time-limit": ("Time limit", "error"),
     "slurm-nodes": ("Nodes", "error"),
     "slurm-node": ("Node", "warning"),
     "slurm-container": ("Container", "error"),
@@ -56,18 +55,11 @@ def checks(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str
         return [problem("slurm-missing", "", "The Slurm commands are not installed on this machine.", missing)]
     try:
         nodes = [text.node(fields) for fields in commands.nodes(options.partition)]
-        partitions = commands.partitions()
     except commands.SlurmFailed as error:
         remedy = error.hint or "Check that its controller is running: scontrol ping"
         return [Check("", "Slurm", "error", error.message, remedy, code=error.code)]
     rows = [Check("", "Slurm", "ok", "the controller responds"), _submission(options)]
-    rows += [
-        *_time_limit(options, partitions),
-        *_nodes(nodes),
-        *_gpus(options, nodes),
-        *_container(options),
-        _folder(options),
-    ]
+    rows += [*_nodes(nodes), *_gpus(options, nodes), *_container(options), _folder(options)]
     if any(check.level == "error" for check in rows):
         return rows
     return [*rows, *_software(options, modules, programs)]
@@ -83,19 +75,6 @@ def _submission(options: SlurmOptions) -> Check:
         code, remedy = text.refusal(error, options)
         return Check("", "Submission", "error", error.message, remedy, code=code)
     return Check("", "Submission", "ok", f"partition {options.partition or 'by default'} accepts jobs")
-
-
-def _time_limit(options: SlurmOptions, partitions: Mapping[str, tuple[int | None, bool]]) -> list[Check]:
-    """Compare the time limit with the partition's: sbatch may accept a longer job, which never starts then."""
-    default = next((name for name, (_limit, is_default) in partitions.items() if is_default), "")
-    partition = options.partition.split(",")[0] or default
-    limit, (most, _) = commands.minutes(options.time_limit), partitions.get(partition, (None, False))
-    if most is None:
-        return []
-    if limit is not None and limit > most:
-        message = f"{options.time_limit} exceeds the limit of {partition} ({plural(most, 'minute')})"
-        return [problem("slurm-time-limit", "", message, f"Set time_limit to {most} or less.")]
-    return [Check("", "Time limit", "ok", f"{partition} allows {plural(most, 'minute')}")]
 
 
 def _nodes(nodes: Sequence[NodeInfo]) -> list[Check]:

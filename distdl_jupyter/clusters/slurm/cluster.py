@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.agents import run as agent_run
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
@@ -17,7 +17,7 @@ from distdl_jupyter.clusters.agents.staging import AgentNode, Job
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Run
 from distdl_jupyter.clusters.slurm import array, commands, script, text
 from distdl_jupyter.clusters.slurm.job import SlurmJob, SlurmNodes
-from distdl_jupyter.clusters.slurm.options import SlurmOptions
+from distdl_jupyter.clusters.slurm.script import SlurmOptions
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.plan import Placement, RankSlot
@@ -32,16 +32,6 @@ if TYPE_CHECKING:
 _SWEEP_SECONDS = 15.0
 #: Seconds between two polls for the nodes.
 _POLL_SECONDS = 0.1
-
-
-class _Settings(NamedTuple):
-    """The options of all clusters with agents, for Slurm."""
-
-    directory: str
-    network: str
-    shared: bool | None = None
-    #: Slurm itself decides how many processes fit.
-    oversubscribe: bool = True
 
 
 class SlurmCluster(AgentCluster):
@@ -78,10 +68,8 @@ class SlurmCluster(AgentCluster):
         return options.requeue
 
     def nodes(self, options: SlurmOptions) -> list[NodeInfo]:
-        """Return the partition's nodes. Raises DistDLError when Slurm does not answer."""
-        ranks = commands.ranks()
-        nodes = [text.node(fields) for fields in commands.nodes(options.partition)]
-        return [dataclasses.replace(node, ranks=ranks.get(node.name, 0)) for node in nodes]
+        """Return the partition's nodes. Raises DistDLError when Slurm does not respond."""
+        return [text.node(fields) for fields in commands.nodes(options.partition)]
 
     def everybody(self, options: SlurmOptions) -> list[QueuedJob]:
         """Return the jobs of the cluster's partition, else of all partitions."""
@@ -163,7 +151,8 @@ class SlurmCluster(AgentCluster):
         """Return the job's files as the nodes see them."""
         directory = script.JobDirectory(context.folder, options.directory, context.restart)
         spec = dataclasses.replace(spec, working_directory="")
-        return Job(spec, JobFolder(directory.job), _Settings(options.data_directory, options.network))
+        # For agents, the directory is that of the data on their own disks.
+        return Job(spec, JobFolder(directory.job), dataclasses.replace(options, directory=options.data_directory))
 
     def _nodes_of(self, job: Job, placement: Placement, context: Context) -> SlurmNodes:
         """Return the nodes; secret values are in the agents' own environment."""

@@ -256,35 +256,9 @@ def nodes(partition: str = "") -> list[list[str]]:
     return list({row[0]: row for row in rows}.values())
 
 
-def partitions() -> dict[str, tuple[int | None, bool]]:
-    """Return the time limit of each partition in minutes, and whether it is the default. Raises SlurmFailed."""
-    rows = [line.split() for line in run("sinfo", "--noheader", "--format=%P %l").splitlines()]
-    return {name.rstrip("*"): (minutes(limit), name.endswith("*")) for name, limit in rows}
-
-
-def minutes(limit: str) -> int | None:
-    """Return a time limit in minutes, rounded up, None without a limit (sbatch(1), ``--time``). Raises ValueError."""
-    if limit.lower() in ("infinite", "unlimited", "n/a", ""):
-        return None
-    days, dash, clock = limit.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    if not dash and len(parts) < 3:  # minutes, minutes:seconds
-        parts = [0, *parts]
-    hours, whole, seconds = [*parts, 0, 0][:3]
-    return (int(days) if dash else 0) * 1440 + hours * 60 + whole + (seconds > 0)
-
-
-def ranks() -> dict[str, int]:
-    """Return how many ranks of this user's jobs of this package run on each node. Raises SlurmFailed."""
-    output = run("squeue", "--noheader", "--me", "--states=RUNNING", "--Format=Name:|,NumTasks:|,NodeList:|")
-    counts: dict[str, int] = {}
-    for line in output.splitlines():
-        name, tasks, node_list = (field.strip() for field in line.split("|")[:3])
-        if OURS.search(name) and node_list:
-            names = hosts(node_list)
-            for node in names:
-                counts[node] = counts.get(node, 0) + leading_number(tasks) // len(names)
-    return counts
+def partitions() -> list[str]:
+    """Return the names of all partitions. Raises SlurmFailed."""
+    return [name.rstrip("*") for name in run("sinfo", "--noheader", "--format=%P").split()]
 
 
 def gpus_in(gres: str) -> tuple[int, str]:

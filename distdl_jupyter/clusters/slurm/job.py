@@ -23,7 +23,6 @@ from distdl_jupyter.clusters.base import Exit, Notice, OutageNotifier, Stream
 from distdl_jupyter.clusters.slurm import commands, script, text
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed, SlurmSilent, UnknownJob
 from distdl_jupyter.core.errors import LaunchFailed
-from distdl_jupyter.node.folder import files
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.staging import AgentNode, Job
@@ -32,10 +31,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.plan import Placement, RankSlot
     from distdl_jupyter.core.queue import QueueView
 
-#: Seconds between two queries: when a change is expected, for a young job, and later.
-_SOON, _FIRST, _LATER = 0.5, 2.0, 5.0
-#: Seconds for which a change is expected, and for which a job is young.
-_HURRY_SECONDS, _YOUNG_SECONDS = 30.0, 120.0
+#: Seconds between two queries, when a change is expected and otherwise, and seconds for which it is expected.
+_SOON, _LATER, _HURRY_SECONDS = 0.5, 3.0, 30.0
 #: Seconds between two queries of the whole queue, which may be long.
 _QUEUE_SECONDS = 15.0
 #: Seconds without a response after which the user is notified.
@@ -78,7 +75,6 @@ class SlurmJob(threading.Thread):
         self._hosts: list[str] = []
         self._lost: set[str] = set()
         self._ended: dict[int, str] = {}
-        self._began = time.monotonic()
         self._queue_at = self._hurry_until = 0.0
         self._silence = OutageNotifier(_SILENCE_SECONDS)
         self._reported: set[str] = set()
@@ -101,7 +97,7 @@ class SlurmJob(threading.Thread):
             self.query()
             if self.ended and not self._cancel_wanted:
                 return
-            self._wake.wait(self._pause())
+            self._wake.wait(_SOON if time.monotonic() < self._hurry_until else _LATER)
 
     @property
     def ended(self) -> bool:
@@ -163,12 +159,6 @@ class SlurmJob(threading.Thread):
             self._reported.add(notice.code)
             self._silence.put(notice)
 
-    def _pause(self) -> float:
-        now = time.monotonic()
-        if now < self._hurry_until:
-            return _SOON
-        return _FIRST if now - self._began < _YOUNG_SECONDS else _LATER
-
     def _ran(self, command: Callable[[], None]) -> bool:
         """Run a command for a job that may have ended meanwhile; return whether Slurm responded."""
         now = time.monotonic()
@@ -191,19 +181,10 @@ class SlurmJob(threading.Thread):
         """Return the nodes in Slurm's order, [] before the job has started. Raises SlurmFailed."""
         state = self.state
         if state is None or state.state != "RUNNING" or not state.nodes:
-            if state is not None and state.pending and self._has_started():
-                self.hurry()
             return []
         if not self._hosts:
             self._hosts = commands.hosts(state.nodes)
         return self._hosts
-
-    def _has_started(self) -> bool:
-        """Return whether an agent has written to its file, which shows earlier than Slurm's state."""
-        try:
-            return (self.directory.run / files(0)[-1]).stat().st_size > 0
-        except OSError:
-            return False
 
     def connect(self, node: int, host: str, *, takeover: bool = False) -> Connection:
         """Return the connection to the agent of a node, which is not started yet. Raises LaunchFailed."""

@@ -16,7 +16,7 @@ from distdl_jupyter.core.humanize import duration, size
 from distdl_jupyter.core.queue import Holding, QueuedJob, QueueView
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.slurm.options import SlurmOptions
+    from distdl_jupyter.clusters.slurm.script import SlurmOptions
 
 _REASONS = {
     "": "waiting for Slurm to schedule it",
@@ -166,7 +166,7 @@ def _values(code: str, options: SlurmOptions) -> list[str]:
     """Return the values that the user may set."""
     try:
         if code == "slurm-partition-invalid":
-            return list(commands.partitions())
+            return commands.partitions()
         accounts = commands.allowed(options.partition)
     except commands.SlurmFailed:
         return ["those that your administrators name"]

@@ -16,19 +16,21 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
-from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
+from distdl_jupyter.clusters.agents.connection import DIRECTORY, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes, BorrowedNodes
 from distdl_jupyter.clusters.agents.tcp_link import Port
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Notice
-from distdl_jupyter.clusters.spark.options import NO_SESSION_HINT, Order, SparkOptions, addresses, require_master
+from distdl_jupyter.clusters.spark import driver
+from distdl_jupyter.clusters.spark.driver import NO_SESSION_HINT, Order, SparkOptions, addresses, require_master
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.machine import has_java
+from distdl_jupyter.core.options import MOST_CORES, MOST_GPUS, within
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.node import processes
 from distdl_jupyter.worker.serving.connection import peer_uid
@@ -38,8 +40,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.staging import Job
     from distdl_jupyter.core.spec import JobSpec
 
-#: Executors that are listed or checked at most, and seconds in which they must start.
-_MAX_EXECUTORS = 1000
+#: Seconds in which the executor of a check must start.
 _START_SECONDS = 20.0
 #: The port of the web page of a standalone master, which it gives as JSON too, and seconds for its response.
 _WEB_PORT, _WEB_SECONDS = 8080, 5.0
@@ -48,7 +49,6 @@ _ENDS_WITH_KERNEL = Notice(
 )
 #: The variable that the process with an own session and all of its children have: the job's id.
 MARK = "DISTDL_SPARK_DRIVER"
-_DRIVER = "distdl_jupyter.clusters.spark.driver"
 _POLL_SECONDS = 0.1
 #: Seconds in which a check gets a session.
 _OPEN_SECONDS = 120.0
@@ -109,19 +109,12 @@ class SparkCluster(AgentCluster):
                 field="remote",
                 hint="Remove it, and set the environment variable SPARK_CONNECT_AUTHENTICATE_TOKEN.",
             )
-        if options.cpus_per_process < 1 or options.gpus_per_node < 0:
-            name, least = ("cpus_per_process", 1) if options.cpus_per_process < 1 else ("gpus_per_node", 0)
-            raise InvalidSpec(
-                f"{name} is {getattr(options, name)}, but must be at least {least}.",
-                code="spark-number-too-small",
-                field=name,
-            )
+        within(1, MOST_CORES)(options.cpus_per_process, "cpus_per_process")
+        within(0, MOST_GPUS)(options.gpus_per_node, "gpus_per_node")
         options.settings()
 
     def by_itself(self) -> dict[str, Any] | None:
         """Return the options for the Spark session of this process, usually a notebook's kernel."""
-        from distdl_jupyter.clusters.spark import driver
-
         return driver.active()
 
     def process_count_per_node(self, options: SparkOptions, *, use_gpu: bool | None) -> int:
@@ -133,44 +126,31 @@ class SparkCluster(AgentCluster):
         return options.address
 
     def nodes(self, options: SparkOptions) -> list[NodeInfo]:
-        """Return the workers of a standalone cluster, else the hosts of the executors that are free.
-
-        Raises LaunchFailed when Spark does not respond, or starts no executor.
-        """
-        if options.master.startswith("spark://"):
-            self.validate(options)
-            require_master(options)
-            return _workers(options)
-        with self._free_executors(options) as connections:
-            facts = [(connection.host, connection.ask("facts")) for connection in connections]
-        return [NodeInfo(name, gpus=len(row["gpus"] or ()), cores=int(row["cores"] or 0)) for name, row in facts]
+        """Return the workers of a standalone cluster. Raises LaunchFailed when Spark does not respond."""
+        if not options.master.startswith("spark://"):
+            return []
+        self.validate(options)
+        require_master(options)
+        return _workers(options)
 
     def checks(
         self, options: SparkOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[Check]:
-        """Ask an agent on each executor that is free."""
+        """Ask an agent on a free executor; a job checks all of its own when it starts."""
         from distdl_jupyter.clusters.agents import checkup
 
         try:
-            with self._free_executors(options) as connections:
-                return list(checkup.look(connections, [], options, modules, programs, several_per_host=True).checks)
+            self.validate(options)
+            with contextlib.closing(Stage(options, Order(name="check"))) as stage:
+                stage.await_tasks(lambda _reason: None, _START_SECONDS)
+                connections = stage.port.connect(options.directory or DIRECTORY)
+                try:
+                    return list(checkup.look(connections, [], options, modules, programs).checks)
+                finally:
+                    end_all(connections)
         except DistDLError as error:
             hint = error.hint or "See the log of the Spark master."
             return [Check("", "Spark", "error", error.message, hint, code=error.code)]
-
-    @contextlib.contextmanager
-    def _free_executors(self, options: SparkOptions) -> Iterator[list[Connection]]:
-        """Yield connections to an agent on each executor that is free. Raises DistDLError."""
-        self.validate(options)
-        stage = Stage(options, Order(name="check", tasks=_MAX_EXECUTORS, whole=True))
-        connections: list[Connection] = []
-        try:
-            stage.await_tasks(lambda _reason: None, _START_SECONDS)
-            connections = stage.port.connect(options.directory or DIRECTORY)
-            yield connections
-        finally:
-            end_all(connections)
-            stage.close()
 
     def preview(self, spec: JobSpec, options: SparkOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Spark names the nodes when the job gets them."""
@@ -283,7 +263,7 @@ class Stage:
         """Start a process for an own session and return the connection to it. Raises OSError."""
         connection, other = socket.socketpair()
         environment = {name: value for name, value in os.environ.items() if name not in _LEADING} | {MARK: job}
-        command = [sys.executable, "-P", "-m", _DRIVER]
+        command = [sys.executable, "-P", "-m", driver.__name__]
         with other:
             # In the session of the supervisor, whose watchdog leaves it the time to give the slots back.
             self._process = subprocess.Popen(

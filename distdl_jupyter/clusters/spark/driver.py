@@ -1,4 +1,4 @@
-"""The side of the Spark session, which runs one barrier stage.
+"""The side of the Spark session, which runs one barrier stage, and the options that name the session.
 
 ``python -m distdl_jupyter.clusters.spark.driver`` is a process with a session of its own, or with one on a server of
 Spark Connect. A classic session of a notebook holds the executors of its application, so a stage there has to run in
@@ -23,26 +23,129 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.clusters.spark.options import CHECK_MASTER, NO_SESSION_HINT, Order, SparkOptions, require_master
-from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.clusters.agents.agent import DIRECTORY_HELP, NETWORK_HELP, OVERSUBSCRIBE_HELP, SHARED_HELP
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.node import connect_back
 
 #: Seconds for executors to register where their number is not fixed, and without a new one before the count ends.
 _SETTLE_SECONDS, _QUIET_SECONDS = 15.0, 2.0
 _POLL_SECONDS = 0.2
-#: Seconds between two reports of what a stage waits for, and for the end of a session.
-_REPORT_SECONDS, _STOP_SECONDS = 1.0, 6.0
-#: Tasks of the short job that finds executors through Spark Connect.
-_PROBES = 32
+#: Seconds between two attempts to run a stage, and for the end of a session.
+_RETRY_SECONDS, _STOP_SECONDS = 1.0, 6.0
 #: What Spark raises for a barrier stage with more tasks than the cluster has slots at present.
 _NO_SLOTS = "SPARK-24819"
+#: Remedies when nothing responds, and without a session.
+CHECK_MASTER = "Check that its master is running, and correct the option master or remote."
+NO_SESSION_HINT = (
+    'Start a session (spark = SparkSession.builder.getOrCreate()), or set master="spark://HOST:7077", '
+    'or remote="sc://HOST:15002" for Spark Connect.'
+)
 _Carrier = Callable[[Iterable[Any]], Iterator[Any]]
 _lock = threading.Lock()
 _path = ""
+
+
+# which Spark, and which stage ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """Which Spark cluster, and what of each executor a job takes."""
+
+    master: str = field(
+        default="",
+        metadata={
+            "help": "master of the cluster: spark://10.0.0.4:7077, yarn, or local-cluster[2,1,1024]",
+            "first": True,
+        },
+    )
+    remote: str = field(
+        default="", metadata={"help": "Spark Connect server, instead of master: sc://10.0.0.4:15002", "first": True}
+    )
+    cpus_per_process: int = field(default=1, metadata={"help": "Spark cores for each process", "first": True})
+    gpus_per_node: int = field(default=0, metadata={"help": "GPUs on each node", "first": True})
+    conf: str = field(default="", metadata={"help": 'Spark settings as JSON: {"spark.executor.memory": "4g"}'})
+    python: str = field(
+        default="", metadata={"help": "path of Python on the executors (default: the path of this Python)"}
+    )
+    session: str = field(
+        default="",
+        metadata={"help": "socket of the process with the Spark session, instead of master; found automatically"},
+    )
+    host: str = field(
+        default="",
+        metadata={"help": "address of this machine that executors can reach (default: the one on the route to it)"},
+    )
+    directory: str = field(default="", metadata={"help": DIRECTORY_HELP})
+    network: str = field(default="", metadata={"help": NETWORK_HELP})
+    shared: bool | None = field(default=None, metadata={"help": SHARED_HELP})
+    oversubscribe: bool = field(default=False, metadata={"help": OVERSUBSCRIBE_HELP})
+
+    @property
+    def address(self) -> str:
+        """The master or the server."""
+        return self.remote or self.master or "the notebook's session"
+
+    def settings(self) -> dict[str, str]:
+        """Return the user's settings of Spark. Raises InvalidSpec."""
+        try:
+            pairs = json.loads(self.conf or "{}").items()
+        except (ValueError, AttributeError):
+            raise InvalidSpec(
+                f'conf is {self.conf!r}, but must be JSON such as {{"spark.executor.memory": "4g"}}.',
+                code="spark-conf-invalid",
+                field="conf",
+            ) from None
+        settings = {str(name): value if isinstance(value, str) else json.dumps(value) for name, value in pairs}
+        if hidden := [name for name, value in settings.items() if is_secret(name, value)]:
+            raise InvalidSpec(
+                f"conf contains a secret ({hidden[0]}), which would be visible in the process list.",
+                code="spark-conf-secret",
+                field="conf",
+                hint="Put it into the file spark-defaults.conf in SPARK_CONF_DIR.",
+            )
+        return settings
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A stage of ``tasks`` tasks with ``cpus`` cores each, or at least ``least`` of them."""
+
+    name: str
+    tasks: int = 1
+    least: int = 1
+    cpus: int = 1
+    python: str = ""
+
+
+def addresses(options: SparkOptions) -> Iterator[tuple[str, int]]:
+    """Yield host and port of each master, or of the Connect server, as far as the options name them."""
+    named = options.address.partition("://")[2].split("/")[0]
+    for match in re.finditer(r"([^/,;:]+|\[[0-9a-fA-F:]+\]):(\d+)", named):
+        yield match[1].strip("[]"), int(match[2])
+    if options.remote and not re.search(r":\d+", options.remote):
+        yield options.remote.removeprefix("sc://").split("/")[0], 15002
+
+
+def require_master(options: SparkOptions) -> None:
+    """Raise LaunchFailed when no master or server responds, for which Spark itself waits a minute."""
+    reason = ""
+    for address in addresses(options) if options.remote or options.master.startswith("spark://") else ():
+        try:
+            with socket.create_connection(address, 5.0):
+                return
+        except OSError as error:
+            reason = f"{error.strerror or error}"
+    if reason:
+        raise LaunchFailed(
+            f"Spark at {options.address} does not respond: {reason}.", code="spark-unreachable", hint=CHECK_MASTER
+        )
 
 
 # on an executor -----------------------------------------------------------------------------------
@@ -83,23 +186,6 @@ def _carrier(source: str, back: Mapping[str, Any], python: str) -> _Carrier:
     return run
 
 
-def _host_names() -> _Carrier:
-    """Return what returns, in a task, the name of its machine. Pickled by value as well."""
-
-    def run(batches: Iterable[Any]) -> Iterator[Any]:
-        import socket
-        import time
-
-        import pyarrow as pa
-
-        for _ in batches:
-            pass
-        time.sleep(0.2)  # so that one executor does not get all of the tasks
-        yield pa.RecordBatch.from_pydict({"host": [socket.gethostname()]})
-
-    return run
-
-
 # sessions -----------------------------------------------------------------------------------------
 
 
@@ -133,20 +219,13 @@ class _Classic:
         until = changed = time.monotonic() + _SETTLE_SECONDS
         slots = 0
         while time.monotonic() < until and slots < order.tasks:
-            executors = self._executors()
-            now = len(executors) if order.whole else sum(int(executor.maxTasks()) for executor in executors)
+            now = sum(int(executor.maxTasks()) for executor in self._executors())
             if now != slots:
                 slots, changed = now, time.monotonic()
             if slots >= order.least and time.monotonic() - changed > _QUIET_SECONDS:
                 break
             time.sleep(_POLL_SECONDS)
         return max(order.least, min(slots, order.tasks))
-
-    def summary(self) -> str:
-        """Return what is up, "" where that is not known."""
-        executors = self._executors()
-        cores = plural(sum(int(executor.totalCores()) for executor in executors), "core")
-        return f"{plural(len(executors), 'executor')} with {cores} are up" if executors else "none is up"
 
     def _executors(self) -> list[Any]:
         store = self._spark._jsc.sc().statusStore()  # noqa: SLF001 - Spark's own pages read it
@@ -194,13 +273,7 @@ class _Connect:
         self._spark.version  # noqa: B018 - it asks the server
 
     def count(self) -> int:
-        if not self.order.whole:
-            return self.order.tasks
-        rows = self._spark.range(0, _PROBES, 1, _PROBES).mapInArrow(_host_names(), "host string").collect()
-        return max(self.order.least, min(len({row.host for row in rows}), self.order.tasks))
-
-    def summary(self) -> str:
-        return ""
+        return self.order.tasks
 
     def run(self, count: int, work: _Carrier) -> None:
         profile, tasks = _profile(self.options, self.order), self._spark.range(0, count, 1, count)
@@ -226,7 +299,7 @@ def _run_when_free(run: Callable[[], object], stopped: threading.Event) -> None:
         except Exception as error:
             if _NO_SLOTS not in str(error):
                 raise
-            stopped.wait(_REPORT_SECONDS)
+            stopped.wait(_RETRY_SECONDS)
         else:
             return
 
@@ -258,11 +331,10 @@ def _settings(order: Order, options: SparkOptions, host: str) -> dict[str, str]:
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
         "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": str(2**31 - 1),
         "spark.task.cpus": str(order.cpus),
+        "spark.executor.cores": str(order.cpus),
+        "spark.executor.instances": str(order.tasks),
+        "spark.cores.max": str(order.cpus * order.tasks),
     }
-    if not order.whole:
-        settings["spark.executor.cores"] = str(order.cpus)
-        settings["spark.executor.instances"] = str(order.tasks)
-        settings["spark.cores.max"] = str(order.cpus * order.tasks)
     if options.gpus_per_node:
         settings["spark.executor.resource.gpu.amount"] = str(options.gpus_per_node)
         settings["spark.task.resource.gpu.amount"] = str(options.gpus_per_node)
@@ -361,14 +433,13 @@ def serve(connection: socket.socket, context: Any = None) -> None:
 
 def _work(session: _Session, back: dict[str, Any], report: Callable[..., None]) -> None:
     """Run the stage, whose tasks connect to ``back``."""
-    ended = threading.Event()
     try:
         require_master(session.options)
         report(waits=f"starting a session of Spark at {session.options.address}")
         session.open()
         count = session.count()
         report(tasks=count)
-        threading.Thread(target=_report_slots, args=(session, count, report, ended), daemon=True).start()
+        report(waits=_waits(count, session.order.cpus, session.options.gpus_per_node))
         source = Path(connect_back.__file__).read_text(encoding="utf-8")
         session.run(count, _carrier(source, back, session.python))
     except DistDLError as error:
@@ -376,21 +447,12 @@ def _work(session: _Session, back: dict[str, Any], report: Callable[..., None]) 
     except Exception as error:  # noqa: BLE001 - Spark may raise anything
         sentence, hint = _explain(str(error), session.options)
         report(error=sentence, code="spark-stage-failed", hint=hint)
-    finally:
-        ended.set()
 
 
-def _report_slots(session: _Session, count: int, report: Callable[..., None], ended: threading.Event) -> None:
-    """Report once a second what the stage waits for."""
-    options, order = session.options, session.order
-    text = f"waiting for {plural(count, 'executor')} of Spark with {plural(order.cpus, 'core')}"
-    if options.gpus_per_node:
-        text += f" and {plural(options.gpus_per_node, 'GPU')}"
-    text += " each" if count > 1 else ""
-    with contextlib.suppress(Exception):  # the session ends
-        while not ended.is_set():
-            report(waits="; ".join(filter(None, (text, session.summary()))))
-            ended.wait(_REPORT_SECONDS)
+def _waits(count: int, cpus: int, gpus: int) -> str:
+    """Return what a stage waits for."""
+    text = f"waiting for {plural(count, 'executor')} of Spark with {plural(cpus, 'core')}"
+    return text + (f" and {plural(gpus, 'GPU')}" if gpus else "") + (" each" if count > 1 else "")
 
 
 # the session of a notebook ------------------------------------------------------------------------

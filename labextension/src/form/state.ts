@@ -6,7 +6,7 @@ export type { Advice, ClusterNow, FormCheck, FormRequest, NodeInfo, OptionField,
 /** What is answered has all its fields. */
 export type DataRow = Required<schema.DataRow>;
 export type Variable = Required<schema.Variable>;
-export type Chosen = Required<Omit<schema.Chosen, 'data'>> & { data: DataRow[] };
+export type Chosen = Required<Omit<schema.FormValues, 'data'>> & { data: DataRow[] };
 export type FormState = Omit<schema.FormState, 'chosen' | 'environment'> & { chosen: Chosen; environment: Variable[] };
 
 export type OptionValue = Chosen['backend_options'][string];

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distdl_jupyter.clusters.azureml import compute, run
+from distdl_jupyter.clusters.azureml import run
 from tests.azurite.fixtures import azurite, blob_proxy  # noqa: F401
 from tests.standin.computes import Compute, Computes
 from tests.standin.ml import COMPUTE, GROUP, WORKSPACE, MachineLearning
@@ -30,11 +30,9 @@ def ml(signed_in, azurite, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr(run, "_SOON", 0.2)
     monkeypatch.setattr(run, "_SHORT", 1.0)
     signed_in.blob_at(azurite.template)
-    compute.forget()
     Prices(signed_in.server)
     computes = Computes(signed_in.server, signed_in.login)
     computes.computes[GROUP, WORKSPACE, COMPUTE] = Compute(_BODY, "Succeeded")
     service = MachineLearning(signed_in.server, azurite, tmp_path / "ml", signed_in.login)
     yield service
     service.close()
-    compute.forget()

@@ -5,10 +5,9 @@ import dataclasses
 import pytest
 
 from distdl_jupyter.azure import settings
-from distdl_jupyter.clusters.azureml import compute
-from distdl_jupyter.clusters.azureml.compute import ComputeClusters, ComputeSpec
-from distdl_jupyter.clusters.azureml.options import AzureMLOptions
-from distdl_jupyter.clusters.local import LocalCluster
+from distdl_jupyter.clusters.azureml import cluster
+from distdl_jupyter.clusters.azureml.cluster import AzureMLCluster, ComputeSpec
+from distdl_jupyter.clusters.azureml.job import AzureMLOptions
 from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, InvalidSpec, NotSignedIn
 from tests.standin.computes import SUBSCRIPTION, Computes
 from tests.standin.prices import Prices
@@ -17,23 +16,7 @@ from tests.standin.server import refusal
 OPTIONS = AzureMLOptions(subscription_id=SUBSCRIPTION, resource_group="vision", workspace="ws1", compute="gpu")
 T4, A100 = "Standard_NC4as_T4_v3", "Standard_NC24ads_A100_v4"
 SPEC = ComputeSpec(T4, max_nodes=4)
-
-
-class Only(ComputeClusters, LocalCluster):
-    """The compute clusters without jobs."""
-
-    name = "azureml"
-    Options = AzureMLOptions
-
-
-CLUSTER = Only()
-
-
-@pytest.fixture(autouse=True)
-def _empty_cache():
-    compute.forget()
-    yield
-    compute.forget()
+CLUSTER = AzureMLCluster()
 
 
 @pytest.fixture
@@ -43,7 +26,6 @@ def service(signed_in):
 
 
 def now(options=OPTIONS):
-    compute.forget()
     return CLUSTER.machines(options)
 
 
@@ -82,7 +64,6 @@ def test_nodes_have_a_state_and_a_price(service):
     for node, state in zip(nodes, ("idle", "running", "preparing", "unusable", "leaving", "preempted"), strict=True):
         node["nodeState"] = state
     nodes[1]["runId"] = "brave_ear_1"
-    compute.forget()
     listed = CLUSTER.nodes(OPTIONS)
     assert [node.state for node in listed] == ["up", "up", "starting", "down", "starting", "down"]
     assert [node.billed for node in listed] == [True] * 5 + [False]
@@ -90,20 +71,6 @@ def test_nodes_have_a_state_and_a_price(service):
     assert listed[1].detail == "runs brave_ear_1"
     assert (listed[0].gpus, listed[0].gpu_name, listed[0].cores) == (1, "T4", 4)
     assert all(node.detail for node in listed if node.state == "down")
-
-
-def test_a_status_is_cached_for_some_seconds(service, monkeypatch):
-    monkeypatch.setattr(compute, "WATCH_SECONDS", 0.0)
-    service.seconds = 600
-    CLUSTER.create(OPTIONS, SPEC)
-    assert now().state == "creating"
-    service.settle()
-    assert now().state == ""
-    CLUSTER.nodes(OPTIONS)
-    before = len(service.server.asked("/computes"))
-    for _ in range(20):
-        CLUSTER.nodes(OPTIONS), CLUSTER.machines(OPTIONS)
-    assert len(service.server.asked("/computes")) == before
 
 
 def test_subscriptions_workspaces_computes_and_sizes_can_be_chosen(service):
@@ -172,7 +139,7 @@ def test_a_quota_is_reported_although_azure_accepted_the_request(service, monkey
     service.without_quota.add(A100)
     spec = ComputeSpec("NC24ads_A100_v4")
     if is_late:
-        monkeypatch.setattr(compute, "WATCH_SECONDS", 0.0)
+        monkeypatch.setattr(cluster, "WATCH_SECONDS", 0.0)
         service.seconds = 600
         CLUSTER.create(OPTIONS, spec)
         assert now().state == "creating"

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distdl_jupyter.clusters.azureml.bootstrap import mark
-from distdl_jupyter.clusters.azureml.logs import LogFile, Logs
+from distdl_jupyter.clusters.azureml.run import LogFile, Logs
 from distdl_jupyter.core.errors import AzureRefused
 
 NONCE = "0123456789abcdef"

@@ -2,6 +2,7 @@
 
 import json
 import platform
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from distdl_jupyter.clusters.base import Context, Exit
 from distdl_jupyter.clusters.slurm import checks, commands, script, text
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed
 from distdl_jupyter.clusters.slurm.job import SlurmJob, SlurmNodes
-from distdl_jupyter.clusters.slurm.options import SlurmOptions
+from distdl_jupyter.clusters.slurm.script import SlurmOptions
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
@@ -23,14 +24,12 @@ NODES = [["n1", "idle", "8", "0.1", "gpu:4", "none"], ["n2", "down", "8", "0.1",
 @pytest.mark.parametrize(
     ("options", "refusal", "rows"),
     [
-        ({}, "", {"Submission": "ok", "Time limit": "ok", "GPUs": "info"}),
-        ({"gpus_per_node": "4", "time_limit": "1:00:00"}, "", {"Submission": "ok", "Time limit": "ok"}),
-        ({"gpus_per_node": "4", "time_limit": "61"}, "", {"Submission": "ok", "Time limit": "error"}),
-        ({"gpus_per_node": "4", "time_limit": "9-0", "partition": "long"}, "", {"Submission": "ok"}),
+        ({}, "", {"Submission": "ok", "GPUs": "info"}),
+        ({"gpus_per_node": "4", "time_limit": "1:00:00"}, "", {"Submission": "ok"}),
         (
             {"gpus_per_node": "5"},
             "allocation failure: Requested node configuration is not available",
-            {"Submission": "error", "Time limit": "ok"},
+            {"Submission": "error"},
         ),
     ],
 )
@@ -44,7 +43,6 @@ def test_a_node_is_entered_only_when_nothing_else_is_wrong(monkeypatch, options,
     entered = []
     monkeypatch.setattr(commands, "absent", lambda: "")
     monkeypatch.setattr(commands, "nodes", lambda _partition: NODES)
-    monkeypatch.setattr(commands, "partitions", lambda: {"gpu": (60, True), "long": (None, False)})
     monkeypatch.setattr(commands, "run", run)
     monkeypatch.setattr(checks, "_software", lambda *_: entered.append(1) or [])
     found = checks.checks(SlurmOptions(**options), [], [])
@@ -65,7 +63,7 @@ def test_a_node_is_entered_only_when_nothing_else_is_wrong(monkeypatch, options,
     ],
 )
 def test_a_refusal_lists_what_the_user_may_set(monkeypatch, message, code, value):
-    monkeypatch.setattr(commands, "partitions", lambda: {"debug": (60, True), "a100": (None, False)})
+    monkeypatch.setattr(commands, "partitions", lambda: ["debug", "a100"])
     monkeypatch.setattr(commands, "allowed", lambda _: {"physics": ["normal", "long"], "biology": ["night"]})
     options = SlurmOptions(account="Physics", qos="night", partition="a1000")
     found, remedy = text.refusal(SlurmFailed(f"sbatch failed: {message}."), options)
@@ -137,7 +135,10 @@ def test_why_a_job_cannot_begin_is_told_once_while_it_waits(monkeypatch, state, 
 @pytest.mark.parametrize(("seconds", "limit"), [(None, ""), (1, 1), (60, 1), (61, 2)])
 def test_slurm_gets_a_limit_behind_the_job_s_own(seconds, limit):
     spec = JobSpec(id="20260101-000000-abcde", name="x", max_run_duration_seconds=seconds)
-    assert script._limit_of(spec) == (limit and str(limit + script._SPARE))
+    arguments = script.arguments(spec, SlurmOptions(), {}, Path("/jobs"), "job.out", "")
+    assert [word for word in arguments if word.startswith("--time=")] == (
+        [f"--time={limit + script._SPARE}"] if limit else []
+    )
 
 
 @pytest.mark.parametrize(

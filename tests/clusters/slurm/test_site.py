@@ -6,8 +6,7 @@ import os
 import pytest
 
 from distdl_jupyter.clusters.slurm import checks
-from distdl_jupyter.clusters.slurm.options import SlurmOptions
-from distdl_jupyter.clusters.slurm.script import JobDirectory
+from distdl_jupyter.clusters.slurm.script import JobDirectory, SlurmOptions
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore

@@ -96,7 +96,6 @@ def test_what_can_never_begin_is_said_with_its_remedy_and_can_be_canceled(slurm)
     ("options", "code"),
     [
         ({"partition": "nowhere"}, "slurm-partition-invalid"),
-        ({"partition": "short", "time_limit": "5"}, "slurm-time-limit"),
         ({"gpus_per_node": "2"}, "slurm-gpus-invalid"),
     ],
 )

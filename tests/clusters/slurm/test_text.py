@@ -15,13 +15,10 @@ from tests.processes import executable
 
 
 @pytest.mark.parametrize(
-    ("limit", "minutes"),
-    [("30", 30), ("30:00", 30), ("30:01", 31), ("2:00:00", 120), ("1-12", 36 * 60), ("1-12:30", 36 * 60 + 30),
-     ("2-00:00:01", 2 * 1440 + 1), ("UNLIMITED", None), ("infinite", None)],
-)  # fmt: skip
-def test_time_limits_are_read_as_slurm_writes_them(limit, minutes):
+    "limit", ["30", "30:00", "30:01", "2:00:00", "1-12", "1-12:30", "2-00:00:01", "UNLIMITED", "infinite"]
+)
+def test_time_limits_are_taken_as_slurm_writes_them(limit):
     assert registry.check_options("clusters", "slurm", {"time_limit": limit}).time_limit == limit
-    assert commands.minutes(limit) == minutes
 
 
 @pytest.mark.parametrize("limit", ["soon", "1:2:3:4", "-5", "2h", "1-"])

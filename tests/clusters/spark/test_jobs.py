@@ -9,7 +9,7 @@ from distdl_jupyter import submit
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.spark import driver
 from distdl_jupyter.clusters.spark.cluster import SparkCluster
-from distdl_jupyter.clusters.spark.options import SparkOptions
+from distdl_jupyter.clusters.spark.driver import SparkOptions
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import processes

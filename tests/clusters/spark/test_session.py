@@ -15,7 +15,7 @@ import pytest
 from distdl_jupyter import attach, submit
 from distdl_jupyter.clusters.spark import driver
 from distdl_jupyter.clusters.spark.cluster import Stage
-from distdl_jupyter.clusters.spark.options import Order, SparkOptions
+from distdl_jupyter.clusters.spark.driver import Order, SparkOptions
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.state import State
 from tests.clusters.functions import waits
