@@ -12,18 +12,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import stagers
 from distdl_jupyter.clusters.agents.agent import HostFailed, answers_of
 from distdl_jupyter.clusters.agents.staging import AgentNode
-from distdl_jupyter.clusters.base import Context, Staging
+from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import listing
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import files
 from distdl_jupyter.node.data_cache import fingerprint
 from distdl_jupyter.node.job import DATA
+
+if TYPE_CHECKING:
+    from distdl_jupyter.data.staging import JobStaging
 
 #: Characters of a line that go in one message.
 _PIECE = 1 << 20
@@ -153,7 +156,7 @@ class _Content(NamedTuple):
     files: int
 
 
-def _copy(copies: Sequence[_Copy], staging: Staging, report: Callable[[str, str], None]) -> None:
+def _copy(copies: Sequence[_Copy], staging: JobStaging, report: Callable[[str, str], object]) -> None:
     stop: list[bool] = []
     contents: dict[str, Future[_Content]] = {}
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="copy")
