@@ -153,7 +153,7 @@ class AgentRun(Run):
                 f"{service.name} did not start{where}.", code="service-not-started", output=output.strip()[-2000:]
             )
 
-    def progress(self, detail: str) -> Callable[[], None]:
+    def progress(self, detail: str) -> Callable[[], object]:
         """Return a function that reports progress, and raises when the start must stop."""
         return lambda: self._context.report("start", detail)
 
