@@ -134,20 +134,26 @@ def size(job: Job) -> int:
     return sum(path.stat().st_size for path in paths if path.exists())
 
 
-def _put(node: AgentNode, produce: Callable[[Callable[[bytes], object]], object]) -> None:
-    connection = node.connection
+def send(
+    connection: Connection, type_: str, produce: Callable[[Callable[[bytes], object]], object], **fields: Any
+) -> dict[str, Any]:
+    """Send a request that takes a tar, which ``produce`` writes; return the answer. Raises HostFailed."""
     channel = connection.channel(lambda _content: None)
-    answer = connection.begin("put", channel=channel)
+    answer = connection.begin(type_, channel=channel, **fields)
+    produce(lambda content: connection.write(channel, content) if content else None)
+    connection.write(channel, b"")
+    return connection.result(answer, type_, None)
+
+
+def _put(node: AgentNode, produce: Callable[[Callable[[bytes], object]], object]) -> None:
     try:
-        produce(lambda content: connection.write(channel, content) if content else None)
-        connection.write(channel, b"")
+        send(node.connection, "put", produce)
     except OSError as error:
         raise LaunchFailed(
             f"Cannot read the job's files to copy them to {node.host}: {error}.",
             code="job-files-unreadable",
             hint="Check the permissions of the job's folder, and submit the job again.",
         ) from error
-    connection.result(answer, "put", None)
 
 
 def _pack_rest(job: Job, node: AgentNode, write: Callable[[bytes], object]) -> None:
