@@ -183,6 +183,8 @@ def needs(backend_label: str, options: Mapping[str, Any] | None = None) -> dict[
 
 
 # the newest status and checks, for pages and forms ------------------------------------------------
+# One probe of each runs at a time, in a thread of its own: a cluster that does not respond delays neither requests nor
+# other clusters. Until a probe has ended, the last known answer is used.
 
 
 T = TypeVar("T")

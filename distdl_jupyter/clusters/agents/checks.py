@@ -1,6 +1,8 @@
 """Judges hosts: facts (``node.facts``) and who reached whom in, ``Check`` rows out, by one table of rules.
 
-Pure. What is alike on all hosts has the same text on each, so that a table can show it once.
+Pure. What is alike on all hosts has the same text on each, so that a table can show it once. An interface's name or
+subnet proves nothing: two hosts can each have an ``eth0`` in 192.168.0.0/24 that lead to different networks. So ranks
+meet only at addresses that every other host has reached (``node.ports``).
 """
 
 from __future__ import annotations

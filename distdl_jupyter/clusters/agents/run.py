@@ -1,7 +1,9 @@
 """A started job whose nodes have agents: services, streams, signals, the ends of ranks, whatever machine they are on.
 
-``DirectRun`` lets the agents start the ranks, so that each end is known exactly; ``launch`` has the run whose ranks a
-program such as ``mpirun`` starts. Nothing waits for a machine that does not respond: it is lost after some seconds, its
+``DirectRun`` lets the agents start the ranks, so that each end is known exactly. The ranks of a ``LauncherRun`` are
+started by a program such as ``mpirun`` on node 0; where the nodes are other hosts, agents start its daemons there
+(``Relay``). Each of its ranks connects its output to named pipes of its own machine, and which rank ended first is read
+from the launcher's last words. Nothing waits for a machine that does not respond: it is lost after some seconds, its
 ranks with it, and its agent ends them there by itself.
 """
 
