@@ -26,7 +26,7 @@ pathlib.Path(os.environ["DISTDL_JOB_DIR"], "outputs", "ran-" + os.environ["RANK"
 
 @dataclass
 class PathStaging:
-    """A real staging (see ``clusters.base.Staging``) of one folder that every node sees.
+    """A real staging (see ``clusters.base.Context``) of one folder that every node sees.
 
     With ``endless`` it is a blob instead whose signature never comes, so that stagers wait until they are ended.
     """

@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from distdl_jupyter.core.errors import ClusterRefused, LaunchFailed
 from distdl_jupyter.core.plan import NoOptions, Placement, Plan
@@ -21,6 +21,9 @@ from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.stacks import Answer
+
+if TYPE_CHECKING:
+    from distdl_jupyter.data.staging import JobStaging
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class Context:
     #: How many ports the backend needs for each rank on the rank's node, beside those of node 0.
     rank_ports: int = 0
     #: Called with a phase (``queue``, ``stage`` or ``start``) and the current step, which users see.
-    report: Report = _ignore
+    report: Callable[[str, str], object] = _ignore
     #: Called with a notice for the user.
     note: Callable[[Notice], object] = bool
     #: Called with a job's position in the queue while it waits in ``place``; its current priority, and its number by
@@ -99,8 +102,10 @@ class Context:
     #: supervisor that places the job gets it as ``handle``.
     record_handle: Callable[[dict[str, Any]], object] = bool
     handle: Mapping[str, Any] | None = None
-    #: What is copied to every node before its ranks start; None when the job has no data sources.
-    staging: Staging | None = None
+    #: What is copied to every node before its ranks start; None when the job has no data sources and no packages.
+    #: A cluster that ``stages`` runs ``data.stager`` on every node, sends it the node's order, passes on its messages,
+    #: and returns the answers to it. The paths in its last message go into the environment of the node's ranks.
+    staging: JobStaging | None = None
     #: How often the job's ranks were started before, and the nodes that were lost when they last ran.
     restart: int = 0
     gone: frozenset[int] = frozenset()
@@ -111,38 +116,6 @@ class Context:
     def environment(self) -> dict[str, str]:
         """The environment of a rank on this machine."""
         return {**self.inherited, **self.own}
-
-
-class Report(Protocol):
-    """A callback that reports progress."""
-
-    def __call__(self, phase: str, detail: str, /) -> None:
-        """Report a phase and its detail."""
-
-
-class Staging(Protocol):
-    """A job's data sources and packages on their way to its nodes: orders for ``data.stager``, one a node.
-
-    A cluster that ``stages`` runs that program on every node before any rank starts, sends it the node's order, passes
-    on its messages, and returns the answers to it. The paths in its last message go into the environment of the node's
-    ranks.
-    """
-
-    @property
-    def what(self) -> str:
-        """What is copied, as text: data, packages, or both."""
-
-    def order(self, node: int, *, base: str = "") -> dict[str, Any]:
-        """Return the tasks of a node's stager, as JSON data without any secret.
-
-        ``base`` is a folder on that node under which the cache lies, "" for this user's usual one.
-        """
-
-    def on_message(self, node: int, host: str, message: dict[str, Any]) -> dict[str, Any] | None:
-        """Handle a message of a node's stager; return the answer that it waits for (it may hold a secret), or None.
-
-        Raises DataUnavailable when the message reports a failure.
-        """
 
 
 NodeState = Literal["up", "down", "starting", "unknown"]

@@ -59,15 +59,15 @@ def every() -> list[ClusterConfig]:
 
 def kinds() -> list[ClusterConfig]:
     """Return the kinds that are a cluster without options."""
-    return [config for kind in registry.names("clusters") if (config := _without_options(kind)) is not None]
-
-
-def _without_options(kind: str) -> ClusterConfig | None:
-    try:
-        options = registry.get("clusters", kind).by_itself()
-    except PluginUnavailable:
-        options = {}  # shown with what is wrong with it
-    return None if options is None else ClusterConfig(kind, kind, options)
+    configs = []
+    for kind in registry.names("clusters"):
+        try:
+            options = registry.get("clusters", kind).by_itself()
+        except PluginUnavailable:
+            options = {}  # shown with what is wrong with it
+        if options is not None:
+            configs.append(ClusterConfig(kind, kind, options))
+    return configs
 
 
 def get(name: str) -> ClusterConfig:

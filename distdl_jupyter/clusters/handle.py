@@ -5,6 +5,7 @@ A handle keeps no state: what it answers is asked when it is asked for. Tables s
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -241,15 +242,12 @@ def choices(kind: str, option: str, options: Mapping[str, Any]) -> list[Choice]:
 
 def active_jobs(name: str) -> list[JobFolder]:
     """Return the jobs on a cluster whose end was not recorded."""
-    return [folder for folder in JobStore().folders() if _is_on(folder, name) and not _has_ended(folder)]
-
-
-def _is_on(folder: JobFolder, cluster: str) -> bool:
-    """Return whether a job is one of the cluster; False if it cannot be read."""
-    try:
-        return folder.spec().compute_target == cluster
-    except DistDLError:
-        return False
+    active = []
+    for folder in JobStore().folders():
+        with contextlib.suppress(DistDLError):  # a job that cannot be read counts for no cluster
+            if folder.spec().compute_target == name and not _has_ended(folder):
+                active.append(folder)
+    return active
 
 
 def _has_ended(folder: JobFolder) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import queueing
-from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Notice, Run, Staging
+from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Notice, Run
 from distdl_jupyter.core import gpus, limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural, size, total_need
@@ -35,6 +35,7 @@ from distdl_jupyter.node.slots import Need
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.stagers import Staged
+    from distdl_jupyter.data.staging import JobStaging
 
 
 _NO_WAIT = "Remove wait=False to wait, or request fewer resources, for example with use_gpu=False."
@@ -234,7 +235,7 @@ class LocalCluster(Cluster):
         return sorted(killed)
 
 
-def _staged(spec: JobSpec, placement: Placement, staging: Staging, context: Context) -> dict[int, Staged]:
+def _staged(spec: JobSpec, placement: Placement, staging: JobStaging, context: Context) -> dict[int, Staged]:
     """Run a stager for each node, emulated ones too, and return what each node's ranks get."""
     from distdl_jupyter.clusters import stagers
 

@@ -19,7 +19,7 @@ from distdl_jupyter.core.plan import RankSlot
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import job as node_job
 from distdl_jupyter.node import processes, requests
-from distdl_jupyter.node.channels import Source
+from distdl_jupyter.node.channels import Channels, Source
 from distdl_jupyter.node.files import Workdir
 from distdl_jupyter.node.job import Job
 from distdl_jupyter.node.ports import Ports
@@ -30,10 +30,11 @@ from distdl_jupyter.worker import import_recorder
 _READ = 64 * 1024
 
 
-class LocalChannels:
-    """The channels of an agent in this process (see ``node.job.Channels``): pipes."""
+class LocalChannels(Channels):
+    """The channels of an agent in this process: pipes whose reading ends the supervisor reads itself."""
 
     def __init__(self) -> None:
+        self._sources: list[Source] = []
         #: The two ends of each; the writing end is -1 when a process has it.
         self._pipes: dict[int, list[int]] = {}
 
@@ -56,12 +57,6 @@ class LocalChannels:
         os.close(writer)
         self._pipes[channel][1] = -1
         return None
-
-    def drain_all(self) -> None:
-        """Do nothing: what was written is in the pipes already."""
-
-    def drop(self, source: Source) -> None:
-        """Do nothing: there are no sources."""
 
     def discard_all(self) -> None:
         """Throw away what was written by now: no process may wait at a full pipe."""

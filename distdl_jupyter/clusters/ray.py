@@ -37,7 +37,7 @@ from distdl_jupyter.clusters.agents.agent import (
 )
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, TIMEOUT, Connection, end_all, start_all
-from distdl_jupyter.clusters.agents.staging import AgentNodes, BorrowedNodes
+from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.agents.tcp_link import distinct
 from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo
@@ -176,7 +176,7 @@ class RayCluster(AgentCluster):
 
     def _nodes_of(self, job: Job, placement: Placement, context: Context) -> AgentNodes:
         handle = {"address": job.options.address}
-        return BorrowedNodes(job, placement, context, self._nodes, handle, self._held.pop_all().close)
+        return AgentNodes(job, placement, context, self._nodes, handle, self._held.pop_all().close)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
         """Remove the job's placement group, and with it its actors; agents end what they have started."""

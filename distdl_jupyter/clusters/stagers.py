@@ -13,12 +13,14 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from distdl_jupyter.clusters.base import Report, Staging
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.node.channels import Inbox
+
+if TYPE_CHECKING:
+    from distdl_jupyter.data.staging import JobStaging
 
 #: The stager, as the words behind a Python interpreter.
 PROGRAM = ("-P", "-m", "distdl_jupyter.data.stager")
@@ -128,7 +130,9 @@ def _pump(stream: IO[bytes], feed: Callable[[bytes], object]) -> None:
             feed(content)
 
 
-def run(stagers: Sequence[Stager], staging: Staging, report: Report, *, base: str = "") -> dict[int, Staged]:
+def run(
+    stagers: Sequence[Stager], staging: JobStaging, report: Callable[[str, str], object], *, base: str = ""
+) -> dict[int, Staged]:
     """Let all work to their ends and return what each node's ranks get.
 
     ``report`` may raise to end it. Raises DataUnavailable for the first failure; all are ended then.
@@ -177,7 +181,7 @@ def _message(line: bytes) -> dict[str, Any]:
     return {}
 
 
-def _read(stager: Stager, lines: Sequence[bytes], staging: Staging, pool: ThreadPoolExecutor) -> list[Future[None]]:
+def _read(stager: Stager, lines: Sequence[bytes], staging: JobStaging, pool: ThreadPoolExecutor) -> list[Future[None]]:
     """Pass on messages; return the requests for signatures, which may take seconds each."""
     renewals = []
     for message in map(_message, lines):
@@ -191,7 +195,7 @@ def _read(stager: Stager, lines: Sequence[bytes], staging: Staging, pool: Thread
     return renewals
 
 
-def _renew(stager: Stager, staging: Staging, message: dict[str, Any]) -> None:
+def _renew(stager: Stager, staging: JobStaging, message: dict[str, Any]) -> None:
     if answer := staging.on_message(stager.node, stager.host, message):
         stager.write(_line(answer))
 

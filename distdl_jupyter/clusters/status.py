@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
+import functools
 import json
 import threading
 import time
@@ -127,18 +128,10 @@ def silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = N
 
 def look_at_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterStatus]:
     """Return the present status of several clusters within ``seconds``; all are probed at once."""
-    results: dict[int, ClusterStatus] = {}
-    threads = [
-        threading.Thread(target=lambda at=at, target=target: results.update({at: look(target)}), daemon=True)
-        for at, target in enumerate(targets)
-    ]
-    for thread in threads:
-        thread.start()
-    until = time.monotonic() + seconds
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
-    finished = dict(results)
-    return [finished.get(at) or silent(target, seconds) for at, target in enumerate(targets)]
+    probes = _Probes[ClusterStatus]()
+    begun = [probes.get(str(at), functools.partial(look, target)) for at, target in enumerate(targets)]
+    concurrent.futures.wait([probe.answer for probe in begun], seconds)
+    return [probe.known or silent(target, seconds) for probe, target in zip(begun, targets, strict=True)]
 
 
 def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = None) -> list[Check]:
@@ -190,6 +183,8 @@ def needs(backend_label: str, options: Mapping[str, Any] | None = None) -> dict[
 
 
 # the newest status and checks, for pages and forms ------------------------------------------------
+# One probe of each runs at a time, in a thread of its own: a cluster that does not respond delays neither requests nor
+# other clusters. Until a probe has ended, the last known answer is used.
 
 
 T = TypeVar("T")

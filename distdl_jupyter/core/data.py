@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl, unquote
 
@@ -71,15 +71,6 @@ class DataSource:
         """The place as text, with its ``?`` words; it holds no secret."""
         query = (["shard"] if self.shard else []) + (["mode=mount"] if self.mode == "mount" else [])
         return place(self) + ("?" + "&".join(query) if query else "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlobPlace:
-    """A prefix in a container of a storage account."""
-
-    account: str
-    container: str
-    prefix: str = ""
 
 
 def place(source: DataSource) -> str:
@@ -180,8 +171,7 @@ def _checked(name: str, text: str, query: dict[str, Any]) -> DataSource:
         )
     common: dict[str, Any] = {"name": name, "mode": mode, "shard": shard not in (False, "0", "false", "no")}
     if text.startswith("blob://"):
-        blob = blob_place(text, "data")
-        return DataSource(scheme="blob", account=blob.account, container=blob.container, prefix=blob.prefix, **common)
+        return replace(blob_place(text, "data"), **common)
     for scheme in ("s3", "gs", "https"):
         if text.startswith(f"{scheme}://"):
             return _stored(scheme, text, common)
@@ -255,8 +245,8 @@ def _hint(text: str, otherwise: str = _REMEDY) -> str:
     return otherwise
 
 
-def blob_place(text: str, field: str) -> BlobPlace:
-    """Return account, container and prefix of ``blob://account/container/prefix``. Raises InvalidSpec."""
+def blob_place(text: str, field: str) -> DataSource:
+    """Return the source of ``blob://account/container/prefix``, with ``field`` as its name. Raises InvalidSpec."""
     if not text.startswith("blob://"):
         raise InvalidSpec(
             f"{text!r} is not a valid Azure Blob address.",
@@ -280,4 +270,4 @@ def blob_place(text: str, field: str) -> BlobPlace:
             field=field,
             hint=f"Use 3 to 63 lowercase letters, digits and single dashes: {_FORM}.",
         )
-    return BlobPlace(account=account, container=container, prefix=prefix.strip("/"))
+    return DataSource(name=field, scheme="blob", account=account, container=container, prefix=prefix.strip("/"))

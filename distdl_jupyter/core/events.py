@@ -150,7 +150,7 @@ class EventWriter:
         """Append events, and then lines of the log: what the log has of a kept stream, the events have (History)."""
         self._put(self.events, [event for event in batch if event["type"] not in LOG_TYPES])
         self._put(self.log, [line for event in batch if (line := _log_line(event)) is not None])
-        if any(map(_is_kept, batch)):
+        if any(event["type"] in _KEPT or (event["type"] == "state" and State(event["state"]).ended) for event in batch):
             self.events.sync()
 
     def _put(self, file: LineFile, batch: list[Event]) -> None:
@@ -201,10 +201,6 @@ def _log_line(event: Event) -> Event | None:
     if event["type"] == "restart":
         return {"v": VERSION, "t": event["t"], "type": "attempt"}
     return event if event["type"] in LOG_TYPES else None
-
-
-def _is_kept(event: Event) -> bool:
-    return event["type"] in _KEPT or (event["type"] == "state" and State(event["state"]).ended)
 
 
 def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:

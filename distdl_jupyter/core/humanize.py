@@ -120,23 +120,14 @@ def number(value: float) -> str:
         return repr(float(value))
     magnitude = abs(value)
     if magnitude >= 1e9 or 0 < magnitude < 0.001:
-        return _scientific(value)
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     if value == int(value) or magnitude >= 999.5:
         return f"{value + 0.0:,.0f}"
     if magnitude < 0.00995:
         return f"{value:.3g}"
-    return f"{value:.{_decimals(magnitude)}f}"
-
-
-def _decimals(magnitude: float) -> int:
-    """Return the decimals of a magnitude from 0.01 to 1,000 that leave it about three digits."""
-    return 3 if magnitude < 0.9995 else 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
-
-
-def _scientific(value: float) -> str:
-    mantissa, exponent = f"{value:.2e}".split("e")
-    mantissa = mantissa.rstrip("0").rstrip(".")
-    return f"{mantissa}e{int(exponent)}"
+    decimals = 3 if magnitude < 0.9995 else 2 if magnitude < 9.995 else 1 if magnitude < 99.95 else 0
+    return f"{value:.{decimals}f}"
 
 
 def money(amount: float, currency: str) -> str:
@@ -172,7 +163,8 @@ def plural(amount: float, word: str, many: str | None = None) -> str:
     """Return a count with its word: ``1 rank``, ``1,204 lines``, ``2 processes``."""
     if amount == 1:
         return f"1 {word}"
-    return f"{count(amount)} {many or _plural_of(word)}"
+    ending = "es" if word.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{count(amount)} {many or word + ending}"
 
 
 def total_need(processes: int, each: str, total: str) -> str:
@@ -180,10 +172,6 @@ def total_need(processes: int, each: str, total: str) -> str:
     if processes == 1:
         return f"The job needs {total}"
     return f"{plural(processes, 'process')} with {each} each need {total}"
-
-
-def _plural_of(noun: str) -> str:
-    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
 
 
 def listing(words: Sequence[object]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from distdl_jupyter.core import humanize, tracking
 from distdl_jupyter.core.alerts import check_rules
-from distdl_jupyter.core.data import DataSource, blob_place
+from distdl_jupyter.core.data import DataSource, blob_place, place
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.packages import check_packages, check_requirements
 
@@ -183,8 +183,7 @@ def _variables(value: Any, field: str) -> dict[str, str] | None:
 def _outputs(value: Any, field: str) -> str | None:
     if value in (None, ""):
         return None
-    blob = blob_place(str(value).rstrip("/"), field)
-    return f"blob://{blob.account}/{blob.container}" + (f"/{blob.prefix}" if blob.prefix else "")
+    return place(blob_place(str(value).rstrip("/"), field))
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,18 +54,14 @@ def is_secret(name: str, value: str) -> bool:
 def refuse(options: Mapping[str, Any]) -> None:
     """Raise InvalidSpec if an option of a cluster or backend holds a secret, because options are stored and shown."""
     for name, value in options.items():
-        if isinstance(value, str) and text(value) != value:
+        if isinstance(value, str) and (masked := text(value)) != value:
+            word = next(part for part in masked.split() if MASK in part)
             raise InvalidSpec(
-                f"{name} contains a secret ({_around(text(value))}), and options are stored with the job.",
+                f"{name} contains a secret ({word}), and options are stored with the job.",
                 code="option-holds-secret",
                 field=name,
                 hint="Remove it, and pass it as an environment variable.",
             )
-
-
-def _around(masked: str) -> str:
-    """Return the word that contains the mask."""
-    return next(part for part in masked.split() if MASK in part)
 
 
 def _names_one(name: str, value: str) -> bool:
@@ -109,14 +105,11 @@ class Redactor:
             block = b"\n".join(new)
             if any(value in block for value in self._bare) or secret_patterns.spans(block.decode("utf-8", _HALVES)):
                 return False
-            self._remember(new, len(block))
+            if len(self._seen) > _MOST_SEEN:
+                self._seen.clear()
+            if len(block) < _LONGEST_SEEN * len(new):
+                self._seen |= new
         return True
-
-    def _remember(self, lines: set[bytes], size: int) -> None:
-        if len(self._seen) > _MOST_SEEN:
-            self._seen.clear()
-        if size < _LONGEST_SEEN * len(lines):
-            self._seen |= lines
 
     def _masked(self, text: str) -> str:
         for value in self._values:

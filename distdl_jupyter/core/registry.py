@@ -75,22 +75,15 @@ def _remedy(point: EntryPoint, error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and package is not None and missing:
         for line in package.requires or ():
             extra = _EXTRA.search(line)
-            if extra and missing in (_plain(extra["package"]), *_modules_of(extra["package"])):
+            name = extra["package"].lower() if extra else ""
+            if extra and missing in (re.sub(r"[-.]+", "_", name), _OTHERS.get(name)):
                 return f"Install it: pip install '{package.name}[{extra['extra']}]'"
     return f"It comes from {point.value!r}. Reinstall the package that provides it."
 
 
 _EXTRA = re.compile(r"""(?P<package>[\w.-]+).*;.*\bextra\s*==\s*['"](?P<extra>[\w.-]+)['"]""")
-#: Packages whose module has another name than they.
-_OTHERS = {"azure-ai-ml": ("azure",), "azure-identity": ("azure",)}
-
-
-def _modules_of(package: str) -> tuple[str, ...]:
-    return _OTHERS.get(package.lower(), ())
-
-
-def _plain(package: str) -> str:
-    return re.sub(r"[-.]+", "_", package).lower()
+#: Modules of packages that have another name.
+_OTHERS = {"azure-ai-ml": "azure", "azure-identity": "azure"}
 
 
 def problems() -> list[tuple[str, str, str]]:
@@ -139,9 +132,10 @@ def checked(form: type, given: Mapping[str, Any], whose: str) -> Any:
 
 def _made(kind: type, values: Mapping[str, Any]) -> Any:
     """Return the options, each of the type that its field says. Raises InvalidSpec."""
-    missing = [item.name for item in dataclasses.fields(kind) if _needed(item) and item.name not in values]
-    if missing:
-        raise InvalidSpec(f"{missing[0]} is missing.", code="option-missing", field=missing[0])
+    for option in dataclasses.fields(kind):
+        needed = option.default is dataclasses.MISSING and option.default_factory is dataclasses.MISSING
+        if needed and option.name not in values:
+            raise InvalidSpec(f"{option.name} is missing.", code="option-missing", field=option.name)
     made = kind(**values)
     hints = typing.get_type_hints(kind)
     for name, value in values.items():
@@ -153,10 +147,6 @@ def _made(kind: type, values: Mapping[str, Any]) -> Any:
 
 
 _WORDS = {str: "a string", bool: "true or false", int: "an integer", float: "a number", types.NoneType: ""}
-
-
-def _needed(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _members(hint: Any) -> tuple[Any, ...]:

@@ -20,6 +20,8 @@ _RANK = re.compile(r"rank|main_process|is_master|is_chief|is_root|is_main|is_pri
 #: Names of calls in a test that do not depend on the rank: builtins and common methods.
 _NOT_OF_RANK = frozenset((*dir(builtins), *dir(str), *dir(dict), *dir(list), *dir(Path), "item", "mean", "sum", "norm",
                           "isnan", "isfinite", "is_available", "numel", "time", "getenv"))  # fmt: skip
+#: Calls that read an environment variable, by their last word.
+_READ_VARIABLE = ("get", "getenv")
 #: Calls of helpers outside torch that let ranks meet or average gradients, by full name.
 _HELPER = re.compile(r"distributed|(init|setup|launch)\w*(dist|ddp|parallel)", re.IGNORECASE)
 #: Characters of modules beside the code that are read.
@@ -284,13 +286,10 @@ def _ranks(assigned: Mapping[str, ast.expr]) -> Iterator[str]:
             else value
         )
         # Other calls only take the rank, as a sampler does.
-        test = inner.func if isinstance(inner, ast.Call) and not _reads_variable(inner) else inner
+        is_call = isinstance(inner, ast.Call) and dotted_name(inner.func, {}).rpartition(".")[2] not in _READ_VARIABLE
+        test = inner.func if isinstance(inner, ast.Call) and is_call else inner
         if isinstance(inner, ast.Call | ast.Subscript | ast.Compare) and depends_on_rank(test):
             yield name
-
-
-def _reads_variable(call: ast.Call) -> bool:
-    return dotted_name(call.func, {}).rpartition(".")[2] in ("get", "getenv")
 
 
 class _Walk:

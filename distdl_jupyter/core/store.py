@@ -24,6 +24,7 @@ Reading writes nothing but caches. A folder becomes visible only when it is comp
 
 from __future__ import annotations
 
+import calendar
 import functools
 import json
 import os
@@ -55,15 +56,9 @@ def home() -> Path:
     """Return the package's data directory: ``$DISTDL_HOME``, else ``distdl`` in Jupyter's data directory."""
     if override := os.environ.get("DISTDL_HOME"):
         return Path(override).expanduser()
-    return _jupyter_data() / "distdl"
-
-
-def _jupyter_data() -> Path:
-    # The same answer as jupyter_core.paths.jupyter_data_dir without its import time; it decides where jobs lie,
-    # so every adapter must agree on it.
     from jupyter_core.paths import jupyter_data_dir
 
-    return Path(jupyter_data_dir())
+    return Path(jupyter_data_dir()) / "distdl"
 
 
 def new_id(now: float | None = None) -> str:
@@ -85,18 +80,12 @@ def _behind(newest: str, id_: str) -> str:
     try:
         part = len(_LETTERS) * _LETTERS.index(ordered[0]) + _LETTERS.index(ordered[1]) + 1
         if part == len(_LETTERS) ** 2:
-            stamp, part = _next_second(stamp), 0
+            form = "%Y%m%d-%H%M%S"
+            stamp, part = time.strftime(form, time.gmtime(calendar.timegm(time.strptime(stamp, form)) + 1)), 0
     except ValueError:  # not a time stamp
         return id_
     candidate = f"{stamp}-{_LETTERS[part // len(_LETTERS)]}{_LETTERS[part % len(_LETTERS)]}{id_[_RANDOM:]}"
     return candidate if is_id(candidate) else id_
-
-
-def _next_second(stamp: str) -> str:
-    import calendar
-
-    form = "%Y%m%d-%H%M%S"
-    return time.strftime(form, time.gmtime(calendar.timegm(time.strptime(stamp, form)) + 1))
 
 
 def is_id(text: str) -> bool:

@@ -165,14 +165,11 @@ class Names:
             kind = self._kind(frame.file)
             if self._is_package(frame.file) and kind in ("worker", "library") and any(outer.own for outer in frames):
                 continue
-            if main and all(outer.kind == "worker" for outer in frames) and self._starts(frame.file):
-                kind = "worker"
+            starts = frame.file.startswith(("<frozen ", f"{self._stdlib}runpy.py")) or self._is_package(frame.file)
+            if main and starts and all(outer.kind == "worker" for outer in frames):
+                kind = "worker"  # what leads to the user's code: this package, and Python's own start of a program
             frames.append(self._named(frame, kind))
         return dataclasses.replace(thread, frames=tuple(reversed(frames)), main=main)
-
-    def _starts(self, file: str) -> bool:
-        """Say whether it is what leads to the user's code: this package, and Python's own start of a program."""
-        return file.startswith(("<frozen ", f"{self._stdlib}runpy.py")) or self._is_package(file)
 
     def _is_package(self, file: str) -> bool:
         return bool(self._worker) and file.startswith(self._worker.removesuffix("worker/"))

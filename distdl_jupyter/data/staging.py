@@ -39,7 +39,7 @@ _QUIET = 0.5
 
 
 class JobStaging:
-    """The staging of one job (see ``clusters.base.Staging``).
+    """The staging of one job (see ``clusters.base.Context``).
 
     ``write`` writes events, in the thread of ``on_message``. ``open_account`` opens a storage account as the signed-in
     user. ``variables`` are the environment of its ranks, of which an installer gets its own settings; ``modules``

@@ -256,13 +256,13 @@ class Channels:
         self._came = self._hurried = False
         self._pace = Pace()
 
-    def open(self, channel: int) -> tuple[int, Source]:
-        """Return a descriptor for a process to write to; what is written goes to the channel."""
+    def open(self, channel: int) -> tuple[int, Source | None]:
+        """Return a descriptor for a process to write to, and what reads it where that is done here."""
         read, write = os.pipe()
         return write, self.add(read, channel)
 
-    def add(self, fd: int, channel: int) -> Source:
-        """Read ``fd`` from now on, until it ends."""
+    def add(self, fd: int, channel: int) -> Source | None:
+        """Read ``fd`` from now on, until it ends; what is read goes to the channel."""
         os.set_blocking(fd, False)
         # How many there will be is not known yet, and wide pipes of the first must not leave narrow ones for the last.
         source = Source(fd, channel, widen(fd, max(64, 4 * len(self._sources))) // 2)

@@ -44,32 +44,27 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
     with ThreadPoolExecutor(2) as pool:  # these start other programs, each with a timeout of its own
         gpus = pool.submit(_guarded, "gpus", lambda: [gpu._asdict() for gpu in devices.visible()], problems)
         version = pool.submit(_guarded, "mpirun", lambda: _mpirun_version(mpirun), problems)
-        known = {name: _guarded(name, ask, problems) for name, ask in _questions(modules, programs, packages).items()}
+        questions: dict[str, Callable[[], Any]] = {
+            "host": socket.gethostname,
+            "user": getpass.getuser,
+            "system": lambda: sys.platform,
+            "python": _python,
+            "packages": lambda: _packages(packages, modules),
+            "modules": lambda: {name: _is_there(name) for name in modules},
+            "programs": lambda: {name: found_program(name) for name in programs},
+            "driver": devices.driver,
+            "infiniband": devices.infiniband,
+            "cores": headroom.cores,
+            "load": lambda: os.getloadavg()[0],
+            "memory": lambda: {"total": headroom.meminfo("MemTotal"), "available": headroom.meminfo("MemAvailable")},
+            "room": headroom.room,
+            "disk": _disk,
+            "interfaces": interfaces,
+            "ranks": lambda: len(rank_marks()),
+        }
+        known = {name: _guarded(name, ask, problems) for name, ask in questions.items()}
         known |= {"gpus": gpus.result(), "mpirun": version.result()}
     return {"time": begin, **known, "problems": problems, "until": time.time()}
-
-
-def _questions(
-    modules: Sequence[str], programs: Sequence[str], packages: Sequence[str]
-) -> dict[str, Callable[[], Any]]:
-    return {
-        "host": socket.gethostname,
-        "user": getpass.getuser,
-        "system": lambda: sys.platform,
-        "python": _python,
-        "packages": lambda: _packages(packages, modules),
-        "modules": lambda: {name: _is_there(name) for name in modules},
-        "programs": lambda: {name: found_program(name) for name in programs},
-        "driver": devices.driver,
-        "infiniband": devices.infiniband,
-        "cores": headroom.cores,
-        "load": lambda: os.getloadavg()[0],
-        "memory": lambda: {"total": headroom.meminfo("MemTotal"), "available": headroom.meminfo("MemAvailable")},
-        "room": headroom.room,
-        "disk": _disk,
-        "interfaces": interfaces,
-        "ranks": lambda: len(rank_marks()),
-    }
 
 
 def _guarded(name: str, ask: Callable[[], Any], problems: dict[str, str]) -> Any:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from distdl_jupyter.node import data_cache, devices, files, headroom, processes, run_dir
-from distdl_jupyter.node.channels import Source
+from distdl_jupyter.node.channels import Channels, Source
 from distdl_jupyter.node.files import Workdir
 from distdl_jupyter.node.run_dir import Pipes
 
@@ -101,25 +101,6 @@ def start(program: Program) -> Process:
 
 
 # the processes of a job ----------------------------------------------------------------------------
-
-
-class Channels(Protocol):
-    """Where the output of processes goes."""
-
-    def open(self, channel: int) -> tuple[int, Source | None]:
-        """Return a descriptor to write to, and what reads it where that is done here."""
-
-    def add(self, fd: int, channel: int) -> Source | None:
-        """Read ``fd`` from now on, until it ends."""
-
-    def drain_all(self) -> None:
-        """Pass on what was written by now."""
-
-    def drop(self, source: Source) -> None:
-        """Close a source and tell nothing."""
-
-    def discard_all(self) -> None:
-        """Discard what was written by now: the supervisor is gone."""
 
 
 @dataclass(slots=True, eq=False)

@@ -30,7 +30,7 @@ from distdl_jupyter.worker import protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from distdl_jupyter.clusters.base import Cluster, Exit, Notice, Report, Run, Stream
+    from distdl_jupyter.clusters.base import Cluster, Exit, Notice, Run, Stream
     from distdl_jupyter.core.plan import Service
 
 #: A script that saves its work when it is interrupted, and chooses its exit code.
@@ -63,7 +63,7 @@ class Sample:
     #: The user's environment variables.
     variables: Mapping[str, str] = field(default_factory=dict)
     services: tuple[Service, ...] = ()
-    report: Report = _ignore
+    report: Callable[[str, str], object] = _ignore
     id: str = ""
     nonce: str = ""
 

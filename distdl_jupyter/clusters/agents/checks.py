@@ -1,6 +1,8 @@
 """Judges hosts: facts (``node.facts``) and who reached whom in, ``Check`` rows out, by one table of rules.
 
-Pure. What is alike on all hosts has the same text on each, so that a table can show it once.
+Pure. What is alike on all hosts has the same text on each, so that a table can show it once. An interface's name or
+subnet proves nothing: two hosts can each have an ``eth0`` in 192.168.0.0/24 that lead to different networks. So ranks
+meet only at addresses that every other host has reached (``node.ports``).
 """
 
 from __future__ import annotations
@@ -319,8 +321,8 @@ def _no_address(host: str, network: str) -> Check:
 def _gaps(common: Common, reached: Reached) -> Iterator[Check]:
     """Yield one row for each host that others do not reach, and each reason."""
     sources: dict[tuple[Endpoint, str], list[str]] = {}
-    for gap in gaps(common, reached):
-        sources.setdefault((gap.target, gap.why), []).append(gap.source)
+    for source, target, why in gaps(common, reached):
+        sources.setdefault((target, why), []).append(source)
     for (target, why), names in sources.items():
         verb = "does" if len(names) == 1 else "do"
         text = f"{humanize.listing(names)} {verb} not reach {target.host} at {target.address}: {why}"
@@ -487,15 +489,6 @@ class Common:
         return names.pop() if len(names) == 1 else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """``source`` did not reach ``target`` at its address; ``why`` as the system says it."""
-
-    source: str
-    target: Endpoint
-    why: str
-
-
 def endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], network: str = "") -> list[Endpoint]:
     """Return the addresses on which a host could meet others, best first.
 
@@ -532,11 +525,11 @@ def closest(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Comm
     return min(candidates, key=lambda candidate: (len(gaps(candidate, reached)), *_order(candidate)), default=None)
 
 
-def gaps(common: Common, reached: Reached) -> list[Gap]:
-    """Return which host does not reach which on this network; what was not tried does not count as reached."""
+def gaps(common: Common, reached: Reached) -> list[tuple[str, Endpoint, str]]:
+    """Return which host does not reach which on this network, and why; what was not tried counts as not reached."""
     pairs = itertools.permutations(common.endpoints, 2)
     tried = ((source, target, reached.get((source.host, target.address), "not tried")) for source, target in pairs)
-    return [Gap(source.host, target, why) for source, target, why in tried if why]
+    return [(source.host, target, why) for source, target, why in tried if why]
 
 
 def _endpoint(host: str, interface: Mapping[str, Any]) -> Endpoint:

@@ -12,18 +12,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import stagers
 from distdl_jupyter.clusters.agents.agent import HostFailed, answers_of
-from distdl_jupyter.clusters.agents.staging import AgentNode
-from distdl_jupyter.clusters.base import Context, Staging
+from distdl_jupyter.clusters.agents.staging import AgentNode, send
+from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import listing
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import files
 from distdl_jupyter.node.data_cache import fingerprint
 from distdl_jupyter.node.job import DATA
+
+if TYPE_CHECKING:
+    from distdl_jupyter.data.staging import JobStaging
 
 #: Characters of a line that go in one message.
 _PIECE = 1 << 20
@@ -153,7 +156,7 @@ class _Content(NamedTuple):
     files: int
 
 
-def _copy(copies: Sequence[_Copy], staging: Staging, report: Callable[[str, str], None]) -> None:
+def _copy(copies: Sequence[_Copy], staging: JobStaging, report: Callable[[str, str], object]) -> None:
     stop: list[bool] = []
     contents: dict[str, Future[_Content]] = {}
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="copy")
@@ -228,18 +231,16 @@ def _to_host(copy: _Copy, content: Future[_Content], stop: list[bool]) -> None:
 
 
 def _send(copy: _Copy, described: _Content, stop: list[bool]) -> str:
-    connection = copy.node.connection
-    channel = connection.channel(lambda _content: None)
-    answer = connection.begin("copy", channel=channel, digest=described.digest, base=copy.base)
+    source = Path(copy.source)
 
-    def write(content: bytes) -> None:
-        if stop:
-            raise DataUnavailable("The copy was stopped.", code="data-copy-stopped")
-        if content:
-            connection.write(channel, content)
+    def produce(pass_on: Callable[[bytes], object]) -> None:
+        def write(content: bytes) -> None:
+            if stop:
+                raise DataUnavailable("The copy was stopped.", code="data-copy-stopped")
+            pass_on(content)
             copy.done += len(content)
 
-    source = Path(copy.source)
-    files.pack(source.parent, [source.name], write)
-    connection.write(channel, b"")
-    return str(connection.result(answer, "copy", None)["path"])
+        files.pack(source.parent, [source.name], write)
+
+    answer = send(copy.node.connection, "copy", produce, digest=described.digest, base=copy.base)
+    return str(answer["path"])

@@ -1,7 +1,9 @@
 """A started job whose nodes have agents: services, streams, signals, the ends of ranks, whatever machine they are on.
 
-``DirectRun`` lets the agents start the ranks, so that each end is known exactly; ``launch`` has the run whose ranks a
-program such as ``mpirun`` starts. Nothing waits for a machine that does not respond: it is lost after some seconds, its
+``DirectRun`` lets the agents start the ranks, so that each end is known exactly. The ranks of a ``LauncherRun`` are
+started by a program such as ``mpirun`` on node 0; where the nodes are other hosts, agents start its daemons there
+(``Relay``). Each of its ranks connects its output to named pipes of its own machine, and which rank ended first is read
+from the launcher's last words. Nothing waits for a machine that does not respond: it is lost after some seconds, its
 ranks with it, and its agent ends them there by itself.
 """
 
@@ -20,7 +22,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, HostFailed, Node, Nodes, ask_all
@@ -54,13 +56,6 @@ _POLL_SECONDS, _PIECE = 0.5, 65_536
 _MAX_COUNTED = 10_000
 
 
-class Event(NamedTuple):
-    """An event of an agent."""
-
-    node: Node
-    data: dict[str, Any]
-
-
 class AgentRun(Run):
     """A started job, however its ranks are started."""
 
@@ -72,7 +67,7 @@ class AgentRun(Run):
         self._streams: list[Stream] = []
         #: The channels for another supervisor to reopen: node, channel, rank (None: the launcher), stream.
         self._channels: list[tuple[int, int, int | None, str]] = []
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[Node, dict[str, Any]]] = queue.SimpleQueue()
         self._exits: list[Exit] = []
         self._ended: set[int] = set()
         self._started: list[Start] = []
@@ -112,7 +107,7 @@ class AgentRun(Run):
     def _on_event(self, node: Node, data: dict[str, Any]) -> None:
         """Queue an event, on the connection's thread if it has one. Raises BrokenWire for another node's rank."""
         self._check_owner(node, data)
-        self._events.put(Event(node, data))
+        self._events.put((node, data))
 
     def _check_owner(self, node: Node, data: Mapping[str, Any]) -> None:
         """Raise BrokenWire if an agent reports a process of another node."""
@@ -153,7 +148,7 @@ class AgentRun(Run):
                 f"{service.name} did not start{where}.", code="service-not-started", output=output.strip()[-2000:]
             )
 
-    def progress(self, detail: str) -> Callable[[], None]:
+    def progress(self, detail: str) -> Callable[[], object]:
         """Return a function that reports progress, and raises when the start must stop."""
         return lambda: self._context.report("start", detail)
 
@@ -235,7 +230,7 @@ class AgentRun(Run):
         self._nodes.poll()
         with contextlib.suppress(queue.Empty):
             while True:
-                self._take(self._events.get_nowait())
+                self._take(*self._events.get_nowait())
         self._check()
         exits = {
             exit_.rank: explained for exit_ in self._exits if (explained := self._nodes.explained(exit_)) is not None
@@ -243,19 +238,19 @@ class AgentRun(Run):
         self._exits = [exit_ for exit_ in self._exits if exit_.rank not in exits]
         return list(exits.values())
 
-    def _take(self, event: Event) -> None:
-        if event.data["type"] == "exit":
-            self._process_ended(event.node, event.data)
-        elif event.data["type"] == "lost":
-            for slot in self.slots_on(event.node):
-                self.ended(Exit(slot.rank, None, None, str(event.data["says"])))
-        elif event.data["type"] == "warned":
+    def _take(self, node: Node, data: dict[str, Any]) -> None:
+        if data["type"] == "exit":
+            self._process_ended(node, data)
+        elif data["type"] == "lost":
+            for slot in self.slots_on(node):
+                self.ended(Exit(slot.rank, None, None, str(data["says"])))
+        elif data["type"] == "warned":
             if not self._warned:
                 self.add_notice("warning", _WARNED, "ends-soon")
             self._warned = True
-        elif event.data["type"] == "resources":
-            at = self._nodes.nodes.index(event.node) if event.node in self._nodes.nodes else 0
-            self._samples += [NodeSample(at, sample) for sample in event.data["samples"]]
+        elif data["type"] == "resources":
+            at = self._nodes.nodes.index(node) if node in self._nodes.nodes else 0
+            self._samples += [NodeSample(at, sample) for sample in data["samples"]]
 
     def keep_slots(self) -> None:
         """Keep the job's entries in the machines' queues."""

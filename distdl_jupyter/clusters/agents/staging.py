@@ -15,9 +15,10 @@ import re
 import secrets
 import shutil
 import tarfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from distdl_jupyter.clusters import environment
@@ -133,20 +134,26 @@ def size(job: Job) -> int:
     return sum(path.stat().st_size for path in paths if path.exists())
 
 
-def _put(node: AgentNode, produce: Callable[[Callable[[bytes], object]], object]) -> None:
-    connection = node.connection
+def send(
+    connection: Connection, type_: str, produce: Callable[[Callable[[bytes], object]], object], **fields: Any
+) -> dict[str, Any]:
+    """Send a request that takes a tar, which ``produce`` writes; return the answer. Raises HostFailed."""
     channel = connection.channel(lambda _content: None)
-    answer = connection.begin("put", channel=channel)
+    answer = connection.begin(type_, channel=channel, **fields)
+    produce(lambda content: connection.write(channel, content) if content else None)
+    connection.write(channel, b"")
+    return connection.result(answer, type_, None)
+
+
+def _put(node: AgentNode, produce: Callable[[Callable[[bytes], object]], object]) -> None:
     try:
-        produce(lambda content: connection.write(channel, content) if content else None)
-        connection.write(channel, b"")
+        send(node.connection, "put", produce)
     except OSError as error:
         raise LaunchFailed(
             f"Cannot read the job's files to copy them to {node.host}: {error}.",
             code="job-files-unreadable",
             hint="Check the permissions of the job's folder, and submit the job again.",
         ) from error
-    connection.result(answer, "put", None)
 
 
 def _pack_rest(job: Job, node: AgentNode, write: Callable[[bytes], object]) -> None:
@@ -286,10 +293,20 @@ def forget_checkpoints(job: Job, brought: Collection[Path]) -> None:
 
 
 class AgentNodes(Nodes[AgentNode]):
-    """Hosts with an agent on each."""
+    """Hosts with an agent on each: ``handle`` finds what is left of the job there, ``release`` gives the hosts back."""
 
-    def __init__(self, job: Job, placement: Placement, context: Context, nodes: Sequence[AgentNode]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        placement: Placement,
+        context: Context,
+        nodes: Sequence[AgentNode],
+        handle: Mapping[str, Any] = MappingProxyType({}),
+        release: Callable[[], object] = bool,
+    ) -> None:
         super().__init__(nodes)
+        self._handle = handle
+        self._release = release
         self._job = job
         self._placement = placement
         self._context = context
@@ -330,34 +347,13 @@ class AgentNodes(Nodes[AgentNode]):
                 hint="The files that ranks wrote stay in that folder on the host. Copy them from there.",
             )
 
-    def close(self) -> None:
-        """End the agents."""
-        end_all([node.connection for node in self.nodes], keep=self._uncollected)
-
-
-class BorrowedNodes(AgentNodes):
-    """Nodes that a scheduler has given to the job: ``release`` returns them, ``handle`` finds what is left of them."""
-
-    def __init__(
-        self,
-        job: Job,
-        placement: Placement,
-        context: Context,
-        nodes: Sequence[AgentNode],
-        handle: dict[str, Any],
-        release: Callable[[], object],
-    ) -> None:
-        super().__init__(job, placement, context, nodes)
-        self._handle = handle
-        self._release = release
-
     def handle(self) -> dict[str, Any]:
         """Return what a sweep needs."""
-        return self._handle
+        return dict(self._handle)
 
     def close(self) -> None:
-        """End the agents and return the nodes."""
-        super().close()
+        """End the agents and give the hosts back."""
+        end_all([node.connection for node in self.nodes], keep=self._uncollected)
         self._release()
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, end_all
-from distdl_jupyter.clusters.agents.staging import AgentNodes, BorrowedNodes
+from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.agents.tcp_link import Port
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Notice
 from distdl_jupyter.clusters.spark import driver
@@ -183,7 +183,7 @@ class SparkCluster(AgentCluster):
         return dataclasses.replace(spec, node_count=count), []
 
     def _nodes_of(self, job: Job, placement: Placement, context: Context) -> AgentNodes:
-        return BorrowedNodes(job, placement, context, self._nodes, _handle(), self._held.pop_all().close)
+        return AgentNodes(job, placement, context, self._nodes, _handle(), self._held.pop_all().close)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
         """End the process that holds the job's session, with its children, if it has not ended itself.

@@ -132,9 +132,19 @@ class SshCluster(AgentCluster):
             return dataclasses.replace(spec, node_count=len(self._connections)), []
         return spec, unreachable
 
-    def _nodes_of(self, job: Job, placement: Placement, context: Context) -> SshNodes:
-        """Return the hosts."""
-        return SshNodes(job, placement, context, self._nodes)
+    def _nodes_of(self, job: Job, placement: Placement, context: Context) -> AgentNodes:
+        """Return the hosts; a sweep needs how they are reached, and where their folders are."""
+        hosts = [
+            {"name": node.host, "target": node.connection.target.target, "folder": node.folder, "shared": node.shared}
+            for node in self._nodes
+        ]
+        handle = {
+            "hosts": hosts,
+            "ssh_config": job.options.ssh_config,
+            "python": job.options.python or job.spec.python,
+            "directory": job.options.directory,
+        }
+        return AgentNodes(job, placement, context, self._nodes, handle)
 
     def _reach(self, hosts: Sequence[Host], spec: JobSpec, options: SshOptions, context: Context) -> list[Unreachable]:
         """Add the connections to ``hosts``; return which of them cannot be reached."""
@@ -177,24 +187,6 @@ class SshCluster(AgentCluster):
                 hint=f"Ranks on these hosts stop on their own. {silent[0].remedy}".strip(),
             )
         return killed
-
-
-class SshNodes(AgentNodes):
-    """The hosts of a started job."""
-
-    def handle(self) -> dict[str, Any]:
-        """Return what a sweep needs: the hosts, how they are reached, and where their folders are."""
-        hosts = [
-            {"name": node.host, "target": node.connection.target.target, "folder": node.folder, "shared": node.shared}
-            for node in self.nodes
-        ]
-        options = self._job.options
-        return {
-            "hosts": hosts,
-            "ssh_config": options.ssh_config,
-            "python": options.python or self._job.spec.python,
-            "directory": options.directory,
-        }
 
 
 # states of hosts, for lists that are redrawn every few seconds -----------------------------------------
