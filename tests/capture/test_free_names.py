@@ -42,6 +42,10 @@ TAKEN = {
         "Base", "M", "size", "helper", "n",
     },
     "class A:\n    def f(self):\n        return A": set(),
+    "class A:\n    def f(self):\n        return helper\ndef helper(): pass\nA().f()": set(),
+    "class A:\n    def f():\n        return x\n    y = f()\nx = 1": {"f", "x"},
+    "def f():\n    return x\nx = 1\nf()": set(),
+    "@run\ndef f():\n    return x\nx = 1": {"run", "x"},
     "import numpy as np\nnp.zeros(n)": {"n"},
     "import os.path\nos": set(),
     "from shards import batches\nbatches()": set(),
@@ -64,7 +68,7 @@ TAKEN = {
     "    case Point(z) as p:\n        z, p\n    case _:\n        other": {"command", "print", "Point", "other"},
     "x if c else y": {"x", "c", "y"},
     "f'{a!r:{width}}'": {"a", "width"},
-    "del x": set(),
+    "del x": {"x"},
     "x\ndel x": {"x"},
     "x = 1\ndel x\nx": {"x"},
     "async def f():\n    async with a as b:\n        await b\n    async for c in d:\n        c": {"a", "d"},
@@ -77,14 +81,8 @@ def test_names_taken(code):
     assert set(uses(code).free) == TAKEN[code]
 
 
-def test_a_name_carries_the_line_of_its_first_use():
-    assert uses("a = 1\n\nb(c)\ndef f():\n    return d\nc").free == {"b": 3, "c": 3, "d": 5}
-
-
-def test_deleted_without_being_there():
-    assert uses("del big\nx = 1").deleted == {"big": 1}
-    assert uses("big = 1\ndel big").deleted == {}
-    assert uses("big.sum()\ndel big").deleted == {}
+def test_names_come_in_the_order_of_their_first_use():
+    assert uses("a = 1\n\nb(c)\ndef f():\n    return d\nc").free == ("b", "c", "d")
 
 
 def test_imports_are_found_everywhere():
