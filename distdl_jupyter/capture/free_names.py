@@ -87,6 +87,8 @@ class CompiledSource:
     @property
     def variables(self) -> frozenset[str]:
         """The local variables of a function."""
+        if isinstance(self.node, ast.Module):
+            return frozenset()
         return frozenset((*self.compiled.co_varnames, *self.compiled.co_cellvars, *self.compiled.co_freevars))
 
     @functools.cached_property
@@ -300,7 +302,7 @@ def _inner_reads(code: CodeType) -> tuple[set[str], set[str]]:
     now, later = set[str](), set[str]()
     for part in code.co_consts:
         if isinstance(part, CodeType) and part.co_name.startswith("<"):
-            now.update(reads_of(part))
+            now.update(reads_of(part).keys() - _ALWAYS_DEFINED)
         elif isinstance(part, CodeType) and part.co_flags & inspect.CO_OPTIMIZED:
             later.update(reads_of(part))
         elif isinstance(part, CodeType):
