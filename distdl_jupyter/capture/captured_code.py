@@ -1,6 +1,6 @@
 """A job that is captured but not yet started: everything that has to be written into its folder.
 
-``client.launch`` takes it; a launch form may also make one only to show what would travel.
+``client.launch`` starts it; a launch form makes one only to show what would be sent.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, kw_only=True)
 class CapturedCode:
-    """Captured code with its names; ``captured`` is what people are shown, ``payload_json`` what ranks read.
+    """Captured code with its names; ``captured`` is the list for display, ``payload_json`` what ranks read.
 
-    ``texts`` are all pieces of source that will run, as far as known; ``aliases`` says what captured names refer to
+    ``texts`` are all pieces of source that will run, as far as known; ``aliases`` are the full names of captured ones
     (``hvd`` is ``horovod.torch``) and ``imports`` which top-level modules are needed. ``on_gpu`` are the names that
     hold tensors on a GPU; ``secret_arguments`` the positions in ``payload_json["arguments"]`` that must not be shown.
     """
@@ -52,7 +52,7 @@ class CapturedCode:
     on_gpu: tuple[str, ...] = ()
     #: Names that the code reads but nothing defines.
     undefined: tuple[UndefinedName, ...] = ()
-    #: Numbers among what travels or is passed, by name: a batch size, a learning rate.
+    #: Numbers that are captured or passed, by name: a batch size, a learning rate.
     numbers: Mapping[str, float] = field(default_factory=dict)
     secret_arguments: frozenset[int] = frozenset()
     #: Names of environment variables whose values are secret, whatever the names look like.
@@ -94,7 +94,7 @@ class CapturedCode:
 
     @property
     def size(self) -> int:
-        """Bytes of all that travels."""
+        """Bytes of everything that is sent."""
         return sum(item.size for item in self.captured)
 
     def heading(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from distdl_jupyter.capture import listing, modules
 from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, payload_fields, pickled
-from distdl_jupyter.capture.free_names import CompiledSource, Uses, find_undefined, uses
+from distdl_jupyter.capture.free_names import CompiledSource, find_undefined, free_names
 from distdl_jupyter.capture.notebook import CodeLocation, cell_label, shell
 from distdl_jupyter.capture.pickler import PickleReport, refuse, with_submodules
 from distdl_jupyter.capture.references import in_order, is_of_notebook
@@ -47,15 +47,20 @@ def capture_cell(
     ``first_line`` is the cell's number of line 1 of ``code``, ``notebook`` the path of its file ("" when unknown),
     ``command`` the magic line; ``announce`` prints which values are large before they are packed. Raises InvalidSpec
     when the code cannot run on ranks or a name cannot be pickled (it names the place inside the value), SyntaxError
-    when it is no Python.
+    when it is not valid Python.
     """
     begin = time.perf_counter()
     location = CodeLocation(path=notebook, cell_id=cell_id, execution_count=execution_count)
     filename = _filename(location)
     code = plain_python(code, first_line=first_line, filename=filename)
     with deep_recursion():
-        used, tree = uses(code), parse(code)
-    values = _values(used, namespace)
+        free, tree = free_names(code), parse(code)
+    ip = shell()
+    values = {
+        name: value
+        for name, value in in_order(free, namespace).items()
+        if name not in _IPYTHONS or ip is None or ip.user_ns_hidden.get(name) is not value
+    }
     if announce:
         listing.announce_large(values, "cell")
     notes, file = pickled(with_submodules(values, tree).items())
@@ -112,17 +117,6 @@ def _job_name(location: CodeLocation) -> str:
     return f"{notebook}{number}" if notebook else f"cell{number}"
 
 
-def _values(used: Uses, namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that travel by name, each behind those that it needs."""
-    ordered = in_order([name for name in used.free if name in namespace], namespace)
-    return {name: namespace[name] for name in ordered if not _is_ipythons(name, namespace[name])}
-
-
-def _is_ipythons(name: str, value: object) -> bool:
-    ip = shell()
-    return name in _IPYTHONS and ip is not None and ip.user_ns_hidden.get(name) is value
-
-
 def _undefined(
     cell_text: CodeText, namespace: Mapping[str, Any], notes: PickleReport, location: CodeLocation
 ) -> tuple[UndefinedName, ...]:
@@ -149,8 +143,8 @@ def plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", aw
     """Return the cell's code as plain Python with the same line numbers.
 
     Raises InvalidSpec for magics, shell commands, ``get_ipython()`` and a top-level ``await``, naming the line as the
-    cell shows it (``first_line`` is the cell's number of line 1 of ``code``), and SyntaxError for what is no Python.
-    ``awaits`` allows the ``await``.
+    cell shows it (``first_line`` is the cell's number of line 1 of ``code``), and SyntaxError for what is not valid
+    Python. ``awaits`` allows the ``await``.
     """
     try:
         tree = parse(code)

@@ -104,7 +104,7 @@ class CompiledSource:
             if not node.decorator_list and writes[node.name] == 1 and node.name in codes
         }
 
-    def place(self, line: int) -> str:
+    def describe_line(self, line: int) -> str:
         """Return a line for people: ``line 2 of Cell [3]``."""
         return f"line {line + self.shift}{f' of {self.label}' if self.label else ''}"
 
@@ -115,28 +115,12 @@ def _compile(tree: ast.Module) -> CodeType:
     return code
 
 
-@dataclass(frozen=True, slots=True)
-class Uses:
-    """The names that a piece of code takes from outside, in the order of their first use.
+def free_names(code: str) -> list[str]:
+    """Return the names that ``code`` takes from outside, in the order of their first use.
 
-    ``early`` are those that the code reads, outside branches and loops, before anything can have bound them.
+    Raises SyntaxError when it is not plain Python.
     """
-
-    free: tuple[str, ...]
-    early: frozenset[str]
-
-
-def uses(code: str) -> Uses:
-    """Return what ``code`` takes from outside. Raises SyntaxError when it is not plain Python."""
-    return _uses_of(parse(code))
-
-
-def _uses_of(tree: ast.Module) -> Uses:
-    walk = _BindingWalk()
-    end = walk.follow(tree.body, set())
-    for name in list(walk.bodies):
-        walk.mention(name, end or set())
-    return Uses(tuple(walk.free), frozenset(walk.early))
+    return list(_BindingWalk(parse(code)).free)
 
 
 def find_undefined(
@@ -158,18 +142,18 @@ def find_undefined(
     assigned = {step.argval for code in codes for step in instructions(code.compiled, WRITES)}
     known = {*dir(builtins), *_ALWAYS_DEFINED} - _OF_NOTEBOOKS | {*namespace} | assigned
     bound = known | {step.argval for code in codes for step in instructions(code.compiled, ("STORE_NAME",))}
-    early = _uses_of(main.node).early if isinstance(main.node, ast.Module) else frozenset[str]()
+    early = _BindingWalk(main.node).early if isinstance(main.node, ast.Module) else set[str]()
     walk = _CertainWalk(main, lambda name: None if name in assigned else called(name))
     walk.follow(main.body, main)
     undefined = {
-        name: UndefinedName(name, place, where, certain=True)
-        for name, place in walk.reads.items()
+        name: UndefinedName(name, line, where, certain=True)
+        for name, line in walk.reads.items()
         if name not in known and (name in early or name not in bound)
     }
     for code in codes:
         for name, line in reads_of(code.compiled, _lines_that_may_fail(code.node)).items():
             if name not in bound:
-                undefined.setdefault(name, UndefinedName(name, code.place(line), where, certain=False))
+                undefined.setdefault(name, UndefinedName(name, code.describe_line(line), where, certain=False))
     variables = {name for code in codes for part in code_objects(code.compiled) for name in part.co_varnames}
     names = sorted(name for name in bound | variables if not name.startswith("_"))
     return tuple(
@@ -184,16 +168,20 @@ def find_undefined(
 class _BindingWalk:
     """Follows the statements of a module with the names that are bound on every way to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, tree: ast.Module) -> None:
         self.free: dict[str, None] = {}
+        #: Names that the code reads, outside branches and loops, before anything can have bound them.
         self.early: set[str] = set()
         #: What the body of each function and class reads when it is called.
-        self.bodies: dict[str, set[str]] = {}
+        self._bodies: dict[str, set[str]] = {}
         self._maybe_bound: set[str] = set()
         #: How many branches and loops are around this point.
         self._depth = 0
+        end = self._follow(tree.body, set())
+        for name in list(self._bodies):
+            self._mention(name, end or set())
 
-    def follow(self, statements: Iterable[Any], bound: set[str]) -> set[str] | None:
+    def _follow(self, statements: Iterable[Any], bound: set[str]) -> set[str] | None:
         """Return what is bound after the statements, None where no way leads there."""
         for statement in statements:
             after = self._statement(statement, bound)
@@ -210,7 +198,7 @@ class _BindingWalk:
                 self._read(node, bound)
                 return None
             case ast.If() if (truth := _truth(node.test)) is not None:
-                return self.follow(node.body if truth else node.orelse, bound)
+                return self._follow(node.body if truth else node.orelse, bound)
             case ast.If():
                 bound = self._read(_head(node), bound)
                 return _join([self._branch(node.body, bound), self._branch(node.orelse, bound)])
@@ -220,7 +208,7 @@ class _BindingWalk:
                 bound = bound if after is None else after
                 return _join([bound, self._branch(node.orelse, bound)])
             case ast.With() | ast.AsyncWith():
-                return self.follow(node.body, self._read(_head(node), bound))
+                return self._follow(node.body, self._read(_head(node), bound))
             case ast.Try() | ast.TryStar():
                 return self._try(node, bound)
             case ast.Match():
@@ -235,7 +223,7 @@ class _BindingWalk:
     def _branch(self, statements: Iterable[Any], bound: set[str], head: ast.stmt | None = None) -> set[str] | None:
         """Follow statements that may not run, behind a statement that binds their own names."""
         self._depth += 1
-        end = self.follow(statements, bound if head is None else self._read(head, bound))
+        end = self._follow(statements, bound if head is None else self._read(head, bound))
         self._depth -= 1
         return end
 
@@ -246,7 +234,7 @@ class _BindingWalk:
             self._maybe_bound |= name
             ends.append(self._branch(handler.body, bound | name, ast.Expr(handler.type) if handler.type else None))
         end = _join(ends)
-        after = self.follow(node.finalbody, bound if end is None else end)
+        after = self._follow(node.finalbody, bound if end is None else end)
         return None if end is None else after
 
     def _read(self, node: ast.stmt, bound: set[str]) -> set[str]:
@@ -260,23 +248,23 @@ class _BindingWalk:
         for step in dis.get_instructions(code):
             name = step.argval
             if step.opname in READS and name != "__annotations__":
-                self.mention(name, after)
+                self._mention(name, after)
                 if name not in after and name in loads and name not in self._maybe_bound and not self._depth:
                     self.early.add(name)
             elif step.opname == "STORE_NAME":
                 self._maybe_bound.add(name)
                 after.update({name} - perhaps)
             elif step.opname == "DELETE_NAME":
-                self.mention(name, after)
+                self._mention(name, after)
                 after.discard(name)
         now, later = _inner_reads(code)
         for name in sorted(now | (later if getattr(node, "decorator_list", ()) else set())):  # it may be called at once
-            self.mention(name, bound)
+            self._mention(name, bound)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            self.bodies.setdefault(node.name, set()).update(later)
+            self._bodies.setdefault(node.name, set()).update(later)
         return after
 
-    def mention(self, name: str, bound: Collection[str]) -> None:
+    def _mention(self, name: str, bound: Collection[str]) -> None:
         """Record that a name is read, with what it reads if it is called, and what functions that it calls read."""
         pending, visited = [name], set[str]()
         while pending:
@@ -285,7 +273,7 @@ class _BindingWalk:
                 visited.add(name)
                 if name not in bound:
                     self.free[name] = None
-                pending.extend(sorted(self.bodies.get(name, ())))
+                pending.extend(sorted(self._bodies.get(name, ())))
 
 
 def _head(node: Any) -> Any:
@@ -317,7 +305,7 @@ def _inner_reads(code: CodeType) -> tuple[set[str], set[str]]:
 
 
 def _join(ends: Iterable[set[str] | None]) -> set[str] | None:
-    """Return what is bound whichever branch ran; None stands for one that leaves."""
+    """Return what is bound whichever branch ran, None where no branch reaches the end."""
     reached = [end for end in ends if end is not None]
     return set.intersection(*reached) if reached else None
 
@@ -329,7 +317,7 @@ class _CertainWalk:
     """Follows the statements that run in every run, and the functions that they call."""
 
     def __init__(self, main: CompiledSource, called: Callable[[str], CompiledSource | None]) -> None:
-        #: The names of the module that every run reads, each with its place.
+        #: The names of the module that every run reads, each with its line.
         self.reads: dict[str, str] = {}
         self._functions = main.functions if isinstance(main.node, ast.Module) else {}
         steps = dis.get_instructions(main.compiled)
@@ -346,7 +334,7 @@ class _CertainWalk:
     def _statement(self, node: Any, code: CompiledSource) -> bool:
         for part in _always(node):
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load) and part.id not in code.variables:
-                self.reads.setdefault(part.id, code.place(part.lineno))
+                self.reads.setdefault(part.id, code.describe_line(part.lineno))
             function = self._function(part, code)
             if function is not None and id(function.node) not in self._entered:
                 self._entered.add(id(function.node))

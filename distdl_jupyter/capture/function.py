@@ -45,8 +45,9 @@ def capture_function(
     _refuse_async(function, name)
     location, inner = here(), _innermost(function)
     namespace = inner.__globals__ if inner is not None and is_of_notebook(inner) else vars(sys.modules["__main__"])
+    used = names_used((function, args, kwargs), namespace)
     values = {
-        **_used(function, args, kwargs, namespace),
+        **{name: value for name, value in in_order(used, namespace).items() if value is not function},
         **(closure_of(inner) if inner is not None else {}),
         **arguments,
     }
@@ -145,13 +146,6 @@ def _refuse_async(function: Callable[..., Any], name: str) -> None:
             field="function",
             hint=f"Pass a function that calls asyncio.run({name}()).",
         )
-
-
-def _used(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], namespace: Mapping[str, Any]
-) -> dict[str, Any]:
-    ordered = in_order(names_used((function, args, kwargs), namespace), namespace)
-    return {name: namespace[name] for name in ordered if namespace[name] is not function}
 
 
 def _undefined(

@@ -1,4 +1,4 @@
-"""The list of what travels, as people are shown it, and the sources of captured code for tracebacks and checks."""
+"""The list of what is sent, for display, and the sources of captured code for tracebacks and checks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def is_reference(value: object) -> bool:
 def captured_list(
     values: Iterable[tuple[str, object]], sizes: Mapping[str, int], modules: Iterable[LocalModule]
 ) -> tuple[Captured, ...]:
-    """Return what travels by value, then the modules beside the notebook."""
+    """Return what is sent by value, then the modules beside the notebook."""
     described = [(name, *_describe(name, value)) for name, value in values if not is_reference(value)]
     variables = [Captured(name=name, kind=kind, detail=text, size=sizes[name]) for name, kind, text in described]
     variables.sort(key=lambda variable: variable.kind)  # class, function, value

@@ -1,4 +1,4 @@
-"""Pickling of captured names: one shared pickler, the size of each name, notes on what travels, and why a value cannot.
+"""Pickling of captured names: one shared pickler, the size of each name, what is sent, and why a value cannot be.
 
 * The notebook's own ``sys.stdout`` and ``open`` become the rank's; tensors on a GPU go to the rank's own GPU.
 * Functions and classes of modules see these as a rank imports them, never with attributes set in the notebook.
@@ -89,7 +89,7 @@ def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
 
 
 _REDUCE_CODE = cloudpickle.Pickler.dispatch_table[types.CodeType]
-#: Where the file name stands among the arguments of ``types.CodeType``, since Python 3.8.
+#: Position of the file name among the arguments of ``types.CodeType``, since Python 3.8.
 _FILE_NAME = 10
 
 
@@ -130,7 +130,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return reduced
 
     def _with_globals_of_module(self, function: types.FunctionType, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the reduction of a function that travels by value, with the globals of its module in the rank."""
+        """Return the reduction of a function that is sent by value, with the globals of its module in the rank."""
         name = module_of_globals(function)
         if not name:
             return reduced
@@ -162,7 +162,7 @@ class _Call:
 
 
 def _is_ordinary(kind: type) -> bool:
-    """Say whether objects of this type are data: cloudpickle leaves them to pickle, a rank understands them alike."""
+    """Return whether objects of a type are data, which pickle handles and which mean the same in a rank."""
     module = str(kind.__module__)
     if issubclass(kind, (type, types.ModuleType, TextIOBase, *_CODE)) or module.startswith(_NOTEBOOK):
         return False
@@ -171,7 +171,7 @@ def _is_ordinary(kind: type) -> bool:
 
 
 def _rank_counterpart(obj: Any) -> tuple[Any, ...] | None:
-    """Return how to build in a rank what stands for ``obj`` there, None for all ordinary objects."""
+    """Return how a rank builds its counterpart of ``obj``, None for all ordinary objects."""
     for name in _SYSTEM_STREAMS:
         if obj is getattr(sys, name) or obj is getattr(sys, f"__{name}__"):
             return getattr, (sys, name)
@@ -221,9 +221,9 @@ def with_submodules(values: Mapping[str, Any], tree: ast.AST) -> dict[str, Any]:
 
 
 def dump(items: Iterable[tuple[str, Any]], file: Sink) -> PickleReport:
-    """Pickle the values one behind the other with one pickler, so that what two names share stays one object.
+    """Pickle the values in order with one pickler, so that what two names share stays one object.
 
-    Behind the first name that fails ``file`` is worthless; the others are still tried, so that all that fail are known.
+    After the first name that fails ``file`` is useless; the others are still tried, so that all failures are known.
     """
     notes = PickleReport()
     pickler = Pickler(file, notes)
@@ -244,7 +244,7 @@ def dump(items: Iterable[tuple[str, Any]], file: Sink) -> PickleReport:
 
 
 def why_not(value: object) -> Exception | None:
-    """Return the error with which ``value`` alone refuses to be pickled, None when it can be."""
+    """Return the error of pickling ``value`` alone, None if it can be pickled."""
     return dump([("", value)], CountingSink()).errors.get("")
 
 
@@ -328,7 +328,7 @@ def find(name: str, value: object, error: Exception, clock: Callable[[], float] 
 def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     """Yield the parts that are sent with a value, each with its path."""
     if isinstance(value, types.FunctionType) and travels_by_value(value):
-        # A global has a name of its own in the notebook: the path starts anew with it.
+        # A global has a name of its own in the notebook: the path begins with it.
         space = value.__globals__
         yield from ((name, space[name]) for name in globals_of(value.__code__) if name in space)
     parts = parts_of(path, value)

@@ -126,7 +126,7 @@ def may_be_taken_away(case: Case) -> Advice | None:
 
 
 def no_time_limit(case: Case) -> Advice | None:
-    """A job that hangs on nodes that cost money goes on costing it until somebody looks."""
+    """A job that hangs on rented nodes costs money until a person stops it."""
     request = case.request
     if not request.bills or request.max_run_duration_seconds:
         return None
