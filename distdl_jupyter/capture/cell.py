@@ -15,13 +15,11 @@ from distdl_jupyter.capture import listing, modules
 from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, payload_fields, pickled
 from distdl_jupyter.capture.free_names import CompiledSource, find_undefined, free_names
 from distdl_jupyter.capture.notebook import CodeLocation, cell_label, shell
-from distdl_jupyter.capture.pickler import PickleReport, refuse, with_submodules
+from distdl_jupyter.capture.pickler import refuse, with_submodules
 from distdl_jupyter.capture.references import in_order, is_of_notebook
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.findings import UndefinedName
 from distdl_jupyter.core.source import CodeText, imported, parse
 from distdl_jupyter.core.spec import Source
-from distdl_jupyter.worker.recursion import deep_recursion
 
 #: Names that IPython puts in place of Python's own; a rank has Python's.
 _IPYTHONS = ("open", "exit", "quit", "get_ipython")
@@ -53,8 +51,7 @@ def capture_cell(
     location = CodeLocation(path=notebook, cell_id=cell_id, execution_count=execution_count)
     filename = _filename(location)
     code = plain_python(code, first_line=first_line, filename=filename)
-    with deep_recursion():
-        free, tree = free_names(code), parse(code)
+    free, tree = free_names(code), parse(code)
     ip = shell()
     values = {
         name: value
@@ -73,6 +70,8 @@ def capture_cell(
         raise
     cell_text = CodeText(code, cell_label(execution_count, location.name), execution_count, first_line)
     sources = {**listing.sources_of(notes, location), filename: cell_text}
+    written = [function for function in notes.functions.values() if is_of_notebook(function)]
+    functions = {id(function): CompiledSource.from_function(function, location) for function in written}
     return CapturedCode(
         kind="cell",
         name=_job_name(location),
@@ -101,7 +100,9 @@ def capture_cell(
         aliases=listing.aliases_of(values.items()),
         imports=listing.imports_of(notes, named, imported(tree)),
         on_gpu=tuple(notes.on_gpu),
-        undefined=_undefined(cell_text, namespace, notes, location),
+        undefined=find_undefined(
+            CompiledSource.from_text(code, first_line=first_line), namespace, "the cell or the notebook", functions
+        ),
         numbers=listing.numbers_of(values.items()),
     )
 
@@ -115,24 +116,6 @@ def _job_name(location: CodeLocation) -> str:
     notebook = Path(location.name).stem[:100]
     number = "" if location.execution_count is None else f" [{location.execution_count}]"
     return f"{notebook}{number}" if notebook else f"cell{number}"
-
-
-def _undefined(
-    cell_text: CodeText, namespace: Mapping[str, Any], notes: PickleReport, location: CodeLocation
-) -> tuple[UndefinedName, ...]:
-    functions = {
-        id(function): CompiledSource.from_function(function, location)
-        for function in notes.functions.values()
-        if is_of_notebook(function)
-    }
-    with deep_recursion():
-        return find_undefined(
-            CompiledSource.from_text(cell_text.text, first_line=cell_text.first_line),
-            namespace,
-            "the cell or the notebook",
-            called=lambda name: functions.get(id(namespace.get(name))),
-            others=[code for code in functions.values() if code is not None],
-        )
 
 
 # the cell as plain Python -----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import inspect
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
@@ -31,6 +31,7 @@ from distdl_jupyter.capture.notebook import CodeLocation, code_text
 from distdl_jupyter.capture.references import READS, WRITES, code_objects, instructions, reads_of
 from distdl_jupyter.core.findings import UndefinedName
 from distdl_jupyter.core.source import dotted_name, parse, parsed
+from distdl_jupyter.worker.recursion import deep_recursion
 
 #: Names that every rank has besides the builtins: what modules and class bodies have, ``display``, which it shows as
 #: text, and the usual name of gettext's function.
@@ -115,6 +116,7 @@ def _compile(tree: ast.Module) -> CodeType:
     return code
 
 
+@deep_recursion()
 def free_names(code: str) -> list[str]:
     """Return the names that ``code`` takes from outside, in the order of their first use.
 
@@ -123,27 +125,24 @@ def free_names(code: str) -> list[str]:
     return list(_BindingWalk(parse(code)).free)
 
 
+@deep_recursion()
 def find_undefined(
-    main: CompiledSource,
-    namespace: Collection[str],
-    where: str,
-    *,
-    called: Callable[[str], CompiledSource | None] = lambda _: None,
-    others: Iterable[CompiledSource] = (),
+    main: CompiledSource, namespace: Mapping[str, Any], where: str, functions: Mapping[int, CompiledSource | None]
 ) -> tuple[UndefinedName, ...]:
     """Return the names that neither ``namespace`` nor the code defines.
 
-    ``main`` runs as a module, or is the function that is called. ``called`` returns the source of a function of the
-    namespace, ``others`` are all functions that may be called.
+    ``main`` runs as a module, or is the function that is called; ``functions`` are those that may be called, by id.
     """
-    codes = [main, *others]
+    codes = [main, *(code for code in functions.values() if code is not None)]
     if any(_defines_unseen(part) for code in codes for part in ast.walk(code.node)):
         return ()
     assigned = {step.argval for code in codes for step in instructions(code.compiled, WRITES)}
     known = {*dir(builtins), *_ALWAYS_DEFINED} - _OF_NOTEBOOKS | {*namespace} | assigned
     bound = known | {step.argval for code in codes for step in instructions(code.compiled, ("STORE_NAME",))}
     early = _BindingWalk(main.node).early if isinstance(main.node, ast.Module) else set[str]()
-    walk = _CertainWalk(main, lambda name: None if name in assigned else called(name))
+    walk = _CertainWalk(
+        main, {name: functions.get(id(value)) for name, value in namespace.items() if name not in assigned}
+    )
     walk.follow(main.body, main)
     undefined = {
         name: UndefinedName(name, line, where, certain=True)
@@ -316,13 +315,14 @@ def _join(ends: Iterable[set[str] | None]) -> set[str] | None:
 class _CertainWalk:
     """Follows the statements that run in every run, and the functions that they call."""
 
-    def __init__(self, main: CompiledSource, called: Callable[[str], CompiledSource | None]) -> None:
+    def __init__(self, main: CompiledSource, functions: Mapping[str, CompiledSource | None]) -> None:
         #: The names of the module that every run reads, each with its line.
         self.reads: dict[str, str] = {}
-        self._functions = main.functions if isinstance(main.node, ast.Module) else {}
-        steps = dis.get_instructions(main.compiled)
-        self._bound = {step.argval for step in steps if step.opname in ("STORE_NAME", "STORE_GLOBAL")}
-        self._called = called
+        self._functions = functions
+        if isinstance(main.node, ast.Module):
+            steps = dis.get_instructions(main.compiled)
+            bound = {step.argval: None for step in steps if step.opname in ("STORE_NAME", "STORE_GLOBAL")}
+            self._functions = {**functions, **bound, **main.functions}
         self._entered: set[int] = set()
         #: Whether the process may have ended before this point.
         self._exited = False
@@ -358,11 +358,8 @@ class _CertainWalk:
         """Return the function that a node calls and runs, where its source is known."""
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             return None
-        name = node.func.id
-        if name in code.variables:
-            function = code.functions.get(name)
-        else:
-            function = self._functions.get(name) if name in self._bound else self._called(name)
+        functions = code.functions if node.func.id in code.variables else self._functions
+        function = functions.get(node.func.id)
         return None if function is None or function.compiled.co_flags & _RUNS_LATER else function
 
     def _may_leave(self, node: ast.AST, code: CompiledSource, kinds: Any) -> bool:

@@ -19,7 +19,6 @@ from distdl_jupyter.capture.references import closure_of, in_order, is_of_notebo
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.findings import UndefinedName
 from distdl_jupyter.core.spec import Source
-from distdl_jupyter.worker.recursion import deep_recursion
 
 
 @explain_packing
@@ -160,14 +159,8 @@ def _undefined(
         for function in notes.functions.values()
         if function is not inner and function.__globals__ is space
     }
-    with deep_recursion():
-        return find_undefined(
-            main,
-            space,
-            "the notebook" if cell_number(inner.__code__.co_filename) is not None else main.label,
-            called=lambda name: functions.get(id(space.get(name))),
-            others=[code for code in functions.values() if code is not None],
-        )
+    where = "the notebook" if cell_number(inner.__code__.co_filename) is not None else main.label
+    return find_undefined(main, space, where, functions)
 
 
 def _source(inner: types.FunctionType | None, location: CodeLocation, command: str) -> Source:

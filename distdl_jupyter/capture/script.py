@@ -18,7 +18,6 @@ from distdl_jupyter.capture.modules import LocalModule, local_modules
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import CodeText, imported, parse
 from distdl_jupyter.core.spec import Captured, Source
-from distdl_jupyter.worker.recursion import deep_recursion
 from distdl_jupyter.worker.secret_patterns import looks_secret
 
 Parameters = Mapping[str, Any] | Sequence[Any] | None
@@ -45,8 +44,7 @@ def capture_script(
     tree = parse(text)
     arguments, secret = _arguments(script_params)
     beside = local_modules(imported(tree), {script.parent: "in the script's folder", folder: "in the source directory"})
-    with deep_recursion():
-        undefined = find_undefined(CompiledSource.from_text(text, script.name), (), script.name)
+    undefined = find_undefined(CompiledSource.from_text(text, script.name), {}, script.name, {})
     return CapturedCode(
         kind="script",
         name=script.stem[:120],
