@@ -94,13 +94,14 @@ def names_used(value: object, namespace: Mapping[str, Any]) -> list[str]:
         visited.add(id(part))
         if isinstance(part, types.FunctionType) and part.__globals__ is namespace:
             names.update(dict.fromkeys(globals_of(part.__code__)))
-        if isinstance(part, types.FunctionType | type) and namespace.get(part.__name__) is part:
-            names[part.__name__] = None
+        name = part.__name__ if isinstance(part, types.FunctionType | type) else ""
+        if name and namespace.get(name) is part:
+            names[name] = None
         if isinstance(part, _CONTAINERS) and len(part) > _LARGEST_CONTAINER:
             continue
         parts = parts_of("", part)
         if parts is None:
-            parts = [("", type(part)), *parts_of("", getattr(part, "__dict__", {}))]
+            parts = [("", type(part)), *_entries("", dict(getattr(part, "__dict__", {})))]
         pending.extend(inner for _, inner in parts)
     return list(names)
 
