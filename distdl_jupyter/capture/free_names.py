@@ -58,6 +58,7 @@ class CompiledSource:
     shift: int = 0
 
     @classmethod
+    @deep_recursion()
     def from_text(cls, text: str, label: str = "", first_line: int = 1) -> CompiledSource:
         """Return the code of a cell or a script."""
         tree = parse(text)
