@@ -1,17 +1,16 @@
 """A job that is captured but not yet started: everything that has to be written into its folder.
 
-``client.launch`` takes it; a launch form may also make one only to show what would travel.
+``client.launch`` starts it; a launch form makes one only to show what would be sent.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, ParamSpec
@@ -25,8 +24,6 @@ from distdl_jupyter.core.source import Code, CodeText, nested_too_deeply, read
 from distdl_jupyter.core.spec import Captured, Kind, Source
 from distdl_jupyter.core.store import JobFolder
 
-#: Pickles up to this size wait in memory, larger ones in a temporary file.
-_IN_MEMORY = 64_000_000
 _MOST_LISTED = 6
 
 P = ParamSpec("P")
@@ -34,9 +31,9 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, kw_only=True)
 class CapturedCode:
-    """Captured code with its names; ``captured`` is what people are shown, ``payload_json`` what ranks read.
+    """Captured code with its names; ``captured`` is the list for display, ``payload_json`` what ranks read.
 
-    ``texts`` are all pieces of source that will run, as far as known; ``aliases`` says what captured names refer to
+    ``texts`` are all pieces of source that will run, as far as known; ``aliases`` are the full names of captured ones
     (``hvd`` is ``horovod.torch``) and ``imports`` which top-level modules are needed. ``on_gpu`` are the names that
     hold tensors on a GPU; ``secret_arguments`` the positions in ``payload_json["arguments"]`` that must not be shown.
     """
@@ -53,15 +50,17 @@ class CapturedCode:
     aliases: Mapping[str, str] = field(default_factory=dict)
     imports: frozenset[str] = frozenset()
     on_gpu: tuple[str, ...] = ()
-    #: Names that the code reads but nothing defines, and names that a cell deletes without having them, with their
-    #: line as the cell shows it.
+    #: Names that the code reads but nothing defines.
     undefined: tuple[UndefinedName, ...] = ()
-    deleted: Mapping[str, int] = field(default_factory=dict)
-    #: Numbers among what travels or is passed, by name: a batch size, a learning rate.
+    #: Numbers that are captured or passed, by name: a batch size, a learning rate.
     numbers: Mapping[str, float] = field(default_factory=dict)
     secret_arguments: frozenset[int] = frozenset()
     #: Names of environment variables whose values are secret, whatever the names look like.
     secret_variables: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.payload is not None:
+            weakref.finalize(self, self.payload.close)
 
     def write(self, folder: JobFolder) -> None:
         """Write payload.json, payload.pkl and code/ into a job's folder. May be called more than once."""
@@ -95,7 +94,7 @@ class CapturedCode:
 
     @property
     def size(self) -> int:
-        """Bytes of all that travels."""
+        """Bytes of everything that is sent."""
         return sum(item.size for item in self.captured)
 
     def heading(self) -> str:
@@ -114,56 +113,22 @@ class CapturedCode:
         return f"{self.heading()}: {', '.join(listed)}{f', and {rest} more' if rest else ''}"
 
 
-def keep(draft: CapturedCode) -> CapturedCode:
-    """Return the draft; its temporary file is closed when nobody needs the draft any more."""
-    if draft.payload is not None:
-        weakref.finalize(draft, draft.payload.close)
-    return draft
-
-
 def payload_fields(kind: Kind, **fields: Any) -> dict[str, Any]:
-    """Return the fields of ``payload.json``; what is not given is empty, the working directory the current one."""
+    """Return the fields of ``payload.json``: missing ones are empty, the working directory is the current one."""
     empty = {"code": "", "filename": "", "names": [], "sources": {}, "path": [], "script": "", "arguments": []}
     return {"kind": kind, **empty, "working_directory": str(Path.cwd()), **fields}
 
 
-class _Waiting:
-    """Takes pickled bytes; those that are large go to disk without a stop in memory."""
-
-    def __init__(self) -> None:
-        self.file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - the draft closes it (keep)
-
-    def write(self, data: Any, /) -> int:
-        """Take bytes."""
-        if memoryview(data).nbytes > _IN_MEMORY:
-            self.file.rollover()
-        return self.file.write(data)
-
-    def tell(self) -> int:
-        """Return how many bytes were taken."""
-        return self.file.tell()
-
-
-@contextlib.contextmanager
-def closed_on_error(payload: IO[bytes] | None) -> Iterator[None]:
-    """Close a payload that becomes no draft's."""
-    try:
-        yield
-    except BaseException:
-        if payload is not None:
-            payload.close()
-        raise
-
-
 def pickled(items: Iterable[tuple[str, Any]]) -> tuple[PickleReport, Any]:
-    """Pickle the values into a file that waits for the job; the file is None when a value fails."""
-    waiting, notes = _Waiting(), None
+    """Pickle the values into a temporary file; the file is None when a value fails."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - CapturedCode closes it
+    report = None
     try:
-        notes = dump(items, waiting)
+        report = dump(items, file)
     finally:
-        if notes is None or notes.errors:
-            waiting.file.close()
-    return notes, (None if notes.errors else waiting.file)
+        if report is None or report.errors:
+            file.close()
+    return report, (None if report.errors else file)
 
 
 def explain_packing(capture: Callable[P, CapturedCode]) -> Callable[P, CapturedCode]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import time
 import warnings
 from collections.abc import Mapping
@@ -11,27 +12,18 @@ from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.capture import listing, modules
-from distdl_jupyter.capture.captured_code import (
-    CapturedCode,
-    closed_on_error,
-    explain_packing,
-    keep,
-    payload_fields,
-    pickled,
-)
-from distdl_jupyter.capture.free_names import CompiledSource, Uses, find_undefined, uses
+from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, payload_fields, pickled
+from distdl_jupyter.capture.free_names import CompiledSource, find_undefined, free_names
 from distdl_jupyter.capture.notebook import CodeLocation, cell_label, shell
-from distdl_jupyter.capture.pickler import PickleReport, with_submodules
+from distdl_jupyter.capture.pickler import refuse, with_submodules
 from distdl_jupyter.capture.references import in_order, is_of_notebook
-from distdl_jupyter.capture.unpicklable import refuse
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.findings import UndefinedName
 from distdl_jupyter.core.source import CodeText, imported, parse
 from distdl_jupyter.core.spec import Source
-from distdl_jupyter.worker.recursion import deep_recursion
 
 #: Names that IPython puts in place of Python's own; a rank has Python's.
 _IPYTHONS = ("open", "exit", "quit", "get_ipython")
+_IPYTHON_SYNTAX = re.compile(r"^[%!?]|= *[!%]|\?$")
 _ASYNC = (ast.Await, ast.AsyncFor, ast.AsyncWith)
 _OWN_SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -53,57 +45,65 @@ def capture_cell(
     ``first_line`` is the cell's number of line 1 of ``code``, ``notebook`` the path of its file ("" when unknown),
     ``command`` the magic line; ``announce`` prints which values are large before they are packed. Raises InvalidSpec
     when the code cannot run on ranks or a name cannot be pickled (it names the place inside the value), SyntaxError
-    when it is no Python.
+    when it is not valid Python.
     """
     begin = time.perf_counter()
     location = CodeLocation(path=notebook, cell_id=cell_id, execution_count=execution_count)
     filename = _filename(location)
     code = plain_python(code, first_line=first_line, filename=filename)
-    with deep_recursion():
-        used, tree = uses(code), parse(code)
-    values = _values(used, namespace)
+    free, tree = free_names(code), parse(code)
+    ip = shell()
+    values = {
+        name: value
+        for name, value in in_order(free, namespace).items()
+        if name not in _IPYTHONS or ip is None or ip.user_ns_hidden.get(name) is not value
+    }
     if announce:
         listing.announce_large(values, "cell")
     notes, file = pickled(with_submodules(values, tree).items())
     refuse(notes, values, unit="cell")
     named = [value.__name__ for value in values.values() if isinstance(value, ModuleType)]
-    with closed_on_error(file):
+    try:
         shipped = modules.local_modules([*notes.modules, *named, *imported(tree)], modules.roots(location))
+    except BaseException:
+        file.close()
+        raise
     cell_text = CodeText(code, cell_label(execution_count, location.name), execution_count, first_line)
     sources = {**listing.sources_of(notes, location), filename: cell_text}
-    return keep(
-        CapturedCode(
-            kind="cell",
-            name=_job_name(location),
-            source=Source(
-                code=code,
-                filename=filename,
-                notebook=notebook,
-                cell_id=cell_id,
-                execution_count=execution_count,
-                first_line=first_line,
-                command=command,
-            ),
-            captured=listing.captured_list(values.items(), notes.sizes, shipped),
-            modules=tuple(shipped),
-            payload_json=payload_fields(
-                "cell",
-                code=code,
-                filename=filename,
-                names=list(values),
-                sources={name: text.to_json() for name, text in sources.items()},
-                path=modules.search_path(location),
-            ),
-            payload=file,
-            seconds=time.perf_counter() - begin,
-            texts=(cell_text, *listing.texts_of(notes, location), *listing.module_texts(shipped)),
-            aliases=listing.aliases_of(values.items()),
-            imports=listing.imports_of(notes, named, imported(tree)),
-            on_gpu=tuple(notes.on_gpu),
-            undefined=_undefined(cell_text, namespace, notes, location),
-            deleted={name: line + first_line - 1 for name, line in used.deleted.items()},
-            numbers=listing.numbers_of(values.items()),
-        )
+    written = [function for function in notes.functions.values() if is_of_notebook(function)]
+    functions = {id(function): CompiledSource.from_function(function, location) for function in written}
+    return CapturedCode(
+        kind="cell",
+        name=_job_name(location),
+        source=Source(
+            code=code,
+            filename=filename,
+            notebook=notebook,
+            cell_id=cell_id,
+            execution_count=execution_count,
+            first_line=first_line,
+            command=command,
+        ),
+        captured=listing.captured_list(values.items(), notes.sizes, shipped),
+        modules=tuple(shipped),
+        payload_json=payload_fields(
+            "cell",
+            code=code,
+            filename=filename,
+            names=list(values),
+            sources={name: text.to_json() for name, text in sources.items()},
+            path=modules.search_path(location),
+        ),
+        payload=file,
+        seconds=time.perf_counter() - begin,
+        texts=(cell_text, *listing.texts_of(notes, location), *listing.module_texts(shipped)),
+        aliases=listing.aliases_of(values.items()),
+        imports=listing.imports_of(notes, named, imported(tree)),
+        on_gpu=tuple(notes.on_gpu),
+        undefined=find_undefined(
+            CompiledSource.from_text(code, first_line=first_line), namespace, "the cell or the notebook", functions
+        ),
+        numbers=listing.numbers_of(values.items()),
     )
 
 
@@ -118,36 +118,6 @@ def _job_name(location: CodeLocation) -> str:
     return f"{notebook}{number}" if notebook else f"cell{number}"
 
 
-def _values(used: Uses, namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that travel by name, each behind those that it needs."""
-    ordered = in_order([name for name in used.free if name in namespace], namespace)
-    return {name: namespace[name] for name in ordered if not _is_ipythons(name, namespace[name])}
-
-
-def _is_ipythons(name: str, value: object) -> bool:
-    ip = shell()
-    return name in _IPYTHONS and ip is not None and ip.user_ns_hidden.get(name) is value
-
-
-def _undefined(
-    cell_text: CodeText, namespace: Mapping[str, Any], notes: PickleReport, location: CodeLocation
-) -> tuple[UndefinedName, ...]:
-    functions = {
-        id(function): CompiledSource.from_function(function, location)
-        for function in notes.functions.values()
-        if is_of_notebook(function)
-    }
-    with deep_recursion():
-        return find_undefined(
-            CompiledSource.from_text(cell_text.text, first_line=cell_text.first_line),
-            namespace,
-            "the cell or the notebook",
-            called=lambda name: functions.get(id(namespace.get(name))),
-            others=[code for code in functions.values() if code is not None],
-            numbers=listing.numbers_of(namespace.items()),
-        )
-
-
 # the cell as plain Python -----------------------------------------------------------------------------
 # IPython's own rules decide what is a magic (``%``), a shell command (``!``) or a help request (``?``).
 
@@ -156,8 +126,8 @@ def plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", aw
     """Return the cell's code as plain Python with the same line numbers.
 
     Raises InvalidSpec for magics, shell commands, ``get_ipython()`` and a top-level ``await``, naming the line as the
-    cell shows it (``first_line`` is the cell's number of line 1 of ``code``), and SyntaxError for what is no Python.
-    ``awaits`` allows the ``await``.
+    cell shows it (``first_line`` is the cell's number of line 1 of ``code``), and SyntaxError for what is not valid
+    Python. ``awaits`` allows the ``await``.
     """
     try:
         tree = parse(code)
@@ -184,7 +154,7 @@ def _transformed(code: str, first_line: int, filename: str, error: SyntaxError) 
         tree = parse(transformed)
     except SyntaxError as still:
         raise _shifted(still, filename, first_line) from None
-    call = next((node for node in ast.walk(tree) if _calls_ipython(node)), None)
+    call = next((node for node in ast.walk(tree) if isinstance(node, ast.Call) and _calls_ipython(node)), None)
     if call is not None:
         raise _refusal(code, call, first_line)
     if transformed.count("\n") - code.count("\n") not in (0, 1):
@@ -192,22 +162,18 @@ def _transformed(code: str, first_line: int, filename: str, error: SyntaxError) 
     return transformed
 
 
-def _calls_ipython(node: ast.AST) -> bool:
-    """Say whether the node is ``get_ipython().something(...)``, the form that IPython gives its own syntax."""
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and isinstance(node.func.value, ast.Call)
-        and isinstance(node.func.value.func, ast.Name)
-        and node.func.value.func.id == "get_ipython"
-    )
+def _calls_ipython(call: ast.Call) -> bool:
+    """Return whether a call is ``get_ipython().something(...)``, the form that IPython gives its own syntax."""
+    match call.func:
+        case ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython"))):
+            return True
+    return False
 
 
-def _refusal(code: str, call: ast.AST, first_line: int) -> InvalidSpec:
-    assert isinstance(call, ast.Call)
+def _refusal(code: str, call: ast.Call, first_line: int) -> InvalidSpec:
+    number, line = _line_of(code, call.lineno)
+    where = f"Line {number + first_line - 1} of the cell, `{line}`,"
     assert isinstance(call.func, ast.Attribute)
-    number, text = _line_of(code, call.lineno)
-    where = f"Line {number + first_line - 1} of the cell, `{text}`,"
     if call.func.attr in ("system", "getoutput"):
         return InvalidSpec(
             f"{where} is a shell command, but the ranks run plain Python.",
@@ -215,15 +181,9 @@ def _refusal(code: str, call: ast.AST, first_line: int) -> InvalidSpec:
             field="cell",
             hint="Move it to another cell, or use subprocess.run.",
         )
-    if call.func.attr == "run_line_magic" and "?" in text:
-        return InvalidSpec(
-            f"{where} asks IPython for help, but the ranks run plain Python.",
-            code="help-in-cell",
-            field="cell",
-            hint="Move it to another cell.",
-        )
+    is_help = call.func.attr == "run_line_magic" and "?" in line
     return InvalidSpec(
-        f"{where} is an IPython magic, but the ranks run plain Python.",
+        f"{where} is an IPython {'help request' if is_help else 'magic'}, but the ranks run plain Python.",
         code="magic-in-cell",
         field="cell",
         hint="Move it to another cell.",
@@ -232,15 +192,10 @@ def _refusal(code: str, call: ast.AST, first_line: int) -> InvalidSpec:
 
 def _line_of(code: str, lineno: int) -> tuple[int, str]:
     """Return the number and text of the line of IPython syntax at or before ``lineno`` of the transformed code."""
-    lines = code.splitlines()
-    marked = [n for n, line in enumerate(lines, 1) if line.strip().startswith(("%", "!", "?")) or _marked_inside(line)]
+    lines = [line.strip() for line in code.splitlines()]
+    marked = [number for number, line in enumerate(lines, 1) if _IPYTHON_SYNTAX.search(line)]
     number = min(marked, key=lambda n: abs(n - lineno), default=min(lineno, len(lines)))
-    return number, lines[number - 1].strip()
-
-
-def _marked_inside(line: str) -> bool:
-    text = line.strip()
-    return text.endswith("?") or any(mark in text.replace(" ", "") for mark in ("=!", "=%"))
+    return number, lines[number - 1]
 
 
 def _refuse_await(tree: ast.Module, first_line: int) -> None:

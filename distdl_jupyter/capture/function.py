@@ -5,31 +5,20 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import textwrap
 import time
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from distdl_jupyter.capture import listing, modules
-from distdl_jupyter.capture.captured_code import (
-    CapturedCode,
-    closed_on_error,
-    explain_packing,
-    keep,
-    payload_fields,
-    pickled,
-)
+from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, payload_fields, pickled
 from distdl_jupyter.capture.free_names import CompiledSource, find_undefined
-from distdl_jupyter.capture.notebook import CodeLocation, cell_number, code_text, here
-from distdl_jupyter.capture.pickler import CountingSink, PickleReport, dump
+from distdl_jupyter.capture.notebook import CodeLocation, cell_number, here
+from distdl_jupyter.capture.pickler import CountingSink, PickleReport, dump, refuse
 from distdl_jupyter.capture.references import closure_of, in_order, is_of_notebook, names_used
-from distdl_jupyter.capture.unpicklable import refuse
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.findings import UndefinedName
-from distdl_jupyter.core.source import CodeText
 from distdl_jupyter.core.spec import Source
-from distdl_jupyter.worker.recursion import deep_recursion
 
 
 @explain_packing
@@ -55,8 +44,9 @@ def capture_function(
     _refuse_async(function, name)
     location, inner = here(), _innermost(function)
     namespace = inner.__globals__ if inner is not None and is_of_notebook(inner) else vars(sys.modules["__main__"])
+    used = names_used((function, args, kwargs), namespace)
     values = {
-        **_used(function, args, kwargs, namespace),
+        **{name: value for name, value in in_order(used, namespace).items() if value is not function},
         **(closure_of(inner) if inner is not None else {}),
         **arguments,
     }
@@ -66,33 +56,29 @@ def capture_function(
     # The first pass finds out each name's own size and what fails; the second writes the three values of the payload.
     notes = dump([*values.items(), (f"{name}()", call)], CountingSink())
     refuse(notes, {**values, f"{name}()": call}, unit="function")
+    shipped = modules.local_modules(notes.modules, modules.roots(location))
     _, file = pickled(call.items())
-    with closed_on_error(file):
-        shipped = modules.local_modules(notes.modules, modules.roots(location))
-    text = code_text(inner.__code__.co_filename, location) if inner is not None else None
-    return keep(
-        CapturedCode(
-            kind="function",
-            name=name.strip("<>")[:120],
-            source=_source(inner, text, location, command or f"submit({name}, ...)"),
-            captured=listing.captured_list(values.items(), notes.sizes, shipped),
-            modules=tuple(shipped),
-            payload_json=payload_fields(
-                "function",
-                filename=inner.__code__.co_filename if inner is not None else "",
-                names=list(call),
-                sources={f: t.to_json() for f, t in listing.sources_of(notes, location).items()},
-                path=modules.search_path(location),
-            ),
-            payload=file,
-            seconds=time.perf_counter() - begin,
-            texts=(*listing.texts_of(notes, location), *listing.module_texts(shipped)),
-            aliases=listing.aliases_of(values.items()),
-            imports=listing.imports_of(notes),
-            on_gpu=tuple(notes.on_gpu),
-            undefined=_undefined(inner, notes, location),
-            numbers=listing.numbers_of(values.items()),
-        )
+    return CapturedCode(
+        kind="function",
+        name=name.strip("<>")[:120],
+        source=_source(inner, location, command or f"submit({name}, ...)"),
+        captured=listing.captured_list(values.items(), notes.sizes, shipped),
+        modules=tuple(shipped),
+        payload_json=payload_fields(
+            "function",
+            filename=inner.__code__.co_filename if inner is not None else "",
+            names=list(call),
+            sources={f: t.to_json() for f, t in listing.sources_of(notes, location).items()},
+            path=modules.search_path(location),
+        ),
+        payload=file,
+        seconds=time.perf_counter() - begin,
+        texts=(*listing.texts_of(notes, location), *listing.module_texts(shipped)),
+        aliases=listing.aliases_of(values.items()),
+        imports=listing.imports_of(notes),
+        on_gpu=tuple(notes.on_gpu),
+        undefined=_undefined(inner, notes, location),
+        numbers=listing.numbers_of(values.items()),
     )
 
 
@@ -161,13 +147,6 @@ def _refuse_async(function: Callable[..., Any], name: str) -> None:
         )
 
 
-def _used(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], namespace: Mapping[str, Any]
-) -> dict[str, Any]:
-    ordered = in_order(names_used((function, args, kwargs), namespace), namespace)
-    return {name: namespace[name] for name in ordered if namespace[name] is not function}
-
-
 def _undefined(
     inner: types.FunctionType | None, notes: PickleReport, location: CodeLocation
 ) -> tuple[UndefinedName, ...]:
@@ -180,29 +159,21 @@ def _undefined(
         for function in notes.functions.values()
         if function is not inner and function.__globals__ is space
     }
-    with deep_recursion():
-        return find_undefined(
-            main,
-            space,
-            "the notebook" if cell_number(inner.__code__.co_filename) is not None else main.label,
-            called=lambda name: functions.get(id(space.get(name))),
-            others=[code for code in functions.values() if code is not None],
-            numbers=listing.numbers_of(space.items()),
-        )
+    where = "the notebook" if cell_number(inner.__code__.co_filename) is not None else main.label
+    return find_undefined(main, space, where, functions)
 
 
-def _source(inner: types.FunctionType | None, text: CodeText | None, location: CodeLocation, command: str) -> Source:
+def _source(inner: types.FunctionType | None, location: CodeLocation, command: str) -> Source:
+    text = listing.function_text(inner, location) if inner is not None else None
     if inner is None or text is None:
         return Source(notebook=location.path, command=command)
-    first = inner.__code__.co_firstlineno
-    block = inspect.getblock(text.text.splitlines(keepends=True)[first - 1 :])
     return Source(
-        code=textwrap.dedent("".join(block)),
+        code=text.text,
         filename=inner.__code__.co_filename,
         notebook=location.path,
         # The cell that calls submit() is not the one that holds the function.
         cell_id=location.cell_id if text.cell is not None and text.cell == location.execution_count else "",
         execution_count=text.cell,
-        first_line=first + text.first_line - 1,
+        first_line=text.first_line,
         command=command,
     )

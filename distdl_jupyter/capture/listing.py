@@ -1,4 +1,4 @@
-"""The list of what travels, as people are shown it, and the sources of captured code for tracebacks and checks."""
+"""The list of what is sent, for display, and the sources of captured code for tracebacks and checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import textwrap
 import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from distdl_jupyter.capture.modules import LocalModule, installed
 from distdl_jupyter.capture.notebook import CodeLocation, cell_number, code_text
@@ -25,11 +25,10 @@ from distdl_jupyter.worker.secret_patterns import looks_secret
 
 #: Items of a container whose sizes stand for all of them.
 _SAMPLE = 200
-_ORDER = ("class", "function", "value", "module")
 
 
 def is_reference(value: object) -> bool:
-    """Say whether only a name travels for this value: modules, and functions and classes that a rank can import."""
+    """Return whether only the name of a value is sent: a module, or a function or class that a rank can import."""
     if isinstance(value, types.ModuleType):
         return True
     if isinstance(value, types.FunctionType | type):
@@ -40,13 +39,10 @@ def is_reference(value: object) -> bool:
 def captured_list(
     values: Iterable[tuple[str, object]], sizes: Mapping[str, int], modules: Iterable[LocalModule]
 ) -> tuple[Captured, ...]:
-    """Return what travels by value, then the modules beside the notebook."""
-    variables = [
-        Captured(name=name, kind=kind_of(value), detail=detail_of(name, value), size=sizes[name])
-        for name, value in values
-        if not is_reference(value)
-    ]
-    variables.sort(key=lambda variable: _ORDER.index(variable.kind))
+    """Return what is sent by value, then the modules beside the notebook."""
+    described = [(name, *_describe(name, value)) for name, value in values if not is_reference(value)]
+    variables = [Captured(name=name, kind=kind, detail=text, size=sizes[name]) for name, kind, text in described]
+    variables.sort(key=lambda variable: variable.kind)  # class, function, value
     shipped = [Captured(name=m.label, kind="module", detail=m.detail, size=m.size) for m in modules]
     return tuple(variables + shipped)
 
@@ -71,19 +67,19 @@ def sources_of(dump: PickleReport, location: CodeLocation) -> dict[str, CodeText
 
 def texts_of(dump: PickleReport, location: CodeLocation) -> list[CodeText]:
     """Return the text of every shipped function by itself; functions of installed packages are left out."""
-    texts: dict[tuple[str, int], CodeText] = {}
     is_installed = installed()
-    for function in dump.functions.values():
-        if is_installed(function.__code__.co_filename):
-            continue
-        text = code_text(function.__code__.co_filename, location)
-        first = function.__code__.co_firstlineno
-        if text is not None:
-            block = "".join(inspect.getblock(text.text.splitlines(keepends=True)[first - 1 :]))
-            texts[text.label, first] = CodeText(
-                textwrap.dedent(block), text.label, text.cell, text.first_line + first - 1
-            )
-    return list(texts.values())
+    functions = [f for f in dump.functions.values() if not is_installed(f.__code__.co_filename)]
+    texts = (function_text(function, location) for function in functions)
+    return list({(text.label, text.first_line): text for text in texts if text is not None}.values())
+
+
+def function_text(function: types.FunctionType, location: CodeLocation) -> CodeText | None:
+    """Return the text of a function, None when it is not known."""
+    text, first = code_text(function.__code__.co_filename, location), function.__code__.co_firstlineno
+    if text is None:
+        return None
+    block = "".join(inspect.getblock(text.text.splitlines(keepends=True)[first - 1 :]))
+    return CodeText(textwrap.dedent(block), text.label, text.cell, text.first_line + first - 1)
 
 
 def aliases_of(values: Iterable[tuple[str, object]]) -> dict[str, str]:
@@ -136,63 +132,32 @@ def module_texts(modules: Iterable[LocalModule]) -> list[CodeText]:
 # what a value is, in a few words --------------------------------------------------------------------
 
 _LONGEST_TEXT = 24
-Kind = Literal["class", "function", "module", "value"]
 
 
-def kind_of(value: object) -> Kind:
-    """Return the kind of a value as lists show it."""
+def _describe(name: str, value: object) -> tuple[str, str]:
+    """Return kind and description of a value; only its type when ``name`` looks secret."""
+    code = _code_of(value)
     if isinstance(value, type):
-        return "class"
-    if isinstance(value, types.FunctionType | types.MethodType | types.BuiltinFunctionType) or _wrapped(value):
-        return "function"
-    return "module" if isinstance(value, types.ModuleType) else "value"
+        kind = "class"
+    elif code is not None or isinstance(value, types.BuiltinFunctionType | types.MethodType):
+        kind = "function"
+    else:
+        return "value", type(value).__name__ if looks_secret(name) else _value(value)
+    number = cell_number(code.co_filename) if code is not None else None
+    if code is None or (number is None and not code.co_filename.endswith(".py")):
+        return kind, kind
+    return kind, f"{kind}, {f'cell [{number}]' if number is not None else Path(code.co_filename).name}"
 
 
-def detail_of(name: str, value: object) -> str:
-    """Return what the value is; only its type when ``name`` looks secret."""
-    kind = kind_of(value)
-    if kind in ("class", "function"):
-        where = place_of(value)
-        return f"{kind}, {where}" if where else kind
-    if kind == "module":
-        return "module"
-    return type(value).__name__ if looks_secret(name) else _value(value)
-
-
-def place_of(value: object) -> str:
-    """Return where a function or class was written: ``cell [3]``, ``train.py``, "" when unknown."""
-    filename = filename_of(value)
-    if not filename:
-        return ""
-    number = cell_number(filename)
-    if number is not None:
-        return f"cell [{number}]"
-    return Path(filename).name if filename.endswith(".py") else ""
-
-
-def filename_of(value: object) -> str:
-    """Return the file name that the value's code carries, "" when it has none."""
-    code = code_of(value)
-    return code.co_filename if code is not None else ""
-
-
-def _wrapped(value: object) -> types.FunctionType | None:
-    """Return the function inside a decorated one or a partial."""
-    inner = value.func if isinstance(value, functools.partial) else getattr(value, "__dict__", {}).get("__wrapped__")
-    return inner if isinstance(inner, types.FunctionType) else None
-
-
-def code_of(value: object) -> types.CodeType | None:
-    """Return the code object of a function, or that of a class's first own method."""
-    if isinstance(value, types.MethodType):
-        value = value.__func__
-    value = _wrapped(value) or value
-    if isinstance(value, types.FunctionType):
-        return value.__code__
+def _code_of(value: object) -> types.CodeType | None:
+    """Return the code object of a function, of the one inside a decorated one, or of a class's first own method."""
     if isinstance(value, type):
         methods = (m for m in vars(value).values() if isinstance(m, types.FunctionType))
         return next((m.__code__ for m in methods if m.__module__ == value.__module__), None)
-    return None
+    function = value.__func__ if isinstance(value, types.MethodType) else value
+    inner = value.func if isinstance(value, functools.partial) else getattr(function, "__dict__", {}).get("__wrapped__")
+    function = inner if isinstance(inner, types.FunctionType) else function
+    return function.__code__ if isinstance(function, types.FunctionType) else None
 
 
 def _value(value: Any) -> str:
@@ -200,7 +165,8 @@ def _value(value: Any) -> str:
     if value is None:
         return "None"
     if isinstance(value, bool | int | float | complex):
-        return f"{name} = {_number(value)}"
+        text = repr(value)
+        return f"{name} = {text if len(text) <= _LONGEST_TEXT else f'{text[: _LONGEST_TEXT - 1]}…'}"
     if isinstance(value, str):
         return f"str = {value!r}" if len(value) <= _LONGEST_TEXT else f"str, {humanize.plural(len(value), 'character')}"
     if isinstance(value, bytes | bytearray):
@@ -208,11 +174,6 @@ def _value(value: Any) -> str:
     if isinstance(value, list | tuple | set | frozenset | dict):
         return f"{name}, {humanize.plural(len(value), 'item')}"
     return _library_value(value, name)
-
-
-def _number(value: complex) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…"
 
 
 def _library_value(value: Any, name: str) -> str:

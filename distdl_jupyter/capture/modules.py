@@ -1,8 +1,8 @@
-"""Modules beside the notebook: which ones the code uses, and which of their files travel with the job.
+"""Modules beside the notebook: which ones the code uses, and which of their files are sent with the job.
 
-A module counts as beside the notebook when it lies directly in the notebook's folder, in the working directory or in
-a folder that was put on ``sys.path`` by hand: installed packages do not. The unit is a top-level module or package, as
-it is on disk at the start of the job. Nothing is imported to find out.
+A module is beside the notebook if it is directly in the notebook's folder, in the working directory or in a folder that
+the user put on ``sys.path``; installed packages are not. The unit is a top-level module or package, as it is on disk at
+the start of the job. Nothing is imported to find out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from distdl_jupyter.capture.notebook import CodeLocation, shell
@@ -27,11 +27,11 @@ from distdl_jupyter.worker import import_recorder
 
 _CODE = (".py", ".pyi", ".so", ".pyd")
 _SKIPPED_FOLDERS = ("__pycache__", "node_modules")
-#: Data files inside a package travel up to this size each, and together up to the second one.
+#: Data files inside a package are sent up to the first size each, and up to the second one together.
 _LARGEST_FILE = 1_000_000
 _LARGEST_DATA = 20_000_000
 _MOST_FILES = 20_000
-#: All that travels of modules; what is more was hardly meant to, and takes minutes to read.
+#: Size limit of all modules: more than this was hardly meant to be sent, and takes minutes to read.
 _LARGEST = 200_000_000
 #: This package itself is installed where the ranks run.
 _NEVER = ("distdl_jupyter", "__main__")
@@ -39,7 +39,7 @@ _NEVER = ("distdl_jupyter", "__main__")
 
 @dataclass(frozen=True, slots=True)
 class LocalModule:
-    """One top-level module or package. ``files`` are below ``root``; ``left_out`` were too large to travel."""
+    """One top-level module or package. ``files`` are below ``root``; ``left_out`` were too large to send."""
 
     name: str
     root: Path
@@ -74,25 +74,16 @@ class LocalModule:
 
 
 def roots(location: CodeLocation) -> dict[Path, str]:
-    """Return the folders whose modules travel, each with words for where that is; first come, first served."""
+    """Return the folders whose modules are sent, each with a description; the first one that has a module counts."""
     folders: dict[Path, str] = {}
     if location.folder is not None:
         folders[location.folder.resolve()] = "in the notebook's folder"
-    here = Path.cwd()
-    folders.setdefault(here, "in the notebook's folder" if shell() is not None else "in the working directory")
-    for folder in _added_by_hand():
-        folders.setdefault(folder, f"from {folder.name}/")
-    return folders
-
-
-def _added_by_hand() -> Iterator[Path]:
+    folders.setdefault(Path.cwd(), "in the notebook's folder" if shell() is not None else "in the working directory")
     by_pth, is_installed = set(_pth_folders()), installed()
-    for entry in sys.path:
-        folder = Path(entry).resolve()
-        if not entry or not folder.is_dir() or folder in by_pth or "IPython" in folder.parts:
-            continue
-        if not is_installed(folder):
-            yield folder
+    for folder in (Path(entry).resolve() for entry in sys.path if entry):
+        if folder.is_dir() and folder not in by_pth and "IPython" not in folder.parts and not is_installed(folder):
+            folders.setdefault(folder, f"from {folder.name}/")
+    return folders
 
 
 def installed() -> Callable[[str | Path], bool]:
@@ -116,7 +107,7 @@ def _pth_folders() -> Iterator[Path]:
 
 
 def _find_new_files() -> None:
-    """Let Python list the folders of its path anew; an import in another thread breaks that off."""
+    """Let Python list the folders of its path again; an import in another thread can interrupt that."""
     for _ in range(5):
         with contextlib.suppress(RuntimeError):  # "dictionary changed size during iteration"
             importlib.invalidate_caches()
@@ -124,25 +115,28 @@ def _find_new_files() -> None:
 
 
 def local_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalModule]:
-    """Return the modules of ``names`` that lie in ``folders``, and those that they import in turn.
+    """Return the modules of ``names`` that are in ``folders``, and those that they import in turn.
 
-    Raises InvalidSpec when they are too large to travel, as soon as that is known.
+    Raises InvalidSpec as soon as they are known to be too large to send.
     """
     _find_new_files()
-    shipped: dict[str, LocalModule | None] = {}
+    modules: list[LocalModule] = []
+    visited = set(_NEVER)
     pending = [name.partition(".")[0] for name in names]
     while pending:
         name = pending.pop(0)
-        if name in shipped or name in _NEVER:
+        if name in visited:
             continue
-        module = shipped[name] = _find(name, folders)
-        if module is not None:
-            _refuse_many([entry for entry in shipped.values() if entry is not None])
-            pending.extend(_imports_of(module))
-    return [module for module in shipped.values() if module is not None]
+        visited.add(name)
+        if (module := _find(name, folders)) is not None:
+            modules.append(module)
+            _check_size(modules)
+            trees = [tree for _, text in module.texts() if (tree := parsed(text)) is not None]
+            pending.extend(name for tree in trees for name in imported(tree))
+    return modules
 
 
-def _refuse_many(modules: Sequence[LocalModule]) -> None:
+def _check_size(modules: Sequence[LocalModule]) -> None:
     total = sum(module.size for module in modules)
     if total > _LARGEST:
         largest = max(modules, key=lambda module: module.size)
@@ -156,94 +150,71 @@ def _refuse_many(modules: Sequence[LocalModule]) -> None:
         )
 
 
-def _imports_of(module: LocalModule) -> list[str]:
-    names: list[str] = []
-    for _, text in module.texts():
-        if (tree := parsed(text)) is not None:
-            names.extend(imported(tree))
-    return names
-
-
 def _find(name: str, folders: dict[Path, str]) -> LocalModule | None:
-    location = _location(name, folders)
-    if location is None:
+    path = _path_of(name, folders)
+    if path is None or path.parent not in folders:
         return None
-    is_package = location.name == "__init__.py" or location.is_dir()
-    top = location.parent if location.name == "__init__.py" else location
-    root = top.parent
-    if root not in folders:
-        return None
-    if not top.exists():
+    if not path.exists():
         raise InvalidSpec(
-            f"The module {name} was imported from {top}, which no longer exists, so no rank could import it.",
+            f"The module {name} was imported from {path}, which no longer exists, so no rank could import it.",
             code="module-source-gone",
             field=name,
             hint="Restore the file, or import what the code needs from elsewhere.",
         )
-    files, left_out = _package_files(top) if is_package else ([top], [])
+    files, left_out = _package_files(path) if path.is_dir() else ([path], [])
     return LocalModule(
         name=name,
-        root=root,
-        files=tuple(file.relative_to(root) for file in files),
+        root=path.parent,
+        files=tuple(file.relative_to(path.parent) for file in files),
         size=sum(file.stat().st_size for file in files),
-        where=folders[root],
-        is_package=is_package,
-        left_out=tuple(file.relative_to(root) for file in left_out),
+        where=folders[path.parent],
+        is_package=path.is_dir(),
+        left_out=tuple(file.relative_to(path.parent) for file in left_out),
     )
 
 
-def _location(name: str, folders: dict[Path, str]) -> Path | None:
-    """Return the file (or the folder of a package without ``__init__.py``) from which ``name`` is imported."""
+def _path_of(name: str, folders: dict[Path, str]) -> Path | None:
+    """Return the file of a module, or the folder of a package."""
     module = sys.modules.get(name)
     if module is not None:
-        return _resolved(getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None))
-    if name in sys.stdlib_module_names:
+        origin = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
+    elif name in sys.stdlib_module_names:
         return None
-    spec = PathFinder.find_spec(name) or PathFinder.find_spec(name, [str(folder) for folder in folders])
-    return _location_of_spec(spec) if spec is not None else None
-
-
-def _location_of_spec(spec: ModuleSpec) -> Path | None:
-    if spec.has_location:
-        return _resolved(spec.origin)
-    return _resolved(next(iter(spec.submodule_search_locations or ()), None))
-
-
-def _resolved(path: str | None) -> Path | None:
-    """Return the path with its folder's links followed but not its own: a linked module belongs where the link is."""
-    if not path:
+    else:
+        spec = PathFinder.find_spec(name) or PathFinder.find_spec(name, [str(folder) for folder in folders])
+        origin = spec.origin if spec is not None and spec.has_location else None
+        if spec is not None and not spec.has_location:  # a package without __init__.py
+            origin = next(iter(spec.submodule_search_locations or ()), None)
+    if not origin:
         return None
-    here = Path(path)
-    if here.name == "__init__.py":
-        return here.parent.parent.resolve() / here.parent.name / here.name
-    return here.parent.resolve() / here.name
+    path = Path(origin).parent if Path(origin).name == "__init__.py" else Path(origin)
+    # A linked module belongs to the folder of the link.
+    return path.parent.resolve() / path.name
 
 
-def _package_files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the files of a package that travel and those that are too large to."""
-    shipped: list[Path] = []
+def _package_files(package: Path) -> tuple[list[Path], list[Path]]:
+    """Return the files of a package to send, and those that are too large."""
+    files: list[Path] = []
+    for path, folders, names in os.walk(package):
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _SKIPPED_FOLDERS)
+        files.extend(Path(path) / name for name in sorted(names) if not name.startswith("."))
+    sent: list[Path] = []
     left_out: list[Path] = []
     data = 0
-    for number, file in enumerate(_walk(folder)):
+    for number, file in enumerate(file for file in files if file.is_file()):
         size = file.stat().st_size
         if file.suffix in _CODE:
-            shipped.append(file)
+            sent.append(file)
         elif number < _MOST_FILES and size <= _LARGEST_FILE and data + size <= _LARGEST_DATA:
-            shipped.append(file)
+            sent.append(file)
             data += size
         else:
             left_out.append(file)
-    return shipped, left_out
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    for path, folders, files in os.walk(folder):
-        folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _SKIPPED_FOLDERS)
-        yield from (Path(path) / f for f in sorted(files) if not f.startswith(".") and (Path(path) / f).is_file())
+    return sent, left_out
 
 
 def search_path(location: CodeLocation) -> list[str]:
-    """Return the folders for a rank's ``sys.path``: those whose modules travel, and of packages put there by hand."""
+    """Return the folders for a rank's ``sys.path``: where modules are sent from, and added folders of packages."""
     installed_paths = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
     by_hand = [entry for entry in sys.path if entry not in installed_paths and import_recorder.holds_packages(entry)]
     return list(dict.fromkeys((*map(str, roots(location)), *by_hand)))

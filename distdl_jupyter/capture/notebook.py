@@ -1,4 +1,4 @@
-"""Where the code stands: the notebook, the cell that is being run, and the cell from which a function came.
+"""Where the code is: the notebook, the cell that is being run, and the cell from which a function came.
 
 Reads a running IPython when there is one and never imports it; in a plain interpreter every answer is simply empty.
 """
@@ -114,6 +114,6 @@ def _lines_cut(text: str, number: int) -> int:
 
 
 def cell_label(number: int | None, notebook: str) -> str:
-    """Return how people are told about a cell: ``Cell [7] in quickstart.ipynb``."""
+    """Return a cell's name for people: ``Cell [7] in quickstart.ipynb``."""
     label = f"Cell [{number}]" if number is not None else "Cell"
     return f"{label} in {notebook}" if notebook else label

@@ -1,4 +1,4 @@
-"""Pickling of captured names: one shared pickler, the size of each name, and notes on what travels.
+"""Pickling of captured names: one shared pickler, the size of each name, what is sent, and why a value cannot be.
 
 * The notebook's own ``sys.stdout`` and ``open`` become the rank's; tensors on a GPU go to the rank's own GPU.
 * Functions and classes of modules see these as a rank imports them, never with attributes set in the notebook.
@@ -12,19 +12,32 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
+import importlib
 import io
+import itertools
+import operator
 import pickle
 import sys
+import time
 import types
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import TextIOBase
-from typing import Any, ClassVar, Protocol
+from typing import IO, Any, ClassVar
 
 import cloudpickle
 
-from distdl_jupyter.capture.references import imports_of, module_of_globals, path_in_module
+from distdl_jupyter.capture.references import (
+    globals_of,
+    imports_of,
+    module_of_globals,
+    parts_of,
+    path_in_module,
+    travels_by_value,
+)
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.source import dotted_name
 from distdl_jupyter.worker.hooks import tensors
 
 #: Written by every Python from 3.8 on; a newer default would shut older workers out.
@@ -49,18 +62,6 @@ class PickleReport:
     on_gpu: list[str] = field(default_factory=list)
 
 
-class Sink(Protocol):
-    """Where pickled bytes go: the part of a file that is needed."""
-
-    def write(self, data: Any, /) -> int:
-        """Take bytes."""
-        ...
-
-    def tell(self) -> int:
-        """Return how many bytes were taken."""
-        ...
-
-
 class CountingSink:
     """A file that only counts what is written to it."""
 
@@ -78,6 +79,9 @@ class CountingSink:
         return self.count
 
 
+Sink = IO[bytes] | CountingSink
+
+
 def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
     """Return what cloudpickle does, with the file name: cloudpickle 3.1.3 drops it, and tracebacks need it."""
     make, arguments = _REDUCE_CODE(code)
@@ -85,7 +89,7 @@ def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
 
 
 _REDUCE_CODE = cloudpickle.Pickler.dispatch_table[types.CodeType]
-#: Where the file name stands among the arguments of ``types.CodeType``, since Python 3.8.
+#: Position of the file name among the arguments of ``types.CodeType``, since Python 3.8.
 _FILE_NAME = 10
 
 
@@ -102,7 +106,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.gpu_seen = False
         # Called for every object: what needs a look is decided once for each type.
         self._ordinary: set[type] = set()
-        self._modules: dict[str, _ModuleGlobals] = {}
+        self._modules: dict[str, _Call] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         """Reduce what means something else in a rank, note what is shipped, leave the rest to cloudpickle."""
@@ -116,9 +120,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return replaced
         if isinstance(obj, types.FunctionType | type | _CACHE) and (path := path_in_module(obj)) is not None:
             self.notes.modules.add(path[0])
-            return _FROM_MODULE, path
+            return operator.attrgetter(path[1]), (_Call(importlib.import_module, path[0]),)
         reduced = super().reducer_override(obj)
-        if isinstance(obj, types.FunctionType) and reduced is not NotImplemented and obj not in _OWN:
+        if isinstance(obj, types.FunctionType) and reduced is not NotImplemented and obj is not _TO_OWN_GPU:
             reduced = self._with_globals_of_module(obj, reduced)
         if reduced is NotImplemented and type(obj) not in self.dispatch_table:
             _refuse_name_only(obj)
@@ -126,13 +130,13 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return reduced
 
     def _with_globals_of_module(self, function: types.FunctionType, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the reduction of a function that travels by value, with the globals of its module in the rank."""
+        """Return the reduction of a function that is sent by value, with the globals of its module in the rank."""
         name = module_of_globals(function)
         if not name:
             return reduced
         self.notes.modules.add(name)
         make, (code, _, *rest), (state, slots), *more = reduced
-        module = self._modules.setdefault(name, _ModuleGlobals(name))
+        module = self._modules.setdefault(name, _Call(vars, _Call(importlib.import_module, name)))
         slots = {**slots, "__globals__": {}, "_cloudpickle_submodules": []}
         return make, (code, module, *rest), (state, slots), *more
 
@@ -140,25 +144,25 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(obj, types.ModuleType):
             self.notes.modules.add(obj.__name__)
         elif isinstance(obj, types.FunctionType | types.BuiltinFunctionType | type):
-            if whole and isinstance(obj, types.FunctionType) and obj not in _OWN:
+            if whole and isinstance(obj, types.FunctionType) and obj is not _TO_OWN_GPU:
                 self.notes.functions[id(obj)] = obj
                 self.notes.modules.update(imports_of(obj.__code__))
             elif not whole and isinstance(module := getattr(obj, "__module__", None), str):
                 self.notes.modules.add(module)
 
 
-class _ModuleGlobals:
-    """Pickles as the globals of a module that the rank imports."""
+class _Call:
+    """Pickles as the result that a call has in the rank."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self._call = function, arguments
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _GLOBALS_OF, (self._name,)
+        return self._call
 
 
 def _is_ordinary(kind: type) -> bool:
-    """Say whether objects of this type are data: cloudpickle leaves them to pickle, a rank understands them alike."""
+    """Return whether objects of a type are data, which pickle handles and which mean the same in a rank."""
     module = str(kind.__module__)
     if issubclass(kind, (type, types.ModuleType, TextIOBase, *_CODE)) or module.startswith(_NOTEBOOK):
         return False
@@ -167,7 +171,7 @@ def _is_ordinary(kind: type) -> bool:
 
 
 def _rank_counterpart(obj: Any) -> tuple[Any, ...] | None:
-    """Return how to build in a rank what stands for ``obj`` there, None for all ordinary objects."""
+    """Return how a rank builds its counterpart of ``obj``, None for all ordinary objects."""
     for name in _SYSTEM_STREAMS:
         if obj is getattr(sys, name) or obj is getattr(sys, f"__{name}__"):
             return getattr, (sys, name)
@@ -176,9 +180,11 @@ def _rank_counterpart(obj: Any) -> tuple[Any, ...] | None:
     if type(obj).__module__.startswith(_NOTEBOOK) and type(obj).__name__.endswith("ExitAutocall"):
         return getattr, (sys, "exit")
     if isinstance(obj, types.MethodType) and obj.__name__ == "get_ipython" and "IPython" in sys.modules:
-        return functools.partial, (_NO_IPYTHON,)
+        # It answers the question "is this a notebook" as a plain interpreter does, with NameError.
+        return functools.partial, (eval, "get_ipython", {})
     if isinstance(obj, _CACHE) and obj.__module__ == "__main__":
-        return _CACHED, (obj.__wrapped__, obj.cache_parameters())
+        cache = _Call(functools.partial(functools.lru_cache, **obj.cache_parameters()))
+        return operator.call, (cache, obj.__wrapped__)
     return (_TO_OWN_GPU, (tensors.without_gpu(obj),)) if tensors.is_on_gpu(obj) else None
 
 
@@ -190,46 +196,8 @@ def _refuse_name_only(obj: Any) -> None:
         raise pickle.PicklingError("pickle stores it only by name, and that name exists only in the notebook")
 
 
-def _get_ipython() -> Any:
-    """Run in a rank: answer the question "is this a notebook" as a plain interpreter does."""
-    raise NameError("name 'get_ipython' is not defined")
-
-
-def _cached(function: Any, parameters: dict[str, Any]) -> Any:
-    """Run in a rank: put the cache around a function again."""
-    import functools
-
-    return functools.lru_cache(**parameters)(function)
-
-
-def _globals_of(module: str) -> Any:
-    """Run in a rank: return the globals of a module."""
-    import importlib
-
-    return vars(importlib.import_module(module))
-
-
-def _from_module(module: str, name: str) -> Any:
-    """Run in a rank: return what a module holds under a qualified name."""
-    import importlib
-    import operator
-
-    return operator.attrgetter(name)(importlib.import_module(module))
-
-
-def shipped_whole(function: Callable[..., Any]) -> types.FunctionType:
-    """Return a copy that belongs to no module, so that a rank need not have this package to run it."""
-    copy = types.FunctionType(function.__code__, {"__name__": "__main__", "__builtins__": builtins})
-    _OWN.add(copy)
-    return copy
-
-
-_OWN: set[types.FunctionType] = set()
-_TO_OWN_GPU = shipped_whole(tensors.to_own_gpu)
-_NO_IPYTHON = shipped_whole(_get_ipython)
-_CACHED = shipped_whole(_cached)
-_GLOBALS_OF = shipped_whole(_globals_of)
-_FROM_MODULE = shipped_whole(_from_module)
+#: A copy that belongs to no module, so that a rank need not have this package to run it.
+_TO_OWN_GPU = types.FunctionType(tensors.to_own_gpu.__code__, {"__name__": "__main__", "__builtins__": builtins})
 
 
 # submodules that the code uses -------------------------------------------------------------------------
@@ -238,64 +206,24 @@ _FROM_MODULE = shipped_whole(_from_module)
 
 def with_submodules(values: Mapping[str, Any], tree: ast.AST) -> dict[str, Any]:
     """Return the values; each module whose loaded submodules the code uses is put so that a rank imports them too."""
-    chains = list(_chains(tree))
+    modules = {name: value.__name__ for name, value in values.items() if isinstance(value, types.ModuleType)}
+    used = {dotted_name(node, modules) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     prepared = dict(values)
-    for name, value in values.items():
-        if isinstance(value, types.ModuleType):
-            names = sorted({sub for chain in chains if chain[0] == name for sub in _loaded(value.__name__, chain[1:])})
-            if names:
-                prepared[name] = _Importing(value.__name__, names)
+    for name, module in modules.items():
+        loaded = {path for path in used if isinstance(sys.modules.get(path), types.ModuleType)}
+        if submodules := sorted(path for path in loaded if path.startswith(f"{module}.")):
+            imports = [_Call(importlib.import_module, path) for path in (*submodules, module)]
+            prepared[name] = _Call(operator.itemgetter(-1), imports)
     return prepared
-
-
-def _chains(tree: ast.AST) -> Iterator[list[str]]:
-    """Yield ``a.b.c`` as ["a", "b", "c"] wherever the code has it."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            parts: list[str] = []
-            part: ast.expr = node
-            while isinstance(part, ast.Attribute):
-                parts.append(part.attr)
-                part = part.value
-            if isinstance(part, ast.Name):
-                yield [part.id, *reversed(parts)]
-
-
-def _loaded(module: str, attributes: list[str]) -> Iterator[str]:
-    for attribute in attributes:
-        module = f"{module}.{attribute}"
-        if not isinstance(sys.modules.get(module), types.ModuleType):
-            return
-        yield module
-
-
-class _Importing:
-    """Pickles as a module that is imported together with submodules."""
-
-    def __init__(self, name: str, submodules: list[str]) -> None:
-        self._names = [*submodules, name]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _IMPORT, (self._names,)
-
-
-def _import(names: list[str]) -> Any:
-    """Run in a rank: import all and return the last."""
-    import importlib
-
-    return [importlib.import_module(name) for name in names][-1]
-
-
-_IMPORT = shipped_whole(_import)
 
 
 # packing ----------------------------------------------------------------------------------------------
 
 
 def dump(items: Iterable[tuple[str, Any]], file: Sink) -> PickleReport:
-    """Pickle the values one behind the other with one pickler, so that what two names share stays one object.
+    """Pickle the values in order with one pickler, so that what two names share stays one object.
 
-    Behind the first name that fails ``file`` is worthless; the others are still tried, so that all that fail are known.
+    After the first name that fails ``file`` is useless; the others are still tried, so that all failures are known.
     """
     notes = PickleReport()
     pickler = Pickler(file, notes)
@@ -316,5 +244,119 @@ def dump(items: Iterable[tuple[str, Any]], file: Sink) -> PickleReport:
 
 
 def why_not(value: object) -> Exception | None:
-    """Return the error with which ``value`` alone refuses to be pickled, None when it can be."""
+    """Return the error of pickling ``value`` alone, None if it can be pickled."""
     return dump([("", value)], CountingSink()).errors.get("")
+
+
+# values that cannot be pickled ------------------------------------------------------------------------
+# The parts of a failing value are tried alone; the failing one is searched in turn, until none of its parts fails.
+
+#: The search stops after this time, with the innermost part so far: every step pickles a part once more.
+_SEARCH_SECONDS = 5.0
+_MOST_ITEMS = 2000
+_BASIC = (int, float, complex, bool, str, bytes, bytearray, type(None), types.ModuleType)
+
+#: What to do instead of sending a value, by the name of its type.
+_REMEDIES = {
+    "InteractiveShell": "Remove get_ipython() from it: it exists only in the notebook.",
+    "generator": "Convert it to a list, or create it inside the {unit}.",
+    "TextIOWrapper": "Open the file inside the {unit}.",
+    "BufferedReader": "Open the file inside the {unit}.",
+    "BufferedWriter": "Open the file inside the {unit}.",
+    "Connection": "Open the connection inside the {unit}.",
+    "socket": "Open the connection inside the {unit}.",
+    "module": "Import it inside the {unit}.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unpicklable:
+    """The innermost part that fails, with the path to it and the pickler's own words."""
+
+    path: str
+    value: object
+    error: Exception
+
+    @property
+    def type_name(self) -> str:
+        """Name of the part's type."""
+        return type(self.value).__name__
+
+
+def refuse(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
+    """Raise InvalidSpec when names cannot be pickled: all of them, each with the place inside it and the remedy."""
+    if not dump.errors:
+        return
+    by_value: dict[int, Unpicklable] = {}
+    for name, error in dump.errors.items():
+        failure = find(name, values[name], error)
+        known = by_value.get(id(failure.value))
+        if known is None or len(failure.path) < len(known.path):
+            by_value[id(failure.value)] = failure
+    sentences = [_sentence(failure, unit) for failure in by_value.values()]
+    first = next(iter(by_value.values()))
+    raise InvalidSpec(" ".join(sentences), code="not-picklable", field=first.path)
+
+
+def _sentence(part: Unpicklable, unit: str) -> str:
+    names = [cls.__name__ for cls in type(part.value).__mro__]
+    remedy = next((_REMEDIES[name] for name in names if name in _REMEDIES), "Create it inside the {unit}.")
+    reason = (
+        str(part.error).strip().splitlines()[0].rstrip(".") if str(part.error).strip() else type(part.error).__name__
+    )
+    detail = "" if part.type_name in reason and "cannot pickle" in reason.lower() else f" ({reason})"
+    article = "an" if part.type_name[:1].lower() in "aeiou" else "a"
+    return (
+        f"{part.path} cannot be sent to the ranks: it is {article} {part.type_name}{detail}. {remedy.format(unit=unit)}"
+    )
+
+
+def find(name: str, value: object, error: Exception, clock: Callable[[], float] = time.monotonic) -> Unpicklable:
+    """Return the innermost part of ``value`` that makes pickling fail with ``error``."""
+    failure, visited, ends = Unpicklable(name, value, error), {id(value)}, clock() + _SEARCH_SECONDS
+    pending = _parts(name, value)
+    while clock() < ends and (part := next(pending, None)) is not None:
+        path, value = part
+        if id(value) in visited or isinstance(value, _BASIC):
+            continue
+        visited.add(id(value))
+        if (reason := why_not(value)) is not None:
+            failure, pending = Unpicklable(path, value, reason), _parts(path, value)
+    return failure
+
+
+def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield the parts that are sent with a value, each with its path."""
+    if isinstance(value, types.FunctionType) and travels_by_value(value):
+        # A global has a name of its own in the notebook: the path begins with it.
+        space = value.__globals__
+        yield from ((name, space[name]) for name in globals_of(value.__code__) if name in space)
+    parts = parts_of(path, value)
+    yield from _parts_of_instance(path, value) if parts is None else parts
+
+
+def _parts_of_instance(path: str, value: object) -> Iterator[tuple[str, object]]:
+    try:
+        reduced = value.__reduce_ex__(5)
+    except Exception:  # noqa: BLE001 - the value itself is the culprit when it cannot even say what it is made of
+        return
+    if isinstance(reduced, str):
+        return
+    _, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+    for part in state if isinstance(state, tuple) else (state,):  # a tuple has the attributes in slots apart
+        if isinstance(part, dict):
+            yield from _attributes(path, value, part)
+        elif part is not None:
+            yield f"the state of {path}", part
+    yield from parts_of(path, list(itertools.islice(items or (), _MOST_ITEMS))) or ()
+    yield from parts_of(path, dict(itertools.islice(pairs or (), _MOST_ITEMS))) or ()
+    names = {id(part): name for name, part in getattr(value, "__dict__", {}).items()}
+    yield from ((f"{path}.{names[id(a)]}" if id(a) in names else f"a part of {path}", a) for a in arguments)
+
+
+def _attributes(path: str, value: object, attributes: dict[str, object]) -> Iterator[tuple[str, object]]:
+    for name, part in attributes.items():
+        # A torch module keeps its parts in ``_modules`` and the like; users write them as attributes.
+        inner = part.items() if isinstance(part, dict) and name.startswith("_") else ()
+        yield from ((f"{path}.{key}", v) for key, v in inner if isinstance(key, str) and getattr(value, key, None) is v)
+        yield f"{path}.{name}", part

@@ -20,7 +20,7 @@ from cloudpickle.cloudpickle import list_registry_pickle_by_value
 
 #: Containers larger than this are data, not places where functions are kept.
 _LARGEST_CONTAINER = 1000
-#: The search stops after this many parts; what it misses still travels, only its size counts with its owner.
+#: The search stops after this many parts; what it misses is still sent, but its size counts with its owner.
 _MOST_PARTS = 20_000
 _PLAIN = (int, float, complex, bool, str, bytes, bytearray, type(None))
 
@@ -45,7 +45,7 @@ def path_in_module(value: Any) -> tuple[str, str] | None:
     """Return module and qualified name of a function or class whose module now holds a newer object of that name.
 
     A module that is imported again (``importlib.reload``, autoreload) leaves such objects in the notebook. None for all
-    others: pickle names these itself, or they travel by value.
+    others: pickle names these itself, or they are sent by value.
     """
     if travels_by_value(value):
         return None
@@ -89,7 +89,7 @@ def names_used(value: object, namespace: Mapping[str, Any]) -> list[str]:
     pending: deque[object] = deque([value])
     while pending and len(visited) < _MOST_PARTS:
         part = pending.popleft()
-        if isinstance(part, _PLAIN) or id(part) in visited:
+        if isinstance(part, (*_PLAIN, types.ModuleType)) or id(part) in visited:
             continue
         visited.add(id(part))
         if isinstance(part, types.FunctionType) and part.__globals__ is namespace:
@@ -97,29 +97,26 @@ def names_used(value: object, namespace: Mapping[str, Any]) -> list[str]:
         name = part.__name__ if isinstance(part, types.FunctionType | type) else ""
         if name and namespace.get(name) is part:
             names[name] = None
-        is_data = isinstance(part, _CONTAINERS) and len(part) > _LARGEST_CONTAINER
-        parts = () if is_data or isinstance(part, types.ModuleType) else parts_of("", part)
-        pending.extend(_attributes(part) if parts is None else (part for _, part in parts))
+        if isinstance(part, _CONTAINERS) and len(part) > _LARGEST_CONTAINER:
+            continue
+        parts = parts_of("", part)
+        if parts is None:
+            parts = [("", type(part)), *_entries("", dict(getattr(part, "__dict__", {})))]
+        pending.extend(inner for _, inner in parts)
     return list(names)
 
 
-def _attributes(value: object) -> list[object]:
-    attributes = getattr(value, "__dict__", {})
-    return [type(value), *(attributes.values() if len(attributes) <= _LARGEST_CONTAINER else ())]
-
-
-def in_order(names: list[str], namespace: Mapping[str, Any]) -> list[str]:
-    """Return ``names`` and all names that they need in turn, each after those that it needs itself."""
-    ordered: list[str] = []
+def in_order(names: Iterable[str], namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of ``names`` and of all names that they need in turn, each after those that it needs itself."""
+    ordered: dict[str, Any] = {}
     visited: set[str] = set()
 
     def visit(name: str) -> None:
-        if name in visited or name not in namespace:
-            return
-        visited.add(name)
-        for needed in names_used(namespace[name], namespace):
-            visit(needed)
-        ordered.append(name)
+        if name not in visited and name in namespace:
+            visited.add(name)
+            for needed in names_used(namespace[name], namespace):
+                visit(needed)
+            ordered[name] = namespace[name]
 
     for name in names:
         visit(name)

@@ -1,6 +1,6 @@
-"""A script as a job: where it lies, its arguments, and the source that stands beside it.
+"""A script as a job: its path, its arguments, and the modules beside it.
 
-It runs in place. Modules beside it travel all the same: on a machine that has no such folder ranks import those.
+It runs in place. Modules beside it are sent too: on a machine without that folder ranks import the copies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from distdl_jupyter.capture.modules import LocalModule, local_modules
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import CodeText, imported, parse
 from distdl_jupyter.core.spec import Captured, Source
-from distdl_jupyter.worker.recursion import deep_recursion
 from distdl_jupyter.worker.secret_patterns import looks_secret
 
 Parameters = Mapping[str, Any] | Sequence[Any] | None
@@ -36,7 +35,7 @@ def capture_script(
     flags to values (``{"--epochs": 3, "--amp": "", "--sizes": [64, 128]}``): "", None and True give the bare flag,
     False leaves it out, a list puts several values behind the flag. A plain list of arguments is taken as it is.
 
-    Raises InvalidSpec when the script is not there or is no Python.
+    Raises InvalidSpec when the script does not exist or is not valid Python.
     """
     begin = time.perf_counter()
     folder = Path(source_directory or ".").expanduser().resolve()
@@ -45,8 +44,7 @@ def capture_script(
     tree = parse(text)
     arguments, secret = _arguments(script_params)
     beside = local_modules(imported(tree), {script.parent: "in the script's folder", folder: "in the source directory"})
-    with deep_recursion():
-        undefined = find_undefined(CompiledSource.from_text(text, script.name), (), script.name)
+    undefined = find_undefined(CompiledSource.from_text(text, script.name), {}, script.name, {})
     return CapturedCode(
         kind="script",
         name=script.stem[:120],

@@ -122,7 +122,7 @@ def _select_modules(
     texts, names = list(texts), [*aliases.values(), *imports]
     for piece in texts:
         if not piece.beside and (tree := parsed(piece.text)) is not None:
-            names += _imported(tree, [])
+            names += imported_names(tree)
             yield piece, tree
     beside = {module_name(piece.label): piece for piece in texts if piece.beside}
     left = _MOST_BESIDE
@@ -133,7 +133,7 @@ def _select_modules(
             if match is None or len(match.text) > left or (tree := parsed(match.text)) is None:
                 continue
             left -= len(match.text)
-            names += _imported(tree, module if match.label.endswith("__init__.py") else module[:-1])
+            names += imported_names(tree, module if match.label.endswith("__init__.py") else module[:-1])
             yield match, tree
 
 
@@ -142,7 +142,7 @@ def module_name(label: str) -> str:
     return label.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _imported(tree: ast.Module, package: list[str]) -> list[str]:
+def imported_names(tree: ast.Module, package: Sequence[str] = ()) -> list[str]:
     """Return the full names that a module of ``package`` imports, those within the package too."""
     modules = []
     for node in ast.walk(tree):

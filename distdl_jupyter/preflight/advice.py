@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.findings import Level
 from distdl_jupyter.core.humanize import TIMES, duration, listing, number, plural, short_id
-from distdl_jupyter.core.source import parsed
+from distdl_jupyter.core.source import imported_names, parsed
 from distdl_jupyter.worker.hooks import frameworks
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def may_be_taken_away(case: Case) -> Advice | None:
 
 
 def no_time_limit(case: Case) -> Advice | None:
-    """A job that hangs on nodes that cost money goes on costing it until somebody looks."""
+    """A job that hangs on rented nodes costs money until a person stops it."""
     request = case.request
     if not request.bills or request.max_run_duration_seconds:
         return None
@@ -234,16 +234,11 @@ def settings_search(case: Case) -> Advice | None:
 
 def searcher(code: str) -> str:
     """Return the name of a known search library that some code imports, else ""."""
-    for node in ast.walk(parsed(code) or ast.Module([], [])):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
-        module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-        wholes = {name for name in names if not module} | {module} | {f"{module}.{name}" for name in names}
-        matches = sorted(
-            library for library in _SEARCHERS if any(f"{name}.".startswith(f"{library}.") for name in wholes)
-        )
-        matches += sorted(_GRIDS.intersection(names))
-        if matches:
-            return matches[0]
+    for name in imported_names(parsed(code) or ast.Module([], [])):
+        if library := next((library for library in _SEARCHERS if f"{name}.".startswith(f"{library}.")), ""):
+            return library
+        if (grid := name.rpartition(".")[2]) in _GRIDS:
+            return grid
     return ""
 
 

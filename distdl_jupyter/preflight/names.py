@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import dis
 import functools
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import NamedTuple
 
 from distdl_jupyter.capture.captured_code import CapturedCode
 from distdl_jupyter.capture.references import instructions
@@ -21,14 +19,11 @@ from distdl_jupyter.core.source import module_name, parsed
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.worker.secret_patterns import looks_secret
 
-#: Methods that change a list, a dict or a set.
-_CHANGES = ("append", "extend", "insert", "sort", "add", "update", "setdefault", "pop", "popitem", "remove", "clear")
-
 
 def names(draft: CapturedCode, spec: JobSpec) -> Check:
     """Everything that the code uses is there."""
-    findings = (*_undefined(draft, spec), *_deleted(draft))
-    return Check("Names", f"{humanize.plural(len(draft.captured), 'name')} captured, none missing", findings)
+    summary = f"{humanize.plural(len(draft.captured), 'name')} captured, none missing"
+    return Check("Names", summary, tuple(_undefined(draft, spec)))
 
 
 def _undefined(draft: CapturedCode, spec: JobSpec) -> Iterator[Finding]:
@@ -41,17 +36,6 @@ def _undefined(draft: CapturedCode, spec: JobSpec) -> Iterator[Finding]:
             "undefined-name",
             f"{name.name} is not defined in {name.where} ({name.place}).{similar}",
             f"Define it before using it{f', or start anyway with {option}' if refused else ''}.",
-        )
-
-
-def _deleted(draft: CapturedCode) -> Iterator[Finding]:
-    for name, line in draft.deleted.items():
-        yield Finding(
-            "warning",
-            "deleted-name",
-            f"Line {line} deletes {name}, which does not exist on the ranks: only variables that the cell uses are "
-            "sent.",
-            "Remove the del statement.",
         )
 
 
@@ -123,12 +107,12 @@ def _changed_attributes(draft: CapturedCode) -> Iterator[Finding]:
     """Name the attributes of modules that were set in the notebook: ranks import the file."""
     if draft.kind == "script":  # its own process imports the files too
         return
-    set_by_code = {name for piece in draft.texts for name in _assignments(piece.text).attributes}
+    set_by_code = {name for piece in draft.texts for name in _attributes_set(piece.text)}
     for piece in draft.texts:
         module = _loaded(piece.label) if piece.beside else None
         if module is None:
             continue
-        values = {name: value for name, value in _assignments(piece.text).literals.items() if name not in set_by_code}
+        values = {name: value for name, value in _plain_values(piece.text).items() if name not in set_by_code}
         changed = [f"{module.__name__}.{name}" for name, value in values.items() if _differs(module, name, value)]
         if changed:
             yield Finding(
@@ -147,13 +131,6 @@ def _loaded(path: str) -> ModuleType | None:
     return module if isinstance(file, str) and f"/{file}".endswith(f"/{path}") else None
 
 
-class _Assignments(NamedTuple):
-    """What some source assigns: names of attributes, of anything, and literals of the module that stay as they are."""
-
-    attributes: frozenset[str]
-    literals: Mapping[str, object]
-
-
 def _differs(module: ModuleType, name: str, value: object) -> bool:
     try:
         return name in vars(module) and bool(vars(module)[name] != value)
@@ -162,50 +139,34 @@ def _differs(module: ModuleType, name: str, value: object) -> bool:
 
 
 @functools.lru_cache(maxsize=1000)
-def _assignments(text: str) -> _Assignments:
-    """Return what some source assigns; nothing where it cannot be parsed."""
-    tree = parsed(text) or ast.Module([], [])
-    nodes = ast.walk(tree)
-    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
-    return _Assignments(frozenset(attributes), _literals(tree))
+def _attributes_set(text: str) -> frozenset[str]:
+    """Return the names of the attributes that some source assigns."""
+    nodes = ast.walk(parsed(text) or ast.Module([], []))
+    return frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
 
 
-def _literals(tree: ast.Module) -> Mapping[str, object]:
-    """Return the literals that a module assigns to names which nothing else in it sets or changes."""
-    names = _bindings(tree)
-    changed = {name for node in ast.walk(tree) for name in _names_changed(node)}
-    literals: dict[str, object] = {}
+@functools.lru_cache(maxsize=1000)
+def _plain_values(text: str) -> Mapping[str, object]:
+    """Return the numbers, texts and tuples of a module's source, by the names that nothing else in it sets."""
+    tree = parsed(text)
+    if tree is None or any(isinstance(node, ast.alias) and node.name == "*" for node in ast.walk(tree)):
+        return {}
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            compiled = compile(tree, "<module>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return {}
+    steps = instructions(compiled, ("STORE_NAME", "DELETE_NAME", "STORE_GLOBAL"))
+    writes = Counter(step.argval for step in steps)
+    values: dict[str, object] = {}
     for statement in tree.body:
         match statement:
             case (
                 ast.Assign(targets=[ast.Name(id=name)], value=value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
-            ) if names[name] == 1 and name not in changed:
+            ) if writes[name] == 1:
                 with contextlib.suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
                     literal = ast.literal_eval(value)
-                    if literal not in ([], {}, set()):  # these are filled later
-                        literals[name] = literal
-    return literals
-
-
-def _bindings(tree: ast.Module) -> Counter[str]:
-    """Return how often a module binds or deletes each name; nothing where it imports names unseen."""
-    if any(isinstance(node, ast.alias) and node.name == "*" for node in ast.walk(tree)):
-        return Counter()
-    with warnings.catch_warnings(action="ignore"), contextlib.suppress(SyntaxError, ValueError):
-        compiled = compile(tree, "<module>", "exec", dont_inherit=True)
-        steps = [step for step in dis.get_instructions(compiled) if step.opname in ("STORE_NAME", "DELETE_NAME")]
-        return Counter(step.argval for step in (*steps, *instructions(compiled, ("STORE_GLOBAL",))))
-    return Counter()
-
-
-def _names_changed(node: ast.AST) -> Iterable[str]:
-    """Return the names that a node sets from inside a function, or whose lists, dicts or sets it changes."""
-    match node:
-        case ast.Global():
-            return node.names
-        case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
-            return (name,)
-        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in _CHANGES:
-            return (name,)
-    return ()
+                    if not isinstance(literal, list | dict | set):  # these are filled later
+                        values[name] = literal
+    return values

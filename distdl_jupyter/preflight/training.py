@@ -97,12 +97,12 @@ def _mismatch(code: Code, spec: JobSpec, mine: Any) -> Finding | None:
 
 
 def _never(usage: Any, draft: CapturedCode, spec: JobSpec, code: Code) -> Finding:
-    unit = {"cell": "cell", "function": "function", "script": "script"}[draft.kind]
     return Finding(
         "warning",
         "backend-not-initialised",
-        f"The {unit} never initializes {usage.title}, so its {spec.process_count} processes will not communicate.",
-        f"Start the {unit} with {usage.begin(code.imports)}.",
+        f"The {draft.kind} never initializes {usage.title}, so its {spec.process_count} processes will not "
+        "communicate.",
+        f"Start the {draft.kind} with {usage.begin(code.imports)}.",
     )
 
 

@@ -26,7 +26,7 @@ from distdl_jupyter.capture.captured_code import CapturedCode, payload_fields, p
 from distdl_jupyter.capture.cell import plain_python
 from distdl_jupyter.capture.modules import search_path
 from distdl_jupyter.capture.notebook import cell_label
-from distdl_jupyter.capture.unpicklable import refuse
+from distdl_jupyter.capture.pickler import refuse
 from distdl_jupyter.core import logfile, parts, registry
 from distdl_jupyter.core.errors import DistDLError, JobFailed, JobNotRunning
 from distdl_jupyter.core.spec import Source

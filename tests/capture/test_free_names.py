@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from distdl_jupyter.capture.free_names import uses
+from distdl_jupyter.capture.free_names import free_names
 from distdl_jupyter.core.source import imported, parse
 
 TAKEN = {
@@ -42,6 +42,10 @@ TAKEN = {
         "Base", "M", "size", "helper", "n",
     },
     "class A:\n    def f(self):\n        return A": set(),
+    "class A:\n    def f(self):\n        return helper\ndef helper(): pass\nA().f()": set(),
+    "class A:\n    def f():\n        return x\n    y = f()\nx = 1": {"f", "x"},
+    "def f():\n    return x\nx = 1\nf()": set(),
+    "@run\ndef f():\n    return x\nx = 1": {"run", "x"},
     "import numpy as np\nnp.zeros(n)": {"n"},
     "import os.path\nos": set(),
     "from shards import batches\nbatches()": set(),
@@ -64,7 +68,7 @@ TAKEN = {
     "    case Point(z) as p:\n        z, p\n    case _:\n        other": {"command", "print", "Point", "other"},
     "x if c else y": {"x", "c", "y"},
     "f'{a!r:{width}}'": {"a", "width"},
-    "del x": set(),
+    "del x": {"x"},
     "x\ndel x": {"x"},
     "x = 1\ndel x\nx": {"x"},
     "async def f():\n    async with a as b:\n        await b\n    async for c in d:\n        c": {"a", "d"},
@@ -74,17 +78,11 @@ TAKEN = {
 
 @pytest.mark.parametrize("code", TAKEN, ids=range(len(TAKEN)))
 def test_names_taken(code):
-    assert set(uses(code).free) == TAKEN[code]
+    assert set(free_names(code)) == TAKEN[code]
 
 
-def test_a_name_carries_the_line_of_its_first_use():
-    assert uses("a = 1\n\nb(c)\ndef f():\n    return d\nc").free == {"b": 3, "c": 3, "d": 5}
-
-
-def test_deleted_without_being_there():
-    assert uses("del big\nx = 1").deleted == {"big": 1}
-    assert uses("big = 1\ndel big").deleted == {}
-    assert uses("big.sum()\ndel big").deleted == {}
+def test_names_come_in_the_order_of_their_first_use():
+    assert free_names("a = 1\n\nb(c)\ndef f():\n    return d\nc") == ["b", "c", "d"]
 
 
 def test_imports_are_found_everywhere():
@@ -93,7 +91,7 @@ def test_imports_are_found_everywhere():
 
 
 def test_warnings_of_the_code_are_left_to_the_ranks():
-    assert set(uses(r"x = '\d' is y").free) == {"y"}
+    assert set(free_names(r"x = '\d' is y")) == {"y"}
 
 
 # Random cells: what they compute with the captured names alone must equal what they compute in the notebook.
@@ -165,7 +163,7 @@ def test_a_cell_runs_alike_with_only_the_names_it_takes(code):
         expected = outcome(code, notebook)
     except (NameError, SyntaxError):
         reject()
-    taken = {name: value for name, value in notebook.items() if name in uses(code).free}
+    taken = {name: value for name, value in notebook.items() if name in free_names(code)}
     assert outcome(code, taken) == expected
 
 
@@ -179,6 +177,6 @@ NEWER = {
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the syntax is Python 3.12's")
 @pytest.mark.parametrize("code", NEWER)
 def test_type_parameters_are_no_names_of_the_notebook(code):
-    taken = set(uses(code).free)
+    taken = set(free_names(code))
     assert NEWER[code] - {"Bound"} <= taken
     assert "T" not in taken

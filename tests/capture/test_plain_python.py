@@ -15,7 +15,7 @@ from distdl_jupyter.core.errors import InvalidSpec
         ("for i in range(2):\n    %time f(i)", 3, "`%time f(i)`, is an IPython magic"),
         ("%%time\nf()", 2, "`%%time`, is an IPython magic"),
         ("y = %env HOME", 2, "`y = %env HOME`, is an IPython magic"),
-        ("torch.save?", 2, "`torch.save?`, asks IPython for help"),
+        ("torch.save?", 2, "`torch.save?`, is an IPython help request"),
         ("x = 1\nget_ipython().run_line_magic('pwd', '')", 3, "which does not exist on ranks"),
         ("x = 1\nawait f()", 3, "of the cell uses await outside a function"),
         ("\n\n!ls", 4, "`!ls`, is a shell command"),

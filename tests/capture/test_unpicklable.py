@@ -4,8 +4,7 @@ import threading
 
 import pytest
 
-from distdl_jupyter.capture.pickler import why_not
-from distdl_jupyter.capture.unpicklable import find
+from distdl_jupyter.capture.pickler import find, why_not
 
 LOCK = threading.Lock()
 

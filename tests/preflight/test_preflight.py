@@ -289,11 +289,6 @@ def test_names_that_nothing_defines():
     assert [one.level for one in allowed] == ["warning", "warning"]
 
 
-def test_names_that_are_only_deleted():
-    deleted = problems("del gone", "plain", 1)["deleted-name"]
-    assert "Line 1 deletes gone" in deleted.text
-
-
 def test_large_and_secret_values():
     big = np.zeros(13_000_000)
     finding = problems("big.sum()", "plain", 1, {"big": big})["large-value"]
@@ -558,7 +553,6 @@ CHANGES = {
     "value = 2": ("mod.value = 77", True),
     "value: int = 2": ("mod.value = 77", True),
     "value = None": ("import numpy; mod.value = numpy.zeros(2)", True),
-    "value = {'lr': 0.1}": ("mod.value['lr'] = 1", True),
     "value = (1, 2)\nother = 3": ("mod.value = 5; mod.other = 4", True),
     # Nothing differs, or the module or the code sets it itself.
     "value = 2 ": ("mod.value = 2", False),
@@ -568,9 +562,7 @@ CHANGES = {
     "value = 2\nif len('a'): value = 3": ("pass", False),
     "value = 2\nfor value in range(3): pass": ("pass", False),
     "value = None\ndef f():\n    global value\n    value = 3": ("mod.f()", False),
-    "value = {}": ("mod.value['a'] = 1", False),
-    "value = [0]\ndef register(x): value.append(x)": ("mod.register(1)", False),
-    "value = {'a': 0}\ndef register(x): value[x] = 1": ("mod.register('b')", False),
+    "value = {'a': 0}": ("mod.value['a'] = 1", False),
     "pi = 3\nfrom math import *": ("pass", False),
     "value = len('ab')": ("mod.value = 77", False),
     "value = 2\ndef f(): return value": ("del mod.value", False),
