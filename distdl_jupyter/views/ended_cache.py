@@ -109,9 +109,10 @@ class Ended:
         self._cursor += len(whole_lines)
         for line in whole_lines.splitlines():
             self._lines += 1
-            entry = _decoded(line)
-            if entry is not None:
-                self.rows[entry.row.id] = entry
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # damaged, or of another version
+                version, entry = _decoder.decode(line)
+                if version == VERSION and not entry.active:
+                    self.rows[entry.row.id] = entry
 
     def add(self, new: Iterable[Listed]) -> None:
         """Store rows of ended jobs. If they cannot be stored, other processes read those jobs themselves."""
@@ -150,12 +151,3 @@ def _encoded(entry: Listed) -> bytes:
 
 
 _decoder = msgspec.json.Decoder(tuple[str, Listed])
-
-
-def _decoded(line: bytes) -> Listed | None:
-    """Return the row of a line, None for a damaged one and one of another version."""
-    try:
-        version, entry = _decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return None if version != VERSION or entry.active else entry
