@@ -415,7 +415,7 @@ def compare_jobs(
         compare.ComparedJob(reader.spec, reader.view, reader.book, environment.read(reader.folder))
         for reader in readers
     ]
-    metric_name = compare.chosen_metric(subjects, metric)
+    metric_name = metric or compare.most_reported_metric(subjects)
     return Comparison(
         curve=compare.compared_curve(subjects, metric_name),
         jobs=tuple(_row(reader) for reader in readers),

@@ -24,7 +24,7 @@ import msgspec
 from distdl_jupyter.azure import settings
 from distdl_jupyter.azure.rest import Rest
 from distdl_jupyter.azure.settings import CLOUDS, AzureSettings, Cloud
-from distdl_jupyter.core.azure import AzureAccount, AzureSubscription, Prompt, Status
+from distdl_jupyter.core.azure import AzureAccount, AzureProblem, AzurePrompt, AzureSubscription, SignInStatus
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, NotSignedIn
 from distdl_jupyter.worker.secret_patterns import mask
 
@@ -159,8 +159,8 @@ class _Attempt:
 
     def __init__(self, own: AzureSettings) -> None:
         self.settings = own
-        self.prompt: Prompt | None = None
-        self.problem: DistDLError | None = None
+        self.code: tuple[str, str, float] | None = None
+        self.problem: AzureProblem | None = None
         self.credential: Any = None
         self.shown = threading.Event()
         threading.Thread(target=self._run, name="distdl-sign-in", daemon=True).start()
@@ -169,7 +169,7 @@ class _Attempt:
         try:
             self._sign_in()
         except Exception as error:  # noqa: BLE001 - the page that waits must show the end
-            self.problem = explain(error)
+            self.problem = _problem(explain(error))
         finally:
             self.shown.set()
 
@@ -189,15 +189,27 @@ class _Attempt:
             _attempts.clear()
 
     def _show(self, address: str, code: str, until: Any) -> None:
-        self.prompt = Prompt(user_code=code, address=address, until=until.timestamp())
+        self.code = code, address, until.timestamp()
         self.shown.set()
+
+    @property
+    def prompt(self) -> AzurePrompt | None:
+        """What the person has to do, None while a browser does it."""
+        if self.code is None:
+            return None
+        code, address, until = self.code
+        return AzurePrompt(user_code=code, address=address, seconds_left=max(0.0, until - time.time()))
+
+
+def _problem(error: DistDLError) -> AzureProblem:
+    return AzureProblem(message=error.message, hint=error.hint, code=error.code)
 
 
 #: The sign-in of this process that waits or has failed; at most one.
 _attempts: list[_Attempt] = []
 
 
-def sign_in(kind: str = "", **changes: Any) -> Status:
+def sign_in(kind: str = "", **changes: Any) -> SignInStatus:
     """Sign in by a method (default: that of the settings) and return the status.
 
     ``device_code`` and ``browser`` return while they wait for a person: call ``status()`` again. The wait ends with
@@ -222,7 +234,7 @@ def sign_in(kind: str = "", **changes: Any) -> Status:
     return status()
 
 
-def status() -> Status:
+def status() -> SignInStatus:
     """Return the state of the sign-in; failures are data. May request a token."""
     attempt = _attempts[-1] if _attempts else None
     kind = ""
@@ -230,10 +242,12 @@ def status() -> Status:
         own = settings.read()
         kind, scope = own.credential, own.endpoints.scope(own.endpoints.resource_manager)
         token = credential().get_token(scope).token
-        current = Status(state="signed_in", kind=kind, account=_account(token, kind))
+        current = SignInStatus(state="signed_in", kind=kind, account=_account(token, kind))
     except DistDLError as error:
         is_out = error.code == "azure-signed-out"
-        current = Status(state="signed_out" if is_out else "failed", kind=kind, problem=None if is_out else error)
+        current = SignInStatus(
+            state="signed_out" if is_out else "failed", kind=kind, problem=None if is_out else _problem(error)
+        )
     if attempt is None:
         return current
     if attempt.problem is None:
@@ -253,7 +267,7 @@ def _account(token: str, kind: str) -> AzureAccount:
     )
 
 
-def cancel() -> Status:
+def cancel() -> SignInStatus:
     """Stop waiting for a code or a browser; an earlier sign-in stays.
 
     The port on which a browser's response is expected stays open for up to 5 minutes: azure-identity cannot close it.
@@ -269,7 +283,7 @@ def _stop() -> None:
             attempt.credential.close()  # ends the polling for a code
 
 
-def sign_out() -> Status:
+def sign_out() -> SignInStatus:
     """Delete the stored account, for all processes. ``REMAINS`` says what remains."""
     _stop()
     settings.change(credential="")

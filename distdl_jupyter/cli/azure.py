@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from distdl_jupyter.cli.command import Reply, add_command, add_group
 from distdl_jupyter.core import table
+from distdl_jupyter.core.errors import NotSignedIn
 from distdl_jupyter.core.humanize import money, plural
 
 if TYPE_CHECKING:
     from distdl_jupyter.azure import VmSize
     from distdl_jupyter.azure.prices import Price
-    from distdl_jupyter.core.azure import Status
+    from distdl_jupyter.core.azure import SignInStatus
 
 #: Seconds between two requests for the status of a sign-in that waits.
 _POLL = 1.0
@@ -84,11 +85,11 @@ def _sign_in(args: argparse.Namespace) -> Reply:
         identity.cancel()
         raise
     if now.problem:
-        raise now.problem
+        raise NotSignedIn(now.problem.message, code=now.problem.code, hint=now.problem.hint)
     return _status(args)
 
 
-def _wait(now: Status) -> Status:
+def _wait(now: SignInStatus) -> SignInStatus:
     """Print what the user has to do, wait for it, and return the status."""
     from distdl_jupyter.azure import identity
     from distdl_jupyter.views import azure

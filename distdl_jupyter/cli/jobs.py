@@ -166,7 +166,7 @@ def _ls(args: argparse.Namespace) -> Any:
 
 def _show(args: argparse.Namespace) -> Reply:
     job = find(args.id)
-    return Reply(job, "" if args.json else "\n".join(show.lines(job.view())))
+    return Reply(job, "" if args.json else "\n".join(show.lines(job)))
 
 
 def _logs(args: argparse.Namespace) -> None:

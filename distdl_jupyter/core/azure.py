@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distdl_jupyter.core.errors import DistDLError
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureAccount:
@@ -28,20 +26,29 @@ class AzureSubscription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """What to do at the sign-in page: open ``address`` and enter ``user_code`` before ``until`` (epoch seconds)."""
+class AzurePrompt:
+    """What to do at the sign-in page: open ``address`` and enter ``user_code`` within so many seconds."""
 
     user_code: str
     address: str
-    until: float
+    seconds_left: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class AzureProblem:
+    """Why the sign-in failed, the remedy, and the code of the error."""
+
+    message: str
+    hint: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignInStatus:
     """The state of the sign-in. ``prompt`` is None while waiting for a browser; ``problem`` is why it failed."""
 
     state: Literal["signed_out", "waiting", "signed_in", "failed"]
     kind: str = ""
     account: AzureAccount | None = None
-    prompt: Prompt | None = None
-    problem: DistDLError | None = None
+    prompt: AzurePrompt | None = None
+    problem: AzureProblem | None = None

@@ -23,11 +23,10 @@ from __future__ import annotations
 import secrets
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any
 
 from distdl_jupyter.core import logfile, parts
 from distdl_jupyter.core.events import Event
@@ -98,13 +97,6 @@ class Row:
     def ranks(self) -> int:
         """How many ranks printed the line; 0 for a line of the system."""
         return len(self._more) if self._more else int(self._line > 0)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the row as plain data."""
-        return {
-            "n": self.n, "t": self.t, "rank": self.rank, "stream": self.stream, "text": self.text,
-            "redraws": self.redraws, "ranks": self.ranks, "lines": {str(rank): n for rank, n in self.lines.items()},
-        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,11 +509,3 @@ def _logs_before(path: Path, end: int, floor: int) -> logfile.Ending:
         if lines >= _WANTED or end - ending.begin >= _FAR:
             break
     return ending
-
-
-def fold(events: Iterable[Event], process_count: int = 0) -> LogBook:
-    """Return the log of a whole sequence of events."""
-    book = LogBook(process_count)
-    for event in events:
-        book.apply(event)
-    return book

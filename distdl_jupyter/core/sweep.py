@@ -146,7 +146,7 @@ def left(study: Study) -> float | None:
 
 def thinned(rows: Sequence[Row]) -> list[tuple[float, float]]:
     """Return step and mean of some rows that are enough to draw a curve, the last one among them."""
-    known = [(row.step, float(row.mean)) for row in rows if row.mean is not None]
+    known = [(row.step, float(row.mean)) for row in rows if row.mean is not None and math.isfinite(row.mean)]
     every = -(-len(known) // _POINTS)
     return [*known[:-1:every], known[-1]] if known else []
 

@@ -25,13 +25,23 @@ class Display:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return "".join(
-            f"<p>{sentence_html(part)}</p>" if isinstance(part, str) else html(part) for part in self._parts() if part
-        )
+        return "".join(_part_html(part) for part in self._parts() if part)
+
+
+class Code(str):
+    """Lines whose spaces matter, one of the parts of a display."""
+
+    __slots__ = ()
 
 
 class WholeRows(list[Sequence[str]]):
     """The rows of a table that keeps its empty columns."""
+
+
+def _part_html(part: str | Rows) -> str:
+    if isinstance(part, Code):
+        return f"<pre>{escape(part)}</pre>"
+    return f"<p>{sentence_html(part)}</p>" if isinstance(part, str) else html(part)
 
 
 def sentence_html(sentence: str) -> str:

@@ -429,6 +429,8 @@ def _state(view: JobView, event: Event) -> None:
     if state.ended:
         view.ended, view.elsewhere = event["t"], None
         _end_phase(view, event["t"])
+        for profile in view.profiles:
+            profile.status = profile.status if profile.ended else "failed"
 
 
 def _join_queue(view: JobView, now: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import collectives, humanize
+from distdl_jupyter.core import collectives, humanize, table
 from distdl_jupyter.core.printable import printable
 from distdl_jupyter.core.state import State
 from distdl_jupyter.html import curve
@@ -59,8 +59,8 @@ def html(
         "job.html",
         PAPER,
         view=view,
-        facts=[*facts(view, spec), *took(view)],
-        restart=_restarted(view),
+        facts=[*facts(view, spec, view.last_sign), *took(view, view.last_sign)],
+        restart=restarted(view),
         progress=progress(view) if view.state is State.RUNNING else "",
         share=min(1.0, max(0.0, view.done / view.total)) if view.done is not None and view.total else None,
         sentence=explanation(view),
@@ -120,17 +120,8 @@ def _curve(view: JobView, book: SeriesBook) -> dict[str, Any] | None:
 
 
 def _picture(about: Picture, data: bytes, form: str) -> dict[str, Any]:
-    return {
-        "address": data_url(data, form),
-        "says": caption(about),
-        "width": int(about.width),
-        "height": int(about.height),
-    }
-
-
-def caption(about: Picture) -> str:
-    """Return which picture it is: ``picture 3, rank 0, 14:03:02``."""
-    return ", ".join([f"picture {about.number}", humanize.rank_spans(sorted(about.ranks)), humanize.clock(about.t)])
+    caption = f"picture {about.number}, {humanize.rank_spans(sorted(about.ranks))}, {humanize.clock(about.t)}"
+    return {"address": data_url(data, form), "says": caption, "width": about.width, "height": about.height}
 
 
 # log lines ------------------------------------------------------------------------------------
@@ -173,10 +164,6 @@ def _saved(view: JobView, log: LogBook, rows: list[Row]) -> str:
     log_rows = [row for row in rows if row.n >= 0]
     if not log_rows:
         return saved
-    failure = view.failure
-    if failure is not None and view.process_count > 1 and all(failure.rank in row.lines for row in log_rows):
-        lines = humanize.plural(len(log_rows), "line")
-        return f"{saved}, last {lines} of rank {failure.rank}, {humanize.count(log.total)} in all ranks"
     line_count = sum(max(1, row.ranks) for row in log_rows)
     if line_count < log.total:
         return f"{saved}, last {humanize.count(line_count)} of {humanize.plural(log.total, 'log line')}"
@@ -189,8 +176,8 @@ def _saved(view: JobView, log: LogBook, rows: list[Row]) -> str:
 SETTING_UP = (State.QUEUED, State.PREPARING, State.STARTING)
 
 
-def facts(view: JobView, spec: JobSpec) -> list[str]:
-    """Return the cell that a job is from, what it continues, where it runs, how large it is, and with what."""
+def facts(view: JobView, spec: JobSpec, now: float) -> list[str]:
+    """Return the cell that a job is from, what it continues, where it runs, how large it is, its backend and cost."""
     number = spec.source.execution_count
     entries = [
         "" if number is None else f"cell [{number}]",
@@ -198,15 +185,15 @@ def facts(view: JobView, spec: JobSpec) -> list[str]:
         view.compute_target,
         humanize.processes(view.node_count, view.process_count_per_node),
         view.distributed_backend,
-        cost_text(view, view.last_sign) or "",
+        cost_text(view, now),
     ]
     return [fact for fact in entries if fact]
 
 
-def took(view: JobView) -> list[str]:
+def took(view: JobView, now: float) -> list[str]:
     """Return how long a job took so far and, when it failed, how far it came."""
-    waited = view.waiting_time(view.last_sign)
-    spent = humanize.ran_and_waited(view.run_time(view.last_sign), waited)
+    waited = view.waiting_time(now)
+    spent = humanize.ran_and_waited(view.run_time(now), waited)
     progress_text = progress(view).rpartition("%, ")[2] if view.state is State.FAILED else ""
     return [spent if waited else f"ran {spent}", f"stopped at {progress_text}"] if progress_text else [spent]
 
@@ -250,14 +237,16 @@ def as_of(view: JobView, *, removed: bool) -> str:
     return f"{moment} This page may be out of date: attach({humanize.short_id(view.id)!r}) shows the job now."
 
 
-def restart_title(view: JobView) -> str:
-    """Return ``Restart 1 of 3`` or ``Requeue 2``, "" for a job that was never started anew."""
+def restarted(view: JobView) -> str:
+    """Return ``Restart 1 of 3`` or ``Requeue 2`` with the reason, "" for a job that was never started anew."""
     if not view.restarts:
         return ""
     if view.restarts[-1].requeued:
-        return f"Requeue {view.requeue_count}"
-    count = view.restart_count - view.requeue_count
-    return f"Restart {count} of {view.max_restarts}" if count <= view.max_restarts else f"Restart {count}"
+        title = f"Requeue {view.requeue_count}"
+    else:
+        count = view.restart_count - view.requeue_count
+        title = f"Restart {count} of {view.max_restarts}" if count <= view.max_restarts else f"Restart {count}"
+    return f"{title}. {view.restarts[-1].reason}".rstrip()
 
 
 def metric_texts(metric: MetricView) -> tuple[str, str, str]:
@@ -317,34 +306,34 @@ def shown_state(view: JobView) -> str:
     return humanize.shown_state(view.state, stalled=view.stall is not None)
 
 
-def text(
-    view: JobView,
-    book: SeriesBook,
-    log: LogBook,
-    spec: JobSpec,
-    result_repr: str = "",
-    *,
-    removed: bool = False,
-) -> str:
-    """Return the job as some lines of plain text, for terminals and for diffs of notebooks."""
-    state_name, waited = humanize.SHOWN_WORDS[shown_state(view)], view.waiting_time(view.last_sign)
-    spent = humanize.duration(view.run_time(view.last_sign))
+def text(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str = "", *, removed: bool = False) -> str:
+    """Return the job at its last event as some lines of plain text, for notebooks and their diffs."""
+    warnings = [note["text"] for note in view.notes if note["level"] in ("warning", "error")]
+    return "\n".join(
+        [
+            *lines(view, book, spec, result_repr, view.last_sign),
+            *(f"Warning: {_plain(text)}" for text in warnings[:_WARNINGS]),
+            as_of(view, removed=removed) or f"Live again with %dist_attach {view.id}",
+        ]
+    )
+
+
+def lines(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str, now: float) -> list[str]:
+    """Return the job at the moment ``now`` (epoch seconds) as lines of plain text, without its notes."""
+    state_name, waited = humanize.SHOWN_WORDS[shown_state(view)], view.waiting_time(now)
+    spent = humanize.duration(view.run_time(now))
     ending = f"{state_name} after {spent}" if view.state.ended else f"{state_name}, {spent} so far"
     ending += f", waited {humanize.duration(waited)}" if waited else ""
-    lines = [
+    stall = view.stall.text if view.stall is not None and not view.state.ended else ""
+    counts = ((len(view.pictures), "picture"), (view.lines, "log line"))
+    return [
         f"{_plain(view.name)} {view.id}: {ending}",
-        ", ".join(_plain(fact) for fact in [*facts(view, spec), *took(view)[1:]]),
+        ", ".join(_plain(fact) for fact in [*facts(view, spec, now), *took(view, now)[1:]]),
+        *map(_plain, filter(None, [restarted(view), *_why(view), stall])),
+        *_metric_lines(view, book),
+        *([f"Result of rank 0: {_plain(result_repr)}"] if result_repr else []),
+        *(humanize.plural(many, what) for many, what in counts if many),
     ]
-    lines += map(_plain, filter(None, [_restarted(view), *_why(view), _stall(view)]))
-    lines += _metric_lines(view, book)
-    warnings = [note["text"] for note in view.notes if note["level"] in ("warning", "error")]
-    lines += [f"Warning: {_plain(text)}" for text in warnings[:_WARNINGS]]
-    if result_repr:
-        lines.append(f"Result of rank 0: {_plain(result_repr)}")
-    counts = ((len(view.pictures), "picture"), (log.total, "log line"))
-    lines += [humanize.plural(many, state_name) for many, state_name in counts if many]
-    lines.append(as_of(view, removed=removed) or f"Live again with %dist_attach {view.id}")
-    return "\n".join(lines)
 
 
 def _why(view: JobView) -> list[str]:
@@ -360,32 +349,14 @@ def _why(view: JobView) -> list[str]:
     return sentences
 
 
-def _restarted(view: JobView) -> str:
-    if not view.restarts:
-        return ""
-    title, reason = restart_title(view), view.restarts[-1].reason
-    return f"{title}. {reason}" if reason else title
-
-
-def _stall(view: JobView) -> str:
-    return view.stall.text if view.stall is not None and not view.state.ended else ""
-
-
 def _metric_lines(view: JobView, book: SeriesBook) -> list[str]:
     """Return name, way, newest mean and extent of each metric, in columns."""
-    shown = list(view.metrics.values())[:_METRICS]
-    names = [_plain(label(view, metric.name))[:60] for metric in shown]
-    values = [metric_texts(metric) for metric in shown]
-    width, digits = max(map(len, names), default=0), max((len(mean) for mean, _, _ in values), default=0)
-    return [
-        f"{name:<{width}}  {_spark(book, metric.name)}  {mean:>{digits}}{_extent(low, high)}"
-        for metric, name, (mean, low, high) in zip(shown, names, values, strict=True)
-    ]
-
-
-def _extent(low: str, high: str) -> str:
-    """Return ``lowest 0.078 (rank 3), highest 0.083 (rank 1)``, "" when the ranks agree."""
-    return f"  lowest {low}, highest {high}".replace("(", "(rank ") if low else ""
+    rows = []
+    for metric in list(view.metrics.values())[:_METRICS]:
+        mean, low, high = metric_texts(metric)
+        extent = f"lowest {low}, highest {high}".replace("(", "(rank ") if low else ""
+        rows.append((_plain(label(view, metric.name))[:60], _spark(book, metric.name), mean, extent))
+    return table.text(table.WholeRows(rows)).splitlines()
 
 
 def _spark(book: SeriesBook, name: str, width: int = 16) -> str:

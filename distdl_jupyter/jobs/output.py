@@ -122,7 +122,7 @@ def forms(reader: PageReader, *, removed: bool = False) -> dict[str, str]:
     shown = newest_pictures(reader)
     return {
         "text/html": saved.html(view, reader.book, reader.log, reader.spec, result, shown, removed=removed),
-        "text/plain": saved.text(view, reader.book, reader.log, reader.spec, result, removed=removed),
+        "text/plain": saved.text(view, reader.book, reader.spec, result, removed=removed),
     }
 
 

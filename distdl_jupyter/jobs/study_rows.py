@@ -103,8 +103,7 @@ def _row(like: JobRow, runs: Sequence[JobRow]) -> JobRow:
         stalled=False,
         waited=0.0,
         queued_since=None,
-        alert="",
-        alert_level="",
+        alert=None,
         **{**of_kind, "ended": ended},
     )
 

@@ -3,49 +3,26 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.azure.settings import AzureSettings, CredentialKind
-from distdl_jupyter.core.azure import AzureAccount, Status
+from distdl_jupyter.core.azure import SignInStatus
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.environment.doctor import Row
+from distdl_jupyter.views.wire import from_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@dataclass(frozen=True, slots=True)
-class AzurePrompt:
-    """A code to enter at an address, within so many seconds."""
-
-    user_code: str
-    address: str
-    seconds_left: float
-
-
-@dataclass(frozen=True, slots=True)
-class AzureProblem:
-    """Why nobody is signed in, the remedy, and the code of the error."""
-
-    message: str
-    hint: str
-    code: str
-
-
-@dataclass(frozen=True, slots=True)
-class AzureSignIn:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureSignIn(SignInStatus):
     """The sign-in for a page. ``note`` is about a sign-out."""
 
-    state: Literal["signed_out", "waiting", "signed_in", "failed"]
-    kind: str
-    account: AzureAccount | None
-    prompt: AzurePrompt | None
-    problem: AzureProblem | None
     note: str
     settings: AzureSettings
 
@@ -58,19 +35,10 @@ METHODS: dict[CredentialKind, str] = {
 }
 
 
-def sign_in_view(now: Status | None = None, note: str = "") -> AzureSignIn:
+def sign_in_view(now: SignInStatus | None = None, note: str = "") -> AzureSignIn:
     """Return the sign-in as a page shows it (default: as it is now, which may ask for a token)."""
     status = identity.status() if now is None else now
-    account, prompt, problem = status.account, status.prompt, status.problem
-    return AzureSignIn(
-        state=status.state,
-        kind=status.kind,
-        account=account,
-        prompt=AzurePrompt(prompt.user_code, prompt.address, max(0.0, prompt.until - time.time())) if prompt else None,
-        problem=AzureProblem(problem.message, problem.hint, problem.code) if problem else None,
-        note=note,
-        settings=msgspec.structs.replace(settings.read(), record=""),
-    )
+    return from_fields(AzureSignIn, status, note=note, settings=msgspec.structs.replace(settings.read(), record=""))
 
 
 def sign_in_lines(view: AzureSignIn) -> list[str]:

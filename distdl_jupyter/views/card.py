@@ -6,10 +6,11 @@ Hosts and times that no event reports are left out.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
+
+import msgspec
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.collectives import Collective
@@ -22,12 +23,8 @@ from distdl_jupyter.core.view import JobView, Phase, Picture, ProfileView, Resta
 from distdl_jupyter.views.job_table import JobSummary, summary
 from distdl_jupyter.views.wire import finite, from_fields
 
-#: Maximum number of ranks that are shown as dots; above it, each node shows counts.
-MAX_DOTS = 64
 #: Maximum number of staging bars; more are summed up by source.
 MAX_BARS = 8
-#: Maximum number of running ranks that are named one by one.
-_NAMED = 3
 _LEVELS = {"warning": 1, "error": 2}
 #: A failure is shown when the job has ended: before that, the first error may turn out to be an echo of another.
 _HAS_FAILED = (State.FAILED, State.LOST)
@@ -39,15 +36,6 @@ RankStatus = Literal["waiting", "started", "ready", "compiling", "ended", "faile
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
-    """One node: its ranks as (rank, status), or only counts when the job is large."""
-
-    name: str
-    ranks: tuple[tuple[int, RankStatus], ...]
-    counts: dict[RankStatus, int]
-
-
-@dataclass(frozen=True, slots=True)
 class ErrorFrame:
     """One frame of a traceback; ``source`` has the lines around it as (number, text)."""
 
@@ -56,17 +44,17 @@ class ErrorFrame:
     function: str
     kind: str
     label: str
-    cell: int | None
-    source: tuple[tuple[int, str], ...]
+    cell: int | None = None
+    source: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
     """An exception behind another."""
 
-    type: str
-    message: str
-    frames: tuple[ErrorFrame, ...]
+    type: str = ""
+    message: str = ""
+    frames: tuple[ErrorFrame, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +100,6 @@ class FailureCard:
     collectives: tuple[Collective, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a job's nodes cost. ``per_hour`` is for all of them together, ``spent`` at the card's ``now``.
-
-    ``since`` is when the job got its nodes, None before.
-    """
-
-    per_hour: float
-    currency: str
-    source: str
-    nodes: int
-    since: float | None
-    spent: float
-
-
 #: Why stacks were captured: a request, no progress, a hang, the time limit of the job, or a failure.
 StacksWhy = Literal["asked", "stall", "hang", "time", "failure"]
 
@@ -147,21 +120,20 @@ class Card(JobSummary):
     reason: str
     now: float
     phases: list[Phase]
-    hosts: tuple[Host, ...]
     unit: str
     step: float | None
     stop: StopView | None
-    #: How many ranks have not ended, and which ones if a job is being stopped and few are left.
-    still_running: int
-    stop_places: tuple[str, ...]
     lines: int
     failure: FailureCard | None
     #: The one line at the foot of the panel.
     notice: Finding | None
     result: str
     has_metrics: bool
-    #: None if the price of a node is unknown.
-    cost: Cost | None
+    #: What one node costs in an hour, None if it is unknown; paid since it has its nodes.
+    price_per_hour: float | None
+    currency: str
+    price_source: str
+    paid_since: float | None
     staging: list[StagingView]
     #: Oldest first; ``max_restarts`` is their maximum number.
     restarts: list[Restart]
@@ -172,7 +144,7 @@ class Card(JobSummary):
     #: Whether its ranks can be asked for their stacks now.
     can_ask_stacks: bool
     #: Oldest first.
-    profiles: tuple[ProfileView, ...]
+    profiles: list[ProfileView]
     #: Whether its ranks can be asked to record their next steps now.
     can_profile: bool
     #: Oldest first.
@@ -186,25 +158,21 @@ class Card(JobSummary):
 
 def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
     """Return everything that the head of a panel shows."""
+    first = view.ranks[0]
     return from_fields(
         Card,
         view,
         **summary(view, now, has_checkpoints=has_checkpoints),
         now=now,
-        hosts=hosts(view),
         step=last_step(view),
-        still_running=len(_running(view)),
-        stop_places=_stop_places(view),
         failure=failure_card(view),
         notice=notice(view),
-        result=_result(view),
+        result=first.result if first.ok and first.result and first.result != "None" else "",
         has_metrics=bool(view.metrics),
-        cost=cost(view, now),
         staging=staging_bars(view),
         stall=None if view.state.ended else view.stall,
         stacks=tuple(StacksTaken(taken.number, taken.t, stacks_why(taken.why)) for taken in view.stacks),
         can_ask_stacks=can_ask_stacks(view),
-        profiles=_profiles(view),
         can_profile=can_ask_stacks(view) and all(profile.ended for profile in view.profiles),
     )
 
@@ -212,22 +180,6 @@ def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
 def origin_text(of: JobSpec | JobView) -> str:
     """Return the job from whose checkpoints this one continues, with the step at which it forks, "" for none."""
     return of.resumed_from if of.forked_at is None else f"{of.resumed_from}, step {humanize.count(of.forked_at)}"
-
-
-def hosts(view: JobView) -> tuple[Host, ...]:
-    """Return each node with its ranks' status; jobs above ``MAX_DOTS`` ranks get counts only."""
-    nodes: dict[int, list[RankView]] = {}
-    for rank in view.ranks:
-        nodes.setdefault(rank.node, []).append(rank)
-    dots = view.process_count <= MAX_DOTS
-    return tuple(
-        Host(
-            name=next((rank.host for rank in ranks if rank.host), ""),
-            ranks=tuple((rank.rank, rank_status(rank)) for rank in ranks) if dots else (),
-            counts=dict(Counter(rank_status(rank) for rank in ranks)),
-        )
-        for _, ranks in sorted(nodes.items())
-    )
 
 
 def rank_status(rank: RankView) -> RankStatus:
@@ -240,14 +192,6 @@ def rank_status(rank: RankView) -> RankStatus:
 def can_ask_stacks(view: JobView) -> bool:
     """Return whether a rank is running, so that stacks can be requested."""
     return not view.state.ended and any(rank.is_running for rank in view.ranks)
-
-
-def _profiles(view: JobView) -> tuple[ProfileView, ...]:
-    """Return the profiles; a profile that was not saved before the job ended has failed."""
-    lost = view.state.ended
-    return tuple(
-        replace(profile, status="failed") if lost and not profile.ended else profile for profile in view.profiles
-    )
 
 
 def stacks_why(reason: str) -> StacksWhy:
@@ -267,21 +211,6 @@ def last_step(view: JobView) -> float | None:
     return max((step for rank in view.ranks if (step := finite(rank.last_step)) is not None), default=None)
 
 
-def _running(view: JobView) -> list[RankView]:
-    return [rank for rank in view.ranks if rank.status != "ended"]
-
-
-def _stop_places(view: JobView) -> tuple[str, ...]:
-    """Return which ranks still run in a job that is being stopped, if they are few."""
-    running = _running(view) if view.stop is not None else []
-    return tuple(map(_rank_and_pid, running)) if len(running) <= _NAMED else ()
-
-
-def _rank_and_pid(rank: RankView) -> str:
-    parts = [f"rank {rank.rank}", rank.host, f"pid {rank.pid}" if rank.pid is not None else ""]
-    return ", ".join(part for part in parts if part)
-
-
 def notice(view: JobView) -> Finding | None:
     """Return the most severe note, the newest of equals, without infos.
 
@@ -294,29 +223,6 @@ def notice(view: JobView) -> Finding | None:
         return None
     worst = max(reversed(graded), key=lambda note: _LEVELS[note["level"]])
     return Finding(worst["level"], worst["code"], worst["text"])
-
-
-def _result(view: JobView) -> str:
-    first = view.ranks[0]
-    return first.result if first.ok and first.result and first.result != "None" else ""
-
-
-def cost(view: JobView, now: float) -> Cost | None:
-    """Return what pages draw the running sum from, None without a price.
-
-    The sum is nodes x hours x price from the moment when the job got its nodes.
-    """
-    spent = view.cost(now)
-    if spent is None or view.price_per_hour is None:
-        return None
-    return Cost(
-        per_hour=view.price_per_hour * view.node_count,
-        currency=view.currency,
-        source=view.price_source,
-        nodes=view.node_count,
-        since=view.paid_since,
-        spent=spent,
-    )
 
 
 def cost_text(view: JobView, now: float) -> str:
@@ -334,13 +240,6 @@ def hourly_cost_text(per_hour: float, currency: str, nodes: int) -> str:
     return f"about {humanize.money(per_hour * nodes, currency)}/h for {humanize.plural(nodes, 'node')}"
 
 
-def price_text(spec: JobSpec) -> str:
-    """Return the price in the spec: ``3.67 USD for a node and hour (Retail Prices API, ...)``, "" without one."""
-    if spec.price_per_hour is None:
-        return ""
-    return f"{humanize.money(spec.price_per_hour, spec.currency)} per node and hour ({spec.price_source})"
-
-
 def staging_bars(view: JobView) -> list[StagingView]:
     """Return a bar for each data source on each node, or for each source if there are many."""
     if len(view.staging) <= MAX_BARS:
@@ -352,21 +251,6 @@ def staging_bars(view: JobView) -> list[StagingView]:
 def _sum_of(name: str, same: list[StagingView]) -> StagingView:
     sums = {field: sum(getattr(item, field) for item in same) for field in ("done", "total", "files", "of", "cached")}
     return StagingView(node=0, host="", source=name, nodes=len(same), **sums)
-
-
-def staging_node(bar: StagingView) -> str:
-    """Return the node, or how many there are."""
-    return bar.host or humanize.plural(bar.nodes, "node")
-
-
-def staging_text(bar: StagingView) -> str:
-    """Return the progress: ``1.2 GB of 4.8 GB, 210 of 512 files, 300 MB from the cache``."""
-    parts = [f"{humanize.size(bar.done)} of {humanize.size(bar.total)}"]
-    if bar.of > 1:
-        parts.append(f"{humanize.count(bar.files)} of {humanize.plural(bar.of, 'file')}")
-    if bar.cached:
-        parts.append(f"{humanize.size(bar.cached)} from the cache")
-    return ", ".join(parts)
 
 
 def failure_card(view: JobView) -> FailureCard | None:
@@ -381,44 +265,21 @@ def failure_card(view: JobView) -> FailureCard | None:
     if failure is None:
         return FailureCard(rank=None, when=view.ended, code=view.reason_code) if view.state is State.FAILED else None
     error = failure.error or {}
-    return FailureCard(
-        rank=None if failure.kind == "unequal" else failure.rank,
-        when=failure.when,
-        what=failure.what,
-        error_type=str(error.get("type", "")),
-        message=str(error.get("message", "")),
-        place=rank_place(view.ranks[failure.rank]),
-        hint=" ".join(str(part) for part in (error.get("hint", ""), failure.evidence) if part and part != "stopped"),
-        code=failure.code,
-        frames=_frames(error),
-        values=tuple((str(name), str(value)) for name, value in error.get("values", [])),
-        values_at=error.get("values_at"),
-        causes=tuple(_cause(cause) for cause in error.get("causes", [])),
-        traceback=str(error.get("traceback", "")),
-        others=tuple(OtherRank(other["rank"], other["what"], other["after"]) for other in failure.others),
-        timeline=tuple(failure_timeline(view, failure)),
-        collectives=tuple(failure.collectives),
-    )
-
-
-def _cause(error: dict[str, Any]) -> Cause:
-    return Cause(str(error.get("type", "")), str(error.get("message", "")), _frames(error))
-
-
-def _frames(error: dict[str, Any]) -> tuple[ErrorFrame, ...]:
-    return tuple(_frame(frame) for frame in error.get("frames", []))
-
-
-def _frame(frame: dict[str, Any]) -> ErrorFrame:
-    return ErrorFrame(
-        file=str(frame.get("file", "")),
-        line=int(frame.get("line") or 0),
-        function=str(frame.get("function") or ""),
-        kind=str(frame.get("kind", "")),
-        label=str(frame.get("label", "")),
-        cell=frame.get("cell"),
-        source=tuple((int(number), str(text)) for number, text in frame.get("source") or ()),
-    )
+    about = {
+        **error,
+        "error_type": error.get("type", ""),
+        "rank": None if failure.kind == "unequal" else failure.rank,
+        "when": failure.when,
+        "what": failure.what,
+        "place": rank_place(view.ranks[failure.rank]),
+        "hint": " ".join(part for part in (error.get("hint", ""), failure.evidence) if part and part != "stopped"),
+        "code": failure.code,
+        "others": failure.others,
+        "timeline": failure_timeline(view, failure),
+        "collectives": failure.collectives,
+    }
+    # The supervisor has checked the error that a rank reported.
+    return msgspec.convert(about, FailureCard)
 
 
 def rank_place(rank: RankView) -> str:
@@ -432,48 +293,25 @@ def rank_place(rank: RankView) -> str:
 
 def failure_timeline(view: JobView, failure: Failure) -> list[TimelineEntry]:
     """Return the events in order: the rendezvous, the first failure, the other ranks grouped by how they ended."""
-    entries = [
-        *_rendezvous_entries(view),
-        TimelineEntry(failure.when, _first_failure_text(view, failure), bad=True),
-        *_other_entries(view, failure),
-    ]
+    several = view.process_count > 1
+    entries = []
+    train = next((phase for phase in view.phases if phase.phase == "train"), None)
+    if train is not None and train.begun is not None:
+        who = f"{humanize.plural(view.process_count, 'rank')} connected and started" if several else "Started"
+        entries.append(TimelineEntry(train.begun, f"{who} training", bad=False))
+    who = f"Rank {failure.rank}" if several else "The process"
+    text = failure.what if failure.kind == "unequal" else f"{who} {_how_ended(view.ranks[failure.rank])}"
+    entries += [TimelineEntry(failure.when, text, bad=True), *_other_entries(view, failure)]
     known = all(rank.status == "ended" and not is_lost(rank) for rank in view.ranks)
-    if view.process_count > 1 and view.ended is not None and known:
+    if several and view.ended is not None and known:
         entries[-1] = replace(entries[-1], text=f"{entries[-1].text}; all processes have ended")
     return entries
-
-
-def _rendezvous_entries(view: JobView) -> list[TimelineEntry]:
-    train = next((phase for phase in view.phases if phase.phase == "train"), None)
-    if train is None or train.begun is None:
-        return []
-    who = (
-        f"{humanize.plural(view.process_count, 'rank')} connected and started" if view.process_count > 1 else "Started"
-    )
-    return [TimelineEntry(train.begun, f"{who} training", bad=False)]
-
-
-def _first_failure_text(view: JobView, failure: Failure) -> str:
-    who = f"Rank {failure.rank}" if view.process_count > 1 else "The process"
-    if failure.kind == "unequal":
-        return failure.what
-    if failure.error and failure.kind != "signal":
-        return f"{who} raised {failure.error.get('type', 'an exception')}"
-    return f"{who} {_exit_text(view.ranks[failure.rank])}"
-
-
-def _exit_text(rank: RankView) -> str:
-    if rank.signal:
-        return f"ended by SIG{rank.signal}"
-    if rank.code:
-        return f"ended with exit code {rank.code}"
-    return f"was {describe(rank)}" if is_lost(rank) else describe(rank)
 
 
 def _other_entries(view: JobView, failure: Failure) -> list[TimelineEntry]:
     groups: list[tuple[str, float, list[int]]] = []
     for other in failure.others:
-        how, after = _other_text(view.ranks[other["rank"]], failure.rank), other["after"]
+        how, after = _how_ended(view.ranks[other["rank"]], failure.rank), other["after"]
         if groups and groups[-1][0] == how and after - groups[-1][1] <= _GROUP_SECONDS:
             groups[-1][2].append(other["rank"])
         else:
@@ -494,12 +332,16 @@ def _group_text(view: JobView, how: str, ranks: Sequence[int]) -> str:
     return f"{who} was lost with {where}" if len(ranks) == 1 else f"{who} were lost with {where}"
 
 
-def _other_text(rank: RankView, first: int) -> str:
-    """Return how a rank ended after the first one, "" for one that was lost."""
-    if is_lost(rank):
+def _how_ended(rank: RankView, first: int | None = None) -> str:
+    """Return how a rank ended; of one that ended after the ``first``, "" if it was lost."""
+    if first is not None and is_lost(rank):
         return ""
-    if is_echo(rank.error):
+    if first is not None and is_echo(rank.error):
         return f"lost the connection to rank {first}"
     if rank.error and not crash(rank):
         return f"raised {rank.error.get('type', 'an exception')}"
-    return _exit_text(rank)
+    if rank.signal:
+        return f"ended by SIG{rank.signal}"
+    if rank.code:
+        return f"ended with exit code {rank.code}"
+    return f"was {describe(rank)}" if is_lost(rank) else describe(rank)

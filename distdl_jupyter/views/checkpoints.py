@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import humanize, table
 from distdl_jupyter.core.checkpoints import Checkpoint
-from distdl_jupyter.views.wire import finite, from_fields
+from distdl_jupyter.views.wire import from_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,25 +18,17 @@ _NONE = "No checkpoints. Checkpoints that the training code saves in distdl_jupy
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointMetric:
-    """A metric at the step of a checkpoint, also as text; ``value`` is None if it is not finite."""
-
-    name: str
-    text: str
-    value: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class CheckpointRow:
     """One checkpoint: ``size`` in bytes, ``modified`` in epoch seconds, ``load`` is Python code that loads it.
 
-    ``step`` is None if it is unknown; ``is_named`` says that the file name contains it.
+    ``step`` is None if it is unknown; ``is_named`` says that the file name contains it. A metric that is not finite is
+    None.
     """
 
     path: str
     step: float | None
     is_named: bool
-    metrics: tuple[CheckpointMetric, ...]
+    metrics: dict[str, float | None]
     size: int
     files: int
     modified: float
@@ -57,24 +49,21 @@ def metric_names(known: Iterable[Checkpoint]) -> list[str]:
 
 def _rows(known: Sequence[Checkpoint]) -> list[tuple[str, ...]]:
     names = metric_names(known)[:_COLUMNS]
-    head = ("step", *names, "size", "files", "written", "checkpoint")
-    return [head, *(_row(checkpoint, names) for checkpoint in known)]
+    rows = [
+        (
+            _step_text(checkpoint),
+            *(humanize.number(checkpoint.metrics[name]) if name in checkpoint.metrics else "" for name in names),
+            humanize.size(checkpoint.size),
+            humanize.count(checkpoint.files) if checkpoint.files > 1 else "",
+            humanize.date_and_clock(checkpoint.modified),
+            checkpoint.path,
+        )
+        for checkpoint in known
+    ]
+    return [("step", *names, "size", "files", "written", "checkpoint"), *rows]
 
 
-def _row(checkpoint: Checkpoint, names: Sequence[str]) -> tuple[str, ...]:
-    values = [humanize.number(checkpoint.metrics[name]) if name in checkpoint.metrics else "" for name in names]
-    files = humanize.count(checkpoint.files) if checkpoint.files > 1 else ""
-    return (
-        step_text(checkpoint),
-        *values,
-        humanize.size(checkpoint.size),
-        files,
-        humanize.date_and_clock(checkpoint.modified),
-        checkpoint.path,
-    )
-
-
-def step_text(checkpoint: Checkpoint) -> str:
+def _step_text(checkpoint: Checkpoint) -> str:
     """Return the step, with "about" if it is only known from the time of writing."""
     if checkpoint.step is None:
         return ""
@@ -83,15 +72,4 @@ def step_text(checkpoint: Checkpoint) -> str:
 
 def rows(known: Iterable[Checkpoint]) -> tuple[CheckpointRow, ...]:
     """Return the checkpoints for a page."""
-    return tuple(
-        from_fields(
-            CheckpointRow,
-            checkpoint,
-            metrics=tuple(
-                CheckpointMetric(name, humanize.number(value), finite(value))
-                for name, value in checkpoint.metrics.items()
-            ),
-            load=checkpoint.load_code,
-        )
-        for checkpoint in known
-    )
+    return tuple(from_fields(CheckpointRow, checkpoint, load=checkpoint.load_code) for checkpoint in known)

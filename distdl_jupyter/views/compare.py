@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -45,21 +46,17 @@ class ComparedJob:
 
 def metric_names(jobs: Sequence[ComparedJob]) -> tuple[str, ...]:
     """Return the metrics of the jobs: those that most of them report first, then in the order of their first report."""
-    names = list(dict.fromkeys(name for job in jobs for name in job.view.metrics))
-    return tuple(sorted(names, key=lambda name: -_reporting_jobs(jobs, name)))
+    return tuple(name for name, _ in _reporting_jobs(jobs).most_common())
 
 
-def chosen_metric(jobs: Sequence[ComparedJob], metric: str) -> str:
-    """Return the metric to draw: the wanted one, else the default among those that most jobs report."""
-    names = metric_names(jobs)
-    if metric:
-        return metric
-    most = max((_reporting_jobs(jobs, name) for name in names), default=0)
-    return default_metric([name for name in names if _reporting_jobs(jobs, name) == most])
+def most_reported_metric(jobs: Sequence[ComparedJob]) -> str:
+    """Return the metric to draw by default: the loss, else the first one, of those that most jobs report."""
+    counts = _reporting_jobs(jobs)
+    return default_metric([name for name, count in counts.items() if count == max(counts.values())])
 
 
-def _reporting_jobs(jobs: Sequence[ComparedJob], name: str) -> int:
-    return sum(name in job.view.metrics for job in jobs)
+def _reporting_jobs(jobs: Sequence[ComparedJob]) -> Counter[str]:
+    return Counter(name for job in jobs for name in job.view.metrics)
 
 
 def compared_curve(jobs: Sequence[ComparedJob], metric: str) -> Curve:
@@ -114,15 +111,13 @@ def differing_rows(jobs: Sequence[ComparedJob]) -> tuple[ComparisonRow, ...]:
     """Return the options, captured values and packages in which the jobs differ."""
     values_of: dict[tuple[str, str], dict[int, str]] = {}
     for number, job in enumerate(jobs):
-        for row in spec_rows(job.spec):
-            if row.field != "name":
+        for row in spec_rows(job.spec, job.environment):
+            if row.field not in ("name", "packages"):
                 values_of.setdefault((row.field, row.label), {})[number] = row.value
         for item in job.spec.captured:
             if item.kind == "value":
                 text = item.detail.partition(" = ")[2] or item.detail
                 values_of.setdefault((f"captured.{item.name}", item.name), {})[number] = text
-        if job.environment.git is not None:
-            values_of.setdefault(("git", "Git"), {})[number] = str(job.environment.git)
     # A job whose packages are unknown says nothing of them.
     known = {number: job.environment.packages for number, job in enumerate(jobs) if job.environment.packages}
     for name in dict.fromkeys(name for packages in known.values() for name in packages):

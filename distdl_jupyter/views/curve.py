@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.figure import Earlier, Mode, figure
@@ -13,12 +12,11 @@ from distdl_jupyter.core.printable import printable
 from distdl_jupyter.views.wire import finite
 
 if TYPE_CHECKING:
-    from distdl_jupyter.core.series import Band, Row, SeriesBook
+    from distdl_jupyter.core.series import Band, SeriesBook
     from distdl_jupyter.core.view import JobView
 
 #: Rows of a table.
 _ROWS = 24
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +29,6 @@ class MetricValue:
     step: float
     #: Points that came over all ranks: a curve is drawn anew when this has changed.
     count: int
-    #: Whether it is read in what ranks print.
-    from_output: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +52,7 @@ class Curve:
 def metrics(view: JobView) -> tuple[MetricValue, ...]:
     """Return each metric with its newest mean over ranks."""
     return tuple(
-        MetricValue(
-            name,
-            humanize.number(metric.mean),
-            finite(metric.mean),
-            finite(metric.step) or 0.0,
-            metric.count,
-            from_output=name in view.output_metrics,
-        )
+        MetricValue(name, humanize.number(metric.mean), metric.mean, finite(metric.step) or 0.0, metric.count)
         for name, metric in view.metrics.items()
     )
 
@@ -88,7 +77,7 @@ def curve(
         layout=drawn["layout"],
         value="" if band.last is None else humanize.number(band.last),
         summary=summary(metric, band),
-        table=tuple(tuple(cells) for cells in table(band)),
+        table=table(band),
     )
 
 
@@ -107,24 +96,19 @@ def summary(metric: str, band: Band) -> str:
     )
 
 
-def table(band: Band) -> list[list[str]]:
+def table(band: Band) -> tuple[tuple[str, ...], ...]:
     """Return at most ``_ROWS`` rows spread over the curve, newest first: step, mean, lowest (rank), highest (rank)."""
-    return [_table_row(row) for row in reversed(spread(band.rows))]
-
-
-def spread(values: Sequence[_Value]) -> Sequence[_Value]:
-    """Return at most ``_ROWS`` values, evenly spread from the first to the last."""
-    last = len(values) - 1
-    return values if last < _ROWS else [values[round(at * last / (_ROWS - 1))] for at in range(_ROWS)]
-
-
-def _table_row(row: Row) -> list[str]:
-    return [
-        humanize.count(row.step),
-        _number(row.mean),
-        _with_rank(row.low, row.low_rank),
-        _with_rank(row.high, row.high_rank),
-    ]
+    last = len(band.rows) - 1
+    rows = band.rows if last < _ROWS else [band.rows[round(at * last / (_ROWS - 1))] for at in range(_ROWS)]
+    return tuple(
+        (
+            humanize.count(row.step),
+            _number(row.mean),
+            _with_rank(row.low, row.low_rank),
+            _with_rank(row.high, row.high_rank),
+        )
+        for row in reversed(rows)
+    )
 
 
 def _number(value: float | None) -> str:

@@ -13,8 +13,8 @@ from distdl_jupyter.core.environment import UNKNOWN, JobEnvironment
 from distdl_jupyter.core.failure import describe
 from distdl_jupyter.core.options import ABOUT, DEFAULTS
 from distdl_jupyter.core.printable import Styles
-from distdl_jupyter.core.spec import Captured
-from distdl_jupyter.views.card import Card, RankStatus, card, origin_text, price_text, rank_status
+from distdl_jupyter.core.spec import Captured, Source
+from distdl_jupyter.views.card import Card, RankStatus, card, origin_text, rank_status
 from distdl_jupyter.views.curve import MetricValue, metrics
 from distdl_jupyter.views.wire import finite, from_fields
 
@@ -82,13 +82,7 @@ class JobDetail:
     ranks: tuple[RankRow, ...]
     spec: tuple[SpecRow, ...]
     captured: tuple[Captured, ...]
-    code: str
-    command: str
-    notebook: str
-    cell_id: str
-    execution_count: int | None
-    #: Number of the cell's line that is line 1 of ``code``.
-    first_line: int
+    source: Source
     #: Package versions when it was submitted.
     versions: dict[str, str]
     #: Whether it is the first run of a check (see JobCheck).
@@ -99,16 +93,13 @@ def job_detail(
     view: JobView, spec: JobSpec, now: float, *, environment: JobEnvironment = UNKNOWN, has_checkpoints: bool = False
 ) -> JobDetail:
     """Return the whole job at the moment ``now`` (epoch seconds)."""
-    source = spec.source
     return from_fields(
         JobDetail,
-        source,
+        spec,
         card=card(view, now, has_checkpoints=has_checkpoints),
         metrics=metrics(view),
         ranks=tuple(rank_row(rank) for rank in view.ranks),
-        spec=(*spec_rows(spec), *environment_rows(environment)),
-        captured=spec.captured,
-        versions=dict(spec.versions),
+        spec=tuple(spec_rows(spec, environment)),
         is_check=bool(spec.check) and not spec.check.get("replay"),
     )
 
@@ -120,16 +111,18 @@ def rank_row(rank: RankView) -> RankRow:
     return from_fields(RankRow, rank, status=rank_status(rank), last_step=finite(rank.last_step), how=how)
 
 
-def spec_rows(spec: JobSpec) -> list[SpecRow]:
-    """Return the lines of the spec that are set, the most important first."""
-    plugins = {**spec.backend_options, **spec.cluster_options}
+def spec_rows(spec: JobSpec, environment: JobEnvironment = UNKNOWN) -> list[SpecRow]:
+    """Return the lines of the spec and of its environment that are set, the most important first."""
+    plugins, price = {**spec.backend_options, **spec.cluster_options}, ""
+    if spec.price_per_hour is not None:
+        price = f"{humanize.money(spec.price_per_hour, spec.currency)} per node and hour ({spec.price_source})"
     rows = [
         ("name", "Name", spec.name),
         ("source", "Code", _code(spec)),
         ("compute_target", "Cluster", spec.compute_target),
         ("process_count", "Processes", humanize.processes(spec.node_count, spec.process_count_per_node)),
         ("distributed_backend", "Backend", spec.distributed_backend),
-        ("price_per_hour", "Price", price_text(spec)),
+        ("price_per_hour", "Price", price),
         *((name, name, str(value)) for name, value in plugins.items()),
         *((name, about.label, about.shown(getattr(spec, name))) for name, about in ABOUT.items()
           if about.label and getattr(spec, name) != DEFAULTS[name]),
@@ -138,16 +131,9 @@ def spec_rows(spec: JobSpec) -> list[SpecRow]:
         ("working_directory", "Directory", spec.working_directory),
         ("python", "Python", " ".join(part for part in (spec.versions.get("python", ""), spec.python) if part)),
         ("script_arguments", "Arguments", " ".join(spec.script_arguments)),
-    ]  # fmt: skip
-    return [SpecRow(field, label, value) for field, label, value in rows if value]
-
-
-def environment_rows(environment: JobEnvironment) -> list[SpecRow]:
-    """Return the lines of the environment."""
-    rows = [
         ("git", "Git", str(environment.git) if environment.git else ""),
         ("packages", "Packages", humanize.count(len(environment.packages)) if environment.packages else ""),
-    ]
+    ]  # fmt: skip
     return [SpecRow(field, label, value) for field, label, value in rows if value]
 
 

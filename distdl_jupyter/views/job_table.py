@@ -17,6 +17,7 @@ import msgspec
 
 from distdl_jupyter.core import atomic_write, humanize, table
 from distdl_jupyter.core.alerts import CODE
+from distdl_jupyter.core.findings import Finding
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import SHORT_WAIT
 from distdl_jupyter.views.wire import finite, from_fields
@@ -96,9 +97,8 @@ class JobRow(JobSummary):
     #: Whether it makes no progress; ``says`` names the ranks that differ.
     stalled: bool
     group: RowGroup | None = None
-    #: The newest alert (a NaN metric, a rule that holds), and its level.
-    alert: str = ""
-    alert_level: str = ""
+    #: The newest alert: a NaN metric, or a rule that holds.
+    alert: Finding | None = None
     #: Its position in a queue, from 1; None if unknown.
     place: int | None = None
     priority: int = 0
@@ -135,7 +135,7 @@ def job_row(
         notebook=spec.source.notebook,
         restarts=view.restart_count,
         stalled=view.stall is not None and not view.state.ended,
-        **_newest_alert(view),
+        alert=_newest_alert(view),
         group=group,
         place=view.queue.place if view.queue else None,
         priority=view.queue.priority if view.queue else spec.priority,
@@ -152,11 +152,9 @@ def _row_group(view: JobView, spec: JobSpec, value: float | None) -> RowGroup | 
                     bool(group.plan.get("maximize")))  # fmt: skip
 
 
-def _newest_alert(view: JobView) -> dict[str, Any]:
-    for note in reversed(view.notes):
-        if str(note.get("code", "")).startswith(CODE):
-            return {"alert": str(note["text"]), "alert_level": str(note["level"])}
-    return {"alert": "", "alert_level": ""}
+def _newest_alert(view: JobView) -> Finding | None:
+    notes = (note for note in reversed(view.notes) if note["code"].startswith(CODE))
+    return next((Finding(note["level"], note["code"], note["text"]) for note in notes), None)
 
 
 def _status_text(view: JobView) -> str:
@@ -214,7 +212,7 @@ class JobTable(table.Display):
 
     def __init__(self, jobs: Sequence[JobRow], older: int = 0, now: float | None = None) -> None:
         self._rows = cells(jobs, time.time() if now is None else now)
-        self._reasons = lost_reasons(jobs)
+        self._reasons = [f"{humanize.short_id(job.id)}: {job.says}" for job in jobs if job.state == "lost" and job.says]
         self._older = older
 
     def _parts(self) -> list[str | table.Rows]:
@@ -222,11 +220,6 @@ class JobTable(table.Display):
             return [_EMPTY]
         older = f"{humanize.plural(self._older, 'older job')} not shown: distdl ls --all, or %dist_jobs --all"
         return [table.WholeRows([HEAD, *self._rows]), *self._reasons, *([older] if self._older else [])]
-
-
-def lost_reasons(jobs: Sequence[JobRow]) -> list[str]:
-    """Return a line for each lost job: why it is lost, and the command that reruns it."""
-    return [f"{humanize.short_id(job.id)}: {job.says}" for job in jobs if job.state == "lost" and job.says]
 
 
 def cells(jobs: Sequence[JobRow], now: float) -> list[tuple[str, ...]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,25 +86,16 @@ class Resources:
     strips: tuple[ResourceStrip, ...]
 
 
-class ResourceTable(table.Display, Sequence[ResourceSample]):
+class ResourceTable(table.Display, list[ResourceSample]):
     """All samples of a job, in order; it shows the newest of each rank, or why there are none."""
 
     def __init__(self, path: Path, *, may_come: bool = False) -> None:
         self._why = _NOT_YET if may_come else _NONE
         reader = ResourceReader(path)
-        self._samples = reader.all()
+        super().__init__(reader.all())
         self.book = ResourceBook(reader.about)
-        for sample in self._samples:
+        for sample in self:
             self.book.apply(sample)
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def __getitem__(self, at: Any) -> Any:
-        return self._samples[at]
-
-    def __iter__(self) -> Iterator[ResourceSample]:
-        return iter(self._samples)
 
     @property
     def marks(self) -> list[ResourceMark]:
@@ -117,23 +107,17 @@ class ResourceTable(table.Display, Sequence[ResourceSample]):
         rows: list[tuple[str, ...]] = [HEAD]
         node: int | None = None
         for rank, (sample, use) in sorted(self.book.ranks.items()):
-            rows.append(self._row(rank, sample, use, first=sample.node != node))
+            machine = sample.machine
+            power = "" if use.power is None else f"{use.power:.0f} W"
+            disk, network = _both(machine.disk_read, machine.disk_written), _both(machine.received, machine.sent)
+            of_host = (_of(machine.left, machine.limit), disk, network) if sample.node != node else ("", "", "")
+            rows.append((str(rank), self._host(sample), _percent(use.cpu), _size(use.memory), _percent(use.gpu),
+                         _of(use.gpu_memory, use.gpu_limit), _size(use.torch_allocated), power, *of_host))  # fmt: skip
             node = sample.node
         return rows
 
-    def _row(self, rank: int, sample: ResourceSample, use: RankUse, *, first: bool) -> tuple[str, ...]:
-        machine = sample.machine
-        host = self.book.about.get(sample.node, About()).host
-        disk = _both(machine.disk_read, machine.disk_written)
-        return (
-            str(rank), host, _percent(use.cpu), _size(use.memory), _percent(use.gpu),
-            _of(use.gpu_memory, use.gpu_limit), _size(use.torch_allocated),
-            "" if use.power is None else f"{use.power:.0f} W",
-            *((left_text(machine), disk, _both(machine.received, machine.sent)) if first else ("", "", "")),
-        )  # fmt: skip
-
     def _parts(self) -> list[str | table.Rows]:
-        return [self._rows(), *(mark.text for mark in self.marks)] if self._samples else [self._why]
+        return [self._rows(), *(mark.text for mark in self.marks)] if self else [self._why]
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per sample and rank: ``time`` (UTC), ``rank``, ``host``, what the rank and its node use.
@@ -147,11 +131,11 @@ class ResourceTable(table.Display, Sequence[ResourceSample]):
             (
                 sample.t,
                 rank,
-                self.book.about.get(sample.node, About()).host,
+                self._host(sample),
                 *(getattr(use, name) for name in rank_fields),
                 *(getattr(sample.machine, name) for name in machine),
             )
-            for sample in self._samples
+            for sample in self
             for rank, use in sorted(sample.ranks.items())
         ]
         columns = ["time", "rank", "host", *rank_fields, *(f"node_{name}" for name in machine)]
@@ -171,7 +155,7 @@ class ResourceTable(table.Display, Sequence[ResourceSample]):
         for row, name in enumerate(names, 1):
             for line in self.book.curves.lines(name):
                 whole = name in ("disk", "network")
-                label = self._host_of(line.rank) or "node" if whole else f"rank {line.rank}"
+                label = self._host(self.book.ranks[line.rank][0]) or "node" if whole else f"rank {line.rank}"
                 look = {**rank_line(line.rank), "width": 1.5}
                 trace = go.Scatter(x=line.steps, y=line.values, name=label, line=look, mode="lines")
                 figure.add_trace(trace.update(legendgroup=label, showlegend=row == 1), row=row, col=1)
@@ -180,8 +164,7 @@ class ResourceTable(table.Display, Sequence[ResourceSample]):
         figure.update_xaxes(title_text="seconds", row=max(1, len(names)), col=1)
         return figure.update_layout(height=110 * max(1, len(names)) + 90, template="plotly_white", hovermode="x")
 
-    def _host_of(self, rank: int) -> str:
-        sample, _ = self.book.ranks[rank]
+    def _host(self, sample: ResourceSample) -> str:
         return self.book.about.get(sample.node, About()).host
 
 
@@ -213,11 +196,6 @@ def _strip(name: str, book: ResourceBook) -> ResourceStrip:
 def _short(value: float | None) -> float | None:
     """Return a value with the digits that a curve can show."""
     return None if value is None else float(f"{value:.4g}")
-
-
-def left_text(machine: NodeUse) -> str:
-    """Return how much memory a machine has left: "1.4 GB of 16 GB"."""
-    return _of(machine.left, machine.limit)
 
 
 def _of(value: float | None, most: float | None) -> str:

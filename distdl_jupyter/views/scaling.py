@@ -113,37 +113,29 @@ class ScalingView(table.Display, Scaling):
         share = self.efficiency(last)
         if len(points) < 2 or share is None:
             return ""
-        return " ".join(
-            filter(
-                None,
-                (
-                    f"{count(last.processes)} processes reach {100 * share:.0f} % of ideal.",
-                    self._lost_time(first, last),
-                ),
-            )
-        )
+        reached = f"{count(last.processes)} processes reach {100 * share:.0f} % of ideal."
+        return f"{reached} {self._lost_time(first, last)}".rstrip()
 
     def _lost_time(self, first: Point, last: Point) -> str:
         step = last.own + last.communication + last.waiting
         straggler = self.facts.stragglers.get((last.backend, last.processes)) if self.facts else None
         lost = {"communication": last.communication, "waiting": last.waiting, "own": last.own - first.own}
+        worst = max(lost, key=lambda name: lost[name])
+        seconds = lost[worst]
         if straggler is not None and straggler.seconds >= max(_LEAST * step, lost["own"], lost["communication"]):
             what = "sending data of rank {} over its link" if straggler.cause == "link" else "waiting for rank {}"
-            return (
-                f"{_share_of_step(straggler.seconds, last.batch / last.rate)} are spent {what.format(straggler.rank)}."
-            )
-        worst = max(lost, key=lambda name: lost[name])
-        if lost[worst] < _LEAST * step:
+            seconds, step = straggler.seconds, last.batch / last.rate
+            where = f"spent {what.format(straggler.rank)}"
+        elif seconds < _LEAST * step:
             return ""
-        return (
-            _share_of_step(lost[worst], step)
-            + {
-                "communication": " are spent on communication.",
-                "waiting": " are spent waiting for other ranks, not always the same one.",
-                "own": f" are additional computation compared with {plural(first.processes, 'process')}, for example "
-                "because processes share cores.",
+        else:
+            where = {
+                "communication": "spent on communication",
+                "waiting": "spent waiting for other ranks, not always the same one",
+                "own": f"additional computation compared with {plural(first.processes, 'process')}, for example "
+                "because processes share cores",
             }[worst]
-        )
+        return f"{milliseconds(seconds)} of {milliseconds(step)} ms per step are {where}."
 
     @property
     def _head(self) -> list[str]:
@@ -270,7 +262,3 @@ class ScalingView(table.Display, Scaling):
 def milliseconds(seconds: float) -> str:
     """Return a time in ms without the unit, with a tenth below 100."""
     return f"{1000 * seconds:.1f}" if seconds < 0.09995 else count(round(1000 * seconds))
-
-
-def _share_of_step(seconds: float, step: float) -> str:
-    return f"{milliseconds(seconds)} of {milliseconds(step)} ms per step"

@@ -1,7 +1,7 @@
-"""The stacks of all ranks side by side: for pages as plain data, as text, and as HTML that a saved notebook keeps.
+"""The stacks of all ranks side by side: for pages as plain data, and as columns of text.
 
 Ranks at the same line share a column; those that differ from the others come first. The newest call is at the top. In
-text and HTML the user's own calls have their source line, and consecutive calls of libraries share one line.
+text the user's own calls have their source line, and consecutive calls of libraries share one line.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import shutil
 from dataclasses import dataclass, replace
-from html import escape
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import collectives, table
@@ -18,12 +17,12 @@ from distdl_jupyter.core.humanize import clock, count, duration, plural, ranks
 from distdl_jupyter.core.stacks import Taken
 from distdl_jupyter.core.threads import Frame, Thread
 from distdl_jupyter.views.card import StacksWhy, stacks_why
-from distdl_jupyter.views.wire import finite, from_fields
+from distdl_jupyter.views.wire import from_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from distdl_jupyter.core.stacks import Group, RankStacks
+    from distdl_jupyter.core.stacks import Group
 
 #: Maximum number of threads and frames; more are a pool or a recursion.
 _MOST_THREADS, _MOST_FRAMES = 40, 60
@@ -36,7 +35,7 @@ _WHY = {
 }
 #: Minimum width of a column in characters, and the space between two.
 _NARROWEST, _BETWEEN = 44, 3
-#: Maximum number of threads of a rank, besides the main one, in text and HTML.
+#: Maximum number of threads of a rank, besides the main one, in the text.
 _THREADS_SHOWN = 6
 
 
@@ -66,14 +65,6 @@ class StackGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class StackMissing:
-    """A rank without a stack, with the reason as a sentence."""
-
-    rank: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class Stacks:
     """The stacks of all ranks at one moment, side by side: the groups with the fewest ranks first.
 
@@ -85,7 +76,8 @@ class Stacks:
     why: StacksWhy
     says: str
     groups: tuple[StackGroup, ...]
-    missing: tuple[StackMissing, ...]
+    #: The reason of each rank that sent none.
+    missing: dict[int, str]
     #: Why the ranks wait and what to do, as sentences; "" if their last collective operations do not show it.
     explanation: str
     collectives: tuple[Collective, ...]
@@ -99,7 +91,6 @@ def stacks(taken: Taken) -> Stacks:
         why=stacks_why(taken.why),
         says=taken.sentence,
         groups=tuple(_group(taken, group) for group in taken.groups()),
-        missing=tuple(StackMissing(rank, reason) for rank, reason in sorted(taken.missing.items())),
     )
 
 
@@ -112,10 +103,7 @@ def _group(taken: Taken, group: Group) -> StackGroup:
         differs=all(rank in differ for rank in group.ranks),
         frames=_frames(group.thread),
         threads=tuple(replace(thread, frames=_frames(thread)) for thread in members[0].others[:_MOST_THREADS]),
-        places=tuple(
-            from_fields(StackPlace, member, step=finite(member.step), silent=finite(member.silent))
-            for member in members
-        ),
+        places=tuple(from_fields(StackPlace, member) for member in members),
     )
 
 
@@ -132,36 +120,20 @@ def _own_frames(thread: Thread) -> list[Frame]:
     return frames
 
 
-class StacksShown(Taken):
-    """Stacks that display themselves; the text is as wide as the terminal."""
+class StacksShown(table.Display, Taken):
+    """Stacks that display themselves, in as many columns as fit into the terminal."""
 
-    def __repr__(self) -> str:
-        return text(self, shutil.get_terminal_size((120, 24)).columns)
-
-    def _repr_html_(self) -> str:
-        return html(self)
-
-
-def text(taken: Taken, width: int = 120) -> str:
-    """Return the stacks in as many columns as fit into ``width``."""
-    blocks = [_block(taken, group) for group in taken.groups()]
-    across = max(1, min(len(blocks), (width + _BETWEEN) // (_NARROWEST + _BETWEEN)))
-    column = (width + _BETWEEN) // across - _BETWEEN
-    lines = [*_head(taken), ""]
-    if taken.collectives:
-        lines += [table.text(collectives.texts(taken.collectives)), ""]
-    for at in range(0, len(blocks), across):
-        lines += [*_beside(blocks[at : at + across], column), ""]
-    return "\n".join(lines).rstrip()
-
-
-def html(taken: Taken) -> str:
-    """Return the stacks as an HTML table with one column for each group of ranks. Everything is escaped."""
-    cells = "".join(f'<td style="text-align:left;vertical-align:top">{_html_block(taken, group)}</td>'
-                    for group in taken.groups())  # fmt: skip
-    head = "".join(f"<div>{escape(line)}</div>" for line in _head(taken))
-    calls = table.html(collectives.texts(taken.collectives)) if taken.collectives else ""
-    return f"<div>{head}{calls}<table><tbody><tr>{cells}</tr></tbody></table></div>"
+    def _parts(self) -> list[str | table.Rows]:
+        width = shutil.get_terminal_size((120, 24)).columns
+        blocks = [[_title(self, group), *_lines(self, group)] for group in self.groups()]
+        across = max(1, min(len(blocks), (width + _BETWEEN) // (_NARROWEST + _BETWEEN)))
+        column = (width + _BETWEEN) // across - _BETWEEN
+        parts: list[str | table.Rows] = [*_head(self)]
+        if self.collectives:
+            parts += ["", collectives.texts(self.collectives)]
+        for at in range(0, len(blocks), across):
+            parts += ["", table.Code("\n".join(_beside(blocks[at : at + across], column)))]
+        return parts
 
 
 def _head(taken: Taken) -> list[str]:
@@ -175,10 +147,6 @@ def _head(taken: Taken) -> list[str]:
     for rank, why in sorted(taken.missing.items()):
         alike.setdefault(why, []).append(rank)
     return lines + [f"{ranks(who).capitalize()} sent no stacks: {why}" for why, who in alike.items()]
-
-
-def _block(taken: Taken, group: Group) -> list[str]:
-    return [_title(taken, group), *_lines(taken, group)]
 
 
 def _lines(taken: Taken, group: Group) -> Iterator[str]:
@@ -196,16 +164,12 @@ def _lines(taken: Taken, group: Group) -> Iterator[str]:
 
 def _title(taken: Taken, group: Group) -> str:
     members = [taken.ranks[rank] for rank in group.ranks]
-    return f"{ranks(group.ranks).capitalize()}: {_rank_states(members)}".rstrip(": ")
-
-
-def _rank_states(members: Sequence[RankStacks]) -> str:
     first = members[0]
     states = ", ".join(dict.fromkeys(member.state for member in members if member.state))
     silent = min((member.silent for member in members if member.silent is not None), default=None)
     parts = [states, f"step {count(first.step)}" if first.step is not None else "",
              f"no progress for {duration(silent)}" if silent is not None else ""]  # fmt: skip
-    return ", ".join(part for part in parts if part)
+    return f"{ranks(group.ranks).capitalize()}: {', '.join(filter(None, parts))}".rstrip(": ")
 
 
 def _calls(thread: Thread) -> Iterator[str]:
@@ -219,29 +183,12 @@ def _calls(thread: Thread) -> Iterator[str]:
                 if frame.source:
                     yield f"    {frame.source}"
         else:
-            yield _library_calls(list(run))
-
-
-def _library_calls(frames: list[Frame]) -> str:
-    newest = frames[0]
-    more = f" and {plural(len(frames) - 1, 'call')} below" if len(frames) > 1 else ""
-    return f"· {newest.place}, in {newest.function}{more}"
+            newest, *below = run
+            more = f" and {plural(len(below), 'call')} below" if below else ""
+            yield f"· {newest.place}, in {newest.function}{more}"
 
 
 def _beside(blocks: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     for row in itertools.zip_longest(*blocks, fillvalue=""):
-        yield (" " * _BETWEEN).join(_cut(cell, width).ljust(width) for cell in row).rstrip()
-
-
-def _cut(line: str, width: int) -> str:
-    return line if len(line) <= width else f"{line[: width - 1]}…"
-
-
-def _html_block(taken: Taken, group: Group) -> str:
-    differs = set(group.ranks) <= set(taken.differ)
-    title = escape(_title(taken, group))
-    body = "\n".join(
-        f'<span style="opacity:0.6">{escape(line)}</span>' if line.lstrip().startswith("·") else escape(line)
-        for line in _lines(taken, group)
-    )
-    return f'<div>{f"<b>{title}</b>" if differs else title}</div><pre style="margin:0">{body}</pre>'
+        cells = (cell if len(cell) <= width else f"{cell[: width - 1]}…" for cell in row)
+        yield (" " * _BETWEEN).join(cell.ljust(width) for cell in cells).rstrip()

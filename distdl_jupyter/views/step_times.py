@@ -11,9 +11,9 @@ from distdl_jupyter.core.humanize import count, number, plural
 from distdl_jupyter.core.step_times import PARTS, RankTime, StepTime, StepTimes, Straggler
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from collections.abc import Iterator
 
-    from distdl_jupyter.core.step_times import RankTime
+    import pandas as pd
 
 #: The part in which a cause lies, where it is not called the same.
 _PART_OF = {"link": "communication"}
@@ -124,22 +124,13 @@ def _comparison(times: StepTimes) -> str:
 
 
 def _rows(times: StepTimes) -> list[tuple[str, ...]]:
+    def parts(row: RankTime) -> Iterator[str]:
+        for seconds in (getattr(row, part) for part in PARTS):
+            yield f"{1000 * seconds:.2f} ({100 * seconds / (row.seconds or 1):.0f} %)"
+
     head = ("rank", "host", "steps", "ms per step", *(_TITLES[part] for part in PARTS))
-    return [head, *map(_row, times.ranks()[:_MOST_RANKS])]
-
-
-def _row(row: RankTime) -> tuple[str, ...]:
-    return (
-        str(row.rank),
-        row.host,
-        count(row.steps),
-        _milliseconds(row.seconds),
-        *(
-            f"{_milliseconds(getattr(row, part))} ({100 * getattr(row, part) / (row.seconds or 1):.0f} %)"
-            for part in PARTS
-        ),
-    )
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.2f}"
+    rows = [
+        (str(row.rank), row.host, count(row.steps), f"{1000 * row.seconds:.2f}", *parts(row))
+        for row in times.ranks()[:_MOST_RANKS]
+    ]
+    return [head, *rows]

@@ -153,13 +153,11 @@ def answer(calls: Calls, message: Mapping[str, Any]) -> dict[str, Any]:
     """
     name = str(message.get("ask"))
     if name not in calls:
-        missing = DistDLError(f"Unknown request {name}.", code="kernel-call-unknown", hint="Reload the page.")
-        return {"error": missing.to_json()}
+        error = DistDLError(f"Unknown request {name}.", code="kernel-call-unknown", hint="Reload the page.")
+        return {"error": error.to_json()}
     try:
         return {"value": to_json(calls[name](**dict(message.get("given") or {})))}
-    except DistDLError as error:
+    except Exception as exc:  # noqa: BLE001
+        described = f"{type(exc).__name__}: {exc}"
+        error = exc if isinstance(exc, DistDLError) else DistDLError(described, code="internal-error")
         return {"error": error.to_json()}
-    except Exception as error:  # noqa: BLE001
-        return {
-            "error": {"message": f"{type(error).__name__}: {error}", "hint": "", "field": "", "code": "internal-error"}
-        }

@@ -65,7 +65,7 @@ def test_a_device_code_is_shown_and_entered(people):
     assert (status.state, status.account) == ("waiting", None)
     assert status.prompt.address == f"{people.server.address}/device"
     assert status.prompt.user_code in {code.user_code for code in people.login.codes.values()}
-    assert 800 < status.prompt.until - time.time() <= 900
+    assert 800 < status.prompt.seconds_left <= 900
     with pytest.raises(NotSignedIn):
         identity.credential()
     people.login.approve()

@@ -50,7 +50,7 @@ def test_a_script_is_submitted_followed_listed_read_and_removed(script):
     assert view["metrics"][0]["name"] == "loss"
     one = distdl("logs", job.id.rsplit("-", 1)[1], "--rank", 1).stdout
     assert one.splitlines() == ["arguments --epochs 3 -f", "rank 1 of 2 fast"]
-    assert "rank 0 on" in distdl("show", job.id).stdout
+    assert re.search(r"\nRank  .*\n0     ", distdl("show", job.id).stdout)
     assert f"pytest=={pytest.__version__}\n" in distdl("environment", job.id).stdout
     assert "removed" in distdl("rm", job.id).stdout
     assert jobs() == []

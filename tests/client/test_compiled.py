@@ -41,7 +41,7 @@ def test_a_rank_that_compiles_says_so_and_is_not_stalled(monkeypatch):
     wait_for(lambda: [rank_status(rank) for rank in job.view().ranks] == ["ready", "compiling"], 60)
     view = job.view()
     assert job_row(view, job.spec, view.created).says == "torch.compile on rank 1"
-    assert any("compiling" in line for line in lines(view))
+    assert any("compiling" in line for line in lines(job))
     assert job.results(timeout=100) == [4.0, 4.0]
     assert not [event for event in all_written(job.folder) if event["type"] == "stall"]
     assert not any(rank.is_compiling for rank in job.view().ranks)

@@ -138,8 +138,8 @@ def test_time_in_the_queue_is_not_run_time():
     text = humanize.ran_and_waited(view.run_time(now), view.waiting_time(now))
     assert text.startswith("ran ")
     assert text in repr(jobs())
-    assert any(text in line for line in show.lines(view))
-    assert text in saved.took(view)
+    assert any(f", waited {humanize.duration(view.waiting_time(now))}" in line for line in show.lines(job))
+    assert text in saved.took(view, now)
     assert first.view().waiting_time(now) == 0
 
 

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core import events, log, parts
-from distdl_jupyter.core.log import LogWindow, fold
+from distdl_jupyter.core.log import LogWindow
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
+from tests.core.test_log import fold
 
 TEXTS = ["a", "b", "loss 1", "", "é\tx", "C:\\new", 'say "n"', "日本", "\ud800", '"redraws":1', "x" * 300]
 LOGS = st.builds(

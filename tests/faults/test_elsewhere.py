@@ -49,7 +49,7 @@ def test_a_healthy_job_seen_from_another_host(other_host):  # noqa: F811 - the f
     shown, listed, *refused = other_host.distdl(
         ["show", job.id], ["ls"], ["resume", job.id], ["rm", job.id], ["lost", job.id]
     )
-    assert f"{job.id}  running" in shown
+    assert f"{job.id}: Running, " in shown
     assert f"Its supervisor runs on {HERE}, last heard just now." in shown
     assert "Running" in listed
     for said in refused:
@@ -75,7 +75,7 @@ def test_a_job_of_a_host_that_is_gone(other_host):  # noqa: F811 - the fixture
     written = job.folder.events.read_bytes()
     remedy = f"Check it on {HERE}. If that host is gone for good, run: distdl lost {job.id.rsplit('-')[-1]}"
     shown, refused, lost = other_host.distdl(["show", job.id], ["stop", job.id], ["lost", job.id])
-    assert f"{job.id}  running" in shown
+    assert f"{job.id}: Running, " in shown
     assert f"Its supervisor runs on {HERE}, last heard 3 h ago. {remedy}" in shown
     assert f"was asked to stop. Its supervisor runs on {HERE}, last heard 3 h ago. {remedy}" in refused
     assert lost.rstrip().endswith("lost")

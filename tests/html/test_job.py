@@ -216,7 +216,7 @@ def test_hostile_text_stays_text(text, state):
     view, book, log = fold(spec, [*hostile_events(text), *hostile_end(text, state)])
     page = saved.html(view, book, log, spec, text)
     check(page)
-    plain = saved.text(view, book, log, spec, text)
+    plain = saved.text(view, book, spec, text)
     assert re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]", plain) is None
     plain.encode()
 
@@ -237,12 +237,13 @@ def test_a_page_is_always_small(letter):
     view, book, log = fold(spec, [*many, *hostile_events(long), *hostile_end(long, "failed")])
     page = saved.html(view, book, log, spec, long)
     check(page)
-    assert len(saved.text(view, book, log, spec, long)) < 12_000
+    assert len(saved.text(view, book, spec, long)) < 12_000
 
 
 def test_the_plain_text_of_a_completed_job():
     spec = spec_of()
-    lines = saved.text(*fold(spec, STORIES["completed"]()), spec, "{'test_accuracy': 0.978}").splitlines()
+    view, book, _ = fold(spec, STORIES["completed"]())
+    lines = saved.text(view, book, spec, "{'test_accuracy': 0.978}").splitlines()
     assert lines[:2] == [
         "digits 20261121-024912-k3f9: Completed after 1 min 19 s",
         "cell [7], lab-3, 2 × 2 = 4 processes, horovod-gloo",
@@ -258,7 +259,8 @@ def test_the_plain_text_of_a_completed_job():
 
 def test_the_plain_text_of_a_failed_job():
     spec = spec_of()
-    said = saved.text(*fold(spec, STORIES["failed"]()), spec)
+    view, book, _ = fold(spec, STORIES["failed"]())
+    said = saved.text(view, book, spec)
     assert "digits 20261121-024912-k3f9: Failed after 26 s\n" in said
     assert "horovod-gloo, stopped at step 312 of 1,200\nRank 2 of 4 failed first, " in said
     assert "On node-b (pid 48213, GPU 0), in cell [7], line 11.\n" in said

@@ -35,7 +35,7 @@ def test_horovod_trains_from_source_text_and_everything_is_told(server):
     assert server.until_ended(row["id"]) == {"state": "completed", "ok": True, "values": ["20", "21"], "failure": None}
 
     detail = server.get(f"/jobs/{row['id']}")
-    assert detail["code"].strip() == TRAIN.strip()
+    assert detail["source"]["code"].strip() == TRAIN.strip()
     assert detail["card"]["state"] == "completed"
     assert detail["card"]["lines"] >= 2
     assert [rank["status"] for rank in detail["ranks"]] == ["ended", "ended"]
@@ -92,7 +92,7 @@ def test_a_job_works_in_its_notebooks_folder_and_takes_the_modules_beside_it(ser
     id_ = server.submit("import os, shards\nshards.COUNT, os.path.basename(os.getcwd())", notebook="deep/train.ipynb")
     assert server.until_ended(id_)["values"] == ["(12, 'deep')"]
     detail = server.get(f"/jobs/{id_}")
-    assert detail["notebook"] == str((root / "deep" / "train.ipynb").resolve())
+    assert detail["source"]["notebook"] == str((root / "deep" / "train.ipynb").resolve())
     assert [name["name"] for name in detail["captured"]] == ["shards.py"]
 
 

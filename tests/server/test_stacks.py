@@ -76,8 +76,8 @@ def test_checkpoints_are_listed_and_a_job_forks_from_one(server):
     server.until_ended(id_)
     table = server.get(f"/jobs/{id_}/checkpoints")
     assert table["metrics"] == ["loss"]
-    assert [(one["path"], one["step"], one["metrics"][0]["text"]) for one in table["checkpoints"]] == [
-        ("step-2.bin", 2.0, "0.500"), ("step-1.bin", 1.0, "1")]  # fmt: skip
+    assert [(one["path"], one["step"], one["metrics"]) for one in table["checkpoints"]] == [
+        ("step-2.bin", 2.0, {"loss": 0.5}), ("step-1.bin", 1.0, {"loss": 1.0})]  # fmt: skip
     assert "no checkpoint 'step-3.bin'" in server.post(f"/jobs/{id_}/fork", {"path": "step-3.bin"}, 400)["message"]
     fresh = server.post(f"/jobs/{id_}/fork", {"path": "step-1.bin"})
     assert server.until_ended(fresh["id"])["values"] == ["['step-1.bin']"]

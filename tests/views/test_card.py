@@ -4,8 +4,6 @@ import json
 from typing import get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from distdl_jupyter.core.findings import Finding
 from distdl_jupyter.core.spec import JobSpec
@@ -14,6 +12,7 @@ from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views import job_table
 from distdl_jupyter.views.card import card, failure_card
+from distdl_jupyter.views.job_page import rank_row
 from distdl_jupyter.views.job_table import StateName
 from distdl_jupyter.views.wire import to_json
 from tests.widgets import recorded
@@ -43,8 +42,8 @@ def test_a_running_job_says_how_far_it_is(seen):
     told = card(view, view.last_sign)
     assert (told.done, told.total, told.step) == (744, 1200, 744)
     assert 0 < told.left < 60
-    assert [host.name for host in told.hosts] == ["node-a", "node-b"]
-    assert told.hosts[1].ranks == ((2, "ready"), (3, "ready"))
+    rows = [rank_row(rank) for rank in view.ranks]
+    assert [(row.host, row.status) for row in rows] == [("node-a", "ready")] * 2 + [("node-b", "ready")] * 2
     assert told.failure is None
 
 
@@ -55,10 +54,11 @@ def test_the_value_of_rank_0_is_shown_where_it_is_one(value, shown):
     assert card(view, 2.0).result == shown
 
 
-def test_a_canceling_job_names_who_is_left(seen):
+def test_a_canceling_job_has_its_next_signal_and_the_ranks_that_are_left(seen):
     view = seen("canceling")
     told = card(view, view.last_sign)
-    assert (told.still_running, told.stop_places) == (1, ("rank 3, node-b, pid 48214",))
+    left = [row for row in map(rank_row, view.ranks) if row.status not in ("ended", "failed")]
+    assert [(row.rank, row.host, row.pid) for row in left] == [(3, "node-b", 48214)]
     assert (told.stop.signal, told.stop.next) == ("INT", "TERM")
 
 
@@ -141,15 +141,7 @@ def test_a_failure_is_told_only_when_the_job_has_ended(seen):
     view = seen("running")
     view.apply({"type": "rank", "t": view.last_sign + 1, "rank": 1, "status": "ended", "code": 1})
     assert card(view, view.last_sign).failure is None
-    assert card(view, view.last_sign).hosts[0].ranks[1] == (1, "failed")
-
-
-@given(st.integers(1, 12), st.integers(1, 40))
-def test_every_rank_is_counted_once_however_many_there_are(nodes, per_node):
-    view = JobView.of(JobSpec(id="x", name="x", node_count=nodes, process_count_per_node=per_node))
-    hosts = card(view, 0.0).hosts
-    assert sum(sum(host.counts.values()) for host in hosts) == nodes * per_node
-    assert sum(len(host.ranks) for host in hosts) in (0, nodes * per_node)
+    assert rank_row(view.ranks[1]).status == "failed"
 
 
 def test_numbers_that_are_not_finite_are_left_out_of_a_card():

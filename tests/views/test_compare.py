@@ -50,9 +50,8 @@ def test_the_metric_to_begin_with_is_the_loss_that_most_jobs_have():
     jobs = [subject("aaaaa", [{"aux_loss": 1.0, "accuracy": 0.5}]), subject("bbbbb", [{"accuracy": 0.6, "loss": 2.0}]),
             subject("ccccc", [{"loss": 3.0}])]  # fmt: skip
     assert compare.metric_names(jobs) == ("accuracy", "loss", "aux_loss")
-    assert compare.chosen_metric(jobs, "") == "loss"
-    assert compare.chosen_metric(jobs, "accuracy") == "accuracy"
-    assert compare.chosen_metric([subject("aaaaa")], "") == ""
+    assert compare.most_reported_metric(jobs) == "loss"
+    assert compare.most_reported_metric([subject("aaaaa")]) == ""
 
 
 def test_each_job_is_one_line_of_means_in_the_given_order():

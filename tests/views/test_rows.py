@@ -53,7 +53,7 @@ def test_a_curve_in_words():
 
 def test_the_table_of_a_curve_names_the_lowest_and_the_highest_rank():
     _, book = reported(1.0, 2.0)
-    assert curve.table(book.band("loss")) == [
-        ["1", "2.50", "2 (0)", "3 (1)"],
-        ["0", "1.50", "1 (0)", "2 (1)"],
-    ]
+    assert curve.table(book.band("loss")) == (
+        ("1", "2.50", "2 (0)", "3 (1)"),
+        ("0", "1.50", "1 (0)", "2 (1)"),
+    )

@@ -7,7 +7,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views.card import card
 from distdl_jupyter.views.job_table import job_row
-from distdl_jupyter.views.stacks import html, stacks, text
+from distdl_jupyter.views.stacks import StacksShown, stacks
 
 CELL = "/tmp/ipykernel_9/7.py"
 CODE = {"sources": {CELL: {"label": "In [7]", "text": "a\nb\nstep(a)\n", "first_line": 1}}}
@@ -68,21 +68,22 @@ def test_a_card_and_a_row_tell_of_a_stall_until_it_ends():
     assert not job_row(found, spec, 90.0).stalled
 
 
-def test_as_text_groups_stand_side_by_side_and_long_lines_are_cut():
-    shown = text(of(WAITS, STANDS, WAITS), 100)
+def test_as_text_groups_stand_side_by_side_and_long_lines_are_cut(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    shown = str(StacksShown(**vars(of(WAITS, STANDS, WAITS))))
     assert all(len(line) <= 100 for line in shown.splitlines())
     (titles,) = [line for line in shown.splitlines() if line.startswith("Rank 1: ")]
     assert titles.startswith("Rank 1: sleeping, step 5, no progress for 1 min…")
     assert "Ranks 0 and 2: sleeping" in titles
     (calls,) = [line for line in shown.splitlines() if "· " in line]
     assert "in <module>" in calls
-    narrow = text(of(WAITS, STANDS), 40)
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = str(StacksShown(**vars(of(WAITS, STANDS))))
     assert "Rank 0: sleeping, step 5, no progress f…" in narrow
     assert "    step(a)" in narrow
 
 
-def test_as_html_the_ranks_that_differ_are_bold_and_everything_is_escaped():
-    shown = html(of(WAITS, STANDS, WAITS))
-    assert "<b>Rank 1: sleeping, step 5, no progress for 1 min 1 s</b>" in shown
-    assert "<div>Ranks 0 and 2: sleeping, step 5, no progress for 1 min 1 s</div>" in shown
+def test_as_html_columns_keep_their_spaces_and_everything_is_escaped():
+    shown = StacksShown(**vars(of(WAITS, STANDS, WAITS)))._repr_html_()
+    assert "<pre>Rank 1: sleeping, step 5, no progress for 1 min" in shown
     assert "in &lt;module&gt;" in shown

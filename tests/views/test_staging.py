@@ -2,9 +2,10 @@
 
 import pytest
 
+from distdl_jupyter.cli.show import staging_row
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
-from distdl_jupyter.views.card import MAX_BARS, staging_bars, staging_node, staging_text
+from distdl_jupyter.views.card import MAX_BARS, staging_bars
 
 
 def event(node, source="train", **more):
@@ -24,13 +25,13 @@ def test_one_bar_for_each_source_on_each_node_in_their_order():
     found = staging_bars(view)
     assert [(bar.source, bar.host) for bar in found] == [("train", "node-0"), ("labels", "node-0"), ("train", "node-1")]
     assert [one.complete for one in view.staging] == [False, False, True]
-    assert staging_text(found[0]) == "1.2 MB of 4.8 MB, 210 of 512 files, 300 kB from the cache"
+    assert staging_row(found[0]) == ("train", "node-0", "1.2 MB of 4.8 MB", "210 of 512", "300 kB")
 
 
 def test_many_nodes_are_told_in_sum():
     view = view_of(*(event(node) for node in range(MAX_BARS + 1)))
     [bar] = staging_bars(view)
-    assert (staging_node(bar), bar.done, bar.files, bar.of) == ("9 nodes", 9 * 1_200_000, 9 * 210, 9 * 512)
+    assert (bar.host, bar.nodes, bar.done, bar.files, bar.of) == ("", 9, 9 * 1_200_000, 9 * 210, 9 * 512)
 
 
 @pytest.mark.parametrize("broken", [{"node": "x"}, {"source": None}])

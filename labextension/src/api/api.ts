@@ -66,9 +66,9 @@ export class Api {
   log = async (id: string, query: Query<'/distdl/api/jobs/{id}/log'> = {}): Promise<LogChanges> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/log`, { params: { path: { id }, query } }))) as LogChanges;
   curve = (id: string, query: Query<'/distdl/api/jobs/{id}/curve'> = {}): Promise<Curve> => answer(this.#api.GET(`${ROOT}/jobs/{id}/curve`, { params: { path: { id }, query } }));
   outputs = async (id: string): Promise<Output[]> => [...(await answer(this.#api.GET(`${ROOT}/jobs/{id}/outputs`, at({ id })))).outputs];
-  sweep = (id: string): Promise<SweepPanel> => answer(this.#api.GET(`${ROOT}/sweeps/{id}`, at({ id })));
-  stopSweep = (id: string): Promise<SweepPanel> => answer(this.#api.POST(`${ROOT}/sweeps/{id}/stop`, at({ id })));
-  resumeSweep = (id: string): Promise<SweepPanel> => answer(this.#api.POST(`${ROOT}/sweeps/{id}/resume`, at({ id })));
+  sweep = async (id: string): Promise<SweepPanel> => (await answer(this.#api.GET(`${ROOT}/sweeps/{id}`, at({ id })))) as SweepPanel;
+  stopSweep = async (id: string): Promise<SweepPanel> => (await answer(this.#api.POST(`${ROOT}/sweeps/{id}/stop`, at({ id })))) as SweepPanel;
+  resumeSweep = async (id: string): Promise<SweepPanel> => (await answer(this.#api.POST(`${ROOT}/sweeps/{id}/resume`, at({ id })))) as SweepPanel;
   removeSweep = (id: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/sweeps/{id}`, at({ id })));
   runBest = (id: string, processes: number): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/sweeps/{id}/best`, { ...at({ id }), body: { processes } }));
   compare = (query: Query<'/distdl/api/compare'>): Promise<Comparison> => answer(this.#api.GET(`${ROOT}/compare`, { params: { query } }));

@@ -4,10 +4,8 @@ import type { components } from '../api/schema';
 type Schemas = components['schemas'];
 export type Card = Schemas['Card'];
 export type Phase = Schemas['Phase'];
-/** One node: its ranks with their status, or only counts when the job is large. */
-export type Host = Schemas['Host'];
+export type RankRow = Schemas['RankRow'];
 export type Stop = Schemas['StopView'];
-export type Cost = Schemas['Cost'];
 /** A data source on its way to one node, or to several in sum. */
 export type StagingBar = Schemas['StagingView'];
 export type Frame = Schemas['ErrorFrame'];

@@ -7,7 +7,7 @@ import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { python } from './pycolor';
 import type { components } from '../api/schema';
-import { bytes, clock, count, pastDay } from '../ui/format';
+import { bytes, clock, count, pastDay, number } from '../ui/format';
 
 export type CheckpointTable = components['schemas']['CheckpointTable'];
 type CheckpointRow = components['schemas']['CheckpointRow'];
@@ -23,14 +23,14 @@ export function specPart(detail: JobDetail): HTMLElement[] {
   const versions = Object.entries(detail.versions).map(([name, version]) => [h('dt', { class: 'dd-mono' }, name), h('dd', { class: 'dd-mono' }, version)]);
   return [
     box(__('Spec'), null, h('dl', { class: 'dd-facts' }, ...rows.flat())),
-    ...(detail.code || detail.command ? [codeBox(detail)] : []),
+    ...(detail.source.code || detail.source.command ? [codeBox(detail)] : []),
     ...(versions.length ? [box(__('Versions'), null, h('dl', { class: 'dd-facts' }, ...versions.flat()))] : []),
   ];
 }
 
 function codeBox(detail: JobDetail): HTMLElement {
-  const { code, command, execution_count: number, first_line: first } = detail;
-  const file = detail.notebook.split('/').at(-1) ?? '';
+  const { code, command, execution_count: number, first_line: first, notebook } = detail.source;
+  const file = notebook.split('/').at(-1) ?? '';
   const cell = number === null ? __('Code') : file ? __('Cell [%1] in %2', number, file) : __('Cell [%1]', number);
   const press = button('copy', __('Copy code'), 'dd-quiet dd-icon');
   onClick(press, () => void copy([command, code].filter(Boolean).join('\n'), press));
@@ -59,13 +59,11 @@ export function capturedPart({ captured }: JobDetail): HTMLElement[] {
 export function checkpointsPart({ metrics, checkpoints }: CheckpointTable, fork: (path: string) => Promise<void>): HTMLElement[] {
   if (!checkpoints.length) return [];
   const now = Date.now() / 1000;
-  const rows = checkpoints.map((one) => {
-    const values = new Map(one.metrics.map(({ name, text }) => [name, text]));
-    return [
-      stepWords(one), ...metrics.map((name) => values.get(name) ?? ''), bytes(one.size), when(one.modified, now),
-      h('div', { class: 'dd-mono dd-wrap' }, one.path), h('span', { class: 'dd-row' }, forkButton(one.path, fork), loadButton(one)),
-    ];
-  });
+  const value = (of: CheckpointRow, name: string): string => (name in of.metrics ? number(of.metrics[name] ?? NaN) : '');
+  const rows = checkpoints.map((one) => [
+    stepWords(one), ...metrics.map((name) => value(one, name)), bytes(one.size), when(one.modified, now),
+    h('div', { class: 'dd-mono dd-wrap' }, one.path), h('span', { class: 'dd-row' }, forkButton(one.path, fork), loadButton(one)),
+  ]);
   const summary = h('span', { class: 'dd-sub dd-s12' }, _n('%1 checkpoint', '%1 checkpoints', checkpoints.length));
   return [box(__('Checkpoints'), summary, grid([__('Step'), ...metrics, __('Size'), __('Written'), __('Checkpoint'), ''], rows, metrics.length + 1))];
 }

@@ -3,7 +3,7 @@
  *
  * It answers in that order, in every state. It knows nothing of widgets: it is given a `Card` and calls `Actions`.
  */
-import { Clock, type Card, type Cost, type Host, type Stop } from './card';
+import { Clock, type Card, type RankRow, type Stop } from './card';
 import { copy } from '../ui/clipboard';
 import { HERE, around, assign, fill, h, onClick, setText, show, type Child } from '../ui/dom';
 import { icon } from '../ui/icons';
@@ -42,10 +42,15 @@ export interface Extras {
 const YOUNG = 60;
 /** Hosts that are each shown by name at most. */
 const HOSTS = 16;
+/** Jobs with more ranks have counts in place of dots. */
+const DOTS = 64;
+/** Ranks that still run are named if they are so few. */
+const NAMED = 3;
 const SETUP = new Set(['queued', 'preparing', 'starting']);
 
 export class Header {
   #card: Card | null = null;
+  #ranks: RankRow[] = [];
   #detached = false;
   #asking = false;
   #returning = false;
@@ -121,14 +126,15 @@ export class Header {
     });
   }
 
-  /** Show a newer card. */
-  update(card: Card, detached = false): void {
+  /** Show a newer card with the job's ranks. */
+  update(card: Card, ranks: RankRow[], detached = false): void {
     const changed = this.#card?.state !== card.state;
     const state = shown(card);
     if (this.#card && shown(this.#card) !== state) setText(this.#live, `${card.name}: ${stateWord(state)}`);
     if (changed) this.#asking = false;
     if (changed) this.#pressed = null;
     this.#card = card;
+    this.#ranks = ranks;
     this.#detached = detached;
     this.tick();
   }
@@ -198,7 +204,7 @@ export class Header {
     const mode = this.#mode(card);
     if (mode === 'setup') return places(card).join(' · ');
     if (mode === 'detached') return [share(card), this.#leftText(card)].filter(Boolean).join(', ');
-    if (mode === 'canceling') return stopText(card.stop, card, this.clock.now());
+    if (mode === 'canceling') return stopText(card.stop, card, this.#stillRunning().length, this.clock.now());
     if (card.state === 'lost') return __('No result. Last update %1', clock(card.last_sign));
     return '';
   }
@@ -207,13 +213,14 @@ export class Header {
     const mode = this.#mode(card);
     show(this.#metaRow, mode === 'running' || mode === 'ended');
     const more = mode === 'ended' ? endWords(card, this.clock.now()) : this.#hasWork(card) ? [] : [this.#elapsedText(card)];
-    const compiling = mode === 'running' ? card.hosts.reduce((sum, host) => sum + (host.counts.compiling ?? 0), 0) : 0;
+    const ranks = mode === 'running' ? this.#ranks : [];
+    const compiling = ranks.filter(({ status }) => status === 'compiling').length;
     const words = [...places(card), ...more, ...(compiling ? [`${count(compiling)} ${rankWord('compiling')}`] : [])];
     const { origin = [] } = this.extras;
-    const cost = card.cost ? costWords(card.cost, card.ended, this.clock.now()) : '';
+    const cost = costWords(card, this.clock.now());
     const earlier = card.resumed_from ? this.#continues(card.resumed_from, card.forked_at) : null;
-    fill(this.#meta, [...words, cost, card.resumed_from].join('|'), () => [...words.map((word) => h('span', {}, word)), cost && h('span', { title: costSource(card.cost) }, cost), earlier, ...origin]);
-    drawHosts(this.#hosts, mode === 'running' ? card.hosts : [], card.stall?.ranks ?? []);
+    fill(this.#meta, [...words, cost, card.resumed_from].join('|'), () => [...words.map((word) => h('span', {}, word)), cost && h('span', { title: costSource(card) }, cost), earlier, ...origin]);
+    drawHosts(this.#hosts, hostsOf(ranks), card.stall?.ranks ?? []);
   }
 
   /** The job whose checkpoints this job resumes from. */
@@ -278,9 +285,13 @@ export class Header {
     if (!shown || !stop) return;
     const now = this.clock.now();
     setText(this.#stopNext, nextSignals(stop, now));
-    setText(this.#stopPlaces, card.stop_places.join('; '));
+    setText(this.#stopPlaces, stopPlaces(this.#stillRunning()));
     const end = stop.kill_at ?? stop.next_at;
     this.#drawBar(end === null || end <= stop.sent ? 1 : (now - stop.sent) / (end - stop.sent), nextSignals(stop, now));
+  }
+
+  #stillRunning(): RankRow[] {
+    return this.#ranks.filter(({ status }) => status !== 'ended' && status !== 'failed');
   }
 
   #isPaused(card: Card): boolean {
@@ -409,15 +420,16 @@ function doneWords(unit: string, done: number, total: number | null): string {
 }
 
 /** "about 1.23 USD so far", and at the end without the last words; the rate while nothing was spent. */
-function costWords(cost: Cost, ended: number | null, now: number): string {
-  if (cost.since === null) return ended === null ? __('about %1/h', money(cost.per_hour, cost.currency)) : '';
-  const spent = money((Math.max(0, (ended ?? now) - cost.since) / 3600) * cost.per_hour, cost.currency);
+function costWords({ price_per_hour: price, currency, node_count: nodes, paid_since: since, ended }: Card, now: number): string {
+  if (price === null) return '';
+  if (since === null) return ended === null ? __('about %1/h', money(price * nodes, currency)) : '';
+  const spent = money((Math.max(0, (ended ?? now) - since) / 3600) * price * nodes, currency);
   return ended === null ? __('about %1 so far', spent) : __('about %1', spent);
 }
 
-function costSource(cost: Cost | null): string | null {
-  if (!cost) return null;
-  const rate = _n('%2/h for %1 node. Price: %3.', '%2/h for %1 nodes. Price: %3.', cost.nodes, money(cost.per_hour, cost.currency), cost.source);
+function costSource({ price_per_hour: price, currency, price_source: source, node_count: nodes }: Card): string | null {
+  if (price === null) return null;
+  const rate = _n('%2/h for %1 node. Price: %3.', '%2/h for %1 nodes. Price: %3.', nodes, money(price * nodes, currency), source);
   return `${rate} ${__('The startup and idle time of nodes is not included.')}`;
 }
 
@@ -433,11 +445,11 @@ function endWords(card: Card, now: number): string[] {
   return day ? [`${day}, ${words[0] ?? ''}`, ...words.slice(1)] : words;
 }
 
-function stopText(stop: Stop | null, card: Card, now: number): string {
+function stopText(stop: Stop | null, card: Card, left: number, now: number): string {
   if (!stop) return places(card).join(' · ');
   const total = card.node_count * card.process_count_per_node;
   const sent = stop.signal ? __('%1 sent %2', stop.signal, ago(now - stop.sent)) : __('Stopping');
-  return `${sent}, ${_n('%1 of %2 still runs', '%1 of %2 still run', card.still_running, rankCount(total))}`;
+  return `${sent}, ${_n('%1 of %2 still runs', '%1 of %2 still run', left, rankCount(total))}`;
 }
 
 function nextSignals(stop: Stop, now: number): string {
@@ -448,36 +460,60 @@ function nextSignals(stop: Stop, now: number): string {
   return parts.join(', ');
 }
 
+/** Which ranks still run, if they are few. */
+function stopPlaces(ranks: RankRow[]): string {
+  if (ranks.length > NAMED) return '';
+  return ranks.map(({ rank, host, pid }) => [__('rank %1', rank), host, pid === null ? '' : __('pid %1', pid)].filter(Boolean).join(', ')).join('; ');
+}
+
+/** One node with its ranks, in the order of the nodes. */
+interface Host {
+  name: string;
+  ranks: RankRow[];
+}
+
+function hostsOf(ranks: RankRow[]): Host[] {
+  const hosts = new Map<number, Host>();
+  for (const rank of ranks) {
+    const host = hosts.get(rank.node) ?? { name: '', ranks: [] };
+    host.name ||= rank.host;
+    host.ranks.push(rank);
+    hosts.set(rank.node, host);
+  }
+  return [...hosts].sort(([a], [b]) => a - b).map(([, host]) => host);
+}
+
 /** Draw each rank as a dot beside its node's name; large jobs get one bar a node. */
 function drawHosts(element: HTMLElement, hosts: Host[], odd: number[]): void {
-  const key = JSON.stringify([hosts, odd]);
+  const many = hosts.reduce((sum, { ranks }) => sum + ranks.length, 0);
+  const key = JSON.stringify([hosts.map(({ name, ranks }) => [name, ranks.map(({ rank, status }) => [rank, status])]), odd]);
   show(element, hosts.length > 0);
   assign(element, { 'aria-label': hosts.map(hostLabel).join('; ') });
   fill(element, key, () => [
-    h('span', { class: 'dd-hosts-all' }, ...hostElements(hosts, odd)),
-    h('span', { class: 'dd-hosts-few dd-nw' }, rankCount(hosts.reduce((sum, host) => sum + sizeOf(host), 0))),
+    h('span', { class: 'dd-hosts-all' }, ...hostElements(hosts, odd, many <= DOTS)),
+    h('span', { class: 'dd-hosts-few dd-nw' }, rankCount(many)),
   ]);
 }
 
 /** Of many hosts only those have a place of their own on which a rank is not ready. */
-function hostElements(hosts: Host[], odd: number[]): Child[] {
-  if (hosts.length <= HOSTS) return hosts.map((host) => hostElement(host, odd));
-  const others = hosts.filter((host) => (host.counts.ready ?? 0) < sizeOf(host));
+function hostElements(hosts: Host[], odd: number[], dots: boolean): Child[] {
+  if (hosts.length <= HOSTS) return hosts.map((host) => hostElement(host, odd, dots));
+  const others = hosts.filter((host) => readyOn(host) < host.ranks.length);
   const ready = __('%1 of %2 nodes ready', count(hosts.length - others.length), count(hosts.length));
-  return [...others.slice(0, HOSTS).map((host) => hostElement(host, odd)), h('span', { class: 'dd-sub dd-nw' }, ready)];
+  return [...others.slice(0, HOSTS).map((host) => hostElement(host, odd, dots)), h('span', { class: 'dd-sub dd-nw' }, ready)];
 }
 
-const sizeOf = (host: Host): number => Object.values(host.counts).reduce((sum, many) => sum + many, 0);
+const readyOn = ({ ranks }: Host): number => ranks.filter(({ status }) => status === 'ready').length;
 
-function hostLabel(host: Host): string {
-  const counts = Object.entries(host.counts).map(([status, many]) => `${many} ${rankWord(status)}`);
-  return `${host.name ? `${host.name}: ` : ''}${counts.join(', ')}`;
+function hostLabel({ name, ranks }: Host): string {
+  const counts = new Map<RankRow['status'], number>();
+  for (const { status } of ranks) counts.set(status, (counts.get(status) ?? 0) + 1);
+  return `${name ? `${name}: ` : ''}${[...counts].map(([status, many]) => `${many} ${rankWord(status)}`).join(', ')}`;
 }
 
-function hostElement(host: Host, odd: number[]): HTMLElement {
+function hostElement(host: Host, odd: number[], dots: boolean): HTMLElement {
   const name = host.name ? h('span', { class: 'dd-sub dd-ell' }, host.name) : null;
-  const dots: Child[] = host.ranks.map(([rank, status]) => h('i', { class: odd.includes(rank) ? 'dd-dot dd-odd' : 'dd-dot', 'data-status': status, title: __('rank %1: %2', rank, odd.includes(rank) ? __('no progress, differs from the others') : rankWord(status)) }));
-  const many = sizeOf(host);
-  const bar = h('span', { class: 'dd-hostbar', title: hostLabel(host) }, __('%1 of %2', host.counts.ready ?? 0, many));
-  return h('span', { class: 'dd-host' }, name, dots.length ? h('span', { class: 'dd-dotgrid' }, ...dots) : bar);
+  const dot = ({ rank, status }: RankRow): Child => h('i', { class: odd.includes(rank) ? 'dd-dot dd-odd' : 'dd-dot', 'data-status': status, title: __('rank %1: %2', rank, odd.includes(rank) ? __('no progress, differs from the others') : rankWord(status)) });
+  const bar = (): Child => h('span', { class: 'dd-hostbar', title: hostLabel(host) }, __('%1 of %2', readyOn(host), host.ranks.length));
+  return h('span', { class: 'dd-host' }, name, dots ? h('span', { class: 'dd-dotgrid' }, ...host.ranks.map(dot)) : bar());
 }

@@ -193,7 +193,7 @@ export class JobPageView {
       return;
     }
     const detail = this.#detail;
-    fill(this.#spec, JSON.stringify([detail.spec, detail.code, detail.versions]), () => specPart(detail));
+    fill(this.#spec, JSON.stringify([detail.spec, detail.source.code, detail.versions]), () => specPart(detail));
     fill(this.#captured, JSON.stringify(detail.captured), () => capturedPart(detail));
     this.#drawOrigin(detail);
     show(this.#check, detail.card.can_rerun && !detail.is_check);
@@ -202,7 +202,7 @@ export class JobPageView {
   }
 
   #drawOrigin(detail: JobDetail): void {
-    const { notebook, execution_count: number } = detail;
+    const { notebook, execution_count: number } = detail.source;
     const name = notebook.split('/').at(-1) ?? '';
     show(this.#from, name !== '');
     const word = number === null ? name : `${name} [${number}]`;
@@ -236,7 +236,7 @@ export class JobPageView {
 
   #reach(cell: number | null): ((line: number) => void) | null {
     const detail = this.#detail;
-    if (!detail?.notebook || cell === null) return null;
+    if (!detail?.source.notebook || cell === null) return null;
     return (line) => this.host.openCell(detail, cell, line);
   }
 

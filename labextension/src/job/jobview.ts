@@ -244,11 +244,11 @@ export class JobView {
   }
 
   #take(message: JobMessage): void {
-    const { card, metrics } = message;
+    const { card, metrics, ranks } = message;
     this.#message = message;
     this.root.classList.remove('dd-loading');
     this.#header.clock.sync(card.now);
-    this.#header.update(card, this.#detached);
+    this.#header.update(card, ranks, this.#detached);
     this.#setup.update(card);
     this.#parts.setup.classList.toggle('dd-gone', !SETUP.has(card.state) || this.#detached);
     this.#failure.update(card);

@@ -155,7 +155,8 @@ export class StacksView {
   }
 
   #columns({ groups, missing, explanation, collectives }: Stacks): Child[] {
-    const gone = missing.length ? h('section', { class: 'dd-stackcol' }, h('div', { class: 'dd-stackhead' }, h('b', {}, __('No stack'))), ...missing.map(missingLine)) : null;
+    const silent = Object.entries(missing);
+    const gone = silent.length ? h('section', { class: 'dd-stackcol' }, h('div', { class: 'dd-stackhead' }, h('b', {}, __('No stack'))), ...silent.map(missingLine)) : null;
     const sentence = explanation ? h('p', { class: 'dd-stacknote dd-s12' }, ...quoted(explanation)) : null;
     return [sentence, collectivesTable(collectives), h('div', { class: 'dd-stackcols' }, ...groups.map((group) => this.#column(group)), gone)];
   }
@@ -247,7 +248,7 @@ function threadLine({ label, file, line, function: name }: StackFrame): HTMLElem
   return h('div', { class: 'dd-mono dd-ell', title: file }, `${name || '?'}  ${label || file}:${line}`);
 }
 
-function missingLine({ rank, why }: Stacks['missing'][number]): HTMLElement {
+function missingLine([rank, why]: [string, string]): HTMLElement {
   return h('div', { class: 'dd-missing dd-s12' }, h('b', { class: 'dd-nw' }, __('rank %1', rank)), h('span', {}, why));
 }
 
@@ -256,7 +257,7 @@ function captureSummary({ t, why, groups, missing }: Stacks): string {
   const all = groups.reduce((sum, { ranks }) => sum + ranks.length, 0);
   const comparison = differ.length
     ? _n('%2 differs from the others', '%2 differ from the others', differ.length, rankSpans(differ.sort((a, b) => a - b)))
-    : all > 1 && !missing.length && groups.length === 1 ? __('all ranks are at the same line') : '';
+    : all > 1 && !Object.keys(missing).length && groups.length === 1 ? __('all ranks are at the same line') : '';
   return [clock(t), reasonText(why), comparison].filter(Boolean).join(', ');
 }
 

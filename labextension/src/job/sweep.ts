@@ -207,7 +207,7 @@ export class SweepView {
   }
 
   #drawBest(sweep: Sweep, best: Trial): Child[] {
-    const values = sweep.parameters.flatMap((name, at) => [at === 0 ? '' : ', ', h('span', { class: 'dd-b' }, `${name} ${wordOf(best.values[at] ?? '')}`)]);
+    const values = sweep.parameters.flatMap((name, at) => [at === 0 ? '' : ', ', h('span', { class: 'dd-b' }, `${name} ${wordOf(best.params[name])}`)]);
     const said_ = h('span', { class: 'dd-grow' }, h('span', { class: 'dd-sub' }, __('with'), ' '), ...values);
     const insert = this.host.insert;
     const put = insert ? onClick(button('cell', __('Insert values'), ''), () => insert(sweep.code)) : null;
@@ -226,7 +226,7 @@ export class SweepView {
     });
     const isPruned = sweep.trials.some(({ state }) => state === 'pruned');
     const cut = h('span', { class: 'dd-row dd-s12 dd-sub dd-nw' }, drawing(10, 10, [line('M2 2l6 6m0 -6l-6 6', 'dd-sweepcut')]), __('pruned here'));
-    const positive = sweep.trials.every(({ means }) => means.every((value) => value > 0));
+    const positive = sweep.trials.every(({ points }) => points.every(([, mean]) => mean > 0));
     return [h('div', { class: 'dd-part dd-sweephead' }, h('h3', { class: 'dd-h3 dd-grow dd-ell' }, sweep.metric), ...keysOf(sweep), isPruned ? cut : null, positive ? log : null), curvesOf(sweep, this.#log && positive)];
   }
 
@@ -256,14 +256,14 @@ export class SweepView {
     const open = h('button', { type: 'button', class: 'dd-btn dd-quiet dd-small', title: __('Open job page') }, String(trial.number));
     onClick(open, () => this.host.openJob(trial.id));
     const state = h('span', { class: 'dd-row dd-nw' }, icon(trial.state === 'pruned' ? 'pruned' : trial.state, 14), trialWord(trial.state));
-    const detail = isBest ? h('span', { class: 'dd-tag dd-tag-ok' }, __('best')) : h('span', { class: 'dd-sub' }, trial.detail);
+    const detail = isBest ? h('span', { class: 'dd-tag dd-tag-ok' }, __('best')) : h('span', { class: 'dd-sub' }, trial.state === 'completed' ? '' : trial.says);
     return h(
       'tr',
       { class: [isBest ? 'dd-sweepfirst' : '', ['pruned', 'failed', 'canceled'].includes(trial.state) ? 'dd-sub' : ''].join(' ').trim() },
       h('td', { class: 'dd-right' }, open),
       h('td', { class: strong }, trial.value === null ? '' : number(trial.value)),
       h('td', {}, bar),
-      ...trial.values.map((value) => h('td', { class: strong }, wordOf(value))),
+      ...sweep.parameters.map((name) => h('td', { class: strong }, wordOf(trial.params[name]))),
       h('td', { class: 'dd-right' }, progressWord(trial)),
       h('td', {}, state),
       h('td', { class: 'dd-ell' }, detail),
@@ -284,9 +284,10 @@ function identityOf({ id, state }: Sweep, title: string): Child[] {
 const bestOf = (sweep: Sweep): Trial | null => sweep.trials.find((trial) => trial.number === sweep.best) ?? null;
 const trialWord = (state: Trial['state']): string => (state === 'pruned' ? __('Pruned') : stateWord(state as State));
 
-/** A value of a parameter in about three digits; a whole number stays one. */
-function wordOf(value: number | string): string {
-  if (typeof value === 'string') return value;
+/** A value of a parameter as Python writes it, in about three digits; a whole number stays one. */
+function wordOf(value: unknown): string {
+  if (typeof value === 'boolean') return value ? 'True' : 'False';
+  if (typeof value !== 'number') return String(value ?? 'None');
   return Number.isInteger(value) && Math.abs(value) < 1e15 ? String(value) : String(Number(value.toPrecision(3)));
 }
 
@@ -298,7 +299,7 @@ function progressWord({ done, total }: Trial): string {
 /** The trials as a table of a spreadsheet. */
 function asTable(sweep: Sweep): string {
   const head = ['trial', 'job', 'state', sweep.metric, ...sweep.parameters];
-  return [head, ...sweep.trials.map((one) => [one.number, one.id, one.state, one.value ?? '', ...one.values])].map((row) => row.join('\t')).join('\n');
+  return [head, ...sweep.trials.map((one) => [one.number, one.id, one.state, one.value ?? '', ...sweep.parameters.map((name) => one.params[name])])].map((row) => row.join('\t')).join('\n');
 }
 
 function progressOf(sweep: Sweep): Child[] {
@@ -370,10 +371,10 @@ function evenly(low: number, high: number, about: number): number[] {
 }
 
 function curvesOf(sweep: Sweep, log: boolean): SVGSVGElement {
-  const drawn = inOrder(sweep).filter(({ steps }) => steps.length);
+  const drawn = inOrder(sweep).filter(({ points }) => points.length);
   const [left, right, top, bottom] = [48, 58, 12, 26];
-  const steps = drawn.flatMap((trial) => trial.steps);
-  const values = drawn.flatMap(({ means }) => means);
+  const steps = drawn.flatMap(({ points }) => points.map(([step]) => step));
+  const values = drawn.flatMap(({ points }) => points.map(([, mean]) => mean));
   if (!steps.length) return figure(WIDE, HIGH, [text(WIDE / 2, HIGH / 2, __('Nothing was reported yet.'), 'middle')], 'dd-sweepplot', __('Nothing was reported yet.'));
   const by = (value: number): number => (log ? Math.log10(value) : value);
   const [first, last] = [Math.min(...steps), Math.max(...steps)];
@@ -387,14 +388,14 @@ function curvesOf(sweep: Sweep, log: boolean): SVGSVGElement {
   const ticks = evenly(first, last, 4).map((step, at, all) => text(x(step), HIGH - 8, at === all.length - 1 ? __('step %1', count(step)) : count(step), 'middle'));
   const lines = drawn.flatMap((trial) => {
     const look = lookOf(sweep, trial);
-    const places = trial.steps.map((step, at): [number, number] => [x(step), y(trial.means[at] ?? 0)]);
+    const places = trial.points.map(([step, mean]): [number, number] => [x(step), y(mean)]);
     const [endX, endY] = places.at(-1) ?? [0, 0];
     const curve = line(`M${places.map(([a, b]) => `${a.toFixed(1)} ${b.toFixed(1)}`).join('L')}`, 'dd-sweepline dd-sweepcurve', { 'data-look': look });
     curve.append(titled(__('Trial %1', trial.number)));
     if (trial.state === 'pruned') return [curve, line(`M${endX - 3} ${endY - 3}l6 6m0 -6l-6 6`, 'dd-sweepcut')];
     if (look === 'running') return [curve, element('circle', { cx: endX, cy: endY, r: 3, class: 'dd-sweepdot', 'data-look': look })];
     if (look !== 'best') return [curve];
-    return [curve, element('circle', { cx: endX, cy: endY, r: 3, class: 'dd-sweepdot' }), text(endX + 7, endY + 4, number(trial.means.at(-1) ?? 0), 'start', 'dd-sweepmark')];
+    return [curve, element('circle', { cx: endX, cy: endY, r: 3, class: 'dd-sweepdot' }), text(endX + 7, endY + 4, number(trial.points.at(-1)?.[1] ?? 0), 'start', 'dd-sweepmark')];
   });
   const axis = line(`M${left} ${HIGH - bottom}H${WIDE - right}`, 'dd-sweepaxis');
   const best = bestOf(sweep);

@@ -166,7 +166,7 @@ function textOf(items: ReadonlyMap<JobRow, News>): string {
 
 function newsOf(before: JobRow, row: JobRow): News | null {
   if (ENDED.has(row.state) && !ENDED.has(before.state)) return endOf(row);
-  if (row.alert && row.alert !== before.alert) return { kind: row.alert_level === 'warning' ? 'warning' : 'info', text: row.alert };
+  if (row.alert && row.alert.text !== before.alert?.text) return { kind: row.alert.level === 'warning' ? 'warning' : 'info', text: row.alert.text };
   if (row.stalled && !before.stalled) return { kind: 'warning', text: unquoted(row.says), whileStalled: true };
   return null;
 }

@@ -12,15 +12,15 @@ export type OpenCell = (detail: JobDetail, cell: number | null, line: number) =>
 /** Return an opener. Without a document manager or notebooks nothing can be opened. */
 export function cellOpener(documents: IDocumentManager | null, notebooks: INotebookTracker | null): OpenCell {
   return async (detail, cell, line) => {
-    const panel = await openNotebook(detail.notebook, documents, notebooks);
-    if (!panel) throw new Error(__('%1 is outside the folder of this server, so it cannot be opened here.', detail.notebook));
+    const panel = await openNotebook(detail.source.notebook, documents, notebooks);
+    if (!panel) throw new Error(__('%1 is outside the folder of this server, so it cannot be opened here.', detail.source.notebook));
     await panel.context.ready;
     await panel.revealed;
     const { content } = panel;
     const cells = content.widgets;
     const byCount = cells.findLastIndex((widget) => cell !== null && executionCount(widget.model) === cell);
-    const byId = cells.findIndex((widget) => widget.model.id === detail.cell_id);
-    const at = cell === detail.execution_count && byId >= 0 ? byId : byCount;
+    const byId = cells.findIndex((widget) => widget.model.id === detail.source.cell_id);
+    const at = cell === detail.source.execution_count && byId >= 0 ? byId : byCount;
     const found = cells[at];
     if (!found) return;
     content.activeCellIndex = at;
