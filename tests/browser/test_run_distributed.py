@@ -191,6 +191,7 @@ def test_new_job_shows_its_warnings_beside_submit_and_no_row_below_it(lab: Lab, 
     book = desk(["1"], width=1366, height=768, scale=1)
     book.command("distdl:new-job", draft={"code": WARNINGS, "kernel": "", "path": ""})
     form = pages.form(book.page)
+    expect(form.get_by_role("button", name="Submit")).to_be_in_viewport(ratio=1)
     form.get_by_role("button", name="More processes").click()
     expect(form.locator(".dd-submit-part")).to_contain_text("2 warnings")
     expect(form.locator(".dd-checks li")).to_have_count(2)
