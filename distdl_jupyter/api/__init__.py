@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 #: Where all addresses are.
 BASE = "/distdl/api"
-_MODULES = ("clusters", "jobs", "files", "sweeps", "catalogue", "form", "azure", "messages")
+_MODULES = ("clusters", "plugins", "jobs", "files", "sweeps", "source", "azure")
 
 
 def calls() -> list[Call]:

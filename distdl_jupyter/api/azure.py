@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from distdl_jupyter.api.call import delete, get, patch, post
 from distdl_jupyter.azure.settings import CredentialKind
@@ -19,31 +17,27 @@ from distdl_jupyter.views import azure
 from distdl_jupyter.views.azure import AzureSignIn
 from distdl_jupyter.views.wire import Request
 
-_Tenant = Annotated[str, Meta(description="Tenant (directory) to sign in to.")]
-_Client = Annotated[str, Meta(description="Client id of an app registration, or of a user-assigned managed identity.")]
-_TokenCache = Annotated[
-    str,
-    Meta(description='Where to store the sign-in: "" (keyring, otherwise a file of this user) or "keyring" (no file).'),
-]
+
+class AzureChange(Request, frozen=True, kw_only=True):
+    """Settings to change; null leaves one as it is, "" takes it back to its default.
+
+    ``tenant_id`` is the tenant (directory) to sign in to, ``client_id`` that of an app registration or of a
+    user-assigned managed identity, ``subscription_id`` the subscription to offer first, ``cloud`` AzureCloud,
+    AzureUSGovernment or AzureChinaCloud. ``token_cache`` is where the sign-in is stored: "" (keyring, otherwise a file
+    of this user) or "keyring" (no file).
+    """
+
+    tenant_id: str | None = None
+    client_id: str | None = None
+    subscription_id: str | None = None
+    cloud: str | None = None
+    token_cache: str | None = None
 
 
-class AzureStart(Request, frozen=True):
-    """A way to sign in; what is null stays as the settings have it."""
+class AzureStart(AzureChange, frozen=True, kw_only=True):
+    """A way to sign in, with settings to change before."""
 
     credential: CredentialKind
-    tenant_id: _Tenant | None = None
-    client_id: _Client | None = None
-    token_cache: _TokenCache | None = None
-
-
-class AzureChange(Request, frozen=True):
-    """Settings to change; null leaves one as it is, "" takes it back to its default."""
-
-    tenant_id: _Tenant | None = None
-    client_id: _Client | None = None
-    subscription_id: Annotated[str, Meta(description="Subscription to offer first.")] | None = None
-    cloud: Annotated[str, Meta(description="AzureCloud, AzureUSGovernment, AzureChinaCloud.")] | None = None
-    token_cache: _TokenCache | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +49,9 @@ class AzureSubscriptionList:
 
 async def _call(name: str, body: Request | None = None) -> AzureSignIn:
     """Return the sign-in after a call."""
-    options = {} if body is None else {k: v for k, v in msgspec.structs.asdict(body).items() if v is not None}
-    result: AzureSignIn = await asyncio.to_thread(azure.CALLS[f"azure.{name}"], **options)
+    options = {} if body is None else msgspec.structs.asdict(body)
+    changes = {option: value for option, value in options.items() if value is not None}
+    result: AzureSignIn = await asyncio.to_thread(azure.CALLS[f"azure.{name}"], **changes)
     return result
 
 

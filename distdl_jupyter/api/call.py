@@ -8,6 +8,7 @@ call takes:
 - ``body``: a JSON body whose shape is a ``Request``
 - ``context``: what the call may use of the server
 - ``reading``: the up-to-date reader of the job in the path, which all pages share
+- ``gone``: an event that is set when the page no longer waits for the response
 
 Its return value is the response; its docstring is the description.
 """
@@ -16,10 +17,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
-import threading
 import typing
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -29,6 +28,7 @@ import msgspec
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.store import is_id
 from distdl_jupyter.jobs import client
+from distdl_jupyter.live.messages import Subscription
 from distdl_jupyter.views.wire import Request
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.jobs.reader import PageReader
 
 F = TypeVar("F", bound=Callable[..., Any])
-Action = Literal["read", "write", "execute"]
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
@@ -58,6 +57,14 @@ class ApiError:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """A subscription that is not valid; the connection ends."""
+
+    error: ApiError
+    type: Literal["refused"]
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """What a call may use of the server that runs it."""
 
@@ -74,15 +81,13 @@ class Context:
     max_code_bytes: int
     submit_seconds: float
     form_seconds: float
-    #: Set when the page no longer waits for the response.
-    gone: threading.Event
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
     """A response that is a file. ``name`` is the name to save it under, "" to show it in the page."""
 
-    pieces: Iterator[bytes]
+    pieces: Generator[bytes, None, None]
     media: str
     name: str = ""
     #: In bytes, None if unknown before the end.
@@ -93,9 +98,10 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One verb of one address."""
+    """One verb of one address. The fields from ``status`` on are arguments of the decorators."""
 
     verb: str
+    #: The address below ``distdl/api``, with ``{id}`` for one part and ``{path}`` for the rest.
     path: str
     description: str
     #: None for the WebSocket, which has a handler of its own.
@@ -106,62 +112,44 @@ class Call:
     query: type[Request] | None = None
     body: type[Request] | None = None
     answer: Any = None
-    #: The type of an answer that is not JSON.
-    media: str = JSON
-    status: int = 200
-    #: Statuses of errors that a valid request may get.
-    refuses: tuple[int, ...] = ()
-    #: The permission that the user needs.
-    action: Action = "read"
-    #: Whether it may take seconds: it runs in the small pool for such calls.
-    slow: bool = False
     #: The type of what the page sends over a WebSocket.
     receives: type[Request] | None = None
+    status: int = 200
+    #: The type of a response that is not JSON.
+    media: str = JSON
+    #: Statuses of errors that a valid request may get.
+    refuses: tuple[int, ...] = ()
+    #: The permission that the user needs; by default "read" for ``get``, else "write". A call that starts a process,
+    #: connects to another machine or reads a path of the request needs "execute", as a kernel does.
+    action: Literal["read", "write", "execute"] = "read"
+    #: Whether it may take seconds: it runs in the small pool for such calls.
+    slow: bool = False
 
 
 #: All calls, in the order of the modules of this package.
-CALLS: list[Call] = []
-
-_ACTIONS: dict[str, Action] = {"get": "read", "post": "write", "patch": "write", "delete": "write"}
+CALLS = [Call("get", "/events", "Open a WebSocket.", status=101, refuses=(426,), receives=Subscription)]
 
 
-def _call(
-    verb: str, path: str, *, status: int = 200, media: str = JSON, refuses: tuple[int, ...] = (),
-    action: Action | None = None, slow: bool = False,
-) -> Callable[[F], F]:  # fmt: skip
-    """Put a function into the table.
-
-    Args:
-        verb: the HTTP verb in lower case
-        path: the address below ``distdl/api``, with ``{id}`` for one part and ``{path}`` for the rest
-        status: the HTTP status of a response
-        media: the type of a response that is not JSON
-        refuses: the statuses of errors that a valid request may get
-        action: the permission that the user needs; by default "read" for ``get``, else "write". A call that starts a
-            process, connects to another machine or reads a path of the request needs "execute", as a kernel does
-        slow: run it in the small pool for calls that may take seconds
-    """
+def _call(verb: str, path: str, **more: Any) -> Callable[[F], F]:
+    """Put a function into the table; ``more`` are the last fields of its ``Call``."""
 
     def register(function: F) -> F:
         hints = typing.get_type_hints(function, include_extras=True)
-        fields = _fields(function, hints)
-        takes_query = verb == "get" and bool(fields)
-        answer = hints["return"]
+        request = hints.get("body") or _request(function, hints)
+        # What is not JSON in a return type has no schema.
+        kinds = typing.get_args(hints["return"]) or (hints["return"],)
+        more.setdefault("action", "read" if verb == "get" else "write")
         CALLS.append(
             Call(
-                verb=verb,
-                path=path,
+                verb,
+                path,
                 description=inspect.getdoc(function) or "",
                 function=function,
-                query=_struct(function, fields) if takes_query else None,
-                body=hints.get("body", _struct(function, fields) if fields and not takes_query else None),
-                answer=_json_type(answer),
-                media=media,
-                status=status,
-                refuses=refuses,
-                action=action or _ACTIONS[verb],
-                slow=slow,
                 parameters=frozenset(inspect.signature(function).parameters),
+                query=request if verb == "get" else None,
+                body=None if verb == "get" else request,
+                answer=next((kind for kind in kinds if kind not in (Download, type(None))), None),
+                **more,
             )
         )
         return function
@@ -169,24 +157,17 @@ def _call(
     return register
 
 
-def _fields(function: Callable[..., Any], hints: dict[str, Any]) -> list[Any]:
-    """Return the keyword-only parameters as fields of a struct."""
-    return [
+def _request(function: Callable[..., Any], hints: dict[str, Any]) -> type[Request] | None:
+    """Return the keyword-only parameters of a function as a struct, None if it has none."""
+    fields = [
         (name, hints[name]) if parameter.default is parameter.empty else (name, hints[name], parameter.default)
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     ]
-
-
-def _struct(function: Callable[..., Any], fields: list[Any]) -> type[Request]:
+    if not fields:
+        return None
     name = "".join(part.title() for part in function.__name__.split("_")) + "Request"
     return cast("type[Request]", msgspec.defstruct(name, fields, bases=(Request,), frozen=True, kw_only=True))
-
-
-def _json_type(answer: Any) -> Any:
-    """Return the part of a return type that is JSON."""
-    kinds = [kind for kind in typing.get_args(answer) or (answer,) if kind not in (Download, type(None))]
-    return kinds[0] if kinds else None
 
 
 get = functools.partial(_call, "get")
@@ -198,11 +179,6 @@ delete = functools.partial(_call, "delete")
 def path_argument(part: str) -> str:
     """Return the name of the parameter for a part of the path; ``id`` is a built-in function of Python."""
     return "id_" if part == "id" else part
-
-
-def path_parts(path: str) -> list[str]:
-    """Return the names of the parts of a path."""
-    return re.findall(r"\{(\w+)\}", path)
 
 
 def checked_id(id_: str) -> str:

@@ -12,10 +12,10 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, BinaryIO, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -70,7 +70,7 @@ async def log(
     return changes
 
 
-def _log_text(follower: JobReader, rank: int | None) -> Iterator[bytes]:
+def _log_text(follower: JobReader, rank: int | None) -> Generator[bytes, None, None]:
     """Yield the present lines of the log with their time and rank, some megabytes at a time."""
     with_rank = follower.view.process_count > 1 and rank is None
     end = parts.size(follower.folder.log)
@@ -106,21 +106,17 @@ class OutputList:
 @get("/jobs/{id}/outputs", refuses=(404,))
 def outputs(id_: str) -> OutputList:
     """List the files in the job's outputs."""
-    entries = _with_checkpoints(itertools.islice(_files(job(id_).folder.outputs), MOST))
-    return OutputList(tuple(sorted(entries, key=lambda output: output.path)))
-
-
-def _with_checkpoints(entries: Iterable[Output]) -> Iterator[Output]:
-    """Yield the files, those of a sharded checkpoint as one entry."""
     folders: dict[str, list[Output]] = {}
-    for entry in entries:
+    for entry in itertools.islice(_files(job(id_).folder.outputs), MOST):
         folders.setdefault(entry.path.rpartition("/")[0], []).append(entry)
+    entries: list[Output] = []
     for folder, inside in folders.items():
         if folder and any(_SHARD.fullmatch(entry.path.rpartition("/")[2]) for entry in inside):
             size, modified = sum(entry.size for entry in inside), max(entry.modified for entry in inside)
-            yield Output(folder, size, modified, len(inside))
+            entries.append(Output(folder, size, modified, len(inside)))
         else:
-            yield from inside
+            entries += inside
+    return OutputList(tuple(sorted(entries, key=lambda output: output.path)))
 
 
 def _files(root: Path) -> Iterator[Output]:
@@ -151,32 +147,28 @@ def output(id_: str, path: str) -> Download:
     root = job(id_).folder.outputs
     if "\0" not in path and _status(root, root / path) is not None:
         # Between the check and the opening, only the user's own processes can put a link here.
-        return file_download((root / path).resolve().open("rb"), Path(path).name)
+        return _file((root / path).resolve(), Path(path).name)
     if any(entry.path == path and entry.files > 1 for entry in outputs(id_).outputs):
-        return Download(_chunks(_archive(root, path)), BYTES, f"{Path(path).name}.tar")
+        return Download(_archive(root, path), BYTES, f"{Path(path).name}.tar")
     raise JobNotFound(f"Job {id_} has no such output file.", code="output-unknown", hint="Reload the list of outputs.")
 
 
-def file_download(file: BinaryIO, name: str) -> Download:
-    """Return an open file as a download; of a file that grows, only its present size is sent."""
-    size = os.fstat(file.fileno()).st_size
-    return Download(_chunks(file, size), BYTES, name, size)
+def _file(path: Path, name: str) -> Download:
+    """Return a file as a download; of a file that grows, only its present size is sent."""
+    size = path.stat().st_size
+
+    def chunks() -> Generator[bytes, None, None]:
+        with path.open("rb") as file:
+            left = size
+            while chunk := file.read(min(_CHUNK, left)):
+                left -= len(chunk)
+                yield chunk
+
+    return Download(chunks(), BYTES, name, size)
 
 
-def _chunks(file: BinaryIO, size: int | None = None) -> Iterator[bytes]:
-    """Yield the content of a file, at most ``size`` bytes, and close it."""
-    with file:
-        left = size
-        while left is None or left > 0:
-            chunk = file.read(_CHUNK if left is None else min(_CHUNK, left))
-            if not chunk:
-                return
-            left = None if left is None else left - len(chunk)
-            yield chunk
-
-
-def _archive(root: Path, path: str) -> BinaryIO:
-    """Return a folder as a tar archive that is packed while it is read."""
+def _archive(root: Path, path: str) -> Generator[bytes, None, None]:
+    """Yield a folder as a tar archive that is packed while it is read."""
     end, begin = os.pipe()
 
     def pack() -> None:
@@ -185,32 +177,31 @@ def _archive(root: Path, path: str) -> BinaryIO:
             files.pack(root, [path], archive.write)
 
     threading.Thread(target=pack, name="distdl archive", daemon=True).start()
-    return open(end, "rb")  # noqa: PTH123  a number, not a path
+    with open(end, "rb") as file:  # noqa: PTH123  a number, not a path
+        while chunk := file.read(_CHUNK):
+            yield chunk
 
 
 @get("/jobs/{id}/profile/{number}/trace", media=BYTES, refuses=(404,))
 def trace(id_: str, number: str, *, rank: Annotated[int, Meta(ge=0)] = 0) -> Download:
     """Download the Chrome trace of one rank, gzipped JSON that https://ui.perfetto.dev opens."""
-    profile = job(id_).profile(kept=True, number=int(number)) if _is_number(number, 5) else None
-    if profile is None or rank not in profile.traces:
+    profile = job(id_).profile(kept=True, number=int(number))
+    if rank not in profile.traces:
         raise JobNotFound(
             f"Job {id_} has no such trace.", code="trace-unknown", hint="The job's card lists its profiles by number."
         )
-    return file_download(profile.traces[rank].open("rb"), f"{id_}-profile-{number}-rank-{rank}.json.gz")
-
-
-def _is_number(text: str, digits: int) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= digits
+    return _file(profile.traces[rank], f"{id_}-profile-{number}-rank-{rank}.json.gz")
 
 
 @get("/jobs/{id}/pictures/{number}", media="image/*", refuses=(404,))
 def picture(id_: str, number: str) -> Download:
     """Return a picture by its number, as PNG or JPEG."""
-    folder = job(id_).folder.path
-    known = pictures.read(folder, int(number)) if _is_number(number, len(str(pictures.MOST))) else None
+    known = pictures.read(job(id_).folder.path, int(number))
     if known is None:
         raise JobNotFound(
             f"Job {id_} has no such image.", code="picture-unknown", hint="The job's card lists its images by number."
         )
     data, form = known
-    return Download(iter([data]), f"image/{form}", size=len(data), cache="private, max-age=86400, immutable")
+    return Download(
+        (piece for piece in (data,)), f"image/{form}", size=len(data), cache="private, max-age=86400, immutable"
+    )

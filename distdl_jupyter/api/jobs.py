@@ -1,17 +1,17 @@
-"""Jobs over HTTP: submit, list, show, cancel, run again, delete, and what came of them."""
+"""Jobs over HTTP: list, show, cancel, run again, delete, and what came of them."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, field
+from msgspec import Meta
 
-from distdl_jupyter.api import submitting
 from distdl_jupyter.api.call import Context, checked_id, delete, get, job, post
 from distdl_jupyter.core import environment, reporting, tracking
 from distdl_jupyter.core.environment import JobEnvironment
@@ -22,7 +22,6 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, job_queue
 from distdl_jupyter.jobs.reader import JobReader, PageReader
 from distdl_jupyter.views import card, checkpoints, compare, job_page, job_table
-from distdl_jupyter.views import curve as curve_view
 from distdl_jupyter.views import resources as resources_view
 from distdl_jupyter.views import stacks as stacks_view
 from distdl_jupyter.views.card import FailureCard
@@ -31,12 +30,11 @@ from distdl_jupyter.views.compare import ComparisonRow
 from distdl_jupyter.views.correctness import JobCheck
 from distdl_jupyter.views.curve import Curve
 from distdl_jupyter.views.job_page import JobDetail
-from distdl_jupyter.views.job_table import JobRow, StateName, default_metric
+from distdl_jupyter.views.job_table import JobRow, StateName
 from distdl_jupyter.views.profile import JobProfile, job_profile
 from distdl_jupyter.views.resources import Resources
 from distdl_jupyter.views.stacks import Stacks
 from distdl_jupyter.views.step_times import JobTime, job_time
-from distdl_jupyter.views.wire import Request
 
 #: Curves in one figure that can still be told apart.
 MOST_COMPARED = 12
@@ -62,72 +60,32 @@ def jobs(
     offset: Annotated[int, Meta(ge=0, le=1_000_000, description="number of rows to skip")] = 0,
 ) -> JobList:
     """List the jobs, newest first."""
-    listed = context.listing.all()
-    rows = [entry.row for entry in listed]
-    matching = [row for row in rows if _is_in_state(row, state) and _has_words(row, q)]
+
+    def matches(row: JobRow) -> bool:
+        text = " ".join((row.name, row.id, row.compute_target, row.backend, row.notebook)).lower()
+        in_state = not State(row.state).ended if state == "active" else state in ("", row.state)
+        return in_state and all(term in text for term in q.lower().split())
+
+    rows = [entry.row for entry in context.listing.all()]
+    matching = [row for row in rows if matches(row)]
     return JobList(
         jobs=tuple(matching[offset : offset + limit]),
         total=len(matching),
-        active=sum(entry.active for entry in listed),
+        active=sum(not State(row.state).ended for row in rows),
         failed=sum(row.state == State.FAILED.value for row in rows),
     )
 
 
-def _is_in_state(row: JobRow, state: str) -> bool:
-    if state == "active":
-        return not State(row.state).ended
-    return not state or row.state == state
-
-
-def _has_words(row: JobRow, query: str) -> bool:
-    text = " ".join((row.name, row.id, row.compute_target, row.backend, row.notebook)).lower()
-    return all(term in text for term in query.lower().split())
-
-
-class SourceText(Request, frozen=True, kw_only=True):
-    """Source text to run as a cell on every rank; ``options`` are those of ``submit``, under any of their names.
-
-    ``notebook`` is the path of a notebook or script below the server's root: the job works in its folder, and modules
-    beside it are copied. ``kernel_name`` chooses the Python; without one it is that of the server.
-    """
-
-    code: str
-    name: str = ""
-    notebook: str = ""
-    kernel_name: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-class NewJob(SourceText, frozen=True, kw_only=True):
-    """Source text as a job; with ``check`` it is the first run of a check (``/jobs/{id}/check``)."""
-
-    check: bool = False
-
-
-@post("/jobs", status=201, action="execute", slow=True, refuses=(424, 502, 507))
-def submit(context: Context, body: NewJob) -> JobRow:
-    """Run source text as a cell on every rank."""
-    submitted = client.attach(submitting.start(context, body))
-    if body.check:
-        from distdl_jupyter.studies import correctness  # a server that shows jobs captures no code
-
-        correctness.finish_later(submitted)
-    return row_of(submitted)
-
-
 def row_of(shown: client.Job) -> JobRow:
     """Return the row of a job as it is now."""
-    return _row(_read(shown))
+    reader = _read(shown)
+    return job_table.listed(reader.folder, reader.view, reader.spec).row
 
 
 def _read(shown: client.Job) -> JobReader:
     reader = JobReader(shown.folder, curves=True)
     reader.catch_up()
     return reader
-
-
-def _row(reader: JobReader) -> JobRow:
-    return job_table.listed(reader.folder, reader.view, reader.spec).row
 
 
 @get("/jobs/{id}", refuses=(404,))
@@ -279,16 +237,18 @@ class TrackerList:
 def trackers(id_: str) -> TrackerList:
     """Return the progress of each tracker of a job, and the address of its run."""
     folder = job(id_).folder.path
-    return TrackerList(tuple(_tracker_row(folder, record) for record in tracking.of_job(folder)))
+    return TrackerList(
+        tuple(
+            TrackerRow(**msgspec.structs.asdict(record), title=record.title, command=_command(folder, record))
+            for record in tracking.of_job(folder)
+        )
+    )
 
 
-def _tracker_row(folder: Path, record: tracking.TrackerRecord) -> TrackerRow:
-    command = _tracker_command(folder, record) if record.run and not record.url else ""
-    return TrackerRow(**msgspec.structs.asdict(record), title=record.title, command=command)
-
-
-def _tracker_command(folder: Path, record: tracking.TrackerRecord) -> str:
-    """Return the command that shows a run that is kept on this machine, "" where there is none."""
+def _command(folder: Path, record: tracking.TrackerRecord) -> str:
+    """Return the command that shows a run that is stored on this machine, "" if there is none."""
+    if record.url or not record.run:
+        return ""
     if record.tracker == "tensorboard":
         # All of the job where ranks have written event files of their own.
         has_own = next(folder.glob("outputs/**/events.out.tfevents.*"), None) is not None
@@ -297,10 +257,8 @@ def _tracker_command(folder: Path, record: tracking.TrackerRecord) -> str:
     if record.tracker == "mlflow":
         from distdl_jupyter.tracking.trackers import mlflow_address
 
-        try:
+        with contextlib.suppress(DistDLError):
             return f"mlflow ui --backend-store-uri {shlex.quote(mlflow_address(reporting.SETTINGS.read()))}"
-        except DistDLError:
-            return ""
     return ""
 
 
@@ -333,28 +291,15 @@ class Result:
 
 
 @get("/jobs/{id}/result", refuses=(404,))
-def result(id_: str) -> Result:
+def result(reading: PageReader) -> Result:
     """Return the value of each rank in short form, or the failure."""
-    view = JobReader(job(id_).folder, curves=True).catch_up()
+    view = reading.view
     return Result(
         state=view.state.value,
         ok=view.state is State.COMPLETED if view.state.ended else None,
         values=tuple(rank.result or "" for rank in view.ranks) if view.state is State.COMPLETED else (),
         failure=card.failure_card(view),
     )
-
-
-@get("/jobs/{id}/curve", refuses=(404,))
-def curve(
-    reading: PageReader,
-    *,
-    metric: Annotated[str, Meta(description="the metric to plot; without it, the most informative one")] = "",
-    mode: Literal["band", "ranks"] = "band",
-    log: bool = False,
-) -> Curve:
-    """Return a metric as a plotly figure and as text; an unknown one gives an empty plot."""
-    metric_name = metric or default_metric(reading.book.names)
-    return curve_view.curve(reading.book, metric_name, mode=mode, log=log, earlier=reading.earlier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +363,7 @@ def compare_jobs(
     metric_name = metric or compare.most_reported_metric(subjects)
     return Comparison(
         curve=compare.compared_curve(subjects, metric_name),
-        jobs=tuple(_row(reader) for reader in readers),
+        jobs=tuple(job_table.listed(reader.folder, reader.view, reader.spec).row for reader in readers),
         metrics=compare.metric_names(subjects),
         rows=compare.differing_rows(subjects),
     )

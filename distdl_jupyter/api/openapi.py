@@ -8,22 +8,44 @@ from __future__ import annotations
 import json
 import re
 import sys
-import typing
+from collections.abc import Iterable
 from http.client import responses
 from typing import Any
 
 import msgspec
 
 from distdl_jupyter.api import BASE, calls
-from distdl_jupyter.api.call import BYTES, JSON, ApiError, Call, path_argument, path_parts
-from distdl_jupyter.api.messages import Message
+from distdl_jupyter.api.call import BYTES, JSON, ApiError, Call, Refused
+from distdl_jupyter.live import messages
 
-_REF = "#/components/schemas/{model}"
+#: What a server sends over a WebSocket.
+MESSAGES = (
+    messages.Welcome,
+    messages.Heartbeat,
+    Refused,
+    messages.JobsMessage,
+    messages.ClustersMessage,
+    messages.JobMessage,
+    messages.LogMessage,
+    messages.CurveMessage,
+    messages.ResourcesMessage,
+    messages.Deleted,
+)
+
+_REF = "#/components/schemas/{name}"
 Json = dict[str, Any]
+#: The patterns of parts of a path; any other part is some text.
+_PARTS = {"id": r"^\d{8}-\d{6}-[a-z0-9]{4,12}$", "number": "^[0-9]{1,9}$"}
 
 
 def document() -> Json:
     """Return the whole description."""
+    paths: Json = {}
+    for call in calls():
+        item = paths.setdefault(f"{BASE}{call.path}", {})
+        item[call.verb] = _verb(call)
+        if parts := re.findall(r"\{(\w+)\}", call.path):
+            item["parameters"] = [_part(part) for part in parts]
     return {
         "openapi": "3.1.0",
         "info": {
@@ -32,7 +54,7 @@ def document() -> Json:
             "description": "Distributed training jobs: clusters, jobs and their live streams.",
         },
         "security": [{"token": []}],
-        "paths": {f"{BASE}{path}": _path(path) for path in dict.fromkeys(call.path for call in calls())},
+        "paths": paths,
         "components": {
             "securitySchemes": {
                 "token": {
@@ -47,17 +69,9 @@ def document() -> Json:
     }
 
 
-def _path(path: str) -> Json:
-    item: Json = {call.verb: _verb(call) for call in calls() if call.path == path}
-    parts = path_parts(path)
-    return item | ({"parameters": [_part(part) for part in parts]} if parts else {})
-
-
 def _part(name: str) -> Json:
-    schema: Json = {"type": "string", "minLength": 1}
-    if path_argument(name) == "id_":
-        schema = {"type": "string", "pattern": r"^\d{8}-\d{6}-[a-z0-9]{4,12}$"}
-    return {"name": name, "in": "path", "required": True, "schema": schema}
+    pattern = {"pattern": _PARTS[name]} if name in _PARTS else {"minLength": 1}
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", **pattern}}
 
 
 def _verb(call: Call) -> Json:
@@ -67,11 +81,12 @@ def _verb(call: Call) -> Json:
         "responses": {str(call.status): _answer(call)} | _errors(call),
     }
     if call.query is not None:
-        operation["parameters"] = _query(call.query)
+        properties = _components([call.query])[call.query.__name__]["properties"]
+        operation["parameters"] = [_parameter(name, schema) for name, schema in properties.items()]
     if call.receives is not None:
-        operation["x-websocket"] = {"receives": _ref(call.receives), "sends": {"$ref": _REF.format(model="Message")}}
+        operation["x-websocket"] = {"receives": _ref(call.receives), "sends": {"$ref": _REF.format(name="Message")}}
     if call.body is not None:
-        required = bool(_schema_of(call.body)["required"])
+        required = bool(_components([call.body])[call.body.__name__]["required"])
         operation["requestBody"] = {"required": required, "content": {JSON: {"schema": _ref(call.body)}}}
     return operation
 
@@ -86,19 +101,14 @@ def _answer(call: Call) -> Json:
 
 
 def _errors(call: Call) -> Json:
-    reads = call.query is not None or call.body is not None
-    statuses = {403, *call.refuses, *([400] if reads else []), *([413] if call.body else [])}
+    statuses = {403, *call.refuses, *([400] if call.query or call.body else []), *([413] if call.body else [])}
     statuses |= {404} if "{" in call.path else set()
     schema = {"content": {JSON: {"schema": _ref(ApiError)}}}
     return {str(status): {"description": responses[status], **schema} for status in sorted(statuses)}
 
 
 def _ref(kind: type) -> Json:
-    return {"$ref": _REF.format(model=kind.__name__)}
-
-
-def _query(form: type) -> list[Json]:
-    return [_parameter(name, schema) for name, schema in _schema_of(form)["properties"].items()]
+    return {"$ref": _REF.format(name=kind.__name__)}
 
 
 def _parameter(name: str, schema: Json) -> Json:
@@ -115,44 +125,21 @@ def _parameter(name: str, schema: Json) -> Json:
     return parameter | {"schema": schema}
 
 
-def _schema_of(form: type) -> Json:
-    return _components([form])[form.__name__]
-
-
-def _components(kinds: list[type]) -> dict[str, Json]:
+def _components(kinds: Iterable[type]) -> dict[str, Json]:
     """Return the schemas of types, and of all that these are made of, by name."""
-    return msgspec.json.schema_components(kinds, ref_template=_REF.format(model="{name}"))[1]
+    return msgspec.json.schema_components(kinds, ref_template=_REF)[1]
 
 
 def _schemas() -> Json:
     """Return the schema of every type that an operation names, and of all that these are made of."""
-    inputs, outputs = _named()
-    messages = typing.get_args(Message)
-    schemas: Json = _components([*inputs, *outputs, *messages])
-    schemas["Message"] = {"anyOf": [_ref(kind) for kind in messages]}
-    # An answer has all its fields; a default is for the code that makes it.
-    for name in schemas.keys() - _reached(schemas, [kind.__name__ for kind in inputs]):
-        if schemas[name].get("type") == "object":
-            schemas[name]["required"] = list(schemas[name]["properties"])
+    answers = _components({call.answer: None for call in calls() if call.answer} | dict.fromkeys((ApiError, *MESSAGES)))
+    # A response has all its fields; a default is for the code that makes it.
+    for schema in answers.values():
+        if schema.get("type") == "object":
+            schema["required"] = list(schema["properties"])
+    requests = _components(dict.fromkeys(kind for call in calls() for kind in (call.body, call.receives) if kind))
+    schemas = {**answers, **requests, "Message": {"anyOf": [_ref(kind) for kind in MESSAGES]}}
     return {name: _tidy(schemas[name]) for name in sorted(schemas)}
-
-
-def _reached(schemas: Json, names: list[str]) -> set[str]:
-    """Return the names of schemas, and of all schemas that these are made of."""
-    reached: set[str] = set()
-    while names:
-        name = names.pop()
-        if name not in reached:
-            reached.add(name)
-            names += re.findall(_REF.format(model=r"(\w+)"), json.dumps(schemas[name]))
-    return reached
-
-
-def _named() -> tuple[list[type], list[type]]:
-    """Return the types of requests and those of answers."""
-    inputs = {kind: None for call in calls() for kind in (call.body, call.receives) if kind is not None}
-    outputs = {call.answer: None for call in calls() if call.answer is not None} | {ApiError: None}
-    return list(inputs), list(outputs)
 
 
 def _tidy(schema: Any) -> Any:

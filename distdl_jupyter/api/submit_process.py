@@ -1,9 +1,8 @@
-"""``python -m distdl_jupyter.api.submit_process``: submit source text as a job of this Python for another process.
+"""``python -m distdl_jupyter.api.submit_process``: submit source text, or compute its launch form, for a server.
 
-Standard input holds one JSON object: ``code``, ``name``, ``notebook`` (path of its file, "" for none) and ``options``
-of ``submit``, for a sweep also ``parameters`` and the other arguments of ``sweep``. Secret environment variables are
-sent only this way. The last line on standard output is ``{"id": ...}``, or ``{"error": {"type", "message",
-"code", "hint", "field", "output"}}`` with the class of ``core.errors``. The job works in the current directory.
+Standard input holds a call as JSON, ``{"ask": "submit" or "form", "given": arguments}``. Secret environment variables
+are sent only this way. The last line on standard output is the answer of ``views.wire.answer``: ``value``, or
+``error`` with the class of ``core.errors``. The job works in the current directory.
 """
 
 from __future__ import annotations
@@ -14,13 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import errors, limits, store
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.views import wire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from distdl_jupyter.capture import CapturedCode
+    from distdl_jupyter.form.schema import FormState
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.studies.sweeps import Sweep
+
+#: Seconds that a form waits for a cluster of other machines; another request starts from nothing.
+_CLUSTER_TIMEOUT = 5.0
 
 
 def submit_source(
@@ -28,7 +32,7 @@ def submit_source(
 ) -> Job:
     """Run ``code`` as a cell on every rank and return the job's handle; with ``check`` it is the first run of a check.
 
-    Raises InvalidSpec, also for code that is no Python, and PluginUnavailable, LaunchFailed.
+    Raises InvalidSpec, also for code that is not Python, and PluginUnavailable, LaunchFailed.
     """
     from distdl_jupyter.jobs import client
 
@@ -42,9 +46,14 @@ def submit_source(
 
 
 def sweep_source(
-    code: str, parameters: str, *, name: str = "", notebook: str = "", options: Mapping[str, Any] | None = None,
+    code: str,
+    parameters: str,
+    *,
+    name: str = "",
+    notebook: str = "",
+    options: Mapping[str, Any] | None = None,
     **plan: Any,
-) -> Sweep:  # fmt: skip
+) -> Sweep:
     """Run ``code`` many times as a cell with different values of ``parameters`` and return the sweep.
 
     ``plan`` has the arguments of ``sweep`` besides the options of its trials; None and "" are the defaults. Raises
@@ -63,9 +72,8 @@ def sweep_source(
         )
     draft = _captured(code, space.sample(varied), notebook)
     job_options = {**(options or {}), **({"name": name} if name else {})}
-    return sweeps.of_draft(
-        draft, varied, **{key: argument for key, argument in plan.items() if argument not in (None, "")}, **job_options
-    )
+    plan = {key: argument for key, argument in plan.items() if argument not in (None, "")}
+    return sweeps.of_draft(draft, varied, **plan, **job_options)
 
 
 def _captured(code: str, names: Mapping[str, Any], notebook: str) -> CapturedCode:
@@ -81,18 +89,28 @@ def _captured(code: str, names: Mapping[str, Any], notebook: str) -> CapturedCod
         ) from None
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the response to a request, which is written to standard output."""
+def submit(**source: Any) -> str:
+    """Start a job, or a sweep if the source text has parameters, and return its id."""
     try:
-        return {"id": (sweep_source if "parameters" in request else submit_source)(**request).id}
-    except DistDLError as error:
-        return {"error": error.to_json()}
+        return (sweep_source if "parameters" in source else submit_source)(**source).id
     except OSError as error:
-        return {"error": limits.disk_refusal(error, store.home()).to_json()}
+        raise limits.disk_refusal(error, store.home()) from None
+
+
+def form(request: object, directory: str) -> FormState:
+    """Return the form of a text as this Python would run it."""
+    from dataclasses import replace
+
+    from distdl_jupyter.form.schema import FormRequest
+    from distdl_jupyter.form.state import cell_state
+
+    state = cell_state(wire.from_data(FormRequest, request), directory=directory, timeout=_CLUSTER_TIMEOUT)
+    # Nothing polls the cluster when this process has ended.
+    return replace(state, place=state.place and replace(state.place, looking=False))
 
 
 def error_from(body: Mapping[str, str]) -> DistDLError:
-    """Return the error of an ``answer``, of its own class; LaunchFailed for an unknown class."""
+    """Return the error of an answer, of its own class; LaunchFailed for an unknown class."""
     kind = getattr(errors, body.get("type", ""), None)
     if not (isinstance(kind, type) and issubclass(kind, DistDLError)):
         kind = errors.LaunchFailed
@@ -103,10 +121,6 @@ def error_from(body: Mapping[str, str]) -> DistDLError:
     return error
 
 
-def main() -> None:
-    """Read a request, submit it and write the response."""
-    print(json.dumps(answer(json.load(sys.stdin))), flush=True)  # noqa: T201 - the answer
-
-
 if __name__ == "__main__":
-    main()
+    answer = wire.answer({"submit": submit, "form": form}, json.load(sys.stdin))
+    print(json.dumps(answer), flush=True)  # noqa: T201 - the answer

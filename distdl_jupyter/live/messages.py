@@ -1,7 +1,8 @@
-"""What can be asked for of a job while it runs, and the messages about it.
+"""What a page subscribes to, and the messages that it receives.
 
-A message has a ``key`` (that of a log is its ``mark``): a later request that gives it back is told only what is new
-since then, also by another process.
+A subscription says everything that a page shows and replaces the subscription before it. A message has a ``key`` (that
+of a log is its ``mark``): a later subscription with this key receives only what is new since then; for jobs, also from
+another process.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import field
+
+from distdl_jupyter.live.clusters import Cluster
 from distdl_jupyter.views.card import Card
 from distdl_jupyter.views.curve import Curve, MetricValue
 from distdl_jupyter.views.job_page import LogChanges, RankRow
+from distdl_jupyter.views.job_table import JobRow
 from distdl_jupyter.views.resources import Resources
 from distdl_jupyter.views.step_times import JobTime
 from distdl_jupyter.views.wire import Request
@@ -41,6 +46,20 @@ class JobSubscription(Request, frozen=True):
     resources: bool = False
 
 
+class Subscription(Request, frozen=True):
+    """All that a page shows. ``job`` has a ``JobSubscription`` by the id of the job.
+
+    ``number`` comes back with the ``Welcome``: messages before it belong to an earlier subscription.
+    """
+
+    number: int = 0
+    jobs: bool = False
+    clusters: bool = False
+    job: dict[str, JobSubscription] = field(default_factory=dict)
+    jobs_key: str = ""
+    clusters_key: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """The first message of a subscription; ``server_id`` is another one when the server was started again."""
@@ -57,6 +76,32 @@ class Heartbeat:
 
     now: float
     type: Literal["alive"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobsMessage:
+    """Rows of the list of jobs that are new or have changed; ``whole`` replaces the list. The counts are of all jobs.
+
+    A study has a row as well, whose id is that of its group.
+    """
+
+    rows: tuple[JobRow, ...]
+    removed: tuple[str, ...]
+    whole: bool
+    total: int
+    active: int
+    failed: int
+    key: str
+    type: Literal["jobs"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClustersMessage:
+    """All clusters."""
+
+    clusters: tuple[Cluster, ...]
+    key: str
+    type: Literal["clusters"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from jupyter_server.serverapp import ServerApp
 
     from distdl_jupyter.api.call import Context
-    from distdl_jupyter.clusters.status import StatusCache
-    from distdl_jupyter.jobs.job_list import Listing
     from distdl_jupyter.server.sources import Sources
 
 R = TypeVar("R")
@@ -92,34 +89,23 @@ class DistDLApp(ExtensionApp):
         return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
 
     @functools.cached_property
-    def listing(self) -> Listing:
-        """All jobs as rows."""
+    def context(self) -> Context:
+        """What a call may use of this server."""
+        from distdl_jupyter.api.call import Context
+        from distdl_jupyter.clusters.status import StatusCache
         from distdl_jupyter.jobs.job_list import Listing
 
-        return Listing()
-
-    @functools.cached_property
-    def clusters(self) -> StatusCache:
-        """The newest status of each cluster."""
-        from distdl_jupyter.clusters.status import StatusCache
-
-        return StatusCache(self.cluster_seconds)
-
-    def context(self, root: Path = Path(), kernel_specs: object = None, gone: threading.Event | None = None) -> Context:
-        """Return what a call may use of this server."""
-        from distdl_jupyter.api.call import Context
-
+        assert self.serverapp is not None
         return Context(
             run=self.run,
             read_job=self.sources.read_job,
-            root=root,
-            listing=self.listing,
-            clusters=self.clusters,
-            kernel_specs=kernel_specs,
+            root=Path(str(getattr(self.serverapp.contents_manager, "root_dir", "") or ".")),
+            listing=Listing(),
+            clusters=StatusCache(self.cluster_seconds),
+            kernel_specs=self.serverapp.kernel_spec_manager,
             max_code_bytes=self.max_code_bytes,
             submit_seconds=self.submit_seconds,
             form_seconds=self.form_seconds,
-            gone=gone or threading.Event(),
         )
 
     @functools.cached_property

@@ -7,6 +7,7 @@ WebSockets (pings, compression) hold here too.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
@@ -15,9 +16,9 @@ from jupyter_server.base.websocket import WebSocketMixin
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from distdl_jupyter.api.messages import Refused, Subscription
+from distdl_jupyter.api.call import Refused
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.live.messages import Heartbeat, Welcome
+from distdl_jupyter.live.messages import Heartbeat, Subscription, Welcome
 from distdl_jupyter.live.subscriber import JobSubscriber
 from distdl_jupyter.server.handler import Handler, error_body
 from distdl_jupyter.server.sources import ClustersSource, ListSource, Source, Sources
@@ -44,12 +45,6 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         if self.request.headers.get("Upgrade", "").lower() != "websocket":
             raise web.HTTPError(426, _NO_UPGRADE)
         await WebSocketHandler.get(self)
-
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer an error as all handlers do."""
-        if status_code == 426:
-            self.set_header("Upgrade", "websocket")
-        super().write_error(status_code, **kwargs)
 
     def get_compression_options(self) -> dict[str, Any] | None:
         """Compress as the server's setting says."""
@@ -90,7 +85,10 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         sent = checked = time.monotonic()
         try:
             while True:
-                subscriber = self._newest(subscriber)
+                subscription, self._wanted = self._wanted, None
+                if subscription is not None:
+                    subscriber.close()
+                    subscriber = Subscriber(self.app.sources, subscription, self._notify)
                 lines = await subscriber.due()
                 if self._wanted is not None:
                     continue  # the page has a newer subscription: these messages are not for it
@@ -115,14 +113,6 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         finally:
             subscriber.close()
 
-    def _newest(self, subscriber: Subscriber) -> Subscriber:
-        """Return the subscriber of the newest subscription."""
-        subscription, self._wanted = self._wanted, None
-        if subscription is None:
-            return subscriber
-        subscriber.close()
-        return Subscriber(self.app.sources, subscription, self._notify)
-
     async def _is_still_admitted(self) -> bool:
         """Identify the user again, as when the page connected, and return whether they may still view."""
         handler = Handler(self.application, self.request)
@@ -137,9 +127,7 @@ class Subscriber:
     """
 
     def __init__(self, sources: Sources, subscription: Subscription, notify: asyncio.Event) -> None:
-        self._server_id = sources.server_id
-        self._run = sources.app.run
-        self._notify = notify
+        self._server_id, self._run, self._notify = sources.server_id, sources.app.run, notify
         #: The number of the subscription, until its welcome was sent.
         self._number: int | None = subscription.number
         #: The mark that the page has of the list of jobs and of the clusters, if it wants them.
@@ -148,9 +136,9 @@ class Subscriber:
             self._marks[sources.of(ListSource)] = self._mark(subscription.jobs_key)
         if subscription.clusters:
             self._marks[sources.of(ClustersSource)] = self._mark(subscription.clusters_key)
-        jobs = {id_: sources.job(id_) for id_ in subscription.job}
-        self._jobs = [JobSubscriber(source.live, subscription.job[id_]) for id_, source in jobs.items()]
-        self._sources: list[Source] = [*self._marks, *jobs.values()]
+        jobs = {sources.job(id_): request for id_, request in subscription.job.items()}
+        self._jobs = [JobSubscriber(source.live, request) for source, request in jobs.items()]
+        self._sources: list[Source] = [*self._marks, *jobs]
         for source in self._sources:
             source.join(notify)
 
@@ -184,10 +172,8 @@ class Subscriber:
     async def wait(self, seconds: float) -> None:
         """Wait until there may be something to send, at most so many seconds."""
         held = any(subscriber.held for subscriber in self._jobs)
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._notify.wait(), min(seconds, 0.03 if held else 1.0))
-        except TimeoutError:
-            return
 
 
 def _subscription(data: bytes) -> Subscription:

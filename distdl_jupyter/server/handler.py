@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+from collections.abc import Mapping
 from http.client import responses
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 from jupyter_core.utils import ensure_async
 from jupyter_server.auth.utils import HTTP_METHOD_TO_AUTH_ACTION
 from jupyter_server.base.handlers import APIHandler
@@ -80,11 +81,8 @@ class Handler(APIHandler):
     auth_resource = "distdl"
     #: Whether a request counts as activity, for servers that are culled when idle.
     _track_activity = True
-
-    @property
-    def root(self) -> Path:
-        """The root folder of the server's notebooks."""
-        return Path(str(getattr(self.contents_manager, "root_dir", "") or "."))
+    #: The calls of this address, by verb.
+    calls: Mapping[str, Call] = {}
 
     @property
     def app(self) -> DistDLApp:
@@ -100,34 +98,23 @@ class Handler(APIHandler):
         try:
             await super().prepare()
             if self.request.method != "OPTIONS":
-                await self._authorize()
-        except web.HTTPError as refused:
+                await self._authorize(str(self.request.method))
+        except web.HTTPError as error:
+            self._refused = error
             # Raised when the body has arrived, because a connection that is closed before looks broken.
-            self.refuse(refused)
+            setattr(self, str(self.request.method).lower(), lambda **_path: self.body())
 
-    async def _authorize(self) -> None:
-        action = self.action(str(self.request.method))
+    async def _authorize(self, verb: str) -> None:
+        call = self.calls.get(verb.lower())
+        action = call.action if call else HTTP_METHOD_TO_AUTH_ACTION[verb]
         if self.current_user is None:
             raise web.HTTPError(403, "Not logged in")
         if not await self.may(self.current_user, action):
             raise web.HTTPError(403, f"This user does not have permission to {action} {self.auth_resource}")
 
-    def action(self, verb: str) -> str:
-        """Return the permission that a verb needs."""
-        return str(HTTP_METHOD_TO_AUTH_ACTION[verb])
-
     async def may(self, user: Any, action: str) -> bool:
         """Return whether the server's Authorizer permits a user an action."""
         return bool(await ensure_async(self.authorizer.is_authorized(self, user, action, self.auth_resource)))
-
-    def refuse(self, error: web.HTTPError) -> None:
-        """Answer the request with an error when its body has arrived."""
-
-        def method(**_path: str) -> None:
-            raise error
-
-        self._refused = error
-        setattr(self, str(self.request.method).lower(), method)
 
     def data_received(self, chunk: bytes) -> None:
         """Keep a chunk of the body, up to the limit."""
@@ -138,7 +125,7 @@ class Handler(APIHandler):
             self._body += chunk
 
     def body(self) -> bytearray:
-        """Return the whole body. Raises HTTPError 413."""
+        """Return the whole body. Raises the HTTPError of a refused request."""
         if self._refused is not None:
             raise self._refused
         return self._body
@@ -159,7 +146,11 @@ class Handler(APIHandler):
         super().send_error(status_of(error) if error is not None else status_code, **kwargs)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer ``{message, type, hint, field, code}``."""
+        """Answer ``{message, type, hint, field, code}``; for an unknown verb, list those of the address."""
+        if status_code == 405:
+            self.set_header("Allow", ", ".join([*(verb.upper() for verb in self.calls), "OPTIONS"]))
+        if status_code == 426:
+            self.set_header("Upgrade", "websocket")
         error = (kwargs.get("exc_info") or (None, None))[1]
         self.finish(encode(error_body(error, status_code)))
 
@@ -169,25 +160,13 @@ class CallHandler(Handler):
 
     def initialize(self, calls: dict[str, Call]) -> None:
         """Set the calls by their verbs."""
-        self._calls = calls
-
-    def action(self, verb: str) -> str:
-        """Return the permission that the call needs."""
-        call = self._calls.get(verb.lower())
-        return call.action if call else super().action(verb)
-
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Write the error; for an unknown verb, list those of the address."""
-        if status_code == 405:
-            self.set_header("Allow", ", ".join([*(verb.upper() for verb in self._calls), "OPTIONS"]))
-        super().write_error(status_code, **kwargs)
+        self.calls = calls
 
     async def _run(self, **path: str) -> None:
-        call = self._calls.get(str(self.request.method).lower())
+        call = self.calls.get(str(self.request.method).lower())
         if call is None:
-            raise web.HTTPError(405) if self._calls else web.HTTPError(404, "There is nothing at this address")
-        arguments = self._arguments(call, path)
-        answer = await self._answer(call, arguments)
+            raise web.HTTPError(405) if self.calls else web.HTTPError(404, "There is nothing at this address")
+        answer = await self._answer(call, self._arguments(call, path))
         self.set_status(call.status)
         if isinstance(answer, Download):
             await self._send(answer)
@@ -198,31 +177,25 @@ class CallHandler(Handler):
 
     def _arguments(self, call: Call, path: dict[str, str]) -> dict[str, Any]:
         """Return the arguments of the function, without the reading of a job. Raises InvalidSpec, JobNotFound."""
-        arguments: dict[str, Any] = dict(path)
         if "id_" in path:
             checked_id(path["id_"])
+        arguments: dict[str, Any] = {**path, "gone": self.gone}
         if call.query is not None:
-            query = wire.from_query(call.query, self.request.query_arguments)
-            arguments |= {name: getattr(query, name) for name in call.query.__struct_fields__}
+            arguments |= msgspec.structs.asdict(wire.from_query(call.query, self.request.query_arguments))
         if call.body is not None:
             body = wire.from_json(call.body, self.body())
-            if "body" in call.parameters:
-                arguments["body"] = body
-            else:
-                arguments |= {name: getattr(body, name) for name in call.body.__struct_fields__}
-        if "context" in call.parameters:
-            arguments["context"] = self.app.context(self.root, self.kernel_spec_manager, self.gone)
+            arguments |= {**msgspec.structs.asdict(body), "body": body}
+        arguments["context"] = self.app.context
         return {name: value for name, value in arguments.items() if name in call.parameters}
 
     async def _answer(self, call: Call, arguments: dict[str, Any]) -> Any:
         assert call.function is not None
-        function = call.function
-        if inspect.iscoroutinefunction(function):
-            return await function(**arguments)
+        if inspect.iscoroutinefunction(call.function):
+            return await call.function(**arguments)
+        function = functools.partial(call.function, **arguments)
         if "reading" in call.parameters:
-            call_it = lambda reading: function(**arguments, reading=reading)  # noqa: E731
-            return await self.app.sources.read_job(self.path_kwargs["id_"], call_it)
-        return await self.app.run(functools.partial(function, **arguments), slow=call.slow)
+            return await self.app.sources.read_job(self.path_kwargs["id_"], lambda reading: function(reading=reading))
+        return await self.app.run(function, slow=call.slow)
 
     async def _send(self, download: Download) -> None:
         """Send a file in pieces."""
@@ -232,12 +205,10 @@ class CallHandler(Handler):
             self.set_header("Content-Length", download.size)
         if download.name:
             self.set_attachment_header(download.name)
-        pieces = download.pieces
         try:
-            while (piece := await self.app.run(next, pieces, None)) is not None:
+            while (piece := await self.app.run(next, download.pieces, None)) is not None:
                 self.write(piece)
                 await self.flush()
         finally:
-            if hasattr(pieces, "close"):
-                await self.app.run(pieces.close)
+            await self.app.run(download.pieces.close)
         self.finish(set_content_type=download.media)

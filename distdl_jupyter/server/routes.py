@@ -10,67 +10,52 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any
 
-from tornado.routing import PathMatches, Router, Rule
+from tornado.routing import PathMatches, Rule, RuleRouter
 
 from distdl_jupyter.api import BASE, calls
 
 if TYPE_CHECKING:
     from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest
-    from tornado.routing import RuleRouter
     from tornado.web import Application
 
     from distdl_jupyter.api.call import Call
     from distdl_jupyter.server.handler import Handler
 
+#: The pattern of a part of a path; any other part is some text without a slash.
+_PARTS = {"path": ".+", "number": "[0-9]{1,9}"}
 
-class LazyRoutes(Router):
+
+class LazyRoutes(RuleRouter):
     """Passes requests to the handlers, which are imported when they are needed."""
 
     def __init__(self, application: Application, base_url: str) -> None:
         self._application = application
-        self._base_url = base_url.rstrip("/")
+        self._base = f"{base_url.rstrip('/')}{BASE}"
 
     @functools.cached_property
-    def _table(self) -> RuleRouter:
-        from tornado.web import _ApplicationRouter  # what ``Application.add_handlers`` makes of handlers
+    def rules(self) -> list[Rule]:  # type: ignore[override]  # nobody adds any
+        """Every address with its handler; one that matches none of the others is answered 404 as JSON."""
+        from distdl_jupyter.api.call import path_argument
+        from distdl_jupyter.server.events import Events
+        from distdl_jupyter.server.handler import CallHandler
 
-        rows = [(f"{self._base_url}{BASE}{pattern}", kind, options) for pattern, kind, options in _handlers()]
-        return _ApplicationRouter(self._application, rows)
+        def pattern(part: re.Match[str]) -> str:
+            return f"(?P<{path_argument(part[1])}>{_PARTS.get(part[1], '[^/]+')})"
 
-    @property
-    def rules(self) -> list[Rule]:
-        """Every address with its handler, as the router of an application has them."""
-        return self._table.rules
+        table: dict[str, dict[str, Call]] = {}
+        for call in calls():
+            table.setdefault(call.path, {})[call.verb] = call
+        handlers: dict[str, tuple[type[Handler], dict[str, Any]]] = {
+            re.sub(r"\{(\w+)\}", pattern, path): (CallHandler, {"calls": verbs}) for path, verbs in table.items()
+        }
+        handlers |= {"/events": (Events, {}), "(?:/.*)?": (CallHandler, {"calls": {}})}
+        return [Rule(PathMatches(f"{self._base}{path}$"), *handler) for path, handler in handlers.items()]
 
-    def find_handler(self, request: HTTPServerRequest, **kwargs: object) -> HTTPMessageDelegate | None:
-        """Return what answers a request."""
-        return self._table.find_handler(request, **kwargs)
-
-
-def _handlers() -> list[tuple[str, type[Handler], dict[str, Any]]]:
-    """Return the patterns with their handlers; an address that matches none of them is answered 404 as JSON."""
-    from distdl_jupyter.server.events import Events
-    from distdl_jupyter.server.handler import CallHandler
-
-    table: dict[str, dict[str, Call]] = {}
-    for call in calls():
-        table.setdefault(call.path, {})[call.verb] = call
-    del table["/events"]
-    rows: list[tuple[str, type[Handler], dict[str, Any]]] = [
-        (_pattern(path), CallHandler, {"calls": verbs}) for path, verbs in table.items()
-    ]
-    return [*rows, ("/events", Events, {}), ("(?:/.*)?", CallHandler, {"calls": {}})]
-
-
-def _pattern(path: str) -> str:
-    """Return the regular expression of an address; ``{path}`` is the rest of it, any other part has no slash."""
-    from distdl_jupyter.api.call import path_argument
-
-    return re.sub(
-        r"\{(\w+)\}",
-        lambda part: rf"(?P<{path_argument(part[1])}>{'.+' if part[1] == 'path' else '[^/]+'})",
-        path,
-    )
+    def get_target_delegate(
+        self, target: Any, request: HTTPServerRequest, **target_params: Any
+    ) -> HTTPMessageDelegate | None:
+        """Return what answers a request with a handler."""
+        return self._application.get_handler_delegate(request, target, **target_params)
 
 
 def add(application: Application, base_url: str) -> LazyRoutes:

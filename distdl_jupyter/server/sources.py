@@ -12,20 +12,22 @@ import dataclasses
 import secrets
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.api.clusters import shown
-from distdl_jupyter.api.messages import ClustersMessage, JobsMessage
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import study_rows
+from distdl_jupyter.live.clusters import present
 from distdl_jupyter.live.job import LiveJob
+from distdl_jupyter.live.messages import ClustersMessage, JobsMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distdl_jupyter.api.clusters import Cluster
+    from tornado.websocket import WebSocketHandler
+
     from distdl_jupyter.jobs.reader import PageReader
+    from distdl_jupyter.live.clusters import Cluster
     from distdl_jupyter.server.app import DistDLApp
     from distdl_jupyter.views.job_table import JobRow
 
@@ -69,25 +71,23 @@ class Source(ABC):
         """Read once and return the seconds until the next time, None for the last."""
 
     async def _run(self) -> None:
+        pause: float | None
         while self._waiting or time.monotonic() - self._left < self._app.linger_seconds:
-            pause = await self._polled() if self._waiting else self._app.linger_seconds / 10
+            pause = self._app.linger_seconds / 10
+            if self._waiting:
+                try:
+                    pause = await self.poll()
+                    self.problem = None
+                except Exception as error:
+                    if self.problem is None:
+                        self._app.log.exception("Reading data for the pages failed. Retrying.")
+                    self.problem, pause = error, _RETRY
+                    self.changed()
             if pause is None:
                 return
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), pause)
-
-    async def _polled(self) -> float | None:
-        try:
-            pause = await self.poll()
-        except Exception as error:
-            if self.problem is None:
-                self._app.log.exception("Reading data for the pages failed. Retrying.")
-            self.problem = error
-            self.changed()
-            return _RETRY
-        self.problem = None
-        return pause
 
 
 class JobSource(Source):
@@ -130,18 +130,18 @@ class ListSource(Source):
         return float(self._app.list_seconds)
 
     def _newest(self) -> dict[str, JobRow]:
-        jobs = [job.row for job in self._app.listing.known()]
+        jobs = [job.row for job in self._app.context.listing.known()]
         return {row.id: row for row in (*jobs, *study_rows.rows(jobs))}
 
     def _update(self, rows: dict[str, JobRow]) -> bool:
-        mark = self.mark + 1
-        new = {id_: row for id_, row in rows.items() if id_ not in self._rows or _differ(self._rows[id_][1], row)}
-        lost = [id_ for id_ in self._rows if id_ not in rows]
+        old = self._rows
+        new = {id_ for id_, row in rows.items() if id_ not in old or _differ(old[id_][1], row)}
+        lost = [id_ for id_ in old if id_ not in rows]
         if not new and not lost and self.mark:
             return False
-        self.mark = mark
-        self._removed.update(dict.fromkeys(lost, mark))
-        self._rows = {id_: (mark, row) if id_ in new else self._rows[id_] for id_, row in rows.items()}
+        self.mark += 1
+        self._removed.update(dict.fromkeys(lost, self.mark))
+        self._rows = {id_: (self.mark, row) if id_ in new else old[id_] for id_, row in rows.items()}
         return True
 
     def message(self, since: int, key: str) -> JobsMessage:
@@ -174,7 +174,8 @@ class ClustersSource(Source):
 
     async def poll(self) -> float:
         """Ask the clusters."""
-        clusters = await shown(self._app.context())
+        context = self._app.context
+        clusters = await present(context.run, context.listing, context.clusters)
         if clusters != self._clusters or not self.mark:
             self._clusters, self.mark = clusters, self.mark + 1
             self.changed()
@@ -185,20 +186,13 @@ class ClustersSource(Source):
         return ClustersMessage(self._clusters, key, "clusters")
 
 
-class Page(Protocol):
-    """A page that watches sources, whose connection is closed when the server stops."""
-
-    def close(self, code: int, reason: str) -> None:
-        """End the connection with a code of RFC 6455, section 7.4."""
-
-
 class Sources:
     """All sources of this server, and the open pages. Used in the event loop only."""
 
     def __init__(self, app: DistDLApp) -> None:
         #: Different for each process of the server.
         self.server_id = secrets.token_hex(8)
-        self.pages: set[Page] = set()
+        self.pages: set[WebSocketHandler] = set()
         self.app = app
         self._all: dict[object, Any] = {}
 
@@ -216,12 +210,8 @@ class Sources:
         source = self._all.get(key)
         if source is None or source.task.done():
             source = self._all[key] = make()
-            source.task.add_done_callback(lambda task: self._remove(key, task))
+            source.task.add_done_callback(lambda _: self._all.get(key) is source and self._all.pop(key))
         return source
-
-    def _remove(self, key: object, task: asyncio.Task[None]) -> None:
-        if key in self._all and self._all[key].task is task:
-            del self._all[key]
 
     async def read_job(self, id_: str, function: Callable[[PageReader], Any]) -> Any:
         """Run a function in a thread with the reader of a job, which has read all there is. Raises JobNotFound."""

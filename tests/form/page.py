@@ -28,11 +28,11 @@ def asked(code: str, kernel: KernelContext | None = None, directory: str = "", *
 
 def answered_apart(code: str, **more: Any) -> dict[str, Any]:
     """Return what another process answers to a text."""
-    about = {"request": {"code": code, **more}, "directory": ""}
-    command = [sys.executable, "-m", "distdl_jupyter.form"]
+    about = {"ask": "form", "given": {"request": {"code": code, **more}, "directory": ""}}
+    command = [sys.executable, "-m", "distdl_jupyter.api.submit_process"]
     done = subprocess.run(command, input=json.dumps(about), capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)["value"]
     return {**found, **found["chosen"]}
 
 

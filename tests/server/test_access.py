@@ -69,7 +69,6 @@ class ReadOnly(Authorizer):
 def test_who_may_only_read_sees_everything_and_starts_nothing(root):
     with serve(root, authorizer_class=ReadOnly) as server:
         server.get("/jobs")
-        server.post("/advice", {"node_count": 2}, status=200)
         assert told(server.url, "jobs", jobs=True)["jobs"]["total"] == 0
         assert server.post("/jobs", {"code": "1"}, status=403)["type"] == "Forbidden"
         server.post("/clusters", {"name": "mini", "kind": "local"}, status=403)
@@ -136,7 +135,7 @@ class MayNotExecute(Authorizer):
 def test_what_starts_processes_or_asks_elsewhere_needs_the_right_to_execute(root, path, body):
     with serve(root, authorizer_class=MayNotExecute) as server:
         assert "does not have permission to execute" in server.post(path, body, status=403)["message"]
-        server.post("/advice", {"node_count": 2}, status=200)
+        server.post("/clusters", {"name": "local", "kind": "local"}, status=400)
 
 
 @pytest.fixture
@@ -151,13 +150,13 @@ def browser(server):
 
 def test_a_page_of_another_site_cannot_post_with_the_users_cookie(browser):
     assert browser.get(f"{API}/jobs", headers={"Referer": str(browser.base_url)}).status_code == 200
-    body = {"json": {"node_count": 1}}
-    refused = browser.post(f"{API}/advice", **body)
+    body = {"json": {"name": "local", "kind": "local"}}
+    refused = browser.post(f"{API}/clusters", **body)
     assert refused.status_code == 403
     assert "XSRF" in refused.json()["message"].upper()
-    assert browser.post(f"{API}/advice", headers={"X-XSRFToken": "guessed"}, **body).status_code == 403
-    allowed = browser.post(f"{API}/advice", headers={"X-XSRFToken": browser.cookies["_xsrf"]}, **body)
-    assert allowed.status_code == 200, allowed.text
+    assert browser.post(f"{API}/clusters", headers={"X-XSRFToken": "guessed"}, **body).status_code == 403
+    allowed = browser.post(f"{API}/clusters", headers={"X-XSRFToken": browser.cookies["_xsrf"]}, **body)
+    assert allowed.status_code == 400, allowed.text  # the name is taken
 
 
 def test_another_sites_page_is_refused_by_its_origin(server, browser):

@@ -114,7 +114,7 @@ def readers(root):
     found = []
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(psutil.Error):
-            if "distdl_jupyter.form" in (process.info["cmdline"] or ()) and process.cwd() == str(root):
+            if "distdl_jupyter.api.submit_process" in (process.info["cmdline"] or ()) and process.cwd() == str(root):
                 found.append(process)
     return found
 

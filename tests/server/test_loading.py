@@ -39,6 +39,6 @@ with serve(root) as server:
     server.get("/clusters")
     server.get(f"/jobs/{{id_}}")
     server.get("/compare", ids=id_)
-    server.get("/vm-sizes")
+    server.get("/plugins")
 """
     assert loaded_by(code) & HEAVY == set()

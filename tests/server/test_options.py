@@ -6,7 +6,7 @@ from typing import Any, Literal
 import jsonschema
 import pytest
 
-from distdl_jupyter.api.catalogue import json_schema
+from distdl_jupyter.api.plugins import json_schema
 from distdl_jupyter.core import registry
 
 
@@ -33,8 +33,8 @@ def test_every_type_has_its_schema():
             "fast": {"type": "boolean", "default": False},
             "way": {"enum": ["a", "b"], "default": "a"},
             "mode": {"enum": ["x", "y"], "default": "x"},
-            "words": {"type": "array", "items": {"type": "string"}, "default": ["one"]},
-            "more": {"type": "object", "additionalProperties": {"type": "integer"}, "default": {}},
+            "words": {"type": "array", "items": {"type": "string"}, "default": ("one",)},
+            "more": {"type": "object", "additionalProperties": {"type": "integer"}},
             "other": {"default": None},
         },
         "required": ["host"],

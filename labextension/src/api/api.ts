@@ -5,7 +5,7 @@
  * The transport is a parameter, so this module does not import `@jupyterlab`.
  */
 import createClient, { type Client } from 'openapi-fetch';
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, Curve, JobCheck, JobDetail, JobList, JobProfile, JobRow, LogChanges, NewJob, Output, paths, PluginList, Stacks, SweepPanel, TrackerRow } from './schema';
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, JobCheck, JobDetail, JobProfile, JobRow, LogChanges, Output, paths, PluginList, Stacks, SweepPanel, TrackerRow } from './schema';
 import { Refusal } from '../ui/refusal';
 import { __ } from '../ui/trans';
 
@@ -41,8 +41,6 @@ export class Api {
   removeCluster = (name: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/clusters/{name}`, at({ name })));
   plugins = (): Promise<PluginList> => answer(this.#api.GET(`${ROOT}/plugins`));
 
-  jobs = (query: Query<'/distdl/api/jobs'> = {}): Promise<JobList> => answer(this.#api.GET(`${ROOT}/jobs`, { params: { query } }));
-  submit = (job: NewJob): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs`, { body: job }));
   // openapi-fetch makes lists of the API's tuples, here and in a log.
   job = async (id: string): Promise<JobDetail> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}`, at({ id })))) as JobDetail;
   removeJob = (id: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/jobs/{id}`, at({ id })));
@@ -64,7 +62,6 @@ export class Api {
   askProfile = (id: string, steps: number, ranks: number[] | null): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/profile`, { ...at({ id }), body: { steps, ranks } }));
   profile = async (id: string, number: number): Promise<JobProfile> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/profile`, { params: { path: { id }, query: { number } } }))) as JobProfile;
   log = async (id: string, query: Query<'/distdl/api/jobs/{id}/log'> = {}): Promise<LogChanges> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/log`, { params: { path: { id }, query } }))) as LogChanges;
-  curve = (id: string, query: Query<'/distdl/api/jobs/{id}/curve'> = {}): Promise<Curve> => answer(this.#api.GET(`${ROOT}/jobs/{id}/curve`, { params: { path: { id }, query } }));
   outputs = async (id: string): Promise<Output[]> => [...(await answer(this.#api.GET(`${ROOT}/jobs/{id}/outputs`, at({ id })))).outputs];
   sweep = async (id: string): Promise<SweepPanel> => (await answer(this.#api.GET(`${ROOT}/sweeps/{id}`, at({ id })))) as SweepPanel;
   stopSweep = async (id: string): Promise<SweepPanel> => (await answer(this.#api.POST(`${ROOT}/sweeps/{id}/stop`, at({ id })))) as SweepPanel;

@@ -1,0 +1,91 @@
+"""The present state of clusters as pages show it: their nodes, and the jobs that run there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from distdl_jupyter.clusters import cluster_configs, status
+from distdl_jupyter.clusters.base import NodeInfo
+from distdl_jupyter.clusters.status import ClusterStatus
+from distdl_jupyter.core import humanize
+from distdl_jupyter.jobs import job_queue
+from distdl_jupyter.jobs.job_queue import InUse
+from distdl_jupyter.views.wire import from_fields
+
+if TYPE_CHECKING:
+    from distdl_jupyter.clusters.cluster_configs import ClusterConfig
+    from distdl_jupyter.clusters.status_cache import StatusCache
+    from distdl_jupyter.jobs.job_list import Listing
+    from distdl_jupyter.views.job_table import Listed
+
+
+@dataclass(frozen=True, slots=True)
+class Node(NodeInfo):
+    """One machine of a cluster; ``jobs`` are the ids of the jobs that run on it."""
+
+    state: Literal["idle", "busy", "down", "unknown", "starting"] = "idle"  # type: ignore[assignment]  # for pages
+    jobs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster(ClusterStatus):
+    """A cluster with its jobs; ``problem`` says why it cannot be used now ("" when it can), ``code`` names it."""
+
+    nodes: tuple[Node, ...] = ()
+    node_count: int = 0
+    active_jobs: int = 0
+    #: What jobs hold of this machine and how many are queued for it; None for other clusters.
+    in_use: InUse | None = None
+
+
+async def present(
+    run: Callable[..., Awaitable[Any]],
+    listing: Listing,
+    cache: StatusCache,
+    selected: Sequence[ClusterConfig] | None = None,
+) -> tuple[Cluster, ...]:
+    """Return the present state of clusters (default: all); of a slow cluster, its last known state.
+
+    ``run`` runs a function in a thread.
+    """
+    jobs = await run(listing.known)
+    configs = await run(cluster_configs.every) if selected is None else selected
+    statuses = await asyncio.gather(*(cache.now(config) for config in configs))
+    has_local = any(entry.kind == "local" for entry in statuses)
+    use = await run(job_queue.in_use) if has_local else None
+    return tuple(_cluster(entry, jobs, use if entry.kind == "local" else None) for entry in statuses)
+
+
+def _cluster(known: ClusterStatus, jobs: Sequence[Listed], use: InUse | None) -> Cluster:
+    nodes: tuple[Node, ...] = ()
+    if known.nodes:
+        plugin, _ = status.plugin(known)
+        same_kind = [job for job in jobs if job.cluster == known.kind]
+        nodes = tuple(
+            _node(node, [job for job in same_kind if any(plugin.holds(node, host) for host in job.hosts)])
+            for node in known.nodes
+        )
+    active = len(active_jobs(known.name, jobs))
+    return from_fields(Cluster, known, nodes=nodes, node_count=len(nodes), active_jobs=active, in_use=use)
+
+
+def _node(node: NodeInfo, jobs: Sequence[Listed]) -> Node:
+    """Return a node with what it does: "running digits", "idle 41 min"."""
+    running = [job.row for job in jobs if job.active]
+    state = ("busy" if running else "idle") if node.state == "up" else node.state
+    detail = node.detail
+    if running and not detail:
+        more = f" and {len(running) - 2} more" if len(running) > 2 else ""
+        detail = f"running {humanize.listing([row.name for row in running[:2]])}{more}"
+    elif state == "idle" and not detail and (ends := [job.row.ended for job in jobs if job.row.ended is not None]):
+        detail = f"idle {humanize.ago(max(1.0, time.time() - max(ends))).removesuffix(' ago')}"
+    return from_fields(Node, node, state=state, detail=detail, jobs=tuple(row.id for row in running))
+
+
+def active_jobs(cluster: str, jobs: Sequence[Listed]) -> list[Listed]:
+    """Return the jobs of a cluster that have not ended."""
+    return [job for job in jobs if job.active and job.row.compute_target == cluster]
