@@ -72,7 +72,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Sent when there are no other messages."""
+    """Sent every few seconds, so that a page notices a lost connection."""
 
     now: float
     type: Literal["alive"]

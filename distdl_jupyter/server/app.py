@@ -51,7 +51,7 @@ class DistDLApp(ExtensionApp):
     max_code_bytes = Int(300_000, min=1, help="Maximum size of a cell or script in a request, in bytes.").tag(
         config=True
     )
-    keep_alive_seconds = Float(8.0, min=0.1, help="Seconds between keep-alive messages on an idle event stream.").tag(
+    keep_alive_seconds = Float(8.0, min=0.1, help="Seconds between keep-alive messages on an event stream.").tag(
         config=True
     )
     linger_seconds = Float(

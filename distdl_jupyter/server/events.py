@@ -82,7 +82,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
 
     async def _send_messages(self) -> None:
         subscriber = Subscriber(self.app.sources, Subscription(), self._notify)
-        sent = checked = time.monotonic()
+        next_check = time.monotonic() + self.app.keep_alive_seconds
         try:
             while True:
                 subscription, self._wanted = self._wanted, None
@@ -92,19 +92,15 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
                 lines = await subscriber.due()
                 if self._wanted is not None:
                     continue  # the page has a newer subscription: these messages are not for it
-                now, period = time.monotonic(), self.app.keep_alive_seconds
-                if now - checked >= period:
-                    checked = now
+                if time.monotonic() >= next_check:
+                    next_check = time.monotonic() + self.app.keep_alive_seconds
                     if not await self._is_still_admitted():
                         self.close(_POLICY, "The permission to view has expired.")
                         return
-                if not lines and now - sent >= period:
-                    lines = [encode(Heartbeat(time.time(), "alive"))]
-                if lines:
-                    # Wait until the page has received them: a slow page delays only itself.
-                    await asyncio.gather(*(self.write_message(line) for line in lines))
-                    sent = time.monotonic()
-                await subscriber.wait(max(0.0, min(sent, checked) + period - time.monotonic()))
+                    lines.append(encode(Heartbeat(time.time(), "alive")))
+                # Wait until the page has received them: a slow page delays only itself.
+                await asyncio.gather(*(self.write_message(line) for line in lines))
+                await subscriber.wait(max(0.0, next_check - time.monotonic()))
         except WebSocketClosedError:
             return
         except Exception:

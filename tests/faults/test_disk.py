@@ -315,7 +315,7 @@ def test_a_job_folder_deleted_while_it_runs(server, tmp_path):
     shutil.rmtree(training.job.folder.path, ignore_errors=True)
     with pytest.raises(JobNotFound, match="folder was deleted"):
         training.job.wait(60)
-    for path in ("", "/result", "/log", "/outputs", "/curve", "/metrics"):
+    for path in ("", "/result", "/log", "/outputs", "/metrics"):
         assert server.ask("GET", f"/jobs/{training.job.id}{path}").status_code == 404, path
     assert server.ask("POST", f"/jobs/{training.job.id}/cancel", json={}).status_code == 404
     assert until_gone(training.job.id, 60) == []

@@ -47,7 +47,7 @@ def addresses(id_):
         if "{" in path or "(" in path:
             continue
         yield path
-    for rest in ("", "/result", "/log", "/outputs", "/outputs/model.pt", "/curve", "/metrics", "/cancel", "/rerun",
+    for rest in ("", "/result", "/log", "/outputs", "/outputs/model.pt", "/metrics", "/cancel", "/rerun",
                  "/resume", "/stacks"):  # fmt: skip
         yield f"/jobs/{id_}{rest}"
 

@@ -153,8 +153,9 @@ def test_text_that_imitates_reports(server, injected):
     assert view.state is State.COMPLETED, view.reason
     assert view.metrics["loss"].values == {0: 0.5}
     assert set(view.metrics) <= {"loss", "ok"}
-    for path in ("", "/result", "/log", "/outputs", "/curve", "/metrics", "/log?rank=0"):
+    for path in ("", "/result", "/log", "/outputs", "/metrics", "/log?rank=0"):
         assert server.ask("GET", f"/jobs/{job.id}{path}").status_code == 200, path
+    assert server.ask("GET", f"/compare?ids={job.id}").status_code == 200
     assert server.get("/jobs")["total"] == 1
     assert any("␞" in row.text and "0123456789abcdef" in row.text for row in rows(job))
     assert not (job.folder.supervisor_log.read_text())
@@ -278,8 +279,9 @@ def test_hostile_names(server, injected):
     job = run(f"NAMES = {names!r}\n{NAMES}")
     assert job.state is State.FAILED
     assert set(job.view().metrics) == set(names)
-    for path in ("", "/result", "/log", "/outputs", "/metrics", "/curve"):
-        answer = server.ask("GET", f"/jobs/{job.id}{path}")
+    at = f"/jobs/{job.id}"
+    for path in (at, f"{at}/result", f"{at}/log", f"{at}/outputs", f"{at}/metrics", f"/compare?ids={job.id}"):
+        answer = server.ask("GET", path)
         assert answer.status_code == 200, (path, answer.text)
         json.loads(answer.text)
     reading = PageReader(job.folder)
