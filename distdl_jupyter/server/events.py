@@ -85,8 +85,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         next_check = time.monotonic() + self.app.keep_alive_seconds
         try:
             while True:
-                subscription, self._wanted = self._wanted, None
-                if subscription is not None:
+                if (subscription := self._take_subscription()) is not None:
                     subscriber.close()
                     subscriber = Subscriber(self.app.sources, subscription, self._notify)
                 lines = await subscriber.due()
@@ -108,6 +107,10 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
             self.close()
         finally:
             subscriber.close()
+
+    def _take_subscription(self) -> Subscription | None:
+        subscription, self._wanted = self._wanted, None
+        return subscription
 
     async def _is_still_admitted(self) -> bool:
         """Identify the user again, as when the page connected, and return whether they may still view."""
