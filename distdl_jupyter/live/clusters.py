@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter.clusters import cluster_configs, status
 from distdl_jupyter.clusters.base import NodeInfo
-from distdl_jupyter.clusters.status import ClusterStatus
+from distdl_jupyter.clusters.status import ClusterStatus, StatusCache
 from distdl_jupyter.core import humanize
 from distdl_jupyter.jobs import job_queue
 from distdl_jupyter.jobs.job_queue import InUse
@@ -18,7 +18,6 @@ from distdl_jupyter.views.wire import from_fields
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.cluster_configs import ClusterConfig
-    from distdl_jupyter.clusters.status_cache import StatusCache
     from distdl_jupyter.jobs.job_list import Listing
     from distdl_jupyter.views.job_table import Listed
 
