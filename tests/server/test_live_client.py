@@ -125,7 +125,7 @@ def test_a_deleted_job_and_a_refusal_are_told(quick, pages):
     assert refused[:2] == ["JobNotFound", 404]
     assert refused[2].endswith(".")
     page("move('http://127.0.0.1:9/');")
-    assert page("try { await api.jobs(); } catch (e) { return [e.type, e.status]; }") == ["NetworkError", 0]
+    assert page("try { await api.clusters(); } catch (e) { return [e.type, e.status]; }") == ["NetworkError", 0]
 
 
 def test_a_job_that_is_gone_stays_gone_while_the_server_is_the_same(quick, pages):
