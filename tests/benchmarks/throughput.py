@@ -8,6 +8,7 @@ the rate of steps there is the CPU time of rank 0's training thread, which other
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -72,7 +73,9 @@ def _ours(backend: str, told: Told) -> None:
 
 
 def _plain(command: list[str], backend: str, peers: Environment, told: Told, scratch: Path) -> None:
-    run(command, {**peers.variables(), **_variables(backend, told, log=False)}, scratch)
+    # torch sometimes aborts a process at its end, after the numbers are written; without them ``told`` fails.
+    with contextlib.suppress(SystemExit):
+        run(command, {**peers.variables(), **_variables(backend, told, log=False)}, scratch)
 
 
 if __name__ == "__main__":
