@@ -145,11 +145,9 @@ def _discovery(cloud: Cloud) -> dict[str, Any]:
 
 
 def _options_of_people(own: AzureSettings, cloud: Cloud) -> dict[str, Any]:
-    """Return the options of a sign-in by device code or browser."""
     from azure.identity import TokenCachePersistenceOptions
 
-    is_file_allowed = own.token_cache != "keyring"  # noqa: S105 - the kind of a cache
-    cache = TokenCachePersistenceOptions(name=CACHE, allow_unencrypted_storage=is_file_allowed)
+    cache = TokenCachePersistenceOptions(name=CACHE, allow_unencrypted_storage=own.token_cache != "keyring")  # noqa: S105
     tenant = {"tenant_id": own.tenant_id} if own.tenant_id else {}
     return {"cache_persistence_options": cache, **tenant, **_discovery(cloud)}
 
@@ -160,7 +158,7 @@ class _Attempt:
     def __init__(self, own: AzureSettings) -> None:
         self.settings = own
         self.code: tuple[str, str, float] | None = None
-        self.problem: AzureProblem | None = None
+        self.problem: DistDLError | None = None
         self.credential: Any = None
         self.shown = threading.Event()
         threading.Thread(target=self._run, name="distdl-sign-in", daemon=True).start()
@@ -169,7 +167,7 @@ class _Attempt:
         try:
             self._sign_in()
         except Exception as error:  # noqa: BLE001 - the page that waits must show the end
-            self.problem = _problem(explain(error))
+            self.problem = explain(error)
         finally:
             self.shown.set()
 
@@ -195,14 +193,7 @@ class _Attempt:
     @property
     def prompt(self) -> AzurePrompt | None:
         """What the person has to do, None while a browser does it."""
-        if self.code is None:
-            return None
-        code, address, until = self.code
-        return AzurePrompt(user_code=code, address=address, seconds_left=max(0.0, until - time.time()))
-
-
-def _problem(error: DistDLError) -> AzureProblem:
-    return AzureProblem(message=error.message, hint=error.hint, code=error.code)
+        return self.code and AzurePrompt(*self.code[:2], max(0.0, self.code[2] - time.time()))
 
 
 #: The sign-in of this process that waits or has failed; at most one.
@@ -244,15 +235,15 @@ def status() -> SignInStatus:
         token = credential().get_token(scope).token
         current = SignInStatus(state="signed_in", kind=kind, account=_account(token, kind))
     except DistDLError as error:
-        is_out = error.code == "azure-signed-out"
-        current = SignInStatus(
-            state="signed_out" if is_out else "failed", kind=kind, problem=None if is_out else _problem(error)
-        )
+        current = SignInStatus(state="failed", kind=kind, problem=AzureProblem.of(error))
+        if error.code == "azure-signed-out":
+            current = SignInStatus(state="signed_out", kind=kind)
     if attempt is None:
         return current
     if attempt.problem is None:
         return dataclasses.replace(current, state="waiting", kind=attempt.settings.credential, prompt=attempt.prompt)
-    return dataclasses.replace(current, state="signed_in" if current.account else "failed", problem=attempt.problem)
+    problem = AzureProblem.of(attempt.problem)
+    return dataclasses.replace(current, state="signed_in" if current.account else "failed", problem=problem)
 
 
 def _account(token: str, kind: str) -> AzureAccount:
@@ -262,9 +253,8 @@ def _account(token: str, kind: str) -> AzureAccount:
         claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
     name = claims.get("upn") or claims.get("preferred_username") or claims.get("unique_name")
     identity = str(claims.get("xms_mirid", "")).rsplit("/", 1)[-1]  # the resource of a managed identity
-    return AzureAccount(
-        name=str(name or identity or f"app {claims.get('appid')}"), kind=kind, tenant_id=str(claims.get("tid", ""))
-    )
+    name = str(name or identity or f"app {claims.get('appid')}")
+    return AzureAccount(name=name, kind=kind, tenant_id=str(claims.get("tid", "")))
 
 
 def cancel() -> SignInStatus:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from distdl_jupyter.core.errors import DistDLError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureAccount:
@@ -25,7 +27,7 @@ class AzureSubscription:
     state: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AzurePrompt:
     """What to do at the sign-in page: open ``address`` and enter ``user_code`` within so many seconds."""
 
@@ -34,13 +36,18 @@ class AzurePrompt:
     seconds_left: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AzureProblem:
     """Why the sign-in failed, the remedy, and the code of the error."""
 
     message: str
     hint: str
     code: str
+
+    @classmethod
+    def of(cls, error: DistDLError) -> AzureProblem:
+        """Return an error as a value."""
+        return cls(error.message, error.hint, error.code)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
