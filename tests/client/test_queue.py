@@ -110,7 +110,7 @@ def test_a_job_starts_after_others_have_completed_and_is_canceled_when_one_has_n
     third = begin(tmp_path, "third", cores=None, after=[first.id, second.id[-5:]])
     assert third.spec.after == (first.id, second.id)
     view = waits(second)
-    with pytest.raises(InvalidSpec, match="must be an integer from -1000000 to 1,000,000"):
+    with pytest.raises(InvalidSpec, match="must be an integer from -1,000,000 to 1,000,000"):
         prioritize(second.id, 10**400)
     assert view.why == f"waiting for first ({first.id[-5:]}) to complete"
     assert [one.why for one in queue().waiting if one.id == second.id] == [view.why]
