@@ -76,10 +76,10 @@ FORGE = """
         name = "forge"
         title = "Forge"
         Options = ForgeOptions
-        Wanted = ForgeWanted
+        compute_spec = ForgeWanted
         complete = False
         can_create = bills = True
-        asks = ("place", "yard", "size")
+        dynamic_options = ("place", "yard", "size")
 
         def choices(self, field, options):
             if field == "place":

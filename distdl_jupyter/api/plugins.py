@@ -67,7 +67,7 @@ def _options(plugin: Any) -> dict[str, Any]:
     suggestions = plugin.suggestions() if hasattr(plugin, "suggestions") else {}
     for name, values in suggestions.items():
         schema["properties"][name]["examples"] = list(values)
-    for name in set(getattr(plugin, "asks", ())) & set(schema["properties"]):
+    for name in set(getattr(plugin, "dynamic_options", ())) & set(schema["properties"]):
         schema["properties"][name]["x-asked"] = True
     return schema
 

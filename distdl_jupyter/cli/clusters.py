@@ -1,6 +1,6 @@
 """``distdl clusters``: list, add, show, check and remove clusters, and create and delete their machines.
 
-The options of ``add`` and ``change`` come from the cluster's type, those of ``compute create`` from ``Cluster.Wanted``.
+The options of ``add`` and ``change`` come from the cluster type, those of ``compute create`` from its ``compute_spec``.
 A cluster that does not respond is listed as such after ``TIMEOUT`` seconds. What costs money is named, and confirmed,
 before it is done.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.cli.command import Reply, add_command, add_group
 from distdl_jupyter.clusters import cluster_configs, handle, tables
-from distdl_jupyter.clusters.status import look_at_all
+from distdl_jupyter.clusters.status import probe_all
 from distdl_jupyter.core import registry, table
 from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import InvalidSpec
@@ -116,7 +116,7 @@ def _options(call: str, kind: str, arguments: list[str]) -> dict[str, Any]:
 
 def _show(args: argparse.Namespace) -> Reply:
     cluster = handle.ClusterHandle(args.name)
-    (status,) = look_at_all([cluster.target], 2 * TIMEOUT)
+    (status,) = probe_all([cluster.target], 2 * TIMEOUT)
     if args.json:
         return Reply(status)
     lines = [tables.cluster_line(status), *(f"{name}: {value}" for name, value in cluster.options.items())]
@@ -141,7 +141,7 @@ def _machines(args: argparse.Namespace) -> Reply:
     if getattr(args, "name", None) is not None:
         return Reply(_cluster(args.name).choices("compute"))
     makers = [target for target in cluster_configs.every() if registry.get("clusters", target.kind).can_create]
-    statuses = look_at_all(makers, 2 * TIMEOUT) if makers else []
+    statuses = probe_all(makers, 2 * TIMEOUT) if makers else []
     none = (
         "No cluster has machines that distdl can create. Add one, for example: distdl clusters add gpu azureml --help"
     )
@@ -157,7 +157,7 @@ def _create(args: argparse.Namespace) -> Reply | None:
     parser = Parser(f"distdl clusters compute create {cluster.name}", "Which machines to create.")
     _add_yes(parser)
     parser.add_argument("--wait", action="store_true", help="wait until the machines are ready")
-    fields = dataclasses.fields(registry.get("clusters", cluster.kind).Wanted)
+    fields = dataclasses.fields(registry.get("clusters", cluster.kind).compute_spec)
     machines = _read(parser, fields, args.flags)
     yes, wait = machines.pop("yes", False), machines.pop("wait", False)
     options = ", ".join(f"{name}={value}" for name, value in machines.items())

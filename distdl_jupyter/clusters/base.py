@@ -320,7 +320,7 @@ class Run(ABC):
         """Leave a request to record some steps for ranks, without waiting (``worker.hooks.profile``)."""
         return
 
-    def serve(self, rank: int) -> None:
+    def expose_endpoint(self, rank: int) -> None:
         """Write the address of a persistent rank into the job's folder (``worker.serving``), without waiting."""
         return
 
@@ -364,10 +364,10 @@ class Cluster(ABC):
     #: Whether it can be used without options; other types are listed when a user has added a cluster.
     complete: ClassVar[bool] = True
     #: Whether its nodes are other machines: queries take seconds, and they need the backend's packages themselves.
-    far: ClassVar[bool] = False
+    is_remote: ClassVar[bool] = False
     #: Whether a job can wait there in a queue, before any process starts.
     queues: ClassVar[bool] = False
-    #: Whether jobs hold GPUs, cores and memory there (``turn``), and wait for those that other jobs hold.
+    #: Whether jobs hold GPUs, cores and memory there (``acquire``), and wait for those that other jobs hold.
     slots: ClassVar[bool] = False
     #: Whether it copies data sources to its nodes before ranks start (``Context.staging``).
     stages: ClassVar[bool] = False
@@ -380,17 +380,17 @@ class Cluster(ABC):
     #: Whether its machines can be created and deleted from here: ``create``, ``delete``, ``machines``.
     can_create: ClassVar[bool] = False
     #: The options of machines to create; declared as ``Options`` are, for forms, flags and Python.
-    Wanted: ClassVar[type] = NoOptions
-    #: Options, and fields of ``Wanted``, whose possible values ``choices`` returns.
-    asks: ClassVar[tuple[str, ...]] = ()
+    compute_spec: ClassVar[type] = NoOptions
+    #: Options, and fields of ``compute_spec``, whose possible values ``choices`` returns.
+    dynamic_options: ClassVar[tuple[str, ...]] = ()
     #: Whether ranks can be restarted or resumed there, and find their checkpoints.
     can_restart: ClassVar[bool] = True
-    #: Whether it supports persistent ranks (``Run.serve``).
+    #: Whether it supports persistent ranks (``Run.expose_endpoint``).
     serves: ClassVar[bool] = False
     #: Whether a job continues without its supervisor, and another one can ``attach`` to it.
     can_attach: ClassVar[bool] = False
 
-    def by_itself(self) -> dict[str, Any] | None:
+    def default_options(self) -> dict[str, Any] | None:
         """Return the options of the cluster of this type that needs no name, None without one."""
         return {} if self.complete else None
 
@@ -459,22 +459,22 @@ class Cluster(ABC):
     def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Return where the ranks would run, without ports and without reserving anything. Raises InvalidSpec."""
 
-    def turn(
+    def acquire(
         self, spec: JobSpec, options: Any, *, blocked: bool = False, number: int | None = None
     ) -> QueueView | None:
         """Acquire the resources of the job and return None; or return its position in the queue.
 
         It is called repeatedly until it returns None, then the job is placed; the resources are held until the run is
-        closed, or until ``give_back``. A job that is ``blocked`` cannot start yet and only keeps its position;
+        closed, or until ``release``. A job that is ``blocked`` cannot start yet and only keeps its position;
         ``number`` is the position by time that it had before. Raises LaunchFailed for a job that must not wait.
         """
         return None
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Release the resources of a job that was not started."""
         return
 
-    def everybody(self, options: Any) -> list[QueuedJob] | None:
+    def list_queue(self, options: Any) -> list[QueuedJob] | None:
         """Return the jobs of all users in the cluster's own queue, running ones first; None where it has none.
 
         It may take seconds. Raises DistDLError when the queue does not respond.

@@ -62,7 +62,7 @@ def kinds() -> list[ClusterConfig]:
     configs = []
     for kind in registry.names("clusters"):
         try:
-            options = registry.get("clusters", kind).by_itself()
+            options = registry.get("clusters", kind).default_options()
         except PluginUnavailable:
             options = {}  # shown with what is wrong with it
         if options is not None:
@@ -97,7 +97,7 @@ def names() -> list[str]:
 def find(name: str) -> ClusterConfig:
     """Return the cluster that ``compute_target`` names. Raises InvalidSpec that lists all."""
     if name in registry.names("clusters"):
-        return ClusterConfig(name, name, registry.get("clusters", name).by_itself() or {})
+        return ClusterConfig(name, name, registry.get("clusters", name).default_options() or {})
     match = next((target for target in named() if target.name == name), None)
     if match is None:
         raise InvalidSpec(

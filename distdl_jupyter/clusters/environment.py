@@ -54,7 +54,7 @@ def for_ssh(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     return {name: environ[name] for name in _SSH if name in environ}
 
 
-def of_rank(placement: Placement, slot: RankSlot) -> dict[str, str]:
+def rank_variables(placement: Placement, slot: RankSlot) -> dict[str, str]:
     """Return the ``DISTDL_`` variables of one rank, which the worker reads (``worker.identity``)."""
     identity = {
         "DISTDL_RANK": slot.rank,

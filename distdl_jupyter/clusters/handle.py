@@ -132,7 +132,7 @@ class ClusterHandle:
         """
         cluster, options = status.plugin(self.target)
         about = f"machines of a cluster of type {cluster.name}"
-        cluster.create(options, registry.checked(cluster.Wanted, wanted, about) if cluster.can_create else None)
+        cluster.create(options, registry.checked(cluster.compute_spec, wanted, about) if cluster.can_create else None)
         if wait:
             with explain_interrupt(self._still_created):
                 self._wait_for_machines(CREATION)
@@ -168,7 +168,7 @@ class ClusterHandle:
         cluster_configs.remove(self.name, active_jobs(self.name))
 
     def __repr__(self) -> str:
-        (current,) = status.look_at_all([self.target], TIMEOUT)
+        (current,) = status.probe_all([self.target], TIMEOUT)
         return tables.cluster_line(current)
 
     def __eq__(self, other: object) -> bool:
@@ -204,7 +204,7 @@ class ClusterList(table.Display, Sequence[ClusterHandle]):
     def look(self, seconds: float = TIMEOUT) -> list[ClusterStatus]:
         """Return the present state of all clusters within ``seconds`` seconds."""
         with explain_interrupt(lambda: "Interrupted while the clusters were asked for their status."):
-            return status.look_at_all(self._targets, seconds)
+            return status.probe_all(self._targets, seconds)
 
     def _parts(self) -> list[str | table.Rows]:
         return [tables.cluster_rows(self.look())]
@@ -231,7 +231,7 @@ def add_cluster(name: str, kind: str, **options: Any) -> ClusterHandle:
 def choices(kind: str, option: str, options: Mapping[str, Any]) -> list[Choice]:
     """Return the allowed values of an option of a cluster type, or of its machines. Raises InvalidSpec, DistDLError."""
     cluster: Cluster = registry.get("clusters", kind)
-    if option not in cluster.asks:
+    if option not in cluster.dynamic_options:
         raise InvalidSpec(
             f"Values of {option} cannot be listed for clusters of type {kind}.",
             code="choices-unavailable",

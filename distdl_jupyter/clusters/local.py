@@ -72,7 +72,7 @@ class LocalCluster(Cluster):
         self._ports = Ports()
         self._slot: slots.Slot | None = None
         #: The numbers of the GPUs that were taken for the job, None before it was its turn.
-        self._taken: list[int] | None = None
+        self._gpu_numbers: list[int] | None = None
         self._staged: dict[int, Staged] = {}
         self._notices: list[Notice] = []
 
@@ -116,10 +116,12 @@ class LocalCluster(Cluster):
         if context.least_node_count is not None and context.gone:
             left = max(context.least_node_count, spec.node_count - len(context.gone))
             spec = dataclasses.replace(spec, node_count=left)
-        placement = self._placed(spec, options, self._devices(spec) if self._taken is None else self._taken)
-        self._look_for_room(spec, context)
+        placement = self._build_placement(
+            spec, options, self._devices(spec) if self._gpu_numbers is None else self._gpu_numbers
+        )
+        self._check_headroom(spec, context)
         if context.staging is not None:
-            self._staged = _staged(spec, placement, context.staging, context)
+            self._staged = _run_stagers(spec, placement, context.staging, context)
         try:
             reserved = self._ports.reserve(ports, _ADDRESS)
             placement = with_ports(placement, context.rank_ports, self._rank_ports)
@@ -127,7 +129,7 @@ class LocalCluster(Cluster):
             raise LaunchFailed(f"Cannot reserve ports for the ranks: {error}.", code="local-ports-not-free") from error
         return dataclasses.replace(placement, ports=tuple(reserved))
 
-    def _look_for_room(self, spec: JobSpec, context: Context) -> None:
+    def _check_headroom(self, spec: JobSpec, context: Context) -> None:
         from distdl_jupyter.node import headroom
 
         self._notices = []
@@ -142,12 +144,12 @@ class LocalCluster(Cluster):
 
     def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Place rank r on node r // process_count_per_node; GPUs are dealt out in order, as if all were free."""
-        return self._placed(spec, options, self._devices(spec))
+        return self._build_placement(spec, options, self._devices(spec))
 
     def _devices(self, spec: JobSpec) -> list[int]:
         return gpus.visible() if spec.use_gpu is not False else []
 
-    def turn(
+    def acquire(
         self, spec: JobSpec, options: Any, *, blocked: bool = False, number: int | None = None
     ) -> QueueView | None:
         """Hold the GPUs, cores and memory that each process is to have; a job may wait for what others hold."""
@@ -156,29 +158,29 @@ class LocalCluster(Cluster):
         if not need and not blocked and self._slot is None:
             return None
         if self._slot is None:
-            if not blocked and any(map(_has_begun_this_one, slots.entries())):
+            if not blocked and any(map(_is_parent_job, slots.entries())):
                 return None
             self._slot = slots.Slot(spec.id, spec.name, number=number)
         turn = self._slot.ask(need, priority=spec.priority, blocked=blocked)
         if turn is None:
             numbers = {gpu.uuid: gpu.number for gpu in devices}
-            self._taken = [numbers[uuid] for uuid in self._slot.gpus] if need.gpus else None
+            self._gpu_numbers = [numbers[uuid] for uuid in self._slot.gpus] if need.gpus else None
             return None
         view = queueing.view(turn, need, {gpu.uuid: str(gpu.number) for gpu in devices}, spec.priority)
         if not blocked and not turn.problem and not getattr(options, "wait", True):
-            self.give_back()
+            self.release()
             raise LaunchFailed(
                 f"wait=False is set, but the job is {view.why}.", code="job-does-not-wait", hint=_NO_WAIT
             )
         return view
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Give back what was taken for a job that has not been started, or its place."""
         if self._slot is not None:
             self._slot.release()
             self._slot = None
 
-    def _placed(self, spec: JobSpec, options: Any, devices: list[int]) -> Placement:
+    def _build_placement(self, spec: JobSpec, options: Any, devices: list[int]) -> Placement:
         oversubscribe = getattr(options, "oversubscribe", False)
         if (crowd := limits.crowd(spec.process_count, cores(), oversubscribe=oversubscribe)) is not None:
             raise InvalidSpec(
@@ -235,7 +237,7 @@ class LocalCluster(Cluster):
         return sorted(killed)
 
 
-def _staged(spec: JobSpec, placement: Placement, staging: JobStaging, context: Context) -> dict[int, Staged]:
+def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, context: Context) -> dict[int, Staged]:
     """Run a stager for each node, emulated ones too, and return what each node's ranks get."""
     from distdl_jupyter.clusters import stagers
 
@@ -247,18 +249,18 @@ def _staged(spec: JobSpec, placement: Placement, staging: JobStaging, context: C
         if name.startswith(needed) or not is_secret(name, value)
     }
     environment = {**shown, "DISTDL_JOB_ID": spec.id}
-    begun: list[stagers.Stager] = []
+    started_stagers: list[stagers.Stager] = []
     try:
         for node, host in sorted(hosts.items()):
-            begun.append(stagers.LocalStager(node, host, spec.python or sys.executable, environment))
+            started_stagers.append(stagers.LocalStager(node, host, spec.python or sys.executable, environment))
     except OSError as error:
-        for stager in begun:
+        for stager in started_stagers:
             stager.end()
         raise limits.launch_failed("Cannot start the program that copies the data", error) from error
-    return stagers.run(begun, staging, context.report)
+    return stagers.run(started_stagers, staging, context.report)
 
 
-def _has_begun_this_one(entry: slots.Entry) -> bool:
+def _is_parent_job(entry: slots.Entry) -> bool:
     """Return whether a rank of another job, which may wait for it, submitted this job: they share what it holds."""
     first = os.path.basename(os.environ.get("DISTDL_JOB_DIR", ""))  # noqa: PTH119  a name, no file is looked at
     return entry.holds and entry.own and entry.job == first
@@ -287,11 +289,11 @@ def _check_room(spec: JobSpec) -> None:
                 f"{total_need(spec.process_count, single, total)}{of_memory}, but this machine has {here}.",
                 code="local-too-few-resources",
                 field=name,
-                hint=_less(name, most, spec.process_count),
+                hint=_reduction_hint(name, most, spec.process_count),
             )
 
 
-def _less(name: str, most: int, ranks: int) -> str:
+def _reduction_hint(name: str, most: int, ranks: int) -> str:
     """Return the remedy for a job that asks for more cores or memory than there is."""
     if name == "cores" and most < ranks:
         return f"Use fewer processes: process_count_per_node={most}"

@@ -169,7 +169,7 @@ class LocalNodes(Nodes[Node]):
         for node_data in staged.values():  # all nodes are this machine: they have one environment
             self.nodes[0].python = node_data.python
 
-    def of(self, slot: RankSlot) -> Node:
+    def node_of(self, slot: RankSlot) -> Node:
         """Return this machine."""
         return self.nodes[0]
 
@@ -182,14 +182,14 @@ class LocalNodes(Nodes[Node]):
         """Return the environment of the supervisor with that of the job."""
         return self._context.environment
 
-    def of_rank(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
+    def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the data of the rank's node; rank 0 records its imports."""
         merged = {**variables, **(self._staged[slot.node].variables if self._staged else {})}
         if slot.rank == 0:
             merged |= self._learning("rank-0")
         return merged
 
-    def of_service(self, number: int) -> dict[str, str]:
+    def service_variables(self, number: int) -> dict[str, str]:
         """Let a service record its imports; it runs on the first node."""
         return self._learning(f"service-{number}")
 

@@ -24,7 +24,7 @@ def need(spec: JobSpec, processes: int, gpus: int, devices: Sequence[str]) -> Ne
     return Need(gpus, tuple(devices) if gpus else (), amounts)
 
 
-def turn_of(data: Sequence[Any]) -> Turn:
+def turn_from_json(data: Sequence[Any]) -> Turn:
     """Return a turn from the plain data that an agent has sent."""
     return msgspec.convert(data, slots.Turn)
 

@@ -446,7 +446,7 @@ def _checked(ray: Any, options: RayOptions, modules: Sequence[str], programs: Se
     actors = [_actor(ray, strategy(node["NodeID"], soft=False), {}) for node in nodes if node["Alive"]]
     connections = _agents(ray, actors, options)
     try:
-        checks = checkup.look(connections, [], options, modules, programs).checks
+        checks = checkup.check_hosts(connections, [], options, modules, programs).checks
     finally:
         end_all(connections)
     lost = [Check(node.name, "Reachable", "warning", f"is down: {node.detail}", code="ray-reachable") for node in down]

@@ -27,7 +27,7 @@ PROGRAM = ("-P", "-m", "distdl_jupyter.data.stager")
 #: Seconds between two looks whether somebody wants the staging to end.
 _HEED = 0.25
 _READ = 256 * 1024
-_LAST_WORDS = 2000
+_ERROR_TAIL = 2000
 
 
 class Staged(NamedTuple):
@@ -48,12 +48,12 @@ class Stager(ABC):
         self._unread = b""
         self._errors = b""
 
-    def fitted(self, order: dict[str, Any]) -> dict[str, Any]:
+    def adapt_order(self, order: dict[str, Any]) -> dict[str, Any]:
         """Return the order as this node takes it."""
         return order
 
     @property
-    def gone(self) -> str:
+    def lost_reason(self) -> str:
         """Why its node does not answer any more, "" while it does."""
         return ""
 
@@ -75,10 +75,10 @@ class Stager(ABC):
 
     def keep_errors(self, content: bytes) -> None:
         """Keep the end of what it prints as errors. Any thread may call this."""
-        self._errors = (self._errors + content)[-_LAST_WORDS:]
+        self._errors = (self._errors + content)[-_ERROR_TAIL:]
 
     @property
-    def last_words(self) -> str:
+    def error_tail(self) -> str:
         """The end of what it printed as errors."""
         return self._errors.decode(errors="replace").strip()
 
@@ -139,16 +139,16 @@ def run(
     """
     pool = ThreadPoolExecutor(max(1, min(2 * len(stagers), 16)), thread_name_prefix="staging")
     renewals: list[Future[None]] = []
-    fed = threading.Event()
+    received = threading.Event()
     working = list(stagers)
     try:
         for stager in stagers:
-            stager.out.listen(fed.set)
-            pool.submit(stager.write, _line(stager.fitted(staging.order(stager.node, base=base))))
+            stager.out.listen(received.set)
+            pool.submit(stager.write, _line(stager.adapt_order(staging.order(stager.node, base=base))))
         while working:
             report("stage", f"copying {staging.what} to {plural(len(stagers), 'node')}")
-            fed.wait(_HEED)
-            fed.clear()
+            received.wait(_HEED)
+            received.clear()
             for stager in list(working):
                 if (lines := stager.lines()) is None:
                     working.remove(stager)
@@ -203,11 +203,11 @@ def _renew(stager: Stager, staging: JobStaging, message: dict[str, Any]) -> None
 def _require_staged(stager: Stager, what: str) -> None:
     if stager.staged is not None:
         return
-    if stager.gone:
+    if stager.lost_reason:
         raise DataUnavailable(
-            f"{stager.host} was lost while {what} was copied to it: {stager.gone}", code="stager-host-lost"
+            f"{stager.host} was lost while {what} was copied to it: {stager.lost_reason}", code="stager-host-lost"
         )
-    last = stager.last_words.splitlines()[-1:]
+    last = stager.error_tail.splitlines()[-1:]
     raise DataUnavailable(
         f"{stager.host}: the program that copies {what} ended without a message{': ' + last[0] if last else ''}.",
         code="stager-ended",

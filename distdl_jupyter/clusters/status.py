@@ -82,10 +82,10 @@ def plugin(target: ClusterConfig) -> tuple[Cluster, Any]:
     return cluster, registry.check_options("clusters", target.kind, dict(target.options))
 
 
-def look(target: ClusterConfig) -> ClusterStatus:
+def probe(target: ClusterConfig) -> ClusterStatus:
     """Return the present status of a cluster; an error is its ``problem``. This may take seconds."""
     try:
-        return _look(target)
+        return _probe(target)
     except DistDLError as error:
         return ClusterStatus.of(target, problem=error.message, remedy=error.hint, code=error.code)
     except Exception as error:  # noqa: BLE001 - a plug-in of somebody else must not hide the other clusters
@@ -93,7 +93,7 @@ def look(target: ClusterConfig) -> ClusterStatus:
         return ClusterStatus.of(target, problem=problem, code="cluster-plugin-failed")
 
 
-def _look(target: ClusterConfig) -> ClusterStatus:
+def _probe(target: ClusterConfig) -> ClusterStatus:
     cluster, options = plugin(target)
     problem = cluster.unavailable(options)
     machines = cluster.machines(options) if cluster.can_create and not problem else None
@@ -108,7 +108,7 @@ def _look(target: ClusterConfig) -> ClusterStatus:
         problem=problem,
         remedy=remedy,
         nodes=nodes,
-        far=cluster.far,
+        far=cluster.is_remote,
         machines=machines,
         can_create=cluster.can_create,
     )
@@ -126,12 +126,12 @@ def silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = N
     return dataclasses.replace(known, problem=f"No response for {seconds:g} s.", code="cluster-silent", nodes=nodes)
 
 
-def look_at_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterStatus]:
+def probe_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterStatus]:
     """Return the present status of several clusters within ``seconds``; all are probed at once."""
     probes = _Probes[ClusterStatus]()
-    begun = [probes.get(str(at), functools.partial(look, target)) for at, target in enumerate(targets)]
-    concurrent.futures.wait([probe.answer for probe in begun], seconds)
-    return [probe.known or silent(target, seconds) for probe, target in zip(begun, targets, strict=True)]
+    started = [probes.get(str(at), functools.partial(probe, target)) for at, target in enumerate(targets)]
+    concurrent.futures.wait([probe.answer for probe in started], seconds)
+    return [probe.known or silent(target, seconds) for probe, target in zip(started, targets, strict=True)]
 
 
 def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = None) -> list[Check]:
@@ -142,14 +142,14 @@ def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = Non
     try:
         cluster, options = plugin(target)
         if reason := cluster.unavailable(options):
-            return [_red(reason, "", "cluster-unavailable")]
+            return [_failed_check(reason, "", "cluster-unavailable")]
         rows = cluster.checks(options, **(needs or {}))
-        return rows or [_nothing(cluster, options)]
+        return rows or [_node_check(cluster, options)]
     except DistDLError as error:
-        return [_red(error.message, error.hint, error.code)]
+        return [_failed_check(error.message, error.hint, error.code)]
     except Exception as error:  # noqa: BLE001 - as above
         return [
-            _red(
+            _failed_check(
                 f"The plug-in failed: {type(error).__name__}: {error}",
                 "Report the error to the authors of the plug-in.",
                 "cluster-plugin-failed",
@@ -157,11 +157,11 @@ def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = Non
         ]
 
 
-def _red(message: str, remedy: str, code: str) -> Check:
+def _failed_check(message: str, remedy: str, code: str) -> Check:
     return Check("", "Cluster", "error", message, remedy, code)
 
 
-def _nothing(cluster: Cluster, options: Any) -> Check:
+def _node_check(cluster: Cluster, options: Any) -> Check:
     """Return the row of a kind that has no checks of its own: that its nodes answer, or which do not."""
     down = [node.name for node in cluster.nodes(options) if node.state == "down"]
     if down:
@@ -293,7 +293,7 @@ class StatusCache:
         return CachedStatus(probe.known, None if checks.known is None else tuple(checks.known), looking)
 
     def _status(self, target: ClusterConfig, max_age: float = 0.0) -> _Probe[ClusterStatus]:
-        return self._statuses.get(_key(target), lambda: _rounded(look(target)), max_age)
+        return self._statuses.get(_key(target), lambda: _rounded(probe(target)), max_age)
 
     def _check(self, target: ClusterConfig, needs: Needs | None, max_age: float = 0.0) -> _Probe[list[Check]]:
         return self._checks.get(_key(target, needs), lambda: check(target, needs), max_age)

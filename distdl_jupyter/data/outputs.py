@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.core.data import blob_place
 from distdl_jupyter.core.logfile import batches, lines_of
-from distdl_jupyter.data.sources import explained
+from distdl_jupyter.data.sources import translate_errors
 
 if TYPE_CHECKING:
     from azure.storage.blob import BlobProperties, BlobServiceClient, ContainerClient
@@ -62,17 +62,17 @@ def deliver(
     ``open_account`` opens a storage account as the user who is signed in. Raises DataUnavailable, NotSignedIn, OSError,
     and Stopped soon after ``stopped`` returns true.
     """
-    place = blob_place(url(spec), "outputs")
-    account = open_account(place.account)
-    with explained(url(spec), writing=True), closing(account):
-        container = account.get_container_client(place.container)
+    target = blob_place(url(spec), "outputs")
+    account = open_account(target.account)
+    with translate_errors(url(spec), writing=True), closing(account):
+        container = account.get_container_client(target.container)
         with NamedTemporaryFile() as log, ThreadPoolExecutor(_FILES) as pool:
-            files = {f"{place.prefix}/{path.relative_to(folder.path).as_posix()}": path for path in _files(folder)}
+            files = {f"{target.prefix}/{path.relative_to(folder.path).as_posix()}": path for path in _files(folder)}
             if with_log:
                 log.writelines(_log(folder))
                 log.flush()
-                files[f"{place.prefix}/{LOG}"] = Path(log.name)
-            blobs = container.list_blobs(name_starts_with=f"{place.prefix}/") if files else ()
+                files[f"{target.prefix}/{LOG}"] = Path(log.name)
+            blobs = container.list_blobs(name_starts_with=f"{target.prefix}/") if files else ()
             known = {blob.name: blob for blob in blobs}
             work = [pool.submit(_send, container, name, path, known.get(name), stopped) for name, path in files.items()]
             try:

@@ -1,8 +1,8 @@
-"""An environment with a job's packages on this machine: made once for each content, and kept in the cache.
+"""Builds and caches an environment with a job's packages on this machine, once for each set of packages.
 
 ``BASE/environments/DIGEST/`` is a virtual environment (or conda's) that also sees the packages of this interpreter,
-behind its own. It is complete when its file ``ready.json`` is there; an incomplete one is made again. A lock beside it
-makes other programs wait that need the same.
+after its own. It is complete when its file ``ready.json`` exists; an incomplete one is rebuilt. A lock file beside it
+makes other programs wait that need the same environment.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from distdl_jupyter import permissions
 from distdl_jupyter.core.packages import CONDAS, find_program, installers, is_lock
 from distdl_jupyter.node.data_cache import Cache, Failure, masked
 
-#: The name in progress bars and failures; no data source has a name with a space.
+#: The name in progress bars and failures; names of data sources never contain a space.
 NAME = "Python packages"
 _READY = "ready.json"
 #: Lines of an installer's last output that are shown, and characters of them.
 _LINES, _LONGEST = 12, 1500
-#: How much of a file pip has fetched (``--progress-bar raw``).
+#: Download progress of pip (``--progress-bar raw``).
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 _OWN_ERROR = re.compile(r"^(?:ERROR|error|CRITICAL|PackagesNotFoundError|.*Error): ?")
 _PATH_FILE = "distdl-base.pth"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a job asks for; ``modules`` must be importable at the end, ``variables`` are settings of the installers."""
+class PackageRequest:
+    """The packages of a job. ``modules`` must be importable at the end; ``variables`` configure the installers."""
 
     pip: Sequence[str] = ()
     conda: Sequence[str] = ()
@@ -59,47 +59,47 @@ class Wanted:
         return cache.base / "environments" / hashlib.sha256(json.dumps(content).encode()).hexdigest()[:40]
 
 
-def of_job(options: Any) -> Wanted:
-    """Return what a job's options ask for."""
-    return Wanted(options.pip_packages, options.conda_packages, options.requirements)
+def from_options(options: Any) -> PackageRequest:
+    """Return the packages that a job's options name."""
+    return PackageRequest(options.pip_packages, options.conda_packages, options.requirements)
 
 
-def ready(asked: Wanted, base: str = "") -> str:
+def ready(request: PackageRequest, base: str = "") -> str:
     """Return the Python of a complete environment; "" without one, or if no packages are requested."""
-    if not any(asked.content().values()):
+    if not any(request.content().values()):
         return ""
-    folder = asked.folder(Cache(base))
+    folder = request.folder(Cache(base))
     return _python(folder) if (folder / _READY).is_file() and permissions.is_own(folder) else ""
 
 
-def missing(spec: Any) -> Wanted | None:
-    """Return what a job asks for, None where that is nothing or its own Python was made with it."""
-    asked = of_job(spec)
-    content = asked.content()
+def missing(spec: Any) -> PackageRequest | None:
+    """Return the packages to install for a job; None without any, or if the job's Python already has them."""
+    request = from_options(spec)
+    content = request.content()
     if not any(content.values()):
         return None
     with contextlib.suppress(OSError, ValueError, IndexError):
         if json.loads((Path(spec.python).parents[1] / _READY).read_text(encoding="utf-8")) == content:
             return None
-    return asked
+    return request
 
 
 class Environment:
-    """``make`` makes it; ``show`` gets bytes that came, of how many, and 1 at the end. Raises Failure."""
+    """One environment. ``show`` is called with the bytes received, their total, and 1 at the end."""
 
-    def __init__(self, asked: Wanted, cache: Cache, show: Callable[[int, int, int], None]) -> None:
-        self._asked = asked
+    def __init__(self, request: PackageRequest, cache: Cache, show: Callable[[int, int, int], None]) -> None:
+        self._request = request
         self._cache = cache
         self._show = show
-        self._folder = asked.folder(cache)
+        self._folder = request.folder(cache)
 
     def make(self) -> str:
-        """Return the environment's Python; it is there already, or is made now."""
+        """Return the environment's Python, building the environment if needed. Raises Failure."""
         self._cache.prepare()
         permissions.private_folder(self._folder.parent)
         with self._folder.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (python := ready(self._asked, str(self._cache.base))):
+            if not (python := ready(self._request, str(self._cache.base))):
                 self._show(0, 1, 0)
                 python = self._build()
             self._require_modules(python)
@@ -112,35 +112,35 @@ class Environment:
             shutil.rmtree(self._folder)
         self._folder.mkdir(mode=0o700)
         python = _python(self._folder)
-        if self._asked.conda:
-            self._run(_conda_command(self._folder, self._asked.conda), "conda")
+        if self._request.conda:
+            self._run(_conda_command(self._folder, self._request.conda), "conda")
         else:
             self._run([sys.executable, "-m", "venv", "--without-pip", str(self._folder)], "venv")
-        self._see_base()
-        if self._asked.pip or self._asked.requirements:
+        self._link_base()
+        if self._request.pip or self._request.requirements:
             self._run(self._pip_command(python), "pip")
         part = self._folder / f".{_READY}"
-        part.write_text(json.dumps(self._asked.content()), encoding="utf-8")
+        part.write_text(json.dumps(self._request.content()), encoding="utf-8")
         part.replace(self._folder / _READY)
         return python
 
-    def _see_base(self) -> None:
-        """Let the environment see what this interpreter sees, behind its own packages."""
-        own = sysconfig.get_path("purelib", "posix_prefix", {"base": str(self._folder)})
+    def _link_base(self) -> None:
+        """Make the packages of this interpreter visible in the environment, after its own."""
+        site_packages = sysconfig.get_path("purelib", "posix_prefix", {"base": str(self._folder)})
         user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
         paths = [path for path in (*site.getsitepackages(), *user) if Path(path).is_dir()]
         lines = "".join(f"import site; site.addsitedir({path!r})\n" for path in paths)
-        Path(own, _PATH_FILE).write_text(lines, encoding="utf-8")
+        Path(site_packages, _PATH_FILE).write_text(lines, encoding="utf-8")
 
     def _pip_command(self, python: str) -> list[str]:
         """Write a requirements file, because command lines are public, and return pip's command line."""
         files = []
-        if self._asked.pip:
+        if self._request.pip:
             files.append(self._folder / "packages.txt")
-            files[-1].write_text("\n".join(self._asked.pip) + "\n", encoding="utf-8")
-        if self._asked.requirements:
-            files.append(self._folder / ("pylock.toml" if is_lock(self._asked.requirements) else "requirements.txt"))
-            files[-1].write_text(self._asked.requirements, encoding="utf-8")
+            files[-1].write_text("\n".join(self._request.pip) + "\n", encoding="utf-8")
+        if self._request.requirements:
+            files.append(self._folder / ("pylock.toml" if is_lock(self._request.requirements) else "requirements.txt"))
+            files[-1].write_text(self._request.requirements, encoding="utf-8")
         options = ["--no-input", "--disable-pip-version-check", "--progress-bar", "raw", "--no-warn-script-location"]
         pip = [sys.executable, "-m", "pip", "--python", python, "install", *options]
         if "pip" not in installers():
@@ -150,12 +150,12 @@ class Environment:
             pip = [uv, "pip", "install", "--python", python]
         return [*pip, *(word for file in files for word in ("-r", str(file)))]
 
-    def _run(self, words: Sequence[str], what: str) -> None:
+    def _run(self, command: Sequence[str], what: str) -> None:
         """Run an installer and show its progress. Raises Failure."""
-        environment = {**os.environ, **self._asked.variables}
+        environment = {**os.environ, **self._request.variables}
         try:
             process = subprocess.Popen(
-                words,
+                command,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -164,7 +164,7 @@ class Environment:
                 errors="replace",
             )
         except OSError as error:
-            raise Failure(f"Cannot start {words[0]} ({error.strerror}).", source=NAME) from None
+            raise Failure(f"Cannot start {command[0]} ({error.strerror}).", source=NAME) from None
         with process:
             assert process.stdout is not None
             last = self._follow(process.stdout)
@@ -186,9 +186,9 @@ class Environment:
         return list(last)
 
     def _require_modules(self, python: str) -> None:
-        asked = "import importlib.util, sys; print(*[n for n in sys.argv[1:] if importlib.util.find_spec(n) is None])"
-        names = sorted({name.partition(".")[0] for name in self._asked.modules})
-        process = subprocess.run([python, "-c", asked, *names], capture_output=True, text=True, check=False)
+        script = "import importlib.util, sys; print(*[n for n in sys.argv[1:] if importlib.util.find_spec(n) is None])"
+        names = sorted({name.partition(".")[0] for name in self._request.modules})
+        process = subprocess.run([python, "-c", script, *names], capture_output=True, text=True, check=False)
         if process.returncode:
             last = (process.stderr.strip().splitlines() or ["it does not start"])[-1]
             raise Failure(
@@ -207,8 +207,8 @@ def _python(folder: Path) -> str:
 
 
 def _conda_command(folder: Path, packages: Sequence[str]) -> list[str]:
-    own = os.environ.get("MAMBA_EXE") or os.environ.get("CONDA_EXE")
-    program = next(filter(None, map(find_program, CONDAS)), own)
+    configured = os.environ.get("MAMBA_EXE") or os.environ.get("CONDA_EXE")
+    program = next(filter(None, map(find_program, CONDAS)), configured)
     if not program:
         raise Failure(
             "conda_packages needs conda, mamba or micromamba on the PATH.",

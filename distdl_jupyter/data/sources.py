@@ -99,7 +99,7 @@ def _objects(store: Any, source: DataSource) -> Listing:
 def list_blobs(account: BlobServiceClient, source: DataSource) -> Listing:
     """Return what a source in Blob holds. Raises DataUnavailable, also when it holds nothing."""
     below = source.prefix.strip("/")
-    with explained(place(source)):
+    with translate_errors(place(source)):
         if items := tuple(sorted(_blobs(account, source, f"{below}/" if below else ""))):
             return Listing(items)
         blob = next(_blobs(account, source, below), None) if below else None
@@ -150,7 +150,7 @@ def signature(account: BlobServiceClient, source: DataSource, *, blob: bool) -> 
 
     start = datetime.now(UTC) - _BEFORE
     expiry = start + _BEFORE + LIFE
-    with explained(f"blob://{source.account}/{source.container}"):
+    with translate_errors(f"blob://{source.account}/{source.container}"):
         key = account.get_user_delegation_key(start, expiry)
     common: dict[str, Any] = {"user_delegation_key": key, "start": start, "expiry": expiry, "protocol": "https"}
     common["permission"] = "r"
@@ -173,32 +173,32 @@ def _has_directories(account: BlobServiceClient) -> bool:
 
 
 @contextlib.contextmanager
-def explained(place: str, *, writing: bool = False) -> Iterator[None]:
-    """Raise DataUnavailable, which names ``place``, for what azure-core and azure-storage-blob raise inside."""
+def translate_errors(location: str, *, writing: bool = False) -> Iterator[None]:
+    """Raise DataUnavailable, which names ``location``, for what azure-core and azure-storage-blob raise inside."""
     from azure.core.exceptions import AzureError
 
     try:
         yield
     except AzureError as error:
-        raise _unavailable(place, error, stores.WRITER if writing else stores.READER) from None
+        raise _unavailable(location, error, stores.WRITER if writing else stores.READER) from None
 
 
-def _unavailable(place: str, error: object, role: str) -> DataUnavailable:
+def _unavailable(location: str, error: object, role: str) -> DataUnavailable:
     code = getattr(error, "error_code", None) or ""
     code, status = str(getattr(code, "value", code)), getattr(error, "status_code", None)
     text = mask(str(error).strip().split("\n", 1)[0])[:300].rstrip(".")
     if code in stores.AZURE_REFUSALS:
         what, remedy = stores.AZURE_REFUSALS[code]
         kebab = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", code).lower()
-        return DataUnavailable(f"{place}: {what} ({code}).", code=f"storage-{kebab}", hint=remedy.format(role=role))
+        return DataUnavailable(f"{location}: {what} ({code}).", code=f"storage-{kebab}", hint=remedy.format(role=role))
     if status:
         return DataUnavailable(
-            f"{place}: Azure responded with {f'{status} {code}'.strip()}: {text}.", code="storage-refused"
+            f"{location}: Azure responded with {f'{status} {code}'.strip()}: {text}.", code="storage-refused"
         )
     if "Failed to resolve" in text or "Name or service not known" in text:
         text = "The name of the storage account cannot be resolved"
     return DataUnavailable(
-        f"{place}: {text}.",
+        f"{location}: {text}.",
         code="storage-unreachable",
         hint="Check the account name and the network connection. Behind a proxy, set HTTPS_PROXY.",
     )

@@ -13,7 +13,7 @@ JSON:
         "items": [[whole name, size, version (see ``stores``), MD5 of the content in base64 or ""], ...]},
        {"name": "labels", "variable": "DISTDL_DATA_LABELS", "kind": "path", "path": "/mnt/labels",
         "fingerprint": what ``data_cache.fingerprint`` returned elsewhere, or null}],
-     "packages": null or the fields of ``packages.Wanted``}
+     "packages": null or the fields of ``packages.PackageRequest``}
 
     {"type": "renew", "source": "train"}         waits for an answer on standard input (Blob only):
         {"type": "sas", "source": "train", "sas": "sv=...&sig=..."}
@@ -251,8 +251,8 @@ class Stager:
                 pool.shutdown(wait=False, cancel_futures=True)
         python = ""
         if self._packages:
-            wanted = packages.Wanted(**self._packages)
-            python = packages.Environment(wanted, self._cache, self._show_packages).make()
+            request = packages.PackageRequest(**self._packages)
+            python = packages.Environment(request, self._cache, self._show_packages).make()
         self._send_progress()
         done, cached = (sum(count[name] for count in self._counts.values()) for name in ("done", "cached"))
         result = {"paths": paths, "python": python, "bytes": done - cached, "cached": cached}

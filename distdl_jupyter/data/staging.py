@@ -79,9 +79,9 @@ class JobStaging:
             elif source.stored:
                 self._listed[name] = sources.list_store(source)
             else:
-                self._look_at(source)
+                self._list(source)
 
-    def _look_at(self, source: DataSource) -> None:
+    def _list(self, source: DataSource) -> None:
         try:
             self._fingerprints[source.name] = fingerprint(source.path)
         except OSError as error:
@@ -120,10 +120,10 @@ class JobStaging:
         }
 
     def _packages(self) -> dict[str, Any] | None:
-        if (asked := packages.missing(self._spec)) is None:
+        if (request := packages.missing(self._spec)) is None:
             return None
         settings = {name: value for name, value in self._variables.items() if name.upper().startswith(_INSTALLERS)}
-        return {**asked.content(), "modules": self._modules, "variables": settings}
+        return {**request.content(), "modules": self._modules, "variables": settings}
 
     def _order_of(self, source: DataSource, node: int) -> dict[str, Any]:
         named = {"name": source.name, "variable": source.variable}

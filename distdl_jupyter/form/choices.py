@@ -105,7 +105,7 @@ def _cluster(target: cluster_configs.ClusterConfig) -> ClusterChoice:
             title=plugin.title if target.named or not local else "",
             detail=plugin.detail(options),
             reason=plugin.unavailable(options),
-            far=plugin.far,
+            far=plugin.is_remote,
             rents=plugin.can_create,
         )
     except DistDLError as error:

@@ -40,7 +40,7 @@ def find(name: str) -> tuple[ClusterConfig | None, Cluster | None]:
 def poll(compute_target: str, backend: str, timeout: float, *, fresh: bool = False) -> CachedStatus | None:
     """Return what is known of a cluster, None when it is not of other machines; polling continues by itself."""
     target, plugin = find(compute_target)
-    if target is not None and plugin is not None and plugin.far:
+    if target is not None and plugin is not None and plugin.is_remote:
         with contextlib.suppress(DistDLError):
             return status.FORMS.cached(target, status.needs(backend), timeout, fresh=fresh)
     return None

@@ -170,7 +170,7 @@ def _of_clusters() -> Iterator[ClusterQueue]:
         cluster = registry.get("clusters", kind)
         name = cluster.title or kind
         try:
-            jobs = cluster.everybody(registry.check_options("clusters", kind, {}))
+            jobs = cluster.list_queue(registry.check_options("clusters", kind, {}))
         except DistDLError as error:
             yield ClusterQueue(name=name, problem=error.message)
             continue

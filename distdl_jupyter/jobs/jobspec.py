@@ -78,7 +78,7 @@ def planned(
     _refuse_strays(resolved_options, {*cluster_given, *backend_given}, label, target.name)
     python = python or sys.executable
     # Other machines and other Pythons have their own packages, which are checked there.
-    here = not cluster.far and python == sys.executable
+    here = not cluster.is_remote and python == sys.executable
     is_checked_here = here and not any(map(values.get, packages.FIELDS))
     if reason := cluster.unavailable(cluster_options):
         raise PluginUnavailable(reason, code="cluster-not-usable")
@@ -319,7 +319,7 @@ def _persistent_rank_defaults(
             field="compute_target",
             hint="Run the cell as a job with %%distributed.",
         )
-    return {"idle_timeout_seconds": _IDLE_SECONDS} if cluster.far and idle is None else {}
+    return {"idle_timeout_seconds": _IDLE_SECONDS} if cluster.is_remote and idle is None else {}
 
 
 def _refuse_packages(options: Mapping[str, Any], cluster: Cluster) -> None:

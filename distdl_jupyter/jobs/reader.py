@@ -325,6 +325,6 @@ def _write(folder: JobFolder, type_: str, **fields: Any) -> None:
 
 def _is_remote(kind: str) -> bool:
     try:
-        return bool(registry.get("clusters", kind).far)
+        return bool(registry.get("clusters", kind).is_remote)
     except DistDLError:
         return False

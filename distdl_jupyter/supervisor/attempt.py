@@ -273,7 +273,7 @@ class Attempt:
             return
         for rank in sorted(self._recorder.ready - self._served):
             self._served.add(rank)
-            self._run.serve(rank)
+            self._run.expose_endpoint(rank)
         now, limit = time.monotonic(), self._spec.idle_timeout_seconds
         idle = self._recorder.waits_for_a_cell and len(self._served) == self._spec.process_count
         self._idle_since = min(self._idle_since, now) if idle else math.inf

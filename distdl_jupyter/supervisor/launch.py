@@ -87,7 +87,7 @@ class Launch:
         try:
             return self._start(options)
         except BaseException:
-            self.cluster.give_back()
+            self.cluster.release()
             raise
         finally:
             self._handle = None
@@ -102,8 +102,8 @@ class Launch:
             recorder.state(State.PREPARING)
         self._check(cluster_options, options)
         context = self._context_for(options)
-        if cluster.far or spec.data or not restarted:
-            context.report("stage", "" if cluster.far or spec.data else "nothing to copy")
+        if cluster.is_remote or spec.data or not restarted:
+            context.report("stage", "" if cluster.is_remote or spec.data else "nothing to copy")
         placement = cluster.place(spec, backend.ports, cluster_options, context)
         spec = self._placed(placement)
         plan = backend.plan(spec, placement, options)
@@ -122,7 +122,7 @@ class Launch:
                 recorder.write("rank", rank=slot.rank, status="waiting", **where)
             for start in run.started():
                 recorder.write("rank", rank=start.rank, status="started", pid=start.pid)
-        recorder.log(spec.distributed_backend if cluster.far else messages.versions(spec))
+        recorder.log(spec.distributed_backend if cluster.is_remote else messages.versions(spec))
         for note in plan.notes:
             recorder.note("info", note)
         return run
@@ -141,7 +141,7 @@ class Launch:
             if before.failure:
                 raise Canceled("user", before.failure)
             spec = dataclasses.replace(self._spec, priority=self._wait.priority)
-            view = self.cluster.turn(spec, cluster_options, blocked=bool(names), number=self._wait.number)
+            view = self.cluster.acquire(spec, cluster_options, blocked=bool(names), number=self._wait.number)
             if view is None and not names:
                 return
             self._wait.note(view, names)
@@ -159,7 +159,7 @@ class Launch:
                 code="restart-secret-lost",
                 hint="Resume the job where the variable is set: job.resume()",
             )
-        is_remote = self.cluster.far or packages.missing(self._spec)
+        is_remote = self.cluster.is_remote or packages.missing(self._spec)
         if reason := self.cluster.unavailable(cluster_options):
             raise LaunchFailed(reason, code="cluster-not-usable")
         if not is_remote and (reason := self.backend.unavailable(options)):

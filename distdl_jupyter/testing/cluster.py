@@ -158,9 +158,9 @@ class ClusterContract(ClusterTests):
 
     def test_a_module_that_a_remote_node_lacks_is_an_error(self) -> None:
         """Nodes that are other machines have packages of their own."""
-        rows = self.check(modules=("distdl_a_missing_module",), programs=()) if self.cluster.far else []
+        rows = self.check(modules=("distdl_a_missing_module",), programs=()) if self.cluster.is_remote else []
         errors = [f"{row.what} {row.says}" for row in rows if row.level == "error"]
-        assert not self.cluster.far or any("distdl_a_missing_module" in text for text in errors), rows
+        assert not self.cluster.is_remote or any("distdl_a_missing_module" in text for text in errors), rows
 
     def check(self, modules: tuple[str, ...], programs: tuple[str, ...]) -> list[Check]:
         """Return the rows of a check, each of which is valid."""

@@ -105,7 +105,7 @@ def two(nvidia_smi):
 def wants(count, name="n", **options):
     """Return a cluster and its answer to a job of so many ranks."""
     cluster, spec = registry.get("clusters", "local"), JobSpec(id=new_id(), name=name, process_count_per_node=count)
-    return cluster, spec, cluster.turn(spec, registry.check_options("clusters", "local", options))
+    return cluster, spec, cluster.acquire(spec, registry.check_options("clusters", "local", options))
 
 
 def placed(cluster, spec):
@@ -116,7 +116,7 @@ def test_more_ranks_than_gpus_share_them(two):
     cluster, spec, now = wants(3)
     assert now is None
     assert placed(cluster, spec) == [0, 1, 0]
-    cluster.give_back()
+    cluster.release()
 
 
 def test_a_gpu_for_each_rank_is_given_where_there_are_as_many_and_refused_where_there_are_fewer(two):
@@ -125,7 +125,7 @@ def test_a_gpu_for_each_rank_is_given_where_there_are_as_many_and_refused_where_
     assert placed(cluster, dataclasses.replace(spec, use_gpu=True)) == [0, 1]
     with pytest.raises(InvalidSpec, match="3 processes with 1 GPU each need 3 GPUs, but this machine has 2 GPUs"):
         placed(cluster, dataclasses.replace(spec, use_gpu=True, process_count_per_node=3))
-    cluster.give_back()
+    cluster.release()
 
 
 def test_a_job_that_a_rank_submits_shares_the_gpus_of_its_job(two, monkeypatch):
@@ -136,7 +136,7 @@ def test_a_job_that_a_rank_submits_shares_the_gpus_of_its_job(two, monkeypatch):
     second, other, now = wants(1)
     assert now is None
     assert placed(second, other) == [1]
-    first.give_back()
+    first.release()
 
 
 def holds(until):

@@ -26,7 +26,7 @@ FAR = (
         Options = FarOptions
         name = "far"
         title = "Far"
-        far = True
+        is_remote = True
 
         def checks(self, options, *, modules=(), programs=()):
             time.sleep(options.silent_seconds)

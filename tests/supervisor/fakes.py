@@ -44,7 +44,7 @@ class SlowCluster(LocalCluster):
     name = "slow"
     title = "Slow"
     Options = SlowOptions
-    far = True
+    is_remote = True
 
     def nodes(self, options):
         time.sleep(options.seconds)
@@ -89,7 +89,7 @@ class FailingCluster(LocalCluster):
     name = "failing"
     title = "Failing"
     Options = FailingOptions
-    far = True
+    is_remote = True
 
     @property
     def can_attach(self):
@@ -161,7 +161,7 @@ class NeverCluster(Cluster):
     name = "never"
     title = "Never"
     Options = NeverOptions
-    far = True
+    is_remote = True
     queues = True
     can_attach = True
 

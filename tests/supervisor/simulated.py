@@ -25,7 +25,7 @@ from pathlib import Path
 
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
 from distdl_jupyter.clusters.agents.staging import AgentNodes
-from distdl_jupyter.clusters.agents.tcp_link import Port
+from distdl_jupyter.clusters.agents.tcp_link import AgentListener
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import facts, frames
 from distdl_jupyter.node.stacks import Answer
@@ -76,7 +76,7 @@ class SimulatedCluster(AgentCluster):
 
     def _connect(self, spec, options, context):
         context.report("stage", f"waiting for {spec.node_count} nodes")
-        self._port = Port("127.0.0.1", "{} has ended.".format)
+        self._port = AgentListener("127.0.0.1", "{} has ended.".format)
         told = {"back": self._port.back, "options": asdict(options), "ranks": spec.process_count,
                 "per_node": spec.process_count_per_node, "meeting": str(context.folder.path / "meeting")}  # fmt: skip
         Path(told["meeting"]).mkdir(exist_ok=True)
@@ -88,9 +88,9 @@ class SimulatedCluster(AgentCluster):
             player.stdin.close()
             self._players.append(player)
         until = time.monotonic() + CONNECT_SECONDS
-        while len(self._port.callers) < spec.node_count:
+        while len(self._port.agents) < spec.node_count:
             if time.monotonic() > until or any(player.poll() for player in self._players):
-                raise LaunchFailed(f"Only {len(self._port.callers)} of {spec.node_count} nodes are there.")
+                raise LaunchFailed(f"Only {len(self._port.agents)} of {spec.node_count} nodes are there.")
             time.sleep(0.02)
         self._port.close()
         self._connections = self._port.connect("~/.cache/distdl")
@@ -100,8 +100,8 @@ class SimulatedCluster(AgentCluster):
         players, self._players = self._players, []
         return SimulatedNodes(job, placement, context, self._nodes, players)
 
-    def _let_go(self):
-        super()._let_go()
+    def _release_nodes(self):
+        super()._release_nodes()
         end(self._players)
         self._players = []
 

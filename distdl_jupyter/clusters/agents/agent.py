@@ -89,7 +89,7 @@ class AgentConnection(ABC):
         self, type_: str, /, timeout: float = ANSWER_SECONDS, while_waiting: Callable[[], object] = bool, **fields: Any
     ) -> dict[str, Any]:
         """Send a request and return the answer. Raises HostFailed: refused, no answer in ``timeout`` s, or lost."""
-        with self.hurried():
+        with self.bypass_backpressure():
             return self.result(self.begin(type_, **fields), type_, timeout, while_waiting)
 
     def result(
@@ -115,7 +115,7 @@ class AgentConnection(ABC):
             while_waiting()
         return answer.result()
 
-    def hurried(self) -> contextlib.AbstractContextManager[None]:
+    def bypass_backpressure(self) -> contextlib.AbstractContextManager[None]:
         """Bypass backpressure: read answers even while output of ranks is not read."""
         return contextlib.nullcontext()
 
@@ -143,7 +143,7 @@ def ask_all(
     begun = [(connection, connection.begin(type_, **fields)) for connection, fields in requests]
     with contextlib.ExitStack() as stack:
         for connection, _ in begun:
-            stack.enter_context(connection.hurried())
+            stack.enter_context(connection.bypass_backpressure())
         wait([answer for _, answer in begun], timeout)
     answers: list[dict[str, Any] | HostTrouble] = []
     for connection, answer in begun:
@@ -154,7 +154,7 @@ def ask_all(
     return answers
 
 
-def answers_of(
+def ask_all_or_raise(
     requests: Sequence[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
 ) -> list[dict[str, Any]]:
     """Return the answers of ``ask_all``. Raises the first error."""
@@ -212,7 +212,7 @@ class Nodes(ABC, Generic[N]):
         for node in self.nodes:
             node.connection.poll()
 
-    def of(self, slot: RankSlot) -> N:
+    def node_of(self, slot: RankSlot) -> N:
         """Return the machine of a rank."""
         return self.nodes[slot.node]
 
@@ -221,14 +221,14 @@ class Nodes(ABC, Generic[N]):
         """Return the environment of all processes of the job on a machine."""
 
     @abstractmethod
-    def of_rank(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
+    def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Return a rank's own ``variables`` with those of its machine."""
 
     def keep_slots(self) -> None:
         """Keep the job's entries in the machines' queues. Called about once a second."""
         return
 
-    def of_service(self, number: int) -> dict[str, str]:
+    def service_variables(self, number: int) -> dict[str, str]:
         """Return further variables of a service."""
         return {}
 
@@ -236,11 +236,11 @@ class Nodes(ABC, Generic[N]):
         """Handle output that is not a rank's."""
         return
 
-    def signaled(self, name: str) -> None:
+    def on_signal(self, name: str) -> None:
         """Handle that all machines were asked to signal the job."""
         return
 
-    def explained(self, exit_: Exit) -> Exit | None:
+    def explain_exit(self, exit_: Exit) -> Exit | None:
         """Return the end of a rank with its cause, None while the cause is being queried."""
         return exit_
 

@@ -119,7 +119,7 @@ def judge(survey: Survey, troubles: Sequence[HostTrouble], meeting: Meeting, net
     ``network`` is the cluster's option ("": any).
     """
     checks = [*_reachable(survey), *map(unreachable, troubles)]
-    checks += [check for rule in (_twins, *SOFTWARE, _code) for check in rule(survey)]
+    checks += [check for rule in (_duplicates, *SOFTWARE, _code) for check in rule(survey)]
     if survey.reports and not (troubles and len(survey.reports) == 1):  # else too few hosts answered to judge it
         checks += network_checks(meeting, network)
     return [*checks, *(check for rule in _MACHINE for check in rule(survey))]
@@ -155,7 +155,7 @@ def _reachable(survey: Survey) -> Iterator[Check]:
         yield Check(report.host, "Host key", "ok", "known")
 
 
-def twins(reports: Sequence[HostReport]) -> dict[str, str]:
+def duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
     """Return the hosts that are the same machine as an earlier one, each with that machine's first name."""
     first: dict[tuple[object, ...], str] = {}
     names = {}
@@ -167,8 +167,8 @@ def twins(reports: Sequence[HostReport]) -> dict[str, str]:
     return names
 
 
-def _twins(survey: Survey) -> Iterator[Check]:
-    for host, name in {} if survey.several_per_host else twins(survey.reports).items():
+def _duplicates(survey: Survey) -> Iterator[Check]:
+    for host, name in {} if survey.several_per_host else duplicates(survey.reports).items():
         remedy = f"List the machine once, with the number of its processes: {name}:2."
         yield problem("host-reachable", host, f"is the same machine as {name}", remedy)
 
@@ -428,7 +428,7 @@ def _slots(survey: Survey) -> Iterator[Check]:
             yield problem("host-slots", report.host, text, remedy)
 
 
-def _room(survey: Survey) -> Iterator[Check]:
+def _limits(survey: Survey) -> Iterator[Check]:
     """Check for the processes of each host: cores, open files, processes, memory."""
     for report in survey.reports:
         shortages = [*limits.shortages(survey.processes, report.facts.get("room") or {})]
@@ -441,7 +441,7 @@ def _room(survey: Survey) -> Iterator[Check]:
 
 #: The rules, in the order of the table's rows.
 SOFTWARE: tuple[Rule, ...] = (_python, _packages, _programs)
-_MACHINE: tuple[Rule, ...] = (_gpus, _infiniband, _disk, _clock, _slots, _room)
+_MACHINE: tuple[Rule, ...] = (_gpus, _infiniband, _disk, _clock, _slots, _limits)
 
 
 # the network on which hosts meet ------------------------------------------------------------------
@@ -501,7 +501,7 @@ def endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], network: str =
         if interface["up"] and not interface["loopback"] and not interface["address"].startswith("169.254.")
     ]
     candidates = [_endpoint(host, interface) for interface in up if _fits(interface, network)]
-    return sorted(candidates, key=_worth)[:MOST]
+    return sorted(candidates, key=_address_preference)[:MOST]
 
 
 def loopback(host: str, interfaces: Iterable[Mapping[str, Any]] = ()) -> Common:
@@ -522,7 +522,9 @@ def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Commo
 def closest(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Common | None:
     """Return the network on which fewest connections fail, None when no two hosts share one."""
     candidates = list(_hypotheses(offered, reached))
-    return min(candidates, key=lambda candidate: (len(gaps(candidate, reached)), *_order(candidate)), default=None)
+    return min(
+        candidates, key=lambda candidate: (len(gaps(candidate, reached)), *_network_preference(candidate)), default=None
+    )
 
 
 def gaps(common: Common, reached: Reached) -> list[tuple[str, Endpoint, str]]:
@@ -567,12 +569,12 @@ def _parsed(network: str) -> IPv4Network:
     return parsed
 
 
-def _worth(endpoint: Endpoint) -> tuple[bool, int]:
+def _address_preference(endpoint: Endpoint) -> tuple[bool, int]:
     """Order addresses: those of container bridges last, fast ones first."""
     return endpoint.virtual, -endpoint.speed
 
 
-def _order(common: Common) -> tuple[bool, bool, int, bool]:
+def _network_preference(common: Common) -> tuple[bool, bool, int, bool]:
     """Order networks: bridges last, one subnet before several, the slowest host's speed, private ones first."""
     slowest = min((endpoint.speed for endpoint in common.endpoints), default=0)
     public = any(IPv4Address(endpoint.address).is_global for endpoint in common.endpoints)

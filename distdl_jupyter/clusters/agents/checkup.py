@@ -1,7 +1,7 @@
-"""Checks hosts before a job goes there: asks all of them side by side and lets them connect to each other.
+"""Checks hosts before a job starts on them: queries all hosts in parallel and lets them connect to each other.
 
-``look`` uses connections that others have opened. Every request has a timeout, so a host that stops responding does
-not delay the others. ``checks`` judges the answers.
+``check_hosts`` uses connections that are already open. Every request has a timeout, so a host that stops responding
+does not delay the others. ``checks`` judges the answers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from distdl_jupyter.clusters.agents import checks
 from distdl_jupyter.clusters.agents.agent import HostTrouble, Unreachable, ask_all
-from distdl_jupyter.clusters.agents.checks import ALWAYS, Common, HostReport, Meeting, Survey, judge, twins
+from distdl_jupyter.clusters.agents.checks import ALWAYS, Common, HostReport, Meeting, Survey, duplicates, judge
 from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.clusters.base import Check
 from distdl_jupyter.core import store
@@ -44,7 +44,7 @@ class Checkup:
         return tuple(check for check in self.checks if check.level == "error")
 
 
-def look(
+def check_hosts(
     connections: Sequence[Connection],
     unreachable: Sequence[Unreachable],
     options: Any,
@@ -60,14 +60,14 @@ def look(
     ``processes`` is the number on each host (0: not known yet). With ``several_per_host`` connections may lead to one
     machine. Raises InvalidSpec when the option ``network`` is not valid.
     """
-    modules = with_always(modules)
+    modules = with_required(modules)
     requests = _Requests(connections, options, time.monotonic() + seconds)
     reports = requests.facts(modules, programs)
-    names = twins(list(reports.values()))
+    names = duplicates(list(reports.values()))
     meeting = requests.meet({host: report for host, report in reports.items() if host not in names})
     answered = [report for host, report in reports.items() if host not in requests.silent]
     if several_per_host:
-        meeting = _with_twins(meeting, names)
+        meeting = _with_duplicates(meeting, names)
     survey = Survey(
         answered,
         here(modules),
@@ -82,7 +82,7 @@ def look(
     return Checkup(tuple(rows), meeting.common, {report.host: report.facts for report in answered})
 
 
-def with_always(modules: Sequence[str]) -> tuple[str, ...]:
+def with_required(modules: Sequence[str]) -> tuple[str, ...]:
     """Return the modules that a job needs, with those that every job needs."""
     return tuple(dict.fromkeys((*modules, *ALWAYS)))
 
@@ -102,7 +102,7 @@ def complete(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {**facts, **empty, **{name: value for name, value in facts.items() if value is not None}}
 
 
-def _with_twins(meeting: Meeting, names: Mapping[str, str]) -> Meeting:
+def _with_duplicates(meeting: Meeting, names: Mapping[str, str]) -> Meeting:
     """Add the endpoints of hosts that are the same machine as one that has met the others."""
     common = meeting.common
     if common is None:

@@ -40,7 +40,7 @@ class AgentCluster(Cluster):
     """Runs ranks on other machines, each with an agent."""
 
     complete = False
-    far = True
+    is_remote = True
     stages = True
     installs = True
     serves = True
@@ -75,14 +75,14 @@ class AgentCluster(Cluster):
             job = self._job(spec, options, context)
             checkup = self._check(unreachable, spec, job.options, context)
             if self.slots:
-                checkup = _hold(self._connections, spec, checkup, context)
-            placement = self._placed(spec, ports, checkup, context)
-            placement = with_ports(placement, context.rank_ports, self._ports_of_ranks(_agreed(checkup)))
+                checkup = _acquire_slots(self._connections, spec, checkup, context)
+            placement = self._build_placement(spec, ports, checkup, context)
+            placement = with_ports(placement, context.rank_ports, self._ports_of_ranks(_shared_network(checkup)))
             self._stage(job, context)
             if context.staging is not None:
-                data.bring(spec, self._nodes, job.options.directory or DIRECTORY, context)
+                data.stage_data(spec, self._nodes, job.options.directory or DIRECTORY, context)
         except BaseException:
-            self._let_go()
+            self._release_nodes()
             raise
         return placement
 
@@ -90,7 +90,7 @@ class AgentCluster(Cluster):
         from distdl_jupyter.clusters.agents import checks, checkup
 
         context.report("stage", f"checking {plural(len(self._connections) + len(unreachable), 'host')}")
-        result = checkup.look(
+        result = checkup.check_hosts(
             self._connections, unreachable, options, context.modules, context.programs,
             processes=spec.process_count_per_node, several_per_host=self.several_per_host,
         )  # fmt: skip
@@ -103,13 +103,13 @@ class AgentCluster(Cluster):
                 context.note(Notice("warning", _sentence(check), check.code or "host-check"))
         return result
 
-    def _placed(self, spec: JobSpec, ports: int, checkup: Checkup, context: Context) -> Placement:
-        common = _agreed(checkup)
+    def _build_placement(self, spec: JobSpec, ports: int, checkup: Checkup, context: Context) -> Placement:
+        common = _shared_network(checkup)
         first = self._connections[0]
         endpoint = common.endpoint(first.host)
         reply = first.ask("ports", count=ports, address=endpoint.address)
         names = [connection.host for connection in self._connections]
-        context.note(Notice("info", _met(spec, names, common), "network"))
+        context.note(Notice("info", _meeting_summary(spec, names, common), "network"))
         return Placement(
             ranks=rank_slots(spec, names, checkup, common),
             address=endpoint.address,
@@ -166,13 +166,13 @@ class AgentCluster(Cluster):
         self._connections, self._nodes = [], []
         return run
 
-    def _let_go(self) -> None:
+    def _release_nodes(self) -> None:
         end_all(self._connections)
         self._connections = []
         self._held.close()
 
 
-def _hold(connections: Sequence[Connection], spec: JobSpec, checkup: Checkup, context: Context) -> Checkup:
+def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Checkup, context: Context) -> Checkup:
     """Wait until the job holds what it needs of every host; return the result with its own GPUs only.
 
     The agents take it from the hosts' queues (``node.slots``). All jobs ask hosts in one order, so that no two jobs
@@ -185,7 +185,7 @@ def _hold(connections: Sequence[Connection], spec: JobSpec, checkup: Checkup, co
     ):
         need = _need(spec, facts[connection.host], connection.host)
         if need:
-            facts[connection.host] = _held(connection, need, spec, facts[connection.host], context)
+            facts[connection.host] = _await_slots(connection, need, spec, facts[connection.host], context)
     return dataclasses.replace(checkup, facts=facts)
 
 
@@ -209,7 +209,7 @@ def _need(spec: JobSpec, facts: Mapping[str, Any], host: str) -> Need:
     return queueing.need(spec, processes, count, devices)
 
 
-def _held(
+def _await_slots(
     connection: Connection, need: Need, spec: JobSpec, facts: Mapping[str, Any], context: Context
 ) -> dict[str, Any]:
     """Wait until the job holds what it needs of a host; return the facts with its GPUs."""
@@ -227,7 +227,7 @@ def _held(
         if answer["held"] is not None:
             held_uuids = set(answer["held"])
             return {**facts, "gpus": [gpu for gpu in gpus if gpu["uuid"] in held_uuids] if need.gpus else gpus}
-        turn = queueing.turn_of(answer["turn"])
+        turn = queueing.turn_from_json(answer["turn"])
         view = queueing.view(turn, need, labels, context.priority(), connection.host, limits=answer["limits"])
         context.note_place(view)
         time.sleep(_POLL_SECONDS)
@@ -291,7 +291,7 @@ def _check_gpus(spec: JobSpec, checkup: Checkup) -> None:
         )
 
 
-def _agreed(checkup: Checkup) -> Common:
+def _shared_network(checkup: Checkup) -> Common:
     """Return the network that the hosts share. Raises LaunchFailed."""
     if checkup.network is None:
         raise LaunchFailed(
@@ -302,7 +302,7 @@ def _agreed(checkup: Checkup) -> Common:
     return checkup.network
 
 
-def _met(spec: JobSpec, names: Sequence[str], common: Common) -> str:
+def _meeting_summary(spec: JobSpec, names: Sequence[str], common: Common) -> str:
     """Return who was reached and where ranks meet: ``lab: node-a, node-b reached; ranks meet on 10.0.0.0/24``."""
     if len(names) == 1:
         return f"{spec.compute_target}: connected to {names[0]}."

@@ -69,7 +69,7 @@ class Connection(AgentConnection):
         self._unsent: deque[bytes] = deque([first_input] if first_input else [])
         self._unsent_bytes = len(first_input)
         self._lost = ""
-        self._hurried = 0
+        self._backpressure_bypassed = 0
         self._begun = self._closing = False
         self._received_at = time.monotonic()
         #: Set on the loop when there is something to send, and to end the connection at once.
@@ -99,15 +99,15 @@ class Connection(AgentConnection):
         return answer
 
     @contextlib.contextmanager
-    def hurried(self) -> Iterator[None]:
+    def bypass_backpressure(self) -> Iterator[None]:
         """Bypass backpressure: read answers even while output of ranks is not read."""
         with self._lock:
-            self._hurried += 1
+            self._backpressure_bypassed += 1
         try:
             yield
         finally:
             with self._lock:
-                self._hurried -= 1
+                self._backpressure_bypassed -= 1
 
     def _send(self, content: bytes, *, wait: bool = False) -> bool:
         """Queue frames and return whether the host is there; ``wait`` until most of what was queued before is sent."""
@@ -197,7 +197,7 @@ class Connection(AgentConnection):
                 request = None
             if self._lost or time.monotonic() > until:
                 self.close()
-                printed = self._reader.before[-wire.LAST_WORDS :] + b"\n" + self._link.last_words
+                printed = self._reader.before[-wire.ERROR_TAIL :] + b"\n" + self._link.error_tail
                 output = printed.decode(errors="replace").strip()
                 raise explain(output or ("" if self._lost else "Connection timed out"), self._link.code)
 
@@ -244,7 +244,7 @@ class Connection(AgentConnection):
     async def _receive(self) -> str:
         """Handle received frames; return why the output ended."""
         while True:
-            while sum(inbox.pending for inbox in self._inboxes) > Inbox.MOST and not self._hurried:
+            while sum(inbox.pending for inbox in self._inboxes) > Inbox.MOST and not self._backpressure_bypassed:
                 await asyncio.sleep(_PAUSE)
                 self._received_at = time.monotonic()  # it is this side that does not read
             content = await self._link.read()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.clusters import stagers
-from distdl_jupyter.clusters.agents.agent import HostFailed, answers_of
+from distdl_jupyter.clusters.agents.agent import HostFailed, ask_all_or_raise
 from distdl_jupyter.clusters.agents.staging import AgentNode, send
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import DataUnavailable
@@ -36,7 +36,7 @@ _HEED = 0.25
 _AT_ONCE = 16
 
 
-def bring(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Context) -> None:
+def stage_data(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Context) -> None:
     """Bring a job's data to its hosts and note each one's variables. Raises DataUnavailable, HostFailed."""
     assert context.staging is not None, "a job without data is not brought any"
     for source in spec.data:
@@ -47,17 +47,17 @@ def bring(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Context
               for number, node in enumerate(nodes) for source in local]  # fmt: skip
     if copies:
         _copy(copies, context.staging, context.report)
-    moved: dict[int, dict[str, str]] = {number: {} for number in range(len(nodes))}
+    relocated: dict[int, dict[str, str]] = {number: {} for number in range(len(nodes))}
     for copy in copies:
         if copy.path != copy.source:
-            moved[copy.number][copy.name] = copy.path
-    begun: list[AgentStager] = []
+            relocated[copy.number][copy.name] = copy.path
+    started_stagers: list[AgentStager] = []
     try:
         for number, node in enumerate(nodes):
-            begun.append(AgentStager(number, node, moved[number]))
-        staged = stagers.run(begun, context.staging, context.report, base=base)
+            started_stagers.append(AgentStager(number, node, relocated[number]))
+        staged = stagers.run(started_stagers, context.staging, context.report, base=base)
     except BaseException:
-        for stager in begun:
+        for stager in started_stagers:
             stager.end()
         raise
     for number, node in enumerate(nodes):
@@ -66,7 +66,7 @@ def bring(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Context
 
 def _agree(path: str, nodes: Sequence[AgentNode]) -> None:
     """Raise DataUnavailable when hosts have different content at a path; a host without the path reports it itself."""
-    answers = answers_of([(node.connection, {"path": path}) for node in nodes], "look", _SECONDS)
+    answers = ask_all_or_raise([(node.connection, {"path": path}) for node in nodes], "look", _SECONDS)
     present = [
         (node.host, answer["fingerprint"])
         for node, answer in zip(nodes, answers, strict=True)
@@ -82,11 +82,11 @@ def _agree(path: str, nodes: Sequence[AgentNode]) -> None:
 
 
 class AgentStager(stagers.Stager):
-    """A stager that an agent started; ``moved`` are the sources that lie elsewhere on its host."""
+    """A stager that an agent started; ``relocated`` are the sources that lie elsewhere on its host."""
 
-    def __init__(self, number: int, node: AgentNode, moved: dict[str, str]) -> None:
+    def __init__(self, number: int, node: AgentNode, relocated: dict[str, str]) -> None:
         self._connection = node.connection
-        self._moved = moved
+        self._relocated = relocated
         channel, out = self._connection.open_stream()
         super().__init__(number, node.host, out)
         process = {
@@ -99,11 +99,11 @@ class AgentStager(stagers.Stager):
         }
         self._connection.ask("start", _SECONDS, processes=[process])
 
-    def fitted(self, order: dict[str, Any]) -> dict[str, Any]:
+    def adapt_order(self, order: dict[str, Any]) -> dict[str, Any]:
         """Return the order with the paths of this host."""
         sources = [
-            {**source, "path": self._moved[source["name"]], "fingerprint": None}
-            if source["name"] in self._moved
+            {**source, "path": self._relocated[source["name"]], "fingerprint": None}
+            if source["name"] in self._relocated
             else source
             for source in order["sources"]
         ]
@@ -117,7 +117,7 @@ class AgentStager(stagers.Stager):
                 self._connection.ask("feed", _SECONDS, kind=DATA, text=text[at : at + _PIECE])
 
     @property
-    def gone(self) -> str:
+    def lost_reason(self) -> str:
         """Why its host does not answer any more, "" while it does."""
         return self._connection.lost
 
@@ -161,19 +161,19 @@ def _copy(copies: Sequence[_Copy], staging: JobStaging, report: Callable[[str, s
     contents: dict[str, Future[_Content]] = {}
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="copy")
     try:
-        lacking = [one for one in copies if not _sees(one)]
-        if not lacking:
+        outdated = [copy for copy in copies if not _sees(copy)]
+        if not outdated:
             return
-        for source in {one.source for one in lacking}:
+        for source in {copy.source for copy in outdated}:
             contents[source] = pool.submit(_content, source, stop)
-        work = {pool.submit(_to_host, one, contents[one.source], stop): one for one in lacking}
-        where = listing(list(dict.fromkeys(one.node.host for one in lacking)))
+        work = {pool.submit(_to_host, copy, contents[copy.source], stop): copy for copy in outdated}
+        where = listing(list(dict.fromkeys(copy.node.host for copy in outdated)))
         pending = set(work)
         while pending:
-            report("stage", f"copying {listing(sorted({one.name for one in lacking}))} to {where}")
+            report("stage", f"copying {listing(sorted({copy.name for copy in outdated}))} to {where}")
             done, pending = wait(pending, timeout=_HEED)
-            for one in done:
-                one.result()
+            for completed in done:
+                completed.result()
             for future, copy in work.items():
                 if copy.total:
                     staging.on_message(copy.number, copy.node.host, copy.message(complete=future.done()))

@@ -124,7 +124,7 @@ class AgentRun(Run):
 
     def _is_on(self, node: Node, rank: int) -> bool:
         ranks = self._placement.ranks
-        return rank < len(ranks) and self._nodes.of(ranks[rank]) is node
+        return rank < len(ranks) and self._nodes.node_of(ranks[rank]) is node
 
     def _start_service(self, number: int, service: Service) -> None:
         node = self._nodes.nodes[0]
@@ -135,7 +135,7 @@ class AgentRun(Run):
             "process": number,
             "argv": ["{python}", *service.arguments],
             "python": node.python,
-            "environment": self._nodes.environment(node) | self._nodes.of_service(number),
+            "environment": self._nodes.environment(node) | self._nodes.service_variables(number),
             "directory": None,
             "out": channel,
             "open_input": True,
@@ -180,12 +180,12 @@ class AgentRun(Run):
 
     def rank_environment(self, slot: RankSlot) -> dict[str, str]:
         """Return the variables of one rank beside those of its node."""
-        variables = {**self._plan.environments[slot.rank], **environment.of_rank(self._placement, slot)}
-        return self._nodes.of_rank(slot, variables)
+        variables = {**self._plan.environments[slot.rank], **environment.rank_variables(self._placement, slot)}
+        return self._nodes.rank_variables(slot, variables)
 
     def rank_process(self, slot: RankSlot) -> dict[str, Any]:
         """Return the process of a rank for the request ``start``."""
-        node = self._nodes.of(slot)
+        node = self._nodes.node_of(slot)
         return {
             "process": slot.rank,
             "argv": WORKER,
@@ -197,7 +197,7 @@ class AgentRun(Run):
 
     def slots_on(self, node: Node) -> list[RankSlot]:
         """Return the ranks of a machine."""
-        return [slot for slot in self._placement.ranks if self._nodes.of(slot) is node]
+        return [slot for slot in self._placement.ranks if self._nodes.node_of(slot) is node]
 
     # watch ------------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class AgentRun(Run):
                 self._take(*self._events.get_nowait())
         self._check()
         exits = {
-            exit_.rank: explained for exit_ in self._exits if (explained := self._nodes.explained(exit_)) is not None
+            exit_.rank: explained for exit_ in self._exits if (explained := self._nodes.explain_exit(exit_)) is not None
         }
         self._exits = [exit_ for exit_ in self._exits if exit_.rank not in exits]
         return list(exits.values())
@@ -293,7 +293,7 @@ class AgentRun(Run):
         """Send INT to the ranks and their children, TERM and KILL to all processes, without waiting for answers."""
         for node in self._nodes.connected:
             node.connection.begin("signal", name=name, to="ranks" if name == "INT" else "all")
-        self._nodes.signaled(name)
+        self._nodes.on_signal(name)
 
     def on_launcher_output(self, text: str) -> None:
         """Pass on output that is not a rank's."""
@@ -323,9 +323,9 @@ class AgentRun(Run):
             if ranks_here := [slot.rank for slot in self.slots_on(node) if slot.rank in ranks]:
                 node.connection.begin("profile", ranks=ranks_here, recording=dict(request))
 
-    def serve(self, rank: int) -> None:
+    def expose_endpoint(self, rank: int) -> None:
         """Write the rank's address: its own socket on this machine, else a relay's socket."""
-        node = self._nodes.of(self._placement.ranks[rank])
+        node = self._nodes.node_of(self._placement.ranks[rank])
         self._served.add(rank)
         answer = node.connection.begin("serving", rank=rank)
         try:
@@ -351,7 +351,7 @@ class AgentRun(Run):
 
     def fetch(self, rank: int, path: str, most: int) -> None:
         """Copy a file from a machine that does not see the job's folder."""
-        node = self._nodes.of(self._placement.ranks[rank])
+        node = self._nodes.node_of(self._placement.ranks[rank])
         if not getattr(node, "shared", True):
             from distdl_jupyter.clusters.agents import staging  # not needed on this machine
 
@@ -401,7 +401,7 @@ class DirectRun(AgentRun):
                 if now:
                     begun.append((node, node.connection.begin("start", processes=list(map(self.rank_process, now)))))
             for node, answer in begun:
-                with node.connection.hurried():
+                with node.connection.bypass_backpressure():
                     data = node.connection.result(answer, "start", START_SECONDS, self._progress_of_start)
                 pids = {int(rank): int(pid) for rank, pid in data["pids"].items() if self._is_on(node, int(rank))}
                 self._started += [Start(rank, pid) for rank, pid in pids.items()]
@@ -552,7 +552,7 @@ class LauncherRun(AgentRun):
 
     def _variables(self, slot: RankSlot) -> dict[str, str]:
         """Return the variables of one rank beside those of all; its TMPDIR is not the launcher's."""
-        temporary = self._nodes.environment(self._nodes.of(slot)).get("TMPDIR")
+        temporary = self._nodes.environment(self._nodes.node_of(slot)).get("TMPDIR")
         return {**({"TMPDIR": temporary} if temporary else {}), **self.rank_environment(slot)}
 
     def _environment_of_all(self, node: Node) -> dict[str, str]:

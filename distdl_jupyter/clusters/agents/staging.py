@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.agents.agent import HostFailed, Node, Nodes, answers_of
+from distdl_jupyter.clusters.agents.agent import HostFailed, Node, Nodes, ask_all_or_raise
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.base import Context, Notice
 from distdl_jupyter.core import humanize
@@ -57,11 +57,11 @@ class AgentNode(Node):
     #: What came back and what did not, for the user.
     notices: list[Notice] = field(default_factory=list)
     #: Whether values were left there, so that the folder stays.
-    keeps: bool = False
+    keeps_folder: bool = False
 
 
 class Job(NamedTuple):
-    """What is brought to hosts."""
+    """What is copied to hosts."""
 
     spec: JobSpec
     folder: JobFolder
@@ -81,8 +81,8 @@ def prepare(job: Job, connections: Sequence[Connection]) -> list[AgentNode]:
             "base": job.options.directory or DIRECTORY,
             "working_directory": job.spec.working_directory,
         }
-        answers = answers_of([(connection, fields) for connection in connections], "prepare", _PREPARE_SECONDS)
-    return [_site(job, connection, answer) for connection, answer in zip(connections, answers, strict=True)]
+        answers = ask_all_or_raise([(connection, fields) for connection in connections], "prepare", _PREPARE_SECONDS)
+    return [_agent_node(job, connection, answer) for connection, answer in zip(connections, answers, strict=True)]
 
 
 @contextlib.contextmanager
@@ -100,7 +100,7 @@ def _proof(job: Job) -> Iterator[list[str] | None]:
         path.unlink(missing_ok=True)
 
 
-def _site(job: Job, connection: Connection, answer: dict[str, Any]) -> AgentNode:
+def _agent_node(job: Job, connection: Connection, answer: dict[str, Any]) -> AgentNode:
     folder, shared, working_directory = str(answer["folder"]), bool(answer["shared"]), job.spec.working_directory
     there = bool(answer.get("working_directory_there")) or not working_directory
     if job.options.shared and not shared:
@@ -184,11 +184,11 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 # back ----------------------------------------------------------------------------------------------
 
 
-def bring_back(job: Job, node: AgentNode, brought: set[Path], ranks: Collection[int]) -> None:
+def copy_back(job: Job, node: AgentNode, copied: set[Path], ranks: Collection[int]) -> None:
     """Put what ranks wrote on a host into the job's folder. Raises HostFailed, LaunchFailed.
 
     Of values only those of ``ranks`` are taken, which are the host's own: whoever holds it decides what they are.
-    ``brought`` are the files that other hosts have brought, or have written here themselves, to which this one's are
+    ``copied`` are the files that other hosts have copied, or have written here themselves, to which this one's are
     added. One that came under the same name is kept beside it in a folder with this host's name, unless it is a
     checkpoint: there the first counts. What an earlier attempt has left under the same name is replaced.
     """
@@ -199,7 +199,7 @@ def bring_back(job: Job, node: AgentNode, brought: set[Path], ranks: Collection[
         _get(node, arrived, ranks)
         for name in _RETURNED:
             for path in sorted(path for path in (arrived / name).rglob("*") if path.is_file()):
-                _keep(path, job.folder.path / name, path.relative_to(arrived / name), node, brought)
+                _store(path, job.folder.path / name, path.relative_to(arrived / name), node, copied)
     except OSError as error:
         raise LaunchFailed(
             f"Cannot store the files of {node.host} in {job.folder.path}: {error}.",
@@ -210,7 +210,7 @@ def bring_back(job: Job, node: AgentNode, brought: set[Path], ranks: Collection[
         shutil.rmtree(arrived, ignore_errors=True)
 
 
-def written_here(job: Job) -> set[Path]:
+def existing_files(job: Job) -> set[Path]:
     """Return the files that hosts which see the job's folder have written there; earlier attempts' are among them."""
     return {path for name in _RETURNED for path in (job.folder.path / name).rglob("*") if path.is_file()}
 
@@ -224,7 +224,7 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
         if why and not path.name.startswith("."):  # such are halves of files that a killed rank has left
             text = f"{node.host}: {why}. The file was not copied; it is in {node.folder}."
             node.notices.append(Notice("warning", text, "result-left-on-host"))
-            node.keeps = True
+            node.keeps_folder = True
         return not why
 
     _moved, result = _unpack(node, _RETURNED, target, accepts)
@@ -263,29 +263,29 @@ def fetch(folder: JobFolder, node: AgentNode, path: str, most: int) -> None:
         raise HostFailed(node.host, f"The host has no file {path} of at most {most} bytes.", code="host-file-missing")
 
 
-def _keep(path: Path, folder: Path, name: Path, node: AgentNode, brought: set[Path]) -> None:
+def _store(path: Path, folder: Path, name: Path, node: AgentNode, copied: set[Path]) -> None:
     target = folder / name
     same = target.exists() and filecmp.cmp(path, target, shallow=False)
-    if name.parts[0] == "checkpoints" and (same or target in brought):
-        brought.add(target)
+    if name.parts[0] == "checkpoints" and (same or target in copied):
+        copied.add(target)
         return  # the first host's, or what was laid out there for all
-    if target in brought and not same:
+    if target in copied and not same:
         target = folder / node.host / name
         text = f"Several hosts wrote {name}. The file of {node.host} was saved as {target.relative_to(folder)}."
         node.notices.append(Notice("warning", text, "file-of-several-hosts"))
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.replace(target)
-    brought.add(target)
+    copied.add(target)
 
 
-def forget_checkpoints(job: Job, brought: Collection[Path]) -> None:
+def remove_stale_checkpoints(job: Job, copied: Collection[Path]) -> None:
     """Remove the checkpoints that were there before and that no host has any more: training keeps only some.
 
     Where training has put a link in the folder's place, what lies behind it is not the job's.
     """
     if job.folder.checkpoints.is_symlink():
         return
-    for path in [path for path in job.folder.checkpoints.rglob("*") if path.is_file() and path not in brought]:
+    for path in [path for path in job.folder.checkpoints.rglob("*") if path.is_file() and path not in copied]:
         path.unlink(missing_ok=True)
 
 
@@ -317,26 +317,26 @@ class AgentNodes(Nodes[AgentNode]):
         inherited = environment.for_ranks(self._context.inherited)
         return {**inherited, **self._context.own, "DISTDL_JOB_DIR": node.folder}
 
-    def of_rank(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
+    def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the rank's folder and data on its host."""
-        node = self.of(slot)
+        node = self.node_of(slot)
         return variables | {"DISTDL_JOB_DIR": node.folder} | node.data
 
     def collect(self) -> None:
         """Bring back what ranks wrote on hosts with folders of their own, one host after the other."""
         apart, missing = [node for node in self.nodes if not node.shared], list[str]()
-        brought = written_here(self._job) if len(apart) < len(self.nodes) else set()
+        copied = existing_files(self._job) if len(apart) < len(self.nodes) else set()
         for node in apart:
             try:
                 # By the name, because of hosts that were lost the list of nodes has none.
                 ranks_here = [slot.rank for slot in self._placement.ranks if slot.host == node.host]
-                bring_back(self._job, node, brought, ranks_here)
+                copy_back(self._job, node, copied, ranks_here)
             except DistDLError as error:
                 self._uncollected.add(node.host)
                 missing.append(f"{node.host} ({node.folder}): {getattr(error, 'says', error.message)}")
         if not missing and len(apart) == len(self.nodes):
-            forget_checkpoints(self._job, brought)
-        self._uncollected |= {node.host for node in self.nodes if node.keeps}
+            remove_stale_checkpoints(self._job, copied)
+        self._uncollected |= {node.host for node in self.nodes if node.keeps_folder}
         for node in self.nodes:
             self.notices += node.notices
         if missing:

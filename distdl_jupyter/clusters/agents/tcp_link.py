@@ -36,7 +36,7 @@ _PIECE = 256 * 1024
 _INPUT, _OUTPUT = 0, 1
 
 
-class Caller(NamedTuple):
+class ConnectedAgent(NamedTuple):
     """A place of the job that has connected: its number, its host, and the link to its agent."""
 
     number: int
@@ -45,15 +45,15 @@ class Caller(NamedTuple):
     link: TcpLink
 
 
-class Port:
-    """A port to which the places of one job connect, each once; ``callers`` are those that have."""
+class AgentListener:
+    """A port to which the places of one job connect, each once; ``agents`` are those that have."""
 
     def __init__(self, host: str, lost: Callable[[str], str]) -> None:
         """``host`` is the address that they connect to; ``lost`` says of the node with a name that it is gone."""
         self._lost = lost
         self._secret = secrets.token_urlsafe(32)
         self._host = host
-        self.callers: dict[int, Caller] = {}
+        self.agents: dict[int, ConnectedAgent] = {}
         self._context, self._certificate = _certificate()
         self._socket = _listen(host)
         self._number = self._socket.getsockname()[1]
@@ -66,9 +66,9 @@ class Port:
         return {"host": self._host, "port": self._number, "certificate": self._certificate, "secret": self._secret}
 
     @property
-    def crowded(self) -> bool:
+    def shares_hosts(self) -> bool:
         """Whether several have connected from one host."""
-        return len({caller.hostname for caller in self.callers.values()}) < len(self.callers)
+        return len({agent.hostname for agent in self.agents.values()}) < len(self.agents)
 
     async def _start(self) -> asyncio.Task[None]:
         return asyncio.create_task(self._accept())
@@ -80,7 +80,7 @@ class Port:
             await self._make_room()
             try:
                 connection, _address = await loop.sock_accept(self._socket)
-            except OSError:  # no descriptor is free, or the caller is gone already
+            except OSError:  # no descriptor is free, or the client has hung up already
                 await asyncio.sleep(_CROWDED_SECONDS)
                 continue
             task = asyncio.create_task(self._admit(connection))
@@ -113,9 +113,9 @@ class Port:
                 transport, _protocol = await loop.connect_accepted_socket(
                     lambda: protocol, connection, ssl=self._context, ssl_handshake_timeout=_HELLO_SECONDS
                 )
-                caller = self._caller(await reader.readline(), reader, transport, protocol)
-                if caller is not None and caller.number not in self.callers:
-                    self.callers[caller.number] = caller
+                agent = self._authenticate(await reader.readline(), reader, transport, protocol)
+                if agent is not None and agent.number not in self.agents:
+                    self.agents[agent.number] = agent
                     transport = None
                     return True
         except (OSError, ValueError, KeyError, TypeError, RecursionError):  # and TimeoutError, an OSError
@@ -125,14 +125,16 @@ class Port:
                 transport.abort()
         return False
 
-    def _caller(self, line: bytes, reader: asyncio.StreamReader, transport: Any, protocol: Any) -> Caller | None:
+    def _authenticate(
+        self, line: bytes, reader: asyncio.StreamReader, transport: Any, protocol: Any
+    ) -> ConnectedAgent | None:
         """Return the node that has sent this line, None without the job's secret."""
         hello = json.loads(line)
         if not hmac.compare_digest(str(hello["secret"]).encode(), self._secret.encode()) or hello["attempt"]:
             return None
         number, hostname, address = int(hello["number"]), str(hello["hostname"]), str(hello["address"])
         writer = asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
-        return Caller(number, hostname, address, TcpLink(reader, writer, self._lost))
+        return ConnectedAgent(number, hostname, address, TcpLink(reader, writer, self._lost))
 
     def close(self) -> None:
         """Let nobody connect any more; idempotent."""
@@ -146,16 +148,16 @@ class Port:
 
     def cut(self) -> None:
         """End all connections, and with them the agents."""
-        for caller in list(self.callers.values()):
-            wire.loop().call_soon_threadsafe(caller.link.cut)
+        for agent in list(self.agents.values()):
+            wire.loop().call_soon_threadsafe(agent.link.cut)
 
     def connect(self, directory: str) -> list[Connection]:
         """Start an agent at each place; return the connections in the order of the hosts' names. Raises Unreachable."""
         program = package.first_input("", directory, [TIMEOUT]).partition(b"\n")[2]
-        callers = sorted(self.callers.values(), key=lambda caller_: (caller_.hostname, caller_.number))
-        for name, caller in zip(distinct([caller_.hostname for caller_ in callers]), callers, strict=True):
-            caller.link.name = name
-        return start_all(((Host(caller_.link.name, caller_.address), caller_.link) for caller_ in callers), program)
+        agents = sorted(self.agents.values(), key=lambda agent: (agent.hostname, agent.number))
+        for name, agent in zip(distinct([agent.hostname for agent in agents]), agents, strict=True):
+            agent.link.name = name
+        return start_all(((Host(agent.link.name, agent.address), agent.link) for agent in agents), program)
 
 
 class TcpLink(Link):

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 _READ = 256 * 1024
 #: Bytes at the end of what was printed that are kept.
-LAST_WORDS = 8192
+ERROR_TAIL = 8192
 
 
 # the loop -------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class Link(ABC):
 
     def __init__(self) -> None:
         #: The end of what was printed as errors.
-        self.last_words = b""
+        self.error_tail = b""
 
     @property
     def code(self) -> int | None:
@@ -127,7 +127,7 @@ class Link(ABC):
 
     def keep(self, errors: bytes) -> None:
         """Add text that was printed as errors."""
-        self.last_words = (self.last_words + errors)[-LAST_WORDS:]
+        self.error_tail = (self.error_tail + errors)[-ERROR_TAIL:]
 
     async def keep_errors(self, next_: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
         """Keep the end of what ``next_`` returns, until that is b""."""
@@ -138,5 +138,5 @@ class Link(ABC):
     @property
     def last_line(self) -> str:
         """The last line that was printed as errors, as ": says why", "" without one."""
-        lines = [line.strip() for line in self.last_words.decode(errors="replace").splitlines() if line.strip()]
+        lines = [line.strip() for line in self.error_tail.decode(errors="replace").splitlines() if line.strip()]
         return f": {lines[-1][:300].rstrip('.')}" if lines else ""

@@ -123,13 +123,13 @@ class AzureMLCluster(Cluster):
     title = "Azure ML"
     Options = AzureMLOptions
     complete = False
-    far = True
+    is_remote = True
     queues = True
     mounts = True
     bills = True
     can_create = True
-    Wanted = ComputeSpec
-    asks = FIELDS
+    compute_spec = ComputeSpec
+    dynamic_options = FIELDS
     installs = True
     can_attach = True
     can_restart = False

@@ -267,7 +267,7 @@ def _plan(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> 
         "per_node": spec.process_count_per_node,
         "common": {**variables.for_ranks(context.inherited), **job_variables},
         "environments": [
-            _rank_variables(plan, slot.rank) | variables.of_rank(placement, slot) for slot in placement.ranks
+            _rank_variables(plan, slot.rank) | variables.rank_variables(placement, slot) for slot in placement.ranks
         ],
         "data": {source.name: source.variable for source in spec.data},
     }

@@ -71,7 +71,7 @@ def claim_task(
         most = commands.leading_number(commands.config().get("MaxArraySize", "")) if left > 1 else 0
         if (size := min(left, most)) < 2:
             return ""
-        new = _submitted(sweep.run, size, spec, options, secrets, context)
+        new = _submit_array(sweep.run, size, spec, options, secrets, context)
         return "" if new is None else _claim(new, directory, context)
 
 
@@ -84,7 +84,7 @@ def close(group: Group, options: SlurmOptions) -> None:
     if not sweep.run.is_dir():
         return
     with _locked(sweep.run):
-        jobs = list(filter(None, map(_closed, _arrays(sweep.run))))
+        jobs = list(filter(None, map(_close_array, _arrays(sweep.run))))
         if not sweep.copied:
             return
         until = time.monotonic() + _END_SECONDS
@@ -136,7 +136,7 @@ def _claim(folder: Path, directory: JobDirectory, context: Context) -> str:
     return ""
 
 
-def _closed(folder: Path) -> str:
+def _close_array(folder: Path) -> str:
     """Remove the free tasks of an array from the queue; return its job. Raises SlurmFailed."""
     job, closed = _job(folder), list[str]()
     for link in _free(folder):
@@ -152,7 +152,7 @@ def _closed(folder: Path) -> str:
 # arrays ------------------------------------------------------------------------------------------
 
 
-def _submitted(
+def _submit_array(
     root: Path, size: int, spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], context: Context
 ) -> Path | None:
     """Submit an array and return its folder, None where Slurm rejects arrays. Raises SlurmSilent, OSError."""

@@ -51,7 +51,7 @@ problem = functools.partial(row, _PROBLEMS)
 
 def checks(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Check]:
     """Return the rows in the order in which they matter; a node is checked only where all else is well."""
-    if missing := commands.absent():
+    if missing := commands.missing_commands():
         return [problem("slurm-missing", "", "The Slurm commands are not installed on this machine.", missing)]
     try:
         nodes = [text.node(fields) for fields in commands.nodes(options.partition)]
@@ -121,7 +121,7 @@ def _folder(options: SlurmOptions) -> Check:
 
 def _software(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Check]:
     """Check Python, packages and programs of a free node, in a small job of ``srun``, by the rules for all hosts."""
-    modules = checkup.with_always(modules)
+    modules = checkup.with_required(modules)
     try:
         facts = _facts(options, modules, programs)
     except commands.SlurmFailed as error:

@@ -50,7 +50,7 @@ class SlurmCluster(AgentCluster):
 
     def unavailable(self, options: SlurmOptions) -> str:
         """Return the remedy when Slurm's commands are missing."""
-        return commands.absent()
+        return commands.missing_commands()
 
     def process_count_per_node(self, options: SlurmOptions, *, use_gpu: bool | None) -> int:
         """Return the GPUs that a job gets on each node, 1 without any."""
@@ -71,7 +71,7 @@ class SlurmCluster(AgentCluster):
         """Return the partition's nodes. Raises DistDLError when Slurm does not respond."""
         return [text.node(fields) for fields in commands.nodes(options.partition)]
 
-    def everybody(self, options: SlurmOptions) -> list[QueuedJob]:
+    def list_queue(self, options: SlurmOptions) -> list[QueuedJob]:
         """Return the jobs of the cluster's partition, else of all partitions."""
         return text.queue(options.partition)
 
@@ -95,8 +95,8 @@ class SlurmCluster(AgentCluster):
     def _connect(self, spec: JobSpec, options: SlurmOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
         """Submit the job, wait until Slurm starts it, and connect to its agents."""
         job = _attached(context.handle, context) if context.handle is not None else None
-        self._slurm = job or self._submitted(spec, options, context)
-        self._slurm.hurry()
+        self._slurm = job or self._submit(spec, options, context)
+        self._slurm.poll_soon()
         self._await(self._slurm.hosts, "queue", context)
         for node, host in enumerate(self._slurm.hosts()):
             self._connections.append(self._slurm.connect(node, host, takeover=job is not None))
@@ -104,7 +104,7 @@ class SlurmCluster(AgentCluster):
         self._await(self._all_have_greeted, "stage", context)
         return spec, []
 
-    def _submitted(self, spec: JobSpec, options: SlurmOptions, context: Context) -> SlurmJob:
+    def _submit(self, spec: JobSpec, options: SlurmOptions, context: Context) -> SlurmJob:
         directory = script.JobDirectory(context.folder, options.directory, context.restart)
         _check_submission(directory, options)
         secrets = {name: context.own[name] for name in spec.secret_variables if name in context.own}
@@ -160,7 +160,7 @@ class SlurmCluster(AgentCluster):
         slurm, self._slurm = self._slurm, None
         return SlurmNodes(job, placement, _without_secrets(job.spec, context), self._nodes, slurm)
 
-    def _let_go(self) -> None:
+    def _release_nodes(self) -> None:
         """Give the nodes back to Slurm."""
         if self._slurm is not None:
             state = self._slurm.state
@@ -168,7 +168,7 @@ class SlurmCluster(AgentCluster):
                 self._interrupted = self._slurm.interruption()
             if not self._connections or not self._all_have_greeted():
                 self._slurm.cancel()
-            super()._let_go()
+            super()._release_nodes()
             self._slurm.close()
             self._slurm = None
 

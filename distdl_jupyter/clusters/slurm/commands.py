@@ -89,7 +89,7 @@ class JobState:
 _ENDED = re.compile("COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|BOOT_FAIL|DEADLINE|REVOKED")
 
 
-def absent() -> str:
+def missing_commands() -> str:
     """Return a sentence with the remedy when Slurm's commands are not here, else ""."""
     lacking = [program for program in PROGRAMS if shutil.which(program) is None]
     if not lacking:
@@ -125,7 +125,7 @@ def run(*command: str, stdin: str = "", more: Mapping[str, str] | None = None, t
         raise SlurmSilent(f"Slurm did not respond to {command[0]} within {timeout:g} s.") from None
     except OSError as error:
         raise SlurmFailed(
-            absent() or f"{command[0]} cannot be started: {error.strerror}.", code="slurm-command-missing"
+            missing_commands() or f"{command[0]} cannot be started: {error.strerror}.", code="slurm-command-missing"
         ) from None
     if done.returncode == 0:
         return done.stdout

@@ -109,7 +109,7 @@ class SlurmJob(threading.Thread):
         """Whether Slurm does not know the job any more."""
         return self.state is not None and self.state.state == _FORGOTTEN
 
-    def hurry(self) -> None:
+    def poll_soon(self) -> None:
         """Query at once, and often for a while."""
         self._hurry_until = time.monotonic() + _HURRY_SECONDS
         self._wake.set()
@@ -117,7 +117,7 @@ class SlurmJob(threading.Thread):
     def cancel(self) -> None:
         """Remove the job from the queue, or end it, without waiting."""
         self._cancel_wanted = True
-        self.hurry()
+        self.poll_soon()
 
     def notices(self) -> list[Notice]:
         """Return what the user should read since the last call."""
@@ -138,7 +138,7 @@ class SlurmJob(threading.Thread):
         except UnknownJob:
             state = commands.forgotten_state(self.job) or JobState(_FORGOTTEN)
         except SlurmFailed as error:
-            self._miss(error, now)
+            self._record_outage(error, now)
             return
         if state.pending and self.has_run:
             # Each attempt is a Slurm job of its own: this one must not start again.
@@ -154,7 +154,7 @@ class SlurmJob(threading.Thread):
             self._queue_at = now + _QUEUE_SECONDS
             with contextlib.suppress(SlurmFailed):
                 self.position = text.position(text.queue(), self.number)
-        notice = text.never(state, self.number)
+        notice = text.blocked_notice(state, self.number)
         if notice is not None and notice.code not in self._reported:
             self._reported.add(notice.code)
             self._silence.put(notice)
@@ -165,13 +165,13 @@ class SlurmJob(threading.Thread):
         try:
             command()
         except SlurmSilent as error:
-            self._miss(error, now)
+            self._record_outage(error, now)
             return False
         except SlurmFailed:
             return True  # it has ended meanwhile, as the next query shows
         return True
 
-    def _miss(self, error: SlurmFailed, asked_at: float) -> None:
+    def _record_outage(self, error: SlurmFailed, asked_at: float) -> None:
         message = f"Slurm's controller does not respond. A running job continues. ({error.message})"
         self._silence.missed(asked_at, Notice("warning", message, "slurm-silent"))
 
@@ -256,7 +256,7 @@ class SlurmJob(threading.Thread):
     def interruption(self) -> str:
         """Return why Slurm ended a job that had not failed, "" where it had failed; waits until Slurm knows."""
         began = time.monotonic()
-        self.hurry()
+        self.poll_soon()
 
         def is_known() -> bool:
             return self.asked_at > began and self.state is not None and self.state.state != "COMPLETING"
@@ -266,7 +266,7 @@ class SlurmJob(threading.Thread):
 
     def close(self) -> None:
         """Wait until Slurm has freed the nodes, in the end by force, and remove the job's files for Slurm."""
-        self.hurry()
+        self.poll_soon()
         if not self._wait(lambda: self.ended):
             self.cancel()
             self._wait(lambda: self.ended)
@@ -293,12 +293,12 @@ class SlurmNodes(AgentNodes):
     ) -> None:  # fmt: skip
         super().__init__(job, placement, context, nodes)
         self._slurm = slurm
-        slurm.directory.keeps = True  # until all is collected
+        slurm.directory.has_uncollected_files = True  # until all is collected
         self._lost_at: dict[int, float] = {}
         self._output = Tail(slurm.directory.output, lambda: slurm.ended, position)
         self.streams = (Stream(self._output.open_stream(), None, "out"),)
 
-    def of_rank(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
+    def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the variables that Slurm sets for ranks that it starts, which some libraries read."""
         per_node, total = self._placement.local_size(slot.node), len(self._placement.ranks)
         slurm = {
@@ -310,7 +310,7 @@ class SlurmNodes(AgentNodes):
             "NTASKS_PER_NODE": per_node,
             "TASKS_PER_NODE": f"{per_node}(x{self._placement.node_count})",
         }
-        return super().of_rank(slot, variables) | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
+        return super().rank_variables(slot, variables) | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
 
     def poll(self) -> None:
         """Pass on what the user should act on."""
@@ -321,27 +321,27 @@ class SlurmNodes(AgentNodes):
         """Read srun's messages."""
         self._slurm.on_output(text)
 
-    def signaled(self, name: str) -> None:
+    def on_signal(self, name: str) -> None:
         """Let Slurm end what its agents did not."""
         if name == "KILL" and name in self._slurm.sent:
             self._slurm.cancel()
         self._slurm.sent.add(name)
 
-    def explained(self, exit_: Exit) -> Exit | None:
+    def explain_exit(self, exit_: Exit) -> Exit | None:
         """Return the end of a rank with Slurm's reason, where no better one is known; None until Slurm knows."""
         is_lost = exit_.code is None and exit_.signal is None
         if not is_lost and (exit_.evidence or exit_.signal not in ("TERM", "KILL") or self._slurm.sent):
             return exit_
         if exit_.rank not in self._lost_at:
             self._lost_at[exit_.rank] = time.monotonic()
-            self._slurm.hurry()
+            self._slurm.poll_soon()
         at, slurm = self._lost_at[exit_.rank], self._slurm
         is_known = slurm.asked_at > at and slurm.state is not None and slurm.state.state != "COMPLETING"
         if not is_known and time.monotonic() - at <= _CAUSE_SECONDS:
             return None
-        return self._of_lost(exit_) if is_lost else self._of_killed(exit_)
+        return self._explain_lost(exit_) if is_lost else self._explain_killed(exit_)
 
-    def _of_killed(self, exit_: Exit) -> Exit:
+    def _explain_killed(self, exit_: Exit) -> Exit:
         state = self._slurm.state
         if self._slurm.is_timed_out:  # it can be COMPLETING for a long time
             state = JobState("TIMEOUT")
@@ -349,7 +349,7 @@ class SlurmNodes(AgentNodes):
             state = JobState("OUT_OF_MEMORY")
         return dataclasses.replace(exit_, evidence=text.end(state) if state is not None else "")
 
-    def _of_lost(self, exit_: Exit) -> Exit:
+    def _explain_lost(self, exit_: Exit) -> Exit:
         """Return the end of a rank whose agent is gone, as far as Slurm knows it."""
         slurm, state = self._slurm, self._slurm.state
         if state is None or not slurm.ended or state.state == "NODE_FAIL" or slurm.forgotten:

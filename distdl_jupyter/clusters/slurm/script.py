@@ -221,7 +221,7 @@ class JobDirectory:
         #: The link of the job's task in the array of a sweep (``array``) to ``run``, None for a job without an array.
         self.link: Path | None = None
         #: Whether ranks may have written files that are not copied yet: ``remove`` keeps them.
-        self.keeps = False
+        self.has_uncollected_files = False
 
     def write(self, folder: JobFolder, spec: JobSpec, options: SlurmOptions) -> None:
         """Write all files. Raises LaunchFailed."""
@@ -232,9 +232,9 @@ class JobDirectory:
             zipfile.ZipFile(io.BytesIO(package.built().content)).extractall(self.run / "lib")
             of_nodes = [name for node in range(spec.node_count) for name in agents.files(node)]
             for name in (self.output.name, agents.FAILED, agents.WARNED, *of_nodes):
-                _private(self.run / name, "")
-            _private(self.run / _START, _start(self, options, python_of(spec, options)), 0o700)
-            _private(self.batch, batch(self, spec, options))
+                _write_private(self.run / name, "")
+            _write_private(self.run / _START, _start(self, options, python_of(spec, options)), 0o700)
+            _write_private(self.batch, batch(self, spec, options))
         except OSError as error:
             raise unusable(error, self.job) from error
 
@@ -278,7 +278,7 @@ class JobDirectory:
         """Copy results and outputs into the job's own folder; return why values were not copied. Raises OSError."""
         if not self.copied:
             return []
-        self.keeps = True
+        self.has_uncollected_files = True
         left = list[str]()
         for path in sorted((self.job / "results").iterdir()):
             status = path.lstat()
@@ -287,13 +287,13 @@ class JobDirectory:
                 shutil.copy2(path, folder.results / path.name, follow_symlinks=False)
             elif not path.name.startswith("."):
                 left.append(f"{path} was not copied: {why}.")
-        _bring(self.job / "outputs", folder.outputs)
-        self.keeps = bool(left)
+        _copy_tree(self.job / "outputs", folder.outputs)
+        self.has_uncollected_files = bool(left)
         return left
 
     def remove(self) -> None:
         """Remove what only the nodes needed; below the option ``directory`` only a folder that ``write`` created."""
-        folder = self.job if self.copied and not self.keeps else self.run
+        folder = self.job if self.copied and not self.has_uncollected_files else self.run
         if permissions.is_own(folder) and (not self.copied or (self.run / _START).is_file()):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -313,7 +313,7 @@ def points_to(link: Path, run: Path) -> bool:
     return link.is_symlink() and link.readlink() == run
 
 
-def _bring(source: Path, target: Path) -> None:
+def _copy_tree(source: Path, target: Path) -> None:
     """Copy a folder into one that may have some files already, without following links there. Raises OSError."""
     for directory, folders, names in os.walk(source):
         for new in (Path(directory, name) for name in (*folders, *names)):
@@ -322,16 +322,16 @@ def _bring(source: Path, target: Path) -> None:
                 old.unlink()
             elif old.is_dir() and (new.is_symlink() or not new.is_dir()):
                 shutil.rmtree(old)
-    shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=_no_content)
+    shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True, ignore=_special_files)
 
 
-def _no_content(directory: str, names: list[str]) -> list[str]:
+def _special_files(directory: str, names: list[str]) -> list[str]:
     """Return sockets and pipes, which cannot be copied."""
     paths = [Path(directory, name) for name in names]
     return [path.name for path in paths if not (path.is_symlink() or path.is_dir() or path.is_file())]
 
 
-def _private(path: Path, text: str, mode: int = 0o600) -> None:
+def _write_private(path: Path, text: str, mode: int = 0o600) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)

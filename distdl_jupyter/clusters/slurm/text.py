@@ -94,7 +94,7 @@ def waiting(state: JobState) -> str:
     return f"{text} ({state.reason})" if state.reason else text
 
 
-def never(state: JobState, job: str) -> Notice | None:
+def blocked_notice(state: JobState, job: str) -> Notice | None:
     """Return what to do about a job that will not start by itself, None for one that only waits its turn."""
     reason = state.reason.split(",")[0]
     if reason in _NEVER:

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes
-from distdl_jupyter.clusters.agents.tcp_link import Port
+from distdl_jupyter.clusters.agents.tcp_link import AgentListener
 from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Notice
 from distdl_jupyter.clusters.spark import driver
-from distdl_jupyter.clusters.spark.driver import NO_SESSION_HINT, Order, SparkOptions, addresses, require_master
+from distdl_jupyter.clusters.spark.driver import NO_SESSION_HINT, SparkOptions, StageSpec, addresses, require_master
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.machine import has_java
@@ -113,7 +113,7 @@ class SparkCluster(AgentCluster):
         within(0, MOST_GPUS)(options.gpus_per_node, "gpus_per_node")
         options.settings()
 
-    def by_itself(self) -> dict[str, Any] | None:
+    def default_options(self) -> dict[str, Any] | None:
         """Return the options for the Spark session of this process, usually a notebook's kernel."""
         return driver.active()
 
@@ -141,11 +141,11 @@ class SparkCluster(AgentCluster):
 
         try:
             self.validate(options)
-            with contextlib.closing(Stage(options, Order(name="check"))) as stage:
+            with contextlib.closing(Stage(options, StageSpec(name="check"))) as stage:
                 stage.await_tasks(lambda _reason: None, _START_SECONDS)
                 connections = stage.port.connect(options.directory or DIRECTORY)
                 try:
-                    return list(checkup.look(connections, [], options, modules, programs).checks)
+                    return list(checkup.check_hosts(connections, [], options, modules, programs).checks)
                 finally:
                     end_all(connections)
         except DistDLError as error:
@@ -169,10 +169,10 @@ class SparkCluster(AgentCluster):
         fewer = context.least_node_count if context.restart else None
         least = spec.node_count if fewer is None else fewer
         cpus = options.cpus_per_process * spec.process_count_per_node
-        stage = Stage(options, Order(spec.id, spec.node_count, least, cpus, spec.python))
+        stage = Stage(options, StageSpec(spec.id, spec.node_count, least, cpus, spec.python))
         self._held.callback(stage.close)
         count = stage.await_tasks(lambda reason: context.report("queue", reason))
-        if "mpirun" in context.programs and stage.port.crowded:
+        if "mpirun" in context.programs and stage.port.shares_hosts:
             raise LaunchFailed(
                 "Open MPI identifies nodes by host name, but Spark gave the job several executors on one host.",
                 code="spark-mpi-same-host",
@@ -233,7 +233,7 @@ def _handle() -> dict[str, Any]:
 class Stage:
     """One barrier stage, in a session of its own process or in that of a notebook's kernel (``driver``)."""
 
-    def __init__(self, options: SparkOptions, order: Order) -> None:
+    def __init__(self, options: SparkOptions, order: StageSpec) -> None:
         """Begin. Raises LaunchFailed."""
         self._options = options
         self._reason = f"reaching Spark at {options.address}"
@@ -243,7 +243,7 @@ class Stage:
         self._count = order.tasks if order.least == order.tasks else 0
         self._process: subprocess.Popen[bytes] | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
-        self.port = Port(_host(options), self._lost)
+        self.port = AgentListener(_host(options), self._lost)
         request = {"options": dataclasses.asdict(options), "order": dataclasses.asdict(order), "back": self.port.back}
         connection: socket.socket | None = None
         try:
@@ -309,7 +309,7 @@ class Stage:
         finite. Raises LaunchFailed, and what ``report`` raises.
         """
         opened, until = False, time.monotonic() + (math.inf if math.isinf(seconds) else _OPEN_SECONDS)
-        while not self._count or len(self.port.callers) < self._count:
+        while not self._count or len(self.port.agents) < self._count:
             if self._error is not None:
                 raise self._error
             if self._count and not opened:

@@ -114,7 +114,7 @@ class SparkOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class StageSpec:
     """A stage of ``tasks`` tasks with ``cpus`` cores each, or at least ``least`` of them."""
 
     name: str
@@ -192,7 +192,7 @@ def _carrier(source: str, back: Mapping[str, Any], python: str) -> _Carrier:
 class _Classic:
     """A classic session: one of this process, or that of a kernel (``context``), which has other work and continues."""
 
-    def __init__(self, options: SparkOptions, order: Order, host: str, context: Any = None) -> None:
+    def __init__(self, options: SparkOptions, order: StageSpec, host: str, context: Any = None) -> None:
         self.options, self.order, self._host = options, order, host
         self._is_own = context is None
         self._spark = context
@@ -257,7 +257,7 @@ class _Classic:
 class _Connect:
     """A session on a Spark Connect server."""
 
-    def __init__(self, options: SparkOptions, order: Order) -> None:
+    def __init__(self, options: SparkOptions, order: StageSpec) -> None:
         self.options, self.order = options, order
         self._spark: Any = None
         self._stopped = threading.Event()
@@ -304,7 +304,7 @@ def _run_when_free(run: Callable[[], object], stopped: threading.Event) -> None:
             return
 
 
-def _profile(options: SparkOptions, order: Order) -> Any:
+def _profile(options: SparkOptions, order: StageSpec) -> Any:
     """Return what each task needs beyond a core, None for no more."""
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
@@ -315,7 +315,7 @@ def _profile(options: SparkOptions, order: Order) -> Any:
     return ResourceProfileBuilder().require(requests.resource("gpu", gpus) if gpus else requests).build
 
 
-def _settings(order: Order, options: SparkOptions, host: str) -> dict[str, str]:
+def _settings(order: StageSpec, options: SparkOptions, host: str) -> dict[str, str]:
     """Return the settings of an own session; those of the user override them."""
     settings = {
         "spark.master": options.master,
@@ -415,7 +415,7 @@ def serve(connection: socket.socket, context: Any = None) -> None:
 
     lines = connection.makefile("rb")
     request = json.loads(lines.readline())
-    options, order = SparkOptions(**request["options"]), Order(**request["order"])
+    options, order = SparkOptions(**request["options"]), StageSpec(**request["order"])
     session: _Session
     if context is None and options.remote:
         session = _Connect(options, order)

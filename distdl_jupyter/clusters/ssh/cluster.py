@@ -102,7 +102,7 @@ class SshCluster(AgentCluster):
         with connected(hostlist.listed(options), options, _REACH_SECONDS) as (connections, unreachable):
             # Silent hosts have used up their time by now; the rest is for those that answered.
             seconds = min(checkup.LOOK_SECONDS, until - time.monotonic())
-            result = checkup.look(connections, unreachable, options, modules, programs, seconds=seconds)
+            result = checkup.check_hosts(connections, unreachable, options, modules, programs, seconds=seconds)
         with _lock:
             for (_host, options_), state in _states.items():
                 if options_ == options:

@@ -112,7 +112,7 @@ def test_the_look_ends_in_time_whatever_is_not_answered(three_hosts, silent):
     with connected(hosts.listed(options), options, 15) as (connections, _):
         asked = [Late(one, (silent,)) if one.host == "node-b" else one for one in connections]
         begin = time.monotonic()
-        found = checkup.look(asked, (), options, seconds=8)
+        found = checkup.check_hosts(asked, (), options, seconds=8)
         assert time.monotonic() - begin < 20
     assert [(row.node, row.what) for row in found.errors] == [("node-b", "Reachable")]
     assert set(found.facts) == {"node-a", "node-c"}

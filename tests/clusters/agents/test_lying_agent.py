@@ -46,7 +46,7 @@ class Machines(Nodes):
     def environment(self, _node):
         return {}
 
-    def of_rank(self, _place, variables):
+    def rank_variables(self, _place, variables):
         return variables
 
     def handle(self):

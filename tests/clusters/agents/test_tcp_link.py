@@ -12,7 +12,7 @@ import time
 import pytest
 
 from distdl_jupyter.clusters.agents import tcp_link
-from distdl_jupyter.clusters.agents.tcp_link import Port
+from distdl_jupyter.clusters.agents.tcp_link import AgentListener
 from tests.conftest import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on L
 
 @pytest.fixture
 def port():
-    port = Port("127.0.0.1", "{} is gone.".format)
+    port = AgentListener("127.0.0.1", "{} is gone.".format)
     yield port
     port.close()
     port.cut()
@@ -63,8 +63,8 @@ def test_a_node_connects_beside_thousands_of_silent_connections(port):
         assert len(os.listdir("/proc/self/fd")) < most
         with connect(port) as stream:
             stream.sendall(hello(port, number=3))
-            wait_for(lambda: port.callers, 20, "the node of the job")
-            assert list(port.callers) == [3]
+            wait_for(lambda: port.agents, 20, "the node of the job")
+            assert list(port.agents) == [3]
         assert len(os.listdir("/proc/self/fd")) < most
     finally:
         for process in silent:
@@ -78,7 +78,7 @@ def test_all_nodes_of_a_large_job_connect_at_the_same_time(port):
         time.sleep(0.5)  # the machine is busy
         for number, stream in enumerate(nodes):
             stream.sendall(hello(port, number=number))
-        wait_for(lambda: len(port.callers) == len(nodes), 20, "all nodes")
+        wait_for(lambda: len(port.agents) == len(nodes), 20, "all nodes")
 
 
 def test_a_connection_without_a_handshake_or_a_line_is_closed_after_some_seconds(port, monkeypatch):
@@ -88,7 +88,7 @@ def test_a_connection_without_a_handshake_or_a_line_is_closed_after_some_seconds
             connection.settimeout(5)
             with contextlib.suppress(ConnectionError, ssl.SSLError):
                 assert connection.recv(1) == b""
-    assert port.callers == {}
+    assert port.agents == {}
 
 
 @pytest.mark.parametrize(
@@ -114,25 +114,25 @@ def test_a_connection_that_is_not_of_this_job_is_closed_and_not_counted(port, li
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             stream.sendall(line if isinstance(line, bytes) else hello(port, **line))
             assert stream.recv(1) == b""
-    assert port.callers == {}
+    assert port.agents == {}
     with connect(port) as stream:
         stream.sendall(hello(port))
-        wait_for(lambda: port.callers, 5, "the node of the job")
+        wait_for(lambda: port.agents, 5, "the node of the job")
 
 
 def test_each_node_connects_once(port):
     with connect(port) as first, connect(port) as second:
         first.sendall(hello(port))
-        wait_for(lambda: port.callers, 5, "the first connection")
+        wait_for(lambda: port.agents, 5, "the first connection")
         second.sendall(hello(port, hostname="other"))
         second.settimeout(5)
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             assert second.recv(1) == b""
-        assert [caller.hostname for caller in port.callers.values()] == ["a"]
+        assert [caller.hostname for caller in port.agents.values()] == ["a"]
 
 
 def test_each_port_has_its_own_certificate_and_secret(port):
-    other = Port("127.0.0.1", "{} is gone.".format)
+    other = AgentListener("127.0.0.1", "{} is gone.".format)
     try:
         assert other.back["secret"] != port.back["secret"]
         with pytest.raises(ssl.SSLCertVerificationError):

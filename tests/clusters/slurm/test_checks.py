@@ -161,7 +161,7 @@ def test_the_end_of_a_rank_whose_agent_is_gone_is_that_of_the_job(monkeypatch, t
     job = Job(JobSpec(id=folder.id, name="x"), folder, None)
     machines = SlurmNodes(job, Placement((), "", (), ""), Context(folder), [], slurm)
     try:
-        end = wait_for(lambda: machines.explained(Exit(0, None, None, "Slurm lost node-a.")))
+        end = wait_for(lambda: machines.explain_exit(Exit(0, None, None, "Slurm lost node-a.")))
     finally:
         machines.close()
     assert (end.rank, end.code, end.signal) == (0, None, signal)

@@ -102,10 +102,10 @@ def test_waiting_is_told_with_slurm_s_own_word():
 
 
 def test_what_never_begins_has_a_remedy_and_a_turn_has_none():
-    assert text.never(JobState("PENDING", "Resources"), "12") is None
-    assert text.never(JobState("PENDING", "Priority"), "12") is None
+    assert text.blocked_notice(JobState("PENDING", "Resources"), "12") is None
+    assert text.blocked_notice(JobState("PENDING", "Priority"), "12") is None
     for reason in ("PartitionTimeLimit", "JobHeldUser", "QOSMaxGRESPerUser", "ReqNodeNotAvail,UnavailableNodes:n1"):
-        notice = text.never(JobState("PENDING", reason), "12")
+        notice = text.blocked_notice(JobState("PENDING", reason), "12")
         assert "12" in notice.text
         assert notice.code
         assert notice.text.endswith((".", ": scontrol release 12"))

@@ -15,7 +15,7 @@ import pytest
 from distdl_jupyter import attach, submit
 from distdl_jupyter.clusters.spark import driver
 from distdl_jupyter.clusters.spark.cluster import Stage
-from distdl_jupyter.clusters.spark.driver import Order, SparkOptions
+from distdl_jupyter.clusters.spark.driver import SparkOptions, StageSpec
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.state import State
 from tests.clusters.functions import waits
@@ -122,7 +122,7 @@ def test_old_calls_run_in_the_session_and_give_what_pysparks_own_gives(distdl_ho
 def test_session_that_was_stopped_is_told_with_the_remedy(monkeypatch):
     """The kernel continues, and its socket with it; no other session is started in its place."""
     monkeypatch.setattr(driver, "_context", lambda: None)
-    stage = Stage(SparkOptions(session=driver._listen(), host="127.0.0.1"), Order("job"))
+    stage = Stage(SparkOptions(session=driver._listen(), host="127.0.0.1"), StageSpec("job"))
     with contextlib.closing(stage), pytest.raises(LaunchFailed) as caught:
         stage.await_tasks(lambda _reason: None, 10)
     assert caught.value.code == "spark-session-stopped"
@@ -148,5 +148,5 @@ print(server.accept()[0].recv(1000))
         with subprocess.Popen([sys.executable, "-c", words, path], stdout=subprocess.PIPE, text=True) as other:
             assert other.stdout.readline() == "listens\n"
             with pytest.raises(LaunchFailed, match=r"The kernel with the Spark session of the job has ended\."):
-                Stage(SparkOptions(session=path, host="127.0.0.1"), Order(name="job"))
+                Stage(SparkOptions(session=path, host="127.0.0.1"), StageSpec(name="job"))
             assert other.stdout.read() == "b''\n"

@@ -65,7 +65,7 @@ class TestOnHosts:
         chosen = lab.options(**options)
         folder = JobStore().publish(JobStore().prepare(new_id()))
         placement = cluster.place(spec, 2, SshOptions(**chosen), Context(folder, report=report))
-        cluster._let_go()
+        cluster._release_nodes()
         return placement
 
     def test_ranks_meet_on_the_network_that_the_hosts_share(self, hosts_of):
