@@ -117,25 +117,25 @@ def blob_service(account: str) -> BlobServiceClient:
 
 def _key() -> tuple[AzureSettings, Cloud, tuple[tuple[str, str], ...]]:
     """Return what azure-identity's credential depends on. Raises NotSignedIn."""
-    own = settings.read()
-    if not own.credential or (own.credential != "default" and not own.record):
+    config = settings.read()
+    if not config.credential or (config.credential != "default" and not config.record):
         raise NotSignedIn("Not signed in to Azure.", code="azure-signed-out", hint=HOW)
     variables = {name: value for name, value in os.environ.items() if name.startswith(("AZURE_", "IDENTITY_", "MSI_"))}
-    return own, own.endpoints, tuple(sorted(variables.items()))
+    return config, config.endpoints, tuple(sorted(variables.items()))
 
 
 @functools.lru_cache(maxsize=4)
-def _library_credential(own: AzureSettings, cloud: Cloud, _variables: object) -> Any:
+def _library_credential(config: AzureSettings, cloud: Cloud, _variables: object) -> Any:
     """Return azure-identity's credential, which asks nobody."""
     from azure.identity import AuthenticationRecord, DefaultAzureCredential, DeviceCodeCredential
 
-    if own.credential == "default":
-        client = {"managed_identity_client_id": own.client_id} if own.client_id else {}
+    if config.credential == "default":
+        client = {"managed_identity_client_id": config.client_id} if config.client_id else {}
         # az needs more than the usual 10 seconds on a busy machine.
         return DefaultAzureCredential(process_timeout=60, authority=cloud.authority, **client, **_discovery(cloud))
-    record = AuthenticationRecord.deserialize(own.record)
+    record = AuthenticationRecord.deserialize(config.record)
     return DeviceCodeCredential(
-        authentication_record=record, disable_automatic_authentication=True, **_options_of_people(own, cloud)
+        authentication_record=record, disable_automatic_authentication=True, **_options_of_people(config, cloud)
     )
 
 
@@ -144,19 +144,19 @@ def _discovery(cloud: Cloud) -> dict[str, Any]:
     return {} if cloud.name in CLOUDS else {"disable_instance_discovery": True}
 
 
-def _options_of_people(own: AzureSettings, cloud: Cloud) -> dict[str, Any]:
+def _options_of_people(config: AzureSettings, cloud: Cloud) -> dict[str, Any]:
     from azure.identity import TokenCachePersistenceOptions
 
-    cache = TokenCachePersistenceOptions(name=CACHE, allow_unencrypted_storage=own.token_cache != "keyring")  # noqa: S105
-    tenant = {"tenant_id": own.tenant_id} if own.tenant_id else {}
+    cache = TokenCachePersistenceOptions(name=CACHE, allow_unencrypted_storage=config.token_cache != "keyring")  # noqa: S105
+    tenant = {"tenant_id": config.tenant_id} if config.tenant_id else {}
     return {"cache_persistence_options": cache, **tenant, **_discovery(cloud)}
 
 
 class _Attempt:
     """A sign-in that waits for a person, in a thread of this process. ``shown`` is set when it has a code or an end."""
 
-    def __init__(self, own: AzureSettings) -> None:
-        self.settings = own
+    def __init__(self, config: AzureSettings) -> None:
+        self.settings = config
         self.code: tuple[str, str, float] | None = None
         self.problem: DistDLError | None = None
         self.credential: Any = None
@@ -174,16 +174,16 @@ class _Attempt:
     def _sign_in(self) -> None:
         from azure.identity import DeviceCodeCredential, InteractiveBrowserCredential
 
-        own, cloud = self.settings, self.settings.endpoints
-        client = {"client_id": own.client_id} if own.client_id else {}
-        options = {"authority": cloud.authority, **client, **_options_of_people(own, cloud)}
-        if own.credential == "device_code":
+        config, cloud = self.settings, self.settings.endpoints
+        client = {"client_id": config.client_id} if config.client_id else {}
+        options = {"authority": cloud.authority, **client, **_options_of_people(config, cloud)}
+        if config.credential == "device_code":
             self.credential = DeviceCodeCredential(prompt_callback=self._show, **options)
         else:
             self.credential = InteractiveBrowserCredential(**options)
         record = self.credential.authenticate(scopes=[cloud.scope(cloud.resource_manager)])
         if _attempts and _attempts[-1] is self:  # not cancelled
-            settings.change(**{**msgspec.structs.asdict(own), "record": record.serialize()})
+            settings.change(**{**msgspec.structs.asdict(config), "record": record.serialize()})
             _attempts.clear()
 
     def _show(self, address: str, code: str, until: Any) -> None:
@@ -207,8 +207,8 @@ def sign_in(kind: str = "", **changes: Any) -> SignInStatus:
     this process; a completed sign-in serves all. Settings such as ``tenant_id`` can be changed with it. Raises
     InvalidSpec.
     """
-    own = settings.changed(**({"credential": kind} if kind else {}), **changes)
-    if not own.credential:
+    config = settings.changed(**({"credential": kind} if kind else {}), **changes)
+    if not config.credential:
         raise InvalidSpec(
             "No sign-in method is set.",
             code="azure-sign-in-kind-missing",
@@ -216,12 +216,12 @@ def sign_in(kind: str = "", **changes: Any) -> SignInStatus:
             hint="Use one of: default, device_code, browser.",
         )
     _stop()
-    if own.credential == "default":
-        settings.change(**msgspec.structs.asdict(own))
+    if config.credential == "default":
+        settings.change(**msgspec.structs.asdict(config))
         forget()
     else:
-        _attempts.append(attempt := _Attempt(own))
-        attempt.shown.wait(_PROMPT_SECONDS if own.credential == "device_code" else 0)
+        _attempts.append(attempt := _Attempt(config))
+        attempt.shown.wait(_PROMPT_SECONDS if config.credential == "device_code" else 0)
     return status()
 
 
@@ -230,8 +230,8 @@ def status() -> SignInStatus:
     attempt = _attempts[-1] if _attempts else None
     kind = ""
     try:
-        own = settings.read()
-        kind, scope = own.credential, own.endpoints.scope(own.endpoints.resource_manager)
+        config = settings.read()
+        kind, scope = config.credential, config.endpoints.scope(config.endpoints.resource_manager)
         token = credential().get_token(scope).token
         current = SignInStatus(state="signed_in", kind=kind, account=_account(token, kind))
     except DistDLError as error:

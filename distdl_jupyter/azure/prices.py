@@ -48,13 +48,13 @@ class Price:
     day: str = ""
 
 
-def own_price(own: Any) -> Price:
+def own_price(price: Any) -> Price:
     """Return the price that a user sets: a number in the currency of the settings, or "3.5 EUR". Raises InvalidSpec."""
-    match = None if isinstance(own, bool) else _OWN_PRICE.fullmatch(str(own).strip())
+    match = None if isinstance(price, bool) else _OWN_PRICE.fullmatch(str(price).strip())
     amount = float(match.group(1).replace(",", ".")) if match else 0.0
     if match is None or amount <= 0:
         raise InvalidSpec(
-            f"price_per_hour is {own!r}, but must be the price of one node per hour.",
+            f"price_per_hour is {price!r}, but must be the price of one node per hour.",
             code="price-invalid",
             field="price_per_hour",
             hint='Examples: 3.5, "3.5 EUR".',

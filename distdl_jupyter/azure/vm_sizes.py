@@ -181,13 +181,13 @@ def select(
     ``gpu`` is a model's short word ("A10" is not "A100") or else a part of its full name, in any case; a size whose
     value is unknown passes no condition on it; ``retired=True`` adds the retired ones.
     """
-    word = (gpu or "").strip().lower()
-    is_short = any(size.gpu.lower() == word for size in catalogue())
+    model = (gpu or "").strip().lower()
+    is_short = any(size.gpu.lower() == model for size in catalogue())
     return [
         size
         for size in among
         if (retired or not size.retired)
-        and (size.gpu.lower() == word if is_short else word in f"{size.gpu} {size.gpu_model}".lower())
+        and (size.gpu.lower() == model if is_short else model in f"{size.gpu} {size.gpu_model}".lower())
         and (min_gpu_memory_gib is None or (size.gpu_memory_gib or 0) >= min_gpu_memory_gib)
         and (min_gpus is None or size.gpu_count >= min_gpus)
         and (infiniband is None or size.infiniband is infiniband)

@@ -280,7 +280,7 @@ def _stop(args: argparse.Namespace) -> None:
         print(f"{'Killing' if args.now else 'Canceling'} job {job.name} ({short_id(job.id)}).")
         return
     if (supervisor := job.folder.supervisor()).is_elsewhere:
-        print(supervisor.says(), file=sys.stderr)
+        print(supervisor.describe(), file=sys.stderr)
     print(f"{job.name} {short_id(job.id)} {job.wait().state.value}")
 
 

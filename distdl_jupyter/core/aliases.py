@@ -22,8 +22,8 @@ TOTALS = ("np", "num_proc", "num_processes", "num_workers")
 OTHER_FLAGS = {f"--{name.replace('_', '-')}": name for name in (*ALIASES, *TOTALS) if name not in ("env", "useGpu")}
 
 
-def resolve(given: Mapping[str, Any], allowed: Iterable[str], common: Iterable[str] = ()) -> dict[str, Any]:
-    """Return ``given`` options under their primary names.
+def resolve(arguments: Mapping[str, Any], allowed: Iterable[str], common: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the options in ``arguments`` under their primary names.
 
     Raises InvalidSpec for a name that is unknown (the message names the nearest allowed one, one of ``common`` rather
     than others, or all), for one value given under two names, and for a total that does not divide by the nodes.
@@ -34,7 +34,7 @@ def resolve(given: Mapping[str, Any], allowed: Iterable[str], common: Iterable[s
     options: dict[str, Any] = {}
     spelled: dict[str, str] = {}
     totals: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in arguments.items():
         if name in TOTALS:
             totals[name] = value
             continue
@@ -61,7 +61,7 @@ def resolve(given: Mapping[str, Any], allowed: Iterable[str], common: Iterable[s
     return options
 
 
-def _apply_totals(totals: dict[str, Any], found: dict[str, Any], spelled: dict[str, str]) -> None:
+def _apply_totals(totals: dict[str, Any], resolved: dict[str, Any], spelled: dict[str, str]) -> None:
     for name, total in totals.items():
         if isinstance(total, bool) or not isinstance(total, int) or total == 0:
             raise InvalidSpec(
@@ -70,7 +70,7 @@ def _apply_totals(totals: dict[str, Any], found: dict[str, Any], spelled: dict[s
                 field=name,
             )
         if total < 0:
-            if found.get("compute_target", "local") != "local":
+            if resolved.get("compute_target", "local") != "local":
                 raise InvalidSpec(
                     f"A negative {name} means processes on this machine, so it cannot be used with another "
                     "compute_target.",
@@ -78,8 +78,8 @@ def _apply_totals(totals: dict[str, Any], found: dict[str, Any], spelled: dict[s
                     field=name,
                     hint="Remove compute_target or give a positive number.",
                 )
-            found["compute_target"] = "local"
-        nodes = found.get("node_count", 1)
+            resolved["compute_target"] = "local"
+        nodes = resolved.get("node_count", 1)
         if not isinstance(nodes, int) or nodes < 1 or abs(total) % nodes:
             raise InvalidSpec(
                 f"{name}={total} processes cannot be divided evenly among {nodes} nodes.",
@@ -88,15 +88,15 @@ def _apply_totals(totals: dict[str, Any], found: dict[str, Any], spelled: dict[s
                 hint="Use process_count_per_node instead.",
             )
         per_node = abs(total) // nodes
-        if found.get("process_count_per_node", per_node) != per_node:
+        if resolved.get("process_count_per_node", per_node) != per_node:
             raise InvalidSpec(
                 f"{name}={total} and {spelled.get('process_count_per_node', 'process_count_per_node')}="
-                f"{found['process_count_per_node']} contradict each other.",
+                f"{resolved['process_count_per_node']} contradict each other.",
                 code="process-counts-differ",
                 field=name,
                 hint="Use only one of them.",
             )
-        found["process_count_per_node"] = per_node
+        resolved["process_count_per_node"] = per_node
 
 
 def override(options: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:

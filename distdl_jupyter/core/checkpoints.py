@@ -122,7 +122,7 @@ def of_job(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
     """Return a job's checkpoints, the newest first; ``book`` has its curves, including the ``inherited`` ones."""
     curves = {name: book.band(name).rows for name in book.names}
     checkpoints = []
-    for checkpoint in found(folder.checkpoints):
+    for checkpoint in search(folder.checkpoints):
         last: dict[str, Row] = {}
         for name, rows in curves.items():
             for row in rows:
@@ -137,7 +137,7 @@ def of_job(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
 # search -----------------------------------------------------------------------------------------
 
 
-def found(root: Path, inside: str = "") -> Iterator[Checkpoint]:
+def search(root: Path, inside: str = "") -> Iterator[Checkpoint]:
     """Yield the checkpoints in a folder without their metrics, in no order. Links are not followed.
 
     ``inside`` is the path of the folder that is searched, relative to ``root``.
@@ -166,7 +166,7 @@ def found(root: Path, inside: str = "") -> Iterator[Checkpoint]:
         yield _checkpoint(root, prefix + name, [prefix + piece.name for piece in pieces], pieces)
     for entry in known:
         if entry.is_dir(follow_symlinks=False) and not _UNFINISHED.fullmatch(entry.name):
-            yield from found(root, prefix + entry.name)
+            yield from search(root, prefix + entry.name)
 
 
 def _is_pointer(file: os.DirEntry[str]) -> bool:
@@ -229,33 +229,37 @@ def choose(known: Sequence[Checkpoint], step: float | None = None, path: str | N
     return next((checkpoint for checkpoint in fitting if not checkpoint.is_alias), fitting[0])
 
 
-def copy(chosen: Checkpoint, target: Path, copy_file: Callable[[str, str], str]) -> None:
+def copy(source: Checkpoint, target: Path, copy_file: Callable[[str, str], str]) -> None:
     """Copy one checkpoint to another ``checkpoint_dir()``, as the newest one there.
 
     Names of the newest checkpoint refer to the copied one then: an alias (``last.pt``), a link, or a small file with
     its name (DeepSpeed's ``latest``). Files that belong to no checkpoint are copied too. Raises OSError.
     """
-    root, known = chosen.root, list(found(chosen.root))
+    root, known = source.root, list(search(source.root))
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for part in chosen.parts:
+    for part in source.parts:
         _copy(root / part, target / part, copy_file)
     owned = {part for checkpoint in known for part in checkpoint.parts}
     for checkpoint in known:
-        if checkpoint.is_alias and _is_like(checkpoint, chosen):
-            _copy(root / chosen.parts[0], target / checkpoint.parts[0], copy_file)
+        if checkpoint.is_alias and _is_like(checkpoint, source):
+            _copy(root / source.parts[0], target / checkpoint.parts[0], copy_file)
     for folder, folders, files in os.walk(root):
         inside = Path(folder).relative_to(root)
         folders[:] = [name for name in folders if (inside / name).as_posix() not in owned]
         for name in [*files, *(subfolder for subfolder in folders if (Path(folder) / subfolder).is_symlink())]:
             part = (inside / name).as_posix()
             if part not in owned and not _UNFINISHED.fullmatch(name) and not (target / part).exists():
-                _copy_beside(Path(folder) / name, target / part, chosen, known, copy_file)
+                _copy_beside(Path(folder) / name, target / part, source, known, copy_file)
 
 
-def is_unchanged(one: Checkpoint) -> bool:
+def is_unchanged(checkpoint: Checkpoint) -> bool:
     """Return whether a checkpoint has the same size, time and files as when it was listed."""
-    now = next((other for other in found(one.root) if other.path == one.path), None)
-    return now is not None and (now.size, now.modified, now.files) == (one.size, one.modified, one.files)
+    now = next((other for other in search(checkpoint.root) if other.path == checkpoint.path), None)
+    return now is not None and (now.size, now.modified, now.files) == (
+        checkpoint.size,
+        checkpoint.modified,
+        checkpoint.files,
+    )
 
 
 def _is_like(checkpoint: Checkpoint, other: Checkpoint) -> bool:
@@ -314,9 +318,9 @@ def superfluous(keep: Keep, known: Sequence[Checkpoint], now: float) -> list[Che
     for group in kinds.values():
         rated = [checkpoint for checkpoint in group if keep.metric in checkpoint.metrics]
         rated.sort(key=lambda checkpoint: checkpoint.metrics[keep.metric], reverse=keep.highest)
-        newest, best = (list(dict.fromkeys(one.moment for one in ordering)) for ordering in (group, rated))
+        newest, best = (list(dict.fromkeys(entry.moment for entry in ordering)) for ordering in (group, rated))
         retained = {*newest[: keep.last], *best[: keep.best]}
-        candidates += [one for one in group if one.moment not in retained and one.modified < now - _SETTLED]
+        candidates += [entry for entry in group if entry.moment not in retained and entry.modified < now - _SETTLED]
     linked = _linked(candidates[0].root) if candidates else []
     return [
         checkpoint
@@ -335,10 +339,10 @@ def _linked(root: Path) -> list[Path]:
     return [Path(os.path.realpath(path)) for path in paths if path.is_symlink()]
 
 
-def remove(one: Checkpoint) -> None:
+def remove(checkpoint: Checkpoint) -> None:
     """Delete a checkpoint; its links are removed, their targets stay. Raises OSError."""
-    for part in one.parts:
-        path = one.root / part
+    for part in checkpoint.parts:
+        path = checkpoint.root / part
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

@@ -97,7 +97,7 @@ class Collective:
         return f"{self.operation} of {self.caller}" if self.caller else self.operation
 
     @property
-    def says(self) -> str:
+    def description(self) -> str:
         """Return it with number and line: "all_reduce, operation 5 (In [7], line 12)"."""
         group = "" if self.group == "default" else f" of group {self.group}"
         return f"{self.title}, operation {self.number}{group}{f' ({self.line})' if self.line else ''}"
@@ -125,13 +125,13 @@ def read(report: object) -> tuple[list[Operation], Mapping[str, Any]]:
 
 
 def rows(
-    reports: Mapping[int, Sequence[Operation]], states: Mapping[int, str], places: Mapping[int, Place]
+    reports: Mapping[int, Sequence[Operation]], states: Mapping[int, str], locators: Mapping[int, Place]
 ) -> tuple[Collective, ...]:
     """Return the table: one row for ranks that are alike, in the order of ranks; empty when no rank has called any.
 
-    ``states`` are the ranks to show, with a word for those that have ended; ``places`` names the lines of each rank.
+    ``states`` are the ranks to show, with a word for those that have ended; ``locators`` names the lines of each rank.
     """
-    every = [_row(rank, reports.get(rank) or (), states[rank], places.get(rank)) for rank in sorted(states)]
+    every = [_row(rank, reports.get(rank) or (), states[rank], locators.get(rank)) for rank in sorted(states)]
     if not any(row.operation for row in every):
         return ()
     alike: dict[Collective, list[int]] = {}
@@ -199,10 +199,10 @@ def _is_late(row: Collective, awaited: Collective, reports: Mapping[int, Sequenc
 
 
 def _different_calls(row: Collective, other: Collective) -> Finding:
-    buffers = next((one for one in (row, other) if one.caller == _BUFFERS), None)
+    buffers = next((call for call in (row, other) if call.caller == _BUFFERS), None)
     text = (
-        f"The ranks made different calls: {ranks_in_words(row.ranks)} {_waits(row)} in {row.says}, "
-        f"{ranks_in_words(other.ranks)} in {other.says}."
+        f"The ranks made different calls: {ranks_in_words(row.ranks)} {_waits(row)} in {row.description}, "
+        f"{ranks_in_words(other.ranks)} in {other.description}."
     )
     if buffers is None:
         return Finding(text, _SAME_CALLS_REMEDY, "collective-order", (*row.ranks, *other.ranks))
@@ -222,7 +222,7 @@ def _did_not_come(awaited: Collective, late: Sequence[Collective], stands: Mappi
     missing = tuple(sorted(rank for row in late for rank in row.ranks))
     has = "has" if len(missing) == 1 else "have"
     awaiting, late_ranks = ranks_in_words(awaited.ranks).capitalize(), ranks_in_words(missing)
-    text = f"{awaiting} {_waits(awaited)} in {awaited.says}, which {late_ranks} {has} not called."
+    text = f"{awaiting} {_waits(awaited)} in {awaited.description}, which {late_ranks} {has} not called."
     parts = [part for row in late for part in (_stand(row, stands, awaited.state),) if part]
     text += f" {' '.join(parts[:_NAMED])}" if parts else ""
     text += f" ({plural(len(parts) - _NAMED, 'more place')}.)" if len(parts) > _NAMED else ""
@@ -236,15 +236,15 @@ def _stand(row: Collective, stands: Mapping[int, str], state: str) -> str:
     """Return where late ranks are: "Rank 0 is in In [7], line 9; its last call was barrier, operation 4"."""
     is_one = len(row.ranks) == 1
     who = ranks_in_words(row.ranks).capitalize()
-    last = f"; {'its' if is_one else 'their'} last call was {row.says}" if row.operation else ""
+    last = f"; {'its' if is_one else 'their'} last call was {row.description}" if row.operation else ""
     verb = ("was" if is_one else "were") if state == "failed" else "is" if is_one else "are"
     where = next((stands[rank] for rank in row.ranks if stands.get(rank)), "")
     if row.state == "waiting":
-        return f"{who} {_waits(row)} in {row.says}."
+        return f"{who} {_waits(row)} in {row.description}."
     if row.state in ("finished", "failed") and not where:
         return f"{who} had {row.state}{last}."
     if not where:
-        return f"{who} called {row.says} last." if row.operation else ""
+        return f"{who} called {row.description} last." if row.operation else ""
     return f"{who} {verb} in {where}{last}."
 
 

@@ -151,14 +151,14 @@ def single(folder: Path) -> str:
         return ""
 
 
-def compare(ranks: Sequence[Record], one: Record | None = None) -> Comparison:
-    """Compare the records of all ranks, and that of ``one`` process which trained on all their samples."""
+def compare(ranks: Sequence[Record], reference: Record | None = None) -> Comparison:
+    """Compare the records of all ranks with each other and with that of a single process (``reference``)."""
     steps = min((len(rank["steps"]) for rank in ranks), default=0)
     result = Comparison(len(ranks), steps)
     if problem := next((rank["problem"] for rank in ranks if rank.get("problem")), ""):
         result.left_out.append(f"A rank could not be recorded to the end ({problem}).")
     sharded = next((rank["sharded"] for rank in ranks if rank.get("sharded")), "")
-    comparer = _Comparer(ranks, one, result)
+    comparer = _Comparer(ranks, reference, result)
     if steps and comparer.is_alone():
         return result
     if steps:
@@ -432,8 +432,8 @@ class _Comparer:
         for index, names, records in self._optimizers(0):
             bad = [at for at in range(len(names)) if len({record["before"][at] for record in records}) > 1]
             if bad:
-                words, worst = self._spread(names, records, "weights", bad)
-                text = f"The ranks start with different weights: before the first step, {words}."
+                differences, worst = self._spread(names, records, "weights", bad)
+                text = f"The ranks start with different weights: before the first step, {differences}."
                 remedy = "Broadcast the weights of rank 0 before the first step, or use the same seed on all ranks."
                 self._add("error", "different-start", text, remedy, _BROADCAST, self._made(index), step=0, **worst)
                 return
@@ -457,22 +457,24 @@ class _Comparer:
     def _not_averaged(
         self, step: int, index: str, names: Sequence[str], records: Sequence[Record], bad: Sequence[int]
     ) -> None:
-        words, worst = self._spread(names, records, "gradients", bad)
+        differences, worst = self._spread(names, records, "gradients", bad)
         if (last := self._unsynced(step)) is not None:
             self._add("error", "no-sync-on-last-backward", *last, step=step, **worst)
             return
-        own = all(
+        is_local = all(
             _close(record["gradients"][at], record["own"][at], self._same)
             for record in records
             for at in bad
             if record["own"][at] is not None
         )
         which = (
-            "each rank steps with the gradient of its own samples" if own else "the ranks step with different gradients"
+            "each rank steps with the gradient of its own samples"
+            if is_local
+            else "the ranks step with different gradients"
         )
         text = (
-            f"Gradients are not averaged across ranks: {which}. In step {step}, {words}. Each rank trains its own "
-            "model."
+            f"Gradients are not averaged across ranks: {which}. In step {step}, {differences}. Each rank trains its "
+            "own model."
         )
         at = self._made(index) if self._hvd else self._line("backward")
         self._add("error", "gradients-not-averaged", text, *self._average(), at, step=step, **worst)
@@ -480,7 +482,7 @@ class _Comparer:
     def _why_local(self, step: int, index: str, records: Sequence[Record]) -> str:
         """Return why ranks may step with gradients of their own here, or "" if there is no reason."""
         after = records[0].get("after")
-        if after and all((one["before"], one.get("after")) == (records[0]["before"], after) for one in records):
+        if after and all((entry["before"], entry.get("after")) == (records[0]["before"], after) for entry in records):
             return (
                 "The ranks step with different gradients but have the same weights after the step, so the weights are "
                 "averaged there. Gradients were not compared with one process."
@@ -517,12 +519,12 @@ class _Comparer:
                 bad = [at for at in range(len(names)) if len({digests[at] for digests in after}) > 1]
                 if not bad:
                     continue
-                words, worst = self._spread(names, records, "weights_after", bad)
+                differences, worst = self._spread(names, records, "weights_after", bad)
                 rates = sorted({tuple(record["rates"]) for record in records})
                 why = f" Their learning rates are {listing([_number(rate[0]) for rate in rates])}." if rates[1:] else ""
                 text = (
                     f"From step {step} on, the ranks have different weights although they step with the same "
-                    f"gradients: {words}.{why}"
+                    f"gradients: {differences}.{why}"
                 )
                 self._add(
                     "error",
@@ -564,20 +566,20 @@ class _Comparer:
                 f"Batch statistics ({listing(layers)}) are computed from each rank's own samples, as is usual."
             )
 
-    def _incomparable(self, one: Record) -> str:
-        if not one.get("steps"):
+    def _incomparable(self, reference: Record) -> str:
+        if not reference.get("steps"):
             return "the single process made no step"
-        if problem := one.get("replay_problem") or one.get("problem"):
+        if problem := reference.get("replay_problem") or reference.get("problem"):
             return str(problem)
-        if one.get("shapes") != self._first.get("shapes"):
+        if reference.get("shapes") != self._first.get("shapes"):
             return "the optimizer of the single process has other weights"
         steps = [rank["steps"][0] for rank in self._ranks]
-        alone = one["steps"][0]
+        alone = reference["steps"][0]
         if any(step["random"] for step in (*steps, alone)):
             return "the model draws random numbers (for example dropout), which differ from run to run"
         if len({len(_samples(step)) for step in steps}) > 1:
             return "the ranks have batches of different sizes but average them as if they were equal"
-        if not self._same_batches(0, one):
+        if not self._same_batches(0, reference):
             if not alone["batches"]:
                 return "the training code creates its own batches, and the single process creates other batches"
             return "the single process had other samples"
@@ -586,18 +588,20 @@ class _Comparer:
             return "the single process started with other weights (set a seed to compare them)"
         return ""
 
-    def _same_batches(self, step: int, one: Record) -> bool:
+    def _same_batches(self, step: int, reference: Record) -> bool:
         """Return whether one process had the samples of all ranks in a step, and all ranks had equally many."""
         samples = [_samples(rank["steps"][step]) for rank in self._ranks]
         together = sorted(itertools.chain.from_iterable(samples))
-        return len(set(map(len, samples))) == 1 and together == sorted(_samples(one["steps"][step]))
+        return len(set(map(len, samples))) == 1 and together == sorted(_samples(reference["steps"][step]))
 
-    def _compare_scale(self, one: Record) -> None:
-        steps = [step for step in range(min(self._steps, len(one["steps"]))) if self._same_batches(step, one)]
+    def _compare_scale(self, reference: Record) -> None:
+        steps = [
+            step for step in range(min(self._steps, len(reference["steps"]))) if self._same_batches(step, reference)
+        ]
         for step in steps:
             for position, (_, names, records) in enumerate(self._optimizers(step)):
-                alone = one["steps"][step]["optimizers"][position]
-                if any(record["before"] != alone["before"] for record in records) or one["steps"][step]["random"]:
+                alone = reference["steps"][step]["optimizers"][position]
+                if any(record["before"] != alone["before"] for record in records) or reference["steps"][step]["random"]:
                     continue
                 ours, single = records[0]["gradients"], alone["gradients"]
                 factor, rest = _fit(ours, single)
@@ -605,7 +609,7 @@ class _Comparer:
                     self._add_rest(step, names, ours, single, rest)
                     return
                 if abs(factor - 1) > self._same:
-                    self._add_factor(step, names, factor, one["steps"][step]["losses"])
+                    self._add_factor(step, names, factor, reference["steps"][step]["losses"])
                     return
         self._result.compared.append(
             "losses and gradients with a single process that had the samples of all ranks, in "

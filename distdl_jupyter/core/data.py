@@ -81,12 +81,12 @@ def place(source: DataSource) -> str:
     return f"shared:{source.path}" if source.scheme == "shared" else source.path
 
 
-def sources(given: Any) -> tuple[DataSource, ...]:
+def sources(data: Any) -> tuple[DataSource, ...]:
     """Return the sources of ``data=``: a dict of name and place, a list of ``name=place``, or one such text.
 
     A single place without a name is named ``data``. Raises InvalidSpec.
     """
-    parsed = tuple(source(name, where) for name, where in pairs(given))
+    parsed = tuple(source(name, where) for name, where in pairs(data))
     names = [entry.name.upper() for entry in parsed]
     for name in names:
         if names.count(name) > 1:
@@ -99,20 +99,20 @@ def sources(given: Any) -> tuple[DataSource, ...]:
     return parsed
 
 
-def pairs(given: Any) -> list[tuple[str, Any]]:
+def pairs(data: Any) -> list[tuple[str, Any]]:
     """Return names and places of ``data=`` as they were given, unread. Raises InvalidSpec for what holds neither."""
-    if given is None or given == "":
+    if data is None or data == "":
         return []
-    if isinstance(given, DataSource):
-        return [(given.name, given)]
-    if isinstance(given, Mapping):
-        return [(str(name), where) for name, where in given.items()]
-    if isinstance(given, str):
-        given = given.split()
-    if isinstance(given, list | tuple):
-        return [(entry.name, entry) if isinstance(entry, DataSource) else _named(entry) for entry in given]
+    if isinstance(data, DataSource):
+        return [(data.name, data)]
+    if isinstance(data, Mapping):
+        return [(str(name), where) for name, where in data.items()]
+    if isinstance(data, str):
+        data = data.split()
+    if isinstance(data, list | tuple):
+        return [(entry.name, entry) if isinstance(entry, DataSource) else _named(entry) for entry in data]
     raise InvalidSpec(
-        f"data must be a dict of names and addresses, not {given!r:.80}.",
+        f"data must be a dict of names and addresses, not {data!r:.80}.",
         code="data-not-a-dict",
         field="data",
         hint='Example: {"train": "blob://account/container/cifar10"}.',

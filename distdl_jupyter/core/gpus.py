@@ -24,6 +24,6 @@ def visible() -> list[int]:
     return [gpu.number for gpu in devices()]
 
 
-def name(found: Sequence[Gpu] | None = None) -> str:
-    """Return the model of the first of the GPUs, ``devices()`` or those ``found``; "" without any."""
-    return next((gpu.name for gpu in (devices() if found is None else found)), "")
+def name(gpus: Sequence[Gpu] | None = None) -> str:
+    """Return the model of the first of ``gpus`` (default: ``devices()``), or "" if there are none."""
+    return next((gpu.name for gpu in (devices() if gpus is None else gpus)), "")

@@ -159,12 +159,12 @@ def day(moment: float) -> str:
     return f"{time.localtime(moment).tm_mday} {time.strftime('%b', time.localtime(moment))}"
 
 
-def plural(amount: float, word: str, many: str | None = None) -> str:
+def plural(amount: float, noun: str, many: str | None = None) -> str:
     """Return a count with its word: ``1 rank``, ``1,204 lines``, ``2 processes``."""
     if amount == 1:
-        return f"1 {word}"
-    ending = "es" if word.endswith(("s", "x", "ch", "sh")) else "s"
-    return f"{count(amount)} {many or word + ending}"
+        return f"1 {noun}"
+    ending = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{count(amount)} {many or noun + ending}"
 
 
 def total_need(processes: int, each: str, total: str) -> str:
@@ -174,9 +174,9 @@ def total_need(processes: int, each: str, total: str) -> str:
     return f"{plural(processes, 'process')} with {each} each need {total}"
 
 
-def listing(words: Sequence[object]) -> str:
+def listing(entries: Sequence[object]) -> str:
     """Return words as a sentence lists them: ``image``, ``image and target``, ``0, 1 and 3``."""
-    texts = [str(item) for item in words]
+    texts = [str(item) for item in entries]
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
@@ -211,12 +211,12 @@ def short_id(id_: str) -> str:
     return id_.rsplit("-", 1)[-1]
 
 
-def findings(found: Iterable[Mapping[str, Any]]) -> list[str]:
+def findings(entries: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a line for each finding of the checks before a start that is more than information."""
-    worse = [entry for entry in found if entry["level"] != "info"]
+    worse = [entry for entry in entries if entry["level"] != "info"]
     return [f"{entry['level'].capitalize()}: {finding(entry)}" for entry in worse]
 
 
-def finding(one: Mapping[str, Any]) -> str:
+def finding(entry: Mapping[str, Any]) -> str:
     """Return what a finding says, with its remedy."""
-    return f"{one.get('text', '')} {one.get('remedy', '')}".strip()
+    return f"{entry.get('text', '')} {entry.get('remedy', '')}".strip()

@@ -68,20 +68,20 @@ def launch_failed(what: str, error: OSError) -> LaunchFailed:
     return LaunchFailed(f"{what}: {error.strerror or error}{named}.", code=code, hint=hint)
 
 
-def disk_refusal(error: OSError, place: Path, what: str = "written") -> DiskRefused:
-    """Return the error of a ``place`` that cannot be written, or read."""
+def disk_refusal(error: OSError, path: Path, what: str = "written") -> DiskRefused:
+    """Return the error for a ``path`` that cannot be written or read."""
     reason = error.strerror or str(error)
     code, hint = DISK.get(error.errno or 0, OTHER)
-    return DiskRefused(f"{place} cannot be {what}: {reason}.", code=code, hint=hint)
+    return DiskRefused(f"{path} cannot be {what}: {reason}.", code=code, hint=hint)
 
 
 @contextlib.contextmanager
-def writing(place: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """Raise DiskRefused for any OSError inside."""
     try:
         yield
     except OSError as error:
-        raise disk_refusal(error, place) from error
+        raise disk_refusal(error, path) from error
 
 
 def file_system(path: Path) -> str:

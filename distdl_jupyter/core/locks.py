@@ -53,7 +53,7 @@ class Holder(NamedTuple):
         """Whether nothing was heard of it for so long that its host may be gone."""
         return time.time() - self.heard > SILENT
 
-    def says(self) -> str:
+    def describe(self) -> str:
         """Return where the supervisor of a job runs and when it was last heard, one sentence."""
         silence = time.time() - self.heard
         return f"Its supervisor runs on {self.host}, last heard {ago(silence) if silence >= 60 else 'just now'}."

@@ -379,14 +379,14 @@ class _Place:
 
 
 class LogWindow:
-    """The log of one job of ``process_count`` ranks in the file ``path``; ``book`` keeps the newest ``kept`` rows."""
+    """The log of one job of ``process_count`` ranks in the file ``path``; ``book`` keeps the newest ``tail`` rows."""
 
-    def __init__(self, path: Path, process_count: int = 0, kept: int = TAIL) -> None:
-        self.book = LogBook(process_count, kept)
+    def __init__(self, path: Path, process_count: int = 0, tail: int = TAIL) -> None:
+        self.book = LogBook(process_count, tail)
         #: Bytes of the file up to which the log was read.
         self.cursor = 0
         self._path = path
-        self._size = (process_count, kept)
+        self._size = (process_count, tail)
         self._places = [_Place(0, Begin())]
         #: The piece that was read last: a page asks for some of its rows at a time.
         self._piece: tuple[tuple[int, int], list[Row]] | None = None

@@ -146,12 +146,12 @@ class LogLine:
         return self.text
 
 
-def lines_of(found: Iterable[Event], folder: Path | None = None) -> Iterator[LogLine]:
+def lines_of(events: Iterable[Event], folder: Path | None = None) -> Iterator[LogLine]:
     """Yield the lines of log events in order; a redrawn line counts once, in its last shape.
 
     With the job's ``folder`` the line of a picture says where its file is.
     """
-    for event in found:
+    for event in events:
         if event["type"] != "log" or (event.get("redraws") and not event.get("closed")):
             continue
         file = f" {folder / pictures.FOLDER / event['picture']}" if folder is not None and "picture" in event else ""

@@ -461,10 +461,10 @@ def flags(name: str) -> list[str]:
     return list(spellings) if "--" in "".join(spellings) else [*spellings, f"--{name.replace('_', '-')}"]
 
 
-def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked values of what was given under the primary names; what is as by default is left out.
 
     Raises InvalidSpec that names the option and what it takes.
     """
-    values = {name: about.check(given[name], name) for name, about in ABOUT.items() if name in given}
+    values = {name: about.check(options[name], name) for name, about in ABOUT.items() if name in options}
     return {name: value for name, value in values.items() if value is not None}

@@ -92,16 +92,16 @@ def is_lock(text: str) -> bool:
     return re.search(r"(?m)^lock-version\s*=", text) is not None
 
 
-def requirements(given: str, folder: Path, field: str = "requirements") -> str:
+def requirements(source: str, folder: Path, field: str = "requirements") -> str:
     """Return the text of a file of requirements, which ends with a newline, "" for none. Raises InvalidSpec.
 
     A path is relative to ``folder``; what ends with a newline is such a text already.
     """
-    if not given:
+    if not source:
         return ""
-    text = given
-    if not given.endswith("\n"):
-        path = folder / Path(given).expanduser()
+    text = source
+    if not source.endswith("\n"):
+        path = folder / Path(source).expanduser()
         text = _read(path, field)
         if path.suffix == ".py":
             text = of_script(text, path.name, field)

@@ -59,13 +59,13 @@ class Placement:
     #: Words that run a command on a node when its host and the command follow, as "ssh" does; () where there are none.
     remote_shell: tuple[str, ...] = ()
 
-    def interface_of(self, place: RankSlot) -> str:
+    def interface_of(self, slot: RankSlot) -> str:
         """Return the network interface on which a rank meets the others."""
-        return place.interface or self.interface
+        return slot.interface or self.interface
 
-    def cores_of(self, place: RankSlot) -> int | str:
+    def cores_of(self, slot: RankSlot) -> int | str:
         """Return how many cores a rank has for itself."""
-        return place.cores or self.cores_per_rank
+        return slot.cores or self.cores_per_rank
 
     @property
     def node_count(self) -> int:

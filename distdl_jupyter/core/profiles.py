@@ -158,15 +158,17 @@ def _operators(summaries: Sequence[_Summary], step: float) -> list[Operator]:
             known.setdefault((name, kind), {})[summary.rank] = calls / steps, microseconds / 1e6 / steps
     rows = []
     for (name, kind), of in known.items():
-        calls, own = (statistics.fmean(of.get(one.rank, (0.0, 0.0))[at] for one in summaries) for at in range(2))
+        calls, self_time = (
+            statistics.fmean(of.get(entry.rank, (0.0, 0.0))[at] for entry in summaries) for at in range(2)
+        )
         by_rank = {summary.rank: of.get(summary.rank, (0.0, 0.0))[1] for summary in summaries}
         most = max(by_rank, key=lambda rank: by_rank[rank])
         others = statistics.fmean(by_rank[rank] for rank in by_rank if rank != most) if len(by_rank) > 1 else math.inf
         # In communication the ranks that wait take longest: they are not at fault.
         is_outlier = kind != "communication" and by_rank[most] > max(_TIMES * others, others + _PART * step)
         times = by_rank[most] / others if is_outlier and others else 0.0
-        share = own / step if step else 0.0
-        rows.append(Operator(name, kind, calls, own, share, by_rank, most if is_outlier else None, times))
+        share = self_time / step if step else 0.0
+        rows.append(Operator(name, kind, calls, self_time, share, by_rank, most if is_outlier else None, times))
     return sorted(rows, key=lambda row: -row.own)[:_OPERATORS]
 
 

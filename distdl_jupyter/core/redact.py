@@ -41,9 +41,9 @@ _SWITCHES = frozenset(
 _AS_IT_IS = ("handle",)
 
 
-def text(given: str) -> str:
+def text(string: str) -> str:
     """Return the text without what is a secret by its form."""
-    return secret_patterns.mask(given)
+    return secret_patterns.mask(string)
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -55,9 +55,9 @@ def refuse(options: Mapping[str, Any]) -> None:
     """Raise InvalidSpec if an option of a cluster or backend holds a secret, because options are stored and shown."""
     for name, value in options.items():
         if isinstance(value, str) and (masked := text(value)) != value:
-            word = next(part for part in masked.split() if MASK in part)
+            masked_part = next(part for part in masked.split() if MASK in part)
             raise InvalidSpec(
-                f"{name} contains a secret ({word}), and options are stored with the job.",
+                f"{name} contains a secret ({masked_part}), and options are stored with the job.",
                 code="option-holds-secret",
                 field=name,
                 hint="Remove it, and pass it as an environment variable.",
@@ -93,9 +93,9 @@ class Redactor:
         matches = {name: value for each in named for name, value in each.items() if _names_one(name, value)}
         return cls(value for value in (*matches.values(), *secrets.values()) if not _is_plain(value))
 
-    def text(self, given: str) -> str:
+    def text(self, string: str) -> str:
         """Return the text without secrets."""
-        return given if len(given) > _BLOCK and self._is_clean(given) else self._masked(given)
+        return string if len(string) > _BLOCK and self._is_clean(string) else self._masked(string)
 
     def _is_clean(self, text: str) -> bool:
         if _KEY in text or any(value in text for value in self._of_lines):
@@ -117,27 +117,27 @@ class Redactor:
                 text = text.replace(value, MASK)
         return secret_patterns.mask(text)
 
-    def data(self, given: Any) -> Any:
+    def data(self, document: Any) -> Any:
         """Return JSON data with every text in it without secrets."""
-        if isinstance(given, str):
-            return self.text(given) if len(given) >= SHORTEST else given
-        if isinstance(given, dict):
-            return {self.data(key): self._entry(key, value) for key, value in given.items()}
-        if isinstance(given, list | tuple):
-            return type(given)(map(self.data, given))
-        return given
+        if isinstance(document, str):
+            return self.text(document) if len(document) >= SHORTEST else document
+        if isinstance(document, dict):
+            return {self.data(key): self._entry(key, value) for key, value in document.items()}
+        if isinstance(document, list | tuple):
+            return type(document)(map(self.data, document))
+        return document
 
     def _entry(self, name: Any, value: Any) -> Any:
         bare = isinstance(name, str) and isinstance(value, str) and looks_secret(name)
         return MASK if bare and len(value) >= SHORTEST and "•" not in value else self.data(value)
 
-    def name(self, given: str) -> str:
+    def name(self, name: str) -> str:
         """Return a name that occurs often, such as a metric's, without secrets."""
-        if given in self._clean:
-            return given
-        shown = self.text(given)
-        if shown == given and len(self._clean) < 10_000:
-            self._clean.add(given)
+        if name in self._clean:
+            return name
+        shown = self.text(name)
+        if shown == name and len(self._clean) < 10_000:
+            self._clean.add(name)
         return shown
 
     def event(self, type_: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -148,13 +148,13 @@ class Redactor:
             return fields if known else {**fields, "values": {self.name(key): value for key, value in values.items()}}
         return fields if type_ in _AS_IT_IS else {name: self.data(value) for name, value in fields.items()}
 
-    def lines(self, stream: Any, given: str) -> str:
+    def lines(self, stream: Any, block: str) -> str:
         """Return lines of one stream without secrets, including a private key that spreads over several calls."""
         if stream in self._open:
-            given = self._go_on(stream, given)
-        if _KEY in given and given.rfind(_BEGIN) > given.rfind(_END):
+            block = self._go_on(stream, block)
+        if _KEY in block and block.rfind(_BEGIN) > block.rfind(_END):
             self._open[stream] = _KEY_LINES
-        return self.text(given)
+        return self.text(block)
 
     def _go_on(self, stream: Any, text: str) -> str:
         key, end, rest = text.partition(_END)
@@ -268,11 +268,11 @@ def hidden(shown: Iterable[str], true: Iterable[Any]) -> dict[str, str]:
     return values
 
 
-def arguments(given: Iterable[str], mask: Callable[[str], str] = text) -> tuple[str, ...]:
+def arguments(argv: Iterable[str], mask: Callable[[str], str] = text) -> tuple[str, ...]:
     """Return the arguments of a command line without secrets, also if ``--token`` and its value are two arguments."""
     out: list[str] = []
     secret = False
-    for argument in given:
+    for argument in argv:
         flag, equals, value = argument.partition("=")
         names_one = flag.startswith("-") and looks_secret(flag.lstrip("-"))
         if secret and not argument.startswith("-"):

@@ -103,21 +103,21 @@ def options(kind: Kind, name: str) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(get(kind, name).Options)
 
 
-def check_options(kind: Kind, name: str, given: dict[str, Any]) -> Any:
-    """Return the plug-in's ``Options`` made from ``given``.
+def check_options(kind: Kind, name: str, values: dict[str, Any]) -> Any:
+    """Return the plug-in's ``Options`` made from ``values``.
 
     Raises InvalidSpec for an unknown option, a missing one, or a value that an option does not take.
     """
-    return checked(get(kind, name).Options, given, f"the {kind[:-1]} {name}")
+    return checked(get(kind, name).Options, values, f"the {kind[:-1]} {name}")
 
 
-def checked(form: type, given: Mapping[str, Any], whose: str) -> Any:
-    """Return a dataclass that declares options, made from ``given``; ``whose`` they are is for the messages.
+def checked(form: type, values: Mapping[str, Any], whose: str) -> Any:
+    """Return a dataclass that declares options, made from ``values``; error messages name ``whose`` options they are.
 
     Raises InvalidSpec for an unknown option, a missing one, or a value that an option does not take.
     """
     fields = {field.name: field for field in dataclasses.fields(form)}
-    for key, value in given.items():
+    for key, value in values.items():
         if key not in fields:
             raise InvalidSpec(unknown(key, fields, "option", f"of {whose}"), code="plugin-option-unknown", field=key)
         choices = fields[key].metadata.get("choices")
@@ -127,7 +127,7 @@ def checked(form: type, given: Mapping[str, Any], whose: str) -> Any:
                 code="plugin-option-not-a-choice",
                 field=key,
             )
-    return _made(form, given)
+    return _made(form, values)
 
 
 def _made(kind: type, values: Mapping[str, Any]) -> Any:
@@ -185,14 +185,14 @@ def backend_label(name: str) -> str:
     return next((plugin.aliases[name] for plugin in backends() if name in plugin.aliases), name)
 
 
-def backend(label: str, given: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the backend that knows ``label`` and its options (the label's own, then ``given``).
+def backend(label: str, values: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the backend that knows ``label`` and its options (those of the label, then ``values``).
 
     Raises InvalidSpec for an unknown label or option, PluginUnavailable when the backend cannot be loaded.
     """
     label = backend_label(label)
     plugin = get("backends", _named_after(label) or _knowing(label))
-    return plugin, check_options("backends", plugin.name, {**plugin.labels.get(label, {}), **given})
+    return plugin, check_options("backends", plugin.name, {**plugin.labels.get(label, {}), **values})
 
 
 def _named_after(label: str) -> str:

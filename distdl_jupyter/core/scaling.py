@@ -139,12 +139,12 @@ class Scaling:
 
     def of(self, backend: str) -> list[Point]:
         """Return the points of a backend, the fewest processes first."""
-        return sorted((one for one in self.points if one.backend == backend), key=lambda one: one.processes)
+        return sorted((point for point in self.points if point.backend == backend), key=lambda point: point.processes)
 
-    def efficiency(self, one: Point) -> float | None:
+    def efficiency(self, point: Point) -> float | None:
         """Return the rate of each process as a share of that with the fewest processes, which is 1.
 
         None if the two runs are not comparable.
         """
-        first = self.of(one.backend)[0]
-        return efficiency((first.processes, first.rate), (one.processes, one.rate))
+        first = self.of(point.backend)[0]
+        return efficiency((first.processes, first.rate), (point.processes, point.rate))

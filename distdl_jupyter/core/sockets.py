@@ -15,7 +15,7 @@ from distdl_jupyter.core.errors import DistDLError
 _LONGEST = 103
 
 
-def place(name: str, folder: Path | None = None) -> Path:
+def socket_path(name: str, folder: Path | None = None) -> Path:
     """Return the path of the socket ``name``: one for each machine, since a home directory may be shared by several.
 
     It lies in ``folder``, by default Jupyter's runtime directory, or in a folder of the user's in the temporary one

@@ -106,9 +106,9 @@ class Code:
         return next((call for call in self.calls if _HELPER.search(call.name) and call.name not in functions
                      and not call.name.startswith(("torch.", "horovod.", "tensorflow.", "?"))), None)  # fmt: skip
 
-    def uses(self, *words: str) -> bool:
+    def uses(self, *names: str) -> bool:
         """Return whether one of these names or attributes occurs anywhere."""
-        return not self.words.isdisjoint(words)
+        return not self.words.isdisjoint(names)
 
     def needs(self, *modules: str) -> bool:
         """Return whether one of these top-level modules is needed."""

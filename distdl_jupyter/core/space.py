@@ -139,16 +139,16 @@ def _choice(values: Any, name: str) -> Choice:
     return Choice(tuple(distinct))
 
 
-def checked(given: Any) -> Space:
+def checked(parameters: Any) -> Space:
     """Return what is varied, by the parameter's name. Raises InvalidSpec."""
-    if not isinstance(given, Mapping) or not 1 <= len(given) <= MOST:
+    if not isinstance(parameters, Mapping) or not 1 <= len(parameters) <= MOST:
         raise InvalidSpec(
             "The parameters of a sweep must be a dict from names to ranges or lists of values.",
             code="parameters-not-a-dict",
             field="parameters",
             hint=_EXAMPLE,
         )
-    return {str(name): _understood(str(name), domain) for name, domain in given.items()}
+    return {str(name): _understood(str(name), domain) for name, domain in parameters.items()}
 
 
 def _understood(name: str, domain: Any) -> Range | Choice:
@@ -277,12 +277,12 @@ def sampled(line: str) -> dict[str, Any]:
         return {}
 
 
-def code(one: Range | Choice) -> str:
+def code(domain: Range | Choice) -> str:
     """Return what makes a range or the values in Python: ``loguniform(0.0001, 0.1)``, ``[64, 128]``."""
-    if isinstance(one, Choice):
-        return repr([*one.values])
-    name = "integers" if one.whole else "loguniform" if one.log else "uniform"
-    return f"{name}({one.low!r}, {one.high!r}{', log=True' if one.whole and one.log else ''})"
+    if isinstance(domain, Choice):
+        return repr([*domain.values])
+    name = "integers" if domain.whole else "loguniform" if domain.log else "uniform"
+    return f"{name}({domain.low!r}, {domain.high!r}{', log=True' if domain.whole and domain.log else ''})"
 
 
 def combinations(space: Space) -> int | None:

@@ -60,7 +60,7 @@ class Group:
     thread: Thread
 
     @property
-    def says(self) -> str:
+    def position(self) -> str:
         """Return their position: "In [7], line 12", "hvd.allreduce (In [7], line 20)"."""
         own_frame, waits = self.thread.own, self.thread.waits_in
         frame = own_frame or next(iter(self.thread.frames), None)
@@ -79,8 +79,8 @@ class Group:
         is_single = len(self.ranks) == 1
         if self.thread.waits_in:
             whom = f" for {awaited}" if awaited else ""
-            return f"{ranks_in_words(list(self.ranks))} {'waits' if is_single else 'wait'}{whom} in {self.says}"
-        return f"{ranks_in_words(list(self.ranks))} {'is' if is_single else 'are'} in {self.says}"
+            return f"{ranks_in_words(list(self.ranks))} {'waits' if is_single else 'wait'}{whom} in {self.position}"
+        return f"{ranks_in_words(list(self.ranks))} {'is' if is_single else 'are'} in {self.position}"
 
 
 @dataclass(frozen=True)

@@ -220,17 +220,17 @@ class MetricView:
     #: Whether the ranks that these values are of have ended, and others were started that have not reported it yet.
     stale: bool = False
 
-    def take(self, rank: int, step: float, value: float, reports: int = 1, *, again: bool = False) -> None:
-        """Fold in what one rank reported, the last of so many reports; ``again`` if it reports the step once more."""
+    def take(self, rank: int, step: float, value: float, reports: int = 1, *, repeated: bool = False) -> None:
+        """Add the last of ``reports`` values of one rank; ``repeated`` means that it reports the step again."""
         if self.stale:
             self.values, self.steps, self.stale = {}, {}, False
-            again = True
-        if again:
+            repeated = True
+        if repeated:
             self.trail.go_back(step)
         if self.trail.finishes(step, reports):
             self.trail.keep(self.mean)
         self.count += reports
-        if again or step >= self.steps.get(rank, step):  # a late report of an earlier step is not the newest value
+        if repeated or step >= self.steps.get(rank, step):  # a late report of an earlier step is not the newest value
             self.values[rank], self.steps[rank], self.step = value, step, step
 
     @property
@@ -522,7 +522,9 @@ def _metric(view: JobView, event: Event) -> None:
         metric = view.metrics.get(name)
         if metric is None:
             metric = view.metrics[name] = MetricView(name)
-        metric.take(rank.rank, event["step"], float(value), event.get("reports", 1), again=event.get("again") is True)
+        metric.take(
+            rank.rank, event["step"], float(value), event.get("reports", 1), repeated=event.get("again") is True
+        )
 
 
 def _metric_source(view: JobView, event: Event) -> None:

@@ -217,7 +217,7 @@ class Job:
         supervisor = self.folder.supervisor()
         if supervisor.is_elsewhere and supervisor.is_silent:
             raise JobStillRunning(
-                f"Job {self.id} was asked to stop. {supervisor.says()}",
+                f"Job {self.id} was asked to stop. {supervisor.describe()}",
                 code="stop-pending",
                 hint=supervisor.remedy(self.id),
             )
@@ -232,7 +232,7 @@ class Job:
             raise JobNotRunning(f"Job {self.id} has ended ({self.state.value}).", code="nothing-to-declare-lost")
         supervisor = self.folder.supervisor()
         if supervisor.held or (supervisor.host and not supervisor.is_silent):
-            why = supervisor.says() if supervisor.host else "Its supervisor is running."
+            why = supervisor.describe() if supervisor.host else "Its supervisor is running."
             raise JobStillRunning(
                 f"Job {self.id} is not lost. {why}",
                 code="job-not-lost",
@@ -252,7 +252,7 @@ class Job:
             )
         if not self.view().state.ended:
             supervisor = self.folder.supervisor()
-            hint = f"{supervisor.says()} {supervisor.remedy(self.id)}" if supervisor.is_elsewhere else remedy
+            hint = f"{supervisor.describe()} {supervisor.remedy(self.id)}" if supervisor.is_elsewhere else remedy
             raise JobStillRunning(f"Job {self.id} is still {self.state.value}.", code="result-not-ready", hint=hint)
 
     def ask_stacks(self) -> None:

@@ -76,7 +76,7 @@ class LiveJob:
             if self.gone or not self._reading.folder.spec_file.exists():
                 self.gone = True
                 return False
-            return not self.settled and self._reading.advance(_TURN if self.seen else _OPENING, self._lock)
+            return not self.settled and self._reading.advance(_TURN if self.is_current else _OPENING, self._lock)
         except JobNotFound:
             self.gone = True
             return False
@@ -97,7 +97,7 @@ class LiveJob:
         return self._reader is not None and self._reader.view.state.ended
 
     @property
-    def seen(self) -> bool:
+    def is_current(self) -> bool:
         """Whether state and curves are up to date."""
         return self._reader is not None and self._reader.seen
 

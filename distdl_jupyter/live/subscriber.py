@@ -80,7 +80,7 @@ class JobSubscriber:
             lines = [] if self._gone else [encode(Deleted(live.id, "gone", "gone"))]
             self._gone, self.held = True, False
             return lines
-        if not live.seen:
+        if not live.is_current:
             return []
         self._version, self.held = live.version, not live.complete
         lines = [*self._job_due(), *self._log_due()]

@@ -218,18 +218,18 @@ class RunWriter:
         self._record = record
 
 
-def explain(title: str, place: str, error: BaseException) -> str:
+def explain(title: str, location: str, error: BaseException) -> str:
     """Return why a tracker did not accept data, with nothing of the error but its status."""
     text = f"{type(error.__cause__ or error).__name__} {error} {error.__cause__ or ''}"
     status = re.search(r"error code (\d{3})|\b(401|403|404|413|429|500|502|503)\b", text)
     code = next(filter(None, status.groups()), "") if status else ""
     if code in ("401", "403") or re.search(r"UNAUTHENTICATED|PERMISSION_DENIED", text):
-        return f"{title} at {place} rejected the user name, password or token{f' ({code})' if code else ''}."
+        return f"{title} at {location} rejected the user name, password or token{f' ({code})' if code else ''}."
     if code:
-        return f"{title} at {place} responded with {code}."
+        return f"{title} at {location} responded with {code}."
     if isinstance(error, OSError) or re.search(r"[Cc]onnection|[Tt]imed? ?out|Max retries|[Cc]ommError", text):
-        return f"{title} at {place} cannot be reached."
-    return f"{title} at {place} rejected the request ({type(error.__cause__ or error).__name__})."
+        return f"{title} at {location} cannot be reached."
+    return f"{title} at {location} rejected the request ({type(error.__cause__ or error).__name__})."
 
 
 def write(folder: JobFolder, name: str) -> str:

@@ -203,7 +203,7 @@ def elsewhere(view: JobView) -> str:
     """Return on which other host the job's supervisor runs, and what to do if it is silent; "" for this host."""
     if view.elsewhere is None:
         return ""
-    return f"{view.elsewhere.says()} {view.elsewhere.remedy(view.id) if view.elsewhere.is_silent else ''}".rstrip()
+    return f"{view.elsewhere.describe()} {view.elsewhere.remedy(view.id) if view.elsewhere.is_silent else ''}".rstrip()
 
 
 def last_step(view: JobView) -> float | None:

@@ -165,7 +165,7 @@ def _status_text(view: JobView) -> str:
         what = view.failure.what.split(":")[0]
         return f"{what} on rank {view.failure.rank}" if view.process_count > 1 else what
     if view.elsewhere is not None:
-        return view.elsewhere.says()
+        return view.elsewhere.describe()
     if not view.state.ended and (text := _kept_alive(view)):
         return text
     if view.state in (State.STARTING, State.RUNNING) and view.stall is not None:

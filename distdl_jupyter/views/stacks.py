@@ -99,7 +99,7 @@ def _group(taken: Taken, group: Group) -> StackGroup:
     members = [taken.ranks[rank] for rank in group.ranks]
     return StackGroup(
         ranks=group.ranks,
-        at=group.says,
+        at=group.position,
         differs=all(rank in differ for rank in group.ranks),
         frames=_frames(group.thread),
         threads=tuple(replace(thread, frames=_frames(thread)) for thread in members[0].others[:_MOST_THREADS]),

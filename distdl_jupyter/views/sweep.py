@@ -138,8 +138,8 @@ class SweepDisplay(table.Display):
 
     def _repr_html_(self) -> str:
         state = "" if self._study.state.ended else "Saved while it was running; this output is not updated. "
-        again = f'{state}Open it again with distdl_jupyter.sweep("{self._study.id}")'
-        return f"{super()._repr_html_()}<p>{escape(again)}</p>"
+        hint = f'{state}Open it again with distdl_jupyter.sweep("{self._study.id}")'
+        return f"{super()._repr_html_()}<p>{escape(hint)}</p>"
 
 
 def mime_bundle(study: Study) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class TemplateFiles(NamedTuple):
     @property
     def socket(self) -> Path:
         """The Unix socket at which it takes jobs."""
-        return sockets.place(f"warm-{self.key}", _shared())
+        return sockets.socket_path(f"warm-{self.key}", _shared())
 
     @property
     def lock(self) -> Path:

@@ -82,11 +82,11 @@ def test_another_host_was_heard_when_it_last_wrote_anything(path, tmp_path):
     sign_elsewhere(path, "login1", 500.0)
     log = tmp_path / "log"
     log.touch()
-    assert locks.holder(path, log).says() == "Its supervisor runs on login1, last heard just now."
+    assert locks.holder(path, log).describe() == "Its supervisor runs on login1, last heard just now."
     os.utime(log, (time.time() - 200, time.time() - 200))
     holder = locks.holder(path, log)
     assert holder.is_silent
-    assert holder.says() == "Its supervisor runs on login1, last heard 3 min ago."
+    assert holder.describe() == "Its supervisor runs on login1, last heard 3 min ago."
     assert holder.remedy("20260101-000000-k3f9") == (
         "Check it on login1. If that host is gone for good, run: distdl lost k3f9")  # fmt: skip
 

@@ -190,7 +190,7 @@ def test_a_stuck_cell_of_ranks_that_stay(monkeypatch):
     try:
         time.sleep(4)  # nothing to wait for: that nothing happens is what is tested
         assert job.view().stall is None
-        assert "code outside the job" in job.stacks(30).groups()[0].says
+        assert "code outside the job" in job.stacks(30).groups()[0].position
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             cell = pool.submit(session.run, "import time\nif rank == 1:\n    time.sleep(12)")
             stall = wait_for(lambda: job.view().stall, 30, "the stall")
