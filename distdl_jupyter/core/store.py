@@ -1,25 +1,25 @@
-"""Where jobs lie on disk: ``$DISTDL_HOME/jobs/<id>/``, one private folder each.
+"""Jobs on disk: ``$DISTDL_HOME/jobs/<id>/``, one private folder each.
 
-    spec.json       what was asked for, written once
+    spec.json       the spec as submitted, written once
     payload.pkl     the captured function or cell, opened by ranks only
-    code/           modules that stood beside the notebook
-    events.jsonl    the truth (see core.events)
-    log.jsonl       what was printed (see core.logfile)
-    parts/          the log's last parts, when it is too long (see core.parts)
-    lock            held by the one writer, which it names (see core.locks)
-    results/        rank-<n>.pkl, the values that came back
-    resources.jsonl  what ranks and machines used, second by second (see core.resources)
-    pictures/       <n>.png or .jpeg, what the ranks have shown
-    steps.jsonl     where the time of the ranks' training steps went (see core.step_times)
+    code/           modules from the notebook's folder
+    events.jsonl    the event log, from which all state is derived (see core.events)
+    log.jsonl       the output of the ranks (see core.logfile)
+    parts/          the log's last parts, if it is too long (see core.parts)
+    lock            held by the only writer, and names it (see core.locks)
+    results/        rank-<n>.pkl, the return values
+    resources.jsonl  resource usage of ranks and machines, one sample per second (see core.resources)
+    pictures/       <n>.png or .jpeg, images displayed by the ranks
+    steps.jsonl     the step times of the ranks (see core.step_times)
     environment.json  packages, and the state of the code in git (see core.environment)
-    tracking/       how far experiment trackers have come, and what they keep here (see core.tracking)
-    outputs/        what the training code wrote for keeping; in checkpoints/ that from which it can go on
-    summary.json    its row in a list, written when it has ended (see views.job_table)
-    supervisor.log  what the supervisor itself printed, for its own errors
-    reserve         room that is given back when the disk is full, so that the end can be told (see core.disk_reserve)
+    tracking/       progress and files of the experiment trackers (see core.tracking)
+    outputs/        files saved by the training code; those to resume from are in checkpoints/
+    summary.json    the job's row in lists, written when it has ended (see views.job_table)
+    supervisor.log  output and errors of the supervisor itself
+    reserve         disk space that is freed when the disk is full, to record the end of the job (see core.disk_reserve)
 
-Reading writes nothing but caches. A folder becomes visible only when it is complete and its lock is held. A hidden one,
-``.new-<id>`` or ``.old-<id>``, is on its way in or out; one that its process left behind is swept by the next submit.
+Reads write nothing except caches. A folder becomes visible only when it is complete and its lock is held. Hidden
+folders, ``.new-<id>`` and ``.old-<id>``, are being created or deleted; the next submit removes abandoned ones.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from distdl_jupyter.core import events, limits, locks
 from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.spec import JobSpec
 
-#: What hidden folders begin with: on their way in, on their way out.
+#: Prefixes of hidden folders: being created, being deleted.
 _NEW, _OLD = ".new-", ".old-"
-#: Seconds in which an unlocked hidden folder may still be at work.
+#: Seconds in which an unlocked hidden folder may still be in use.
 _FRESH = 60.0
 _ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4,12}")
-#: In the order of their codes, so that text sorts as the numbers that it stands for.
+#: In ASCII order, so that ids sort like the numbers that they encode.
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
-#: Where the part of an id begins that no clock gives.
+#: Start of the random part of an id.
 _RANDOM = len("20261121-024912-k3")
 
 
@@ -62,20 +62,20 @@ def home() -> Path:
 
 
 def new_id(now: float | None = None) -> str:
-    """Return a fresh id, sortable by time: ``20261121-024912-k3f9x``.
+    """Return a new id, sortable by time: ``20261121-024912-k3f9x``.
 
-    The first two letters of the last part count the milliseconds of the second, so that ids sort within it too.
+    The first two letters of the last part encode the fraction of the second, so ids sort within a second too.
     """
     now = time.time() if now is None else now
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     part = int(now % 1 * len(_LETTERS) ** 2)
     ordered = _LETTERS[part // len(_LETTERS)] + _LETTERS[part % len(_LETTERS)]
-    # The module secrets brings all of OpenSSL, which takes longer than everything else here.
+    # Importing secrets loads OpenSSL, which takes longer than everything else here.
     return f"{stamp}-{ordered}{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(3))}"
 
 
 def _behind(newest: str, id_: str) -> str:
-    """Return the id with the first moment behind that of the newest job; as it is when there is none any more."""
+    """Return the id with the first time stamp after that of the newest job; unchanged if there is none."""
     stamp, ordered = newest[:15], newest[16:_RANDOM]
     try:
         part = len(_LETTERS) * _LETTERS.index(ordered[0]) + _LETTERS.index(ordered[1]) + 1
@@ -89,12 +89,12 @@ def _behind(newest: str, id_: str) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Say whether ``text`` has the form of a job id (so it can be no path)."""
+    """Return whether ``text`` has the form of a job id, which also means that it is not a path."""
     return _ID.fullmatch(text) is not None
 
 
 def _inside(name: str) -> functools.cached_property[Path]:
-    """Return an attribute that is a path in the folder, made when it is first asked for: a list has many folders."""
+    """Return an attribute for a path in the folder, computed on first use because listings create many folders."""
 
     def path(folder: JobFolder) -> Path:
         return folder.path / name
@@ -130,7 +130,7 @@ class JobFolder:
     summary = _inside("summary.json")
 
     def spec(self) -> JobSpec:
-        """Read what was asked for. Raises JobNotFound when the folder is gone or not a job, and DiskRefused."""
+        """Read the job's spec. Raises JobNotFound if the folder is gone or not a job, and DiskRefused."""
         try:
             return JobSpec.from_json(json.loads(self.spec_file.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -149,16 +149,16 @@ class JobFolder:
 
     @property
     def log(self) -> Path:
-        """The first file of what was printed."""
+        """The first file of the log."""
         return events.log_path(self.events)
 
     @property
     def written(self) -> float:
-        """When events or log were written last (epoch seconds), 0 when they are not there."""
+        """When events or log were last written (epoch seconds), 0 if they do not exist."""
         return locks.last_sign(self.events, self.log)
 
     def supervisor(self) -> locks.Holder:
-        """Return who holds the job's lock, and when the lock or the log was last written to."""
+        """Return the holder of the job's lock, with the time when lock or log were last written."""
         return locks.holder(self.lock, self.events, self.log)
 
     @property
@@ -171,21 +171,21 @@ class JobFolder:
             return False
 
     def result(self, rank: int) -> Path:
-        """Return where rank ``rank`` puts its pickled value."""
+        """Return the path of the pickled return value of a rank."""
         return self.results / f"rank-{rank}.pkl"
 
 
 def gone(id_: str) -> JobNotFound:
-    """Return what is told of a job that is not there."""
+    """Return the error for an unknown job."""
     return JobNotFound(
         f"Unknown job {id_!r}.", code="job-unknown", hint="List the jobs with %dist_jobs or 'distdl ls'."
     )
 
 
 def make_private(root: Path, jobs: Path) -> None:
-    """Make the data directory and the folder of jobs in it, for this user alone, whatever the umask.
+    """Create the data directory and its folder of jobs, private to this user regardless of the umask.
 
-    Raises DiskRefused where the directory belongs to another user, or others may write there; OSError.
+    Raises DiskRefused if the directory belongs to another user or is writable by others; OSError.
     """
     if not jobs.is_dir():
         root.parent.mkdir(parents=True, exist_ok=True)
@@ -198,7 +198,7 @@ def make_private(root: Path, jobs: Path) -> None:
 def _check_private(folder: Path) -> None:
     """Raise DiskRefused if another user could add jobs to the folder or remove this user's jobs."""
     status, me = folder.stat(), os.geteuid()
-    # Root reads what others own, as containers do with volumes; files of theirs are not unpickled (worker.owned).
+    # Root may use folders of other users, such as volumes of containers; their files are not unpickled (worker.owned).
     if me != 0 and status.st_uid not in (me, 0):
         raise DiskRefused(
             f"{folder} belongs to another user (number {status.st_uid}).",
@@ -215,18 +215,18 @@ def _check_private(folder: Path) -> None:
 
 
 class JobStore:
-    """All jobs of one data directory; ``kind`` "sweeps" for its sweeps, each in a folder as that of a job."""
+    """All jobs of one data directory, or all of its sweeps with ``kind`` "sweeps", which have folders like jobs."""
 
     def __init__(self, root: Path | None = None, kind: str = "jobs") -> None:
         self.jobs = (root or home()) / kind
 
     def later(self, id_: str) -> str:
-        """Return the id, or one behind those of all jobs where the clock was set back since they were submitted."""
+        """Return the id, or one that sorts after all existing jobs if the clock was set back since."""
         newest = next(iter(self.ids()), "")
         return id_ if id_[:_RANDOM] > newest[:_RANDOM] else _behind(newest, id_)
 
     def prepare(self, id_: str) -> JobFolder:
-        """Create the hidden, private folder of a job that is being made; ``publish`` shows it.
+        """Create the hidden, private folder of a new job; ``publish`` makes it visible.
 
         Raises FileExistsError when the id is taken.
         """
@@ -240,11 +240,11 @@ class JobStore:
             (path / name).mkdir(mode=0o700)
         folder = JobFolder(path)
         for file in (folder.spec_file, folder.supervisor_log):
-            file.touch(mode=0o600)  # before those come who write it as their umask says
+            file.touch(mode=0o600)  # created here, because later writers would apply their umask
         return folder
 
     def publish(self, folder: JobFolder) -> JobFolder:
-        """Give a prepared folder its name. Raises FileExistsError when the id is taken."""
+        """Rename a prepared folder to its id. Raises FileExistsError if the id is taken."""
         target = self.jobs / folder.path.name.removeprefix(_NEW)
         if target.exists():
             raise FileExistsError(target)
@@ -252,16 +252,16 @@ class JobStore:
         return JobFolder(target)
 
     def discard(self, folder: JobFolder, *, published: bool = False) -> None:
-        """Delete a folder of a job that could not be started; one that was ``published`` only when that is said."""
+        """Delete the folder of a job that could not be started; a published one only if ``published`` is set."""
         if folder.path.name.startswith(_NEW):
             _delete(folder.path)
         elif published:
             self.remove(folder)
 
     def sweep(self) -> None:
-        """Delete the hidden folders that no living process is making or removing any more.
+        """Delete hidden folders whose process died while it created or removed them.
 
-        The maker holds the folder's lock; ``_FRESH`` seconds spare one that has just been created and not yet locked.
+        The creating process holds the folder's lock; a folder newer than ``_FRESH`` seconds may not be locked yet.
         """
         for path in [*self.jobs.glob(f"{_NEW}*"), *self.jobs.glob(f"{_OLD}*")]:
             if is_id(path.name[len(_NEW) :]) and permissions.is_own(path) and _is_abandoned(path):
@@ -283,11 +283,11 @@ class JobStore:
             yield self.folder(id_)
 
     def folder(self, id_: str) -> JobFolder:
-        """Return the folder of the job with this whole id, whether it is there or not."""
+        """Return the folder of the job with this full id, which may not exist."""
         return JobFolder(self.jobs / id_)
 
     def find(self, id_: str) -> JobFolder:
-        """Return the folder of a job by its id or by the id's last part when only one job has it.
+        """Return the folder of a job by its id, or by the last part of its id if that is unique.
 
         Raises JobNotFound.
         """
@@ -307,7 +307,7 @@ class JobStore:
     def remove(self, folder: JobFolder) -> None:
         """Delete a job's folder; it disappears from listings at once.
 
-        Raises JobNotFound, DiskRefused, also where some of its files are left.
+        Raises JobNotFound, and DiskRefused, also if some of its files remain.
         """
         doomed = folder.path.with_name(f"{_OLD}{folder.id}")
         try:
@@ -325,8 +325,8 @@ class JobStore:
 
 
 def _delete(folder: Path) -> str:
-    """Delete what can be deleted of a folder; return why some of it is left, "" when nothing is."""
-    import shutil  # brings every way to compress, and a job's start removes nothing
+    """Delete as much of a folder as possible; return why some of it remains, "" if nothing does."""
+    import shutil  # lazy: it imports all compression modules, and starting a job deletes nothing
 
     shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -343,7 +343,7 @@ def _is_abandoned(path: Path) -> bool:
         if time.time() - path.stat().st_mtime <= _FRESH:
             return False
     except OSError:
-        return False  # just gone, or not ours to judge
-    maker = locks.holder(path / "lock")
-    # What another host makes is left to the next submit there: its lock may not be seen here (see core.locks).
-    return maker.is_dead if path.name.startswith(_NEW) else not maker.held
+        return False  # just deleted, or not accessible
+    holder = locks.holder(path / "lock")
+    # A folder of another host is left to the next submit there: its lock may not be visible here (see core.locks).
+    return holder.is_dead if path.name.startswith(_NEW) else not holder.held

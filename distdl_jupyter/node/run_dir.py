@@ -1,12 +1,12 @@
-"""A run's private folder in this host's temporary directory: named pipes, the lifeline ``alive``, the relay's socket.
+"""The private folder of a run in this host's temporary directory: named pipes, the lifeline ``alive``, sockets.
 
-Ranks that a launcher starts connect their output to the named pipes; every rank watches the lifeline, which ends when
-its owner does. On Linux a folder of the same name in shared memory belongs to it: Open MPI's ranks share memory by
-files, which stay there when the ranks are killed (see ``worker.identity``, which tells them of the folder).
+Ranks started by a launcher write their output to the named pipes. Every rank watches the lifeline, which closes when
+its owner exits. On Linux, the folder has a counterpart of the same name in shared memory, for the files through which
+Open MPI's ranks share memory and which stay behind when the ranks are killed (``worker.identity`` passes the path on).
 
-Its owner removes it. When the owner was killed the lifeline has neither writer nor reader any more, once the ranks have
-ended too, and ``sweep`` removes such a folder. The folder's name holds a short mark of its job, and no more: Open MPI
-puts sockets into it, and a socket's path has at most 107 bytes (unix(7)).
+The owner removes the folder. If the owner was killed, the lifeline is closed once the ranks have exited too, and
+``sweep`` removes the folder. Its name contains only a short hash of the job id, because Open MPI creates sockets in it
+and a socket's path has at most 107 bytes (unix(7)).
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from typing import Any
 
 from distdl_jupyter import permissions
 
-#: The named pipe that the run's owner holds open, and that every rank watches.
+#: The named pipe that the owner of the run keeps open and that every rank watches.
 LIFELINE = "alive"
 _LONGEST = 107
-#: Seconds in which a folder may still be without its lifeline because it is being made.
+#: Seconds in which a new folder may not have its lifeline yet.
 _FRESH = 60.0
-#: Seconds that a killed process may hold the lifeline: the kernel takes its memory away before it closes its files.
+#: Seconds that a killed process may still hold the lifeline: the kernel frees its memory before closing its files.
 _DYING = 1.0
-#: Shared memory; the folder there has the name of one that mkdtemp made.
+#: Shared memory; the folder there has the same name as one created by mkdtemp.
 _SHARED = Path("/dev/shm")  # noqa: S108 - as below
-#: Where folders lie whose path would be too long for a socket.
-_SHORT = "/tmp"  # noqa: S108 - mkdtemp makes a folder of its own there
+#: Parent of the folder when the path in the temporary directory is too long for a socket.
+_SHORT = "/tmp"  # noqa: S108 - mkdtemp creates a private folder in it
 _NAME = re.compile(r"distdl-[0-9a-f]{8}-[a-z0-9_]{8}")
 
 
 def make(job: str, socket: str = "") -> Path:
-    """Make a folder for a run of the job, which this user alone may enter, short enough for a socket of that name.
+    """Create a folder for a run of the job, private to this user, whose path leaves room for a socket of that name.
 
     Raises OSError.
     """
@@ -59,21 +59,21 @@ def _new(job: str, parent: str | None) -> Path:
 
 
 def lifeline(folder: Path) -> int:
-    """Make the lifeline and return this process's hold on it: until it is closed, or this process ends."""
+    """Create the lifeline and return a descriptor that keeps it open until it is closed or this process exits."""
     path = folder / LIFELINE
     os.mkfifo(path, 0o600)
     return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder with all that is in it, and first its part in shared memory: ``sweep`` finds it by the folder."""
+    """Remove a folder and its counterpart in shared memory, that one first: ``sweep`` finds it through the folder."""
     for path in (_SHARED / folder.name, folder):
         if permissions.is_own(path):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def sweep(job: str = "") -> None:
-    """Remove the folders of runs that are dead, of all of this user's, or of one job whose processes were killed."""
+    """Remove the folders of dead runs of this user, or of ``job`` after its processes were killed."""
     until = time.monotonic() + (_DYING if job else 0.0)
     for folder in _all(f"distdl-{_mark(job)}-" if job else "distdl-"):
         with contextlib.suppress(OSError):
@@ -93,13 +93,13 @@ def _all(prefix: str) -> Iterator[Path]:
     for parent in {tempfile.gettempdir(), _SHORT}:
         with contextlib.suppress(OSError), os.scandir(parent) as entries:
             for entry in entries:
-                named = entry.name.startswith(prefix) and _NAME.fullmatch(entry.name)
-                if named and entry.is_dir(follow_symlinks=False) and permissions.is_own(entry.path):
+                matches = entry.name.startswith(prefix) and _NAME.fullmatch(entry.name)
+                if matches and entry.is_dir(follow_symlinks=False) and permissions.is_own(entry.path):
                     yield Path(entry.path)
 
 
 def _is_held(folder: Path) -> bool | None:
-    """Return whether a process has opened the lifeline; None for one that is not there yet or not ours: no proof."""
+    """Return whether a process holds the lifeline open; None if unknown, because it is missing or not accessible."""
     try:
         os.close(os.open(folder / LIFELINE, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))
     except OSError as error:
@@ -114,7 +114,7 @@ SOCKET = "shell"
 
 
 class Pipes:
-    """The folder of a run of the job, until it is closed. Raises OSError."""
+    """The folder of a run, with its lifeline and pipes; ``close`` removes it. Raises OSError."""
 
     def __init__(self, job: str) -> None:
         self.folder = make(job, SOCKET)
@@ -126,13 +126,13 @@ class Pipes:
         return os.open(path, flags | os.O_CLOEXEC)
 
     def for_rank(self, rank: int) -> tuple[int, int]:
-        """Return the reading ends of a rank's output and error output, which never end by themselves."""
-        # With a writer of its own the pipe does not end before the first rank has opened it, nor after the last.
+        """Return descriptors to read a rank's output and error output; they never reach end of file."""
+        # Opened for writing too, so that there is no end of file before a rank opens the pipe or after it exits.
         out, err = (self._fifo(f"rank-{rank}.{name}", os.O_RDWR | os.O_NONBLOCK) for name in ("out", "err"))
         return out, err
 
     def write_variables(self, variables: Sequence[Any]) -> None:
-        """Write down what each rank wants in its environment, for ranks whose launcher gives all the same."""
+        """Write each rank's environment variables, for launchers that start all ranks with the same environment."""
         path = self.folder / "ranks.json"
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:  # noqa: PTH123
             json.dump(list(variables), file)
@@ -146,7 +146,7 @@ class Pipes:
         return dict(endpoint)
 
     def close(self) -> None:
-        """Let go of the lifeline, so that ranks that still live end themselves, and remove the folder."""
+        """Close the lifeline, so that ranks that are still alive exit, and remove the folder."""
         os.close(self._lifeline)
         remove(self.folder)
         sweep()
@@ -156,11 +156,11 @@ class Pipes:
 
 
 def ask_profile(folder: Path, ranks: Iterable[int], request: Mapping[str, Any]) -> None:
-    """Ask ranks to record some steps, by a file for each (``worker.hooks.profile``). Raises OSError."""
+    """Request a profile from ranks, with one file each (``worker.hooks.profile``). Raises OSError."""
     for rank in ranks:
         path = folder / f"rank-{rank}.profile"
-        hidden = folder / f".{path.name}"
+        temporary = folder / f".{path.name}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(hidden, flags, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123  a descriptor
+        with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123  a descriptor
             json.dump(dict(request), file)
-        hidden.replace(path)
+        temporary.replace(path)

@@ -1,12 +1,11 @@
-"""What the ranks of one cell print, folded for reading: a line that several ranks print is shown once.
+"""The output of the ranks of one cell, folded so that a line that several ranks print is shown once.
 
-Ranks run the same code, so their lines go side by side into slots. The lines of one rank after the other are merged
-into those of the ranks before it. A line goes into the slot that is as many lines behind the last one that it shares
-and says the same but for numbers, else into the next that says just the same; else it gets a slot of its own, behind
-those of lower ranks. Each rank's own order is kept.
+Ranks run the same code, so matching lines share a slot. The lines are merged rank by rank. A line joins the slot at the
+same distance from the last shared slot if their texts differ only in numbers. Otherwise it joins the next slot with
+exactly the same text. Otherwise it gets a new slot after those of lower ranks. The order of each rank's lines is kept.
 
-The newest slots are kept, the counts are of all. A line that is drawn over (a progress bar) is one, in its last shape.
-Text is made safe to show (``core.printable``) but not escaped for HTML. Pure: it knows no socket and no screen.
+Only the newest slots are kept; counts include all lines. A line that is redrawn (a progress bar) counts once, with its
+last text. Text is made safe to print (``core.printable``) but not escaped for HTML. Pure: no sockets, no terminal.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.printable import printable
 from distdl_jupyter.ranks.answer import Failures, spans
 
-#: Slots that are kept.
+#: Maximum number of slots kept.
 MOST = 1000
-#: A line goes into a slot at most so many further down, and is compared with the lines of so many ranks.
+#: How many slots ahead a line may match, and the maximum number of ranks that it is compared with.
 _REACH, _COMPARED = 64, 4
-#: Characters that are kept of a line that has not ended yet.
+#: Maximum number of characters kept of an unfinished line.
 _LONGEST_OPEN = 20_000
 _NUMBERS = re.compile(r"\d+")
 
@@ -35,8 +34,8 @@ _NUMBERS = re.compile(r"\d+")
 class Line(NamedTuple):
     """One line of one rank.
 
-    ``number`` counts its lines from 1, ``piece`` the pieces in which they came; ``pattern`` is its text without
-    numbers.
+    ``number`` counts the rank's lines from 1, ``piece`` is the chunk of output that it arrived in, and ``pattern`` is
+    its text with all numbers replaced.
     """
 
     stream: str
@@ -48,7 +47,7 @@ class Line(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """The lines of some ranks that belong side by side: they have the same ``pattern``."""
+    """Matching lines of several ranks, by rank; all have the same ``pattern``."""
 
     stream: str
     pattern: str
@@ -57,7 +56,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Neighbouring lines that the same ranks printed, as (stream, text); the ranks ascend."""
+    """Adjacent lines that the same ranks printed, as (stream, text), with the ranks in ascending order."""
 
     ranks: tuple[int, ...]
     rows: tuple[tuple[str, str], ...]
@@ -78,7 +77,7 @@ class Fold:
         self._merged: dict[int, list[Slot]] = {}
 
     def add(self, rank: int, stream: str, text: str) -> None:
-        """Take in the next piece of what a rank wrote to a stream ("out" or "err"); it may end within a line."""
+        """Add the next chunk that a rank wrote to a stream ("out" or "err"); it may end within a line."""
         *whole, rest = (self._open.pop((rank, stream), "") + text).split("\n")
         if rest:
             self._open[rank, stream] = _newest(rest)
@@ -86,13 +85,13 @@ class Fold:
             self._take(rank, stream, whole)
 
     def close(self) -> None:
-        """Make whole lines of those that have not ended: nothing more will come."""
+        """Complete all unfinished lines; no more output will arrive."""
         for (rank, stream), text in sorted(self._open.items()):
             self._take(rank, stream, [text])
         self._open.clear()
 
     def _take(self, rank: int, stream: str, texts: list[str]) -> None:
-        """Take whole lines of a rank, one piece."""
+        """Add one chunk of complete lines of a rank."""
         self._pieces += 1
         self._count[rank] += len(texts)
         newest = texts[-self._most :]
@@ -103,30 +102,30 @@ class Fold:
 
     @property
     def empty(self) -> bool:
-        """Say whether nothing was printed."""
+        """Whether nothing was printed."""
         return not self._open and not self.total
 
     def blocks(self, newest: int | None = None) -> list[Block]:
-        """Return the newest lines, about ``newest`` (default: as many as are kept), and those that have not ended."""
+        """Return about ``newest`` lines (default: as many as are kept), followed by the unfinished ones."""
         slots = [*self._newest(newest), *self._unended()]
         blocks = [block for run in _runs(slots) for block in _blocks(run)]
         return [_joined(ranks, same) for ranks, same in groupby(blocks, key=lambda block: block.ranks)]
 
     def left_out(self, newest: int | None = None) -> int:
-        """Return how many lines of all ranks ``blocks`` does not tell."""
+        """Return how many lines of all ranks are missing from ``blocks``."""
         return self.total - sum(len(slot.lines) for slot in self._newest(newest))
 
     def _newest(self, newest: int | None) -> list[Slot]:
-        """Return the newest slots that show as many lines."""
-        room = most = self._most if newest is None else newest
+        """Return the newest slots, which together show about ``newest`` lines."""
+        remaining = most = self._most if newest is None else newest
         if most not in self._merged:
             slots: list[Slot] = []
             for rank, lines in self._lines.items():
                 slots = _merge(slots, rank, [*islice(reversed(lines), most)][::-1])
             first = len(slots)
-            while first and room > 0:
+            while first and remaining > 0:
                 first -= 1
-                room -= len({line.text for line in slots[first].lines.values()})
+                remaining -= len({line.text for line in slots[first].lines.values()})
             self._merged[most] = slots[first:]
         return self._merged[most]
 
@@ -139,26 +138,26 @@ class Fold:
 
 
 def _merge(slots: list[Slot], rank: int, lines: list[Line]) -> list[Slot]:
-    """Return the slots of other ranks with the lines of a rank in or among them."""
-    slot_index = _Places(slots)
+    """Merge the lines of a rank into the slots of other ranks."""
+    slot_index = _SlotIndex(slots)
     merged: list[Slot] = []
     waiting: list[Slot] = []
     shared: Slot | None = None
-    at = 0
+    start = 0
     for line in lines:
-        match = slot_index.find(rank, line, at, shared)
+        match = slot_index.find(rank, line, start, shared)
         if match is None:
             waiting.append(Slot(line.stream, line.pattern, {rank: line}))
             continue
         shared = slots[match]
         shared.lines[rank] = line
-        merged += [*slots[at:match], *waiting, shared]
-        waiting, at = [], match + 1
-    return [*merged, *slots[at:], *waiting]
+        merged += [*slots[start:match], *waiting, shared]
+        waiting, start = [], match + 1
+    return [*merged, *slots[start:], *waiting]
 
 
-class _Places:
-    """Where slots are found by the text of their lines, and by the number that a rank gave them."""
+class _SlotIndex:
+    """An index of slots by the text of their lines and by (rank, line number)."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
@@ -172,34 +171,34 @@ class _Places:
         self._ranks = dict.fromkeys(rank for rank, _ in self._numbers)
 
     def find(self, rank: int, line: Line, at: int, shared: Slot | None) -> int | None:
-        """Return the place from ``at`` on of the slot that a line goes into, None where it needs one of its own.
+        """Return the position, ``at`` or later, of the slot that a line joins, None if it needs a new one.
 
-        It comes as many lines behind the last slot that the rank shares, or behind the beginning, and says the same but
-        for numbers; else it is the next that says the same.
+        That is the slot at the same distance from the last shared one, or from the beginning, if the texts differ only
+        in numbers; otherwise the next slot with the same text.
         """
-        behind = line.number - (shared.lines[rank].number if shared else 0)
+        distance = line.number - (shared.lines[rank].number if shared else 0)
         for other in islice(shared.lines if shared else self._ranks, _COMPARED):
-            number = (shared.lines[other].number if shared else 0) + behind
+            number = (shared.lines[other].number if shared else 0) + distance
             position = self._numbers.get((other, number), -1)
             if position >= at and self._slots[position].pattern == line.pattern:
                 return position
-        alike = self._texts.get(line.text, ())
-        n = bisect_left(alike, at)
-        return alike[n] if n < len(alike) and alike[n] - at < _REACH else None
+        positions = self._texts.get(line.text, ())
+        n = bisect_left(positions, at)
+        return positions[n] if n < len(positions) and positions[n] - at < _REACH else None
 
 
 def _line(stream: str, text: str, number: int, piece: int) -> Line:
-    # A progress bar is written to stderr without being a complaint.
+    # Progress bars are written to stderr but are not errors.
     stream = "out" if "\r" in text else stream
     text = printable(text)
     return Line(stream, text, number, piece, _NUMBERS.sub("0", f"{stream} {text}"))
 
 
 def _runs(slots: Sequence[Slot]) -> Iterator[list[Slot]]:
-    """Yield slots whose lines differ and came in one piece from each rank together, all others alone."""
+    """Group adjacent slots whose lines differ but arrived in one chunk from each rank; yield all others alone."""
     run: list[Slot] = []
     for slot in slots:
-        if run and not _tied(run[-1], slot):
+        if run and not _same_chunks(run[-1], slot):
             yield run
             run = []
         run.append(slot)
@@ -207,7 +206,7 @@ def _runs(slots: Sequence[Slot]) -> Iterator[list[Slot]]:
         yield run
 
 
-def _tied(first: Slot, other: Slot) -> bool:
+def _same_chunks(first: Slot, other: Slot) -> bool:
     pieces = [{rank: line.piece for rank, line in slot.lines.items()} for slot in (first, other)]
     return pieces[0] == pieces[1] and _differs(first) and _differs(other)
 
@@ -217,7 +216,7 @@ def _differs(slot: Slot) -> bool:
 
 
 def _blocks(run: Sequence[Slot]) -> Iterator[Block]:
-    """Yield what each rank printed in these slots, equal ones as one block, in order of the first rank."""
+    """Yield one block for each distinct output in these slots, ordered by its first rank."""
     groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for rank in sorted(run[0].lines):
         groups.setdefault(tuple((slot.stream, slot.lines[rank].text) for slot in run), []).append(rank)
@@ -230,10 +229,10 @@ def _joined(ranks: tuple[int, ...], blocks: Iterator[Block]) -> Block:
 
 
 def _newest(text: str) -> str:
-    """Return what is to be seen of a line that has not ended: its last drawing, its end when it is very long."""
-    drawn = text.rsplit("\r", 2)
-    if len(drawn) > 1:
-        text = f"\r{drawn[-1] or drawn[-2]}"
+    """Return the visible part of an unfinished line: its last redraw, and only its end if it is very long."""
+    redraws = text.rsplit("\r", 2)
+    if len(redraws) > 1:
+        text = f"\r{redraws[-1] or redraws[-2]}"
     return text[-_LONGEST_OPEN:]
 
 
@@ -241,7 +240,7 @@ def _newest(text: str) -> str:
 
 
 def text(fold: Fold, failed: Failures | None, *, job: str, newest: int | None = None) -> str:
-    """Return a line such as ``[0-3] loss 0.31`` for each row, then the failure. ``job`` is the ranks' short id."""
+    """Return a line such as ``[0-3] loss 0.31`` for each row, then the failure. ``job`` is the short id of the job."""
     blocks = fold.blocks(newest)
     heads = [f"[{spans(block.ranks)}] " if len(fold.ranks) > 1 else "" for block in blocks]
     lines = [f"{head}{text}" for head, block in zip(heads, blocks, strict=True) for _, text in block.rows]
@@ -250,7 +249,7 @@ def text(fold: Fold, failed: Failures | None, *, job: str, newest: int | None = 
 
 
 def left_out(fold: Fold, job: str, newest: int | None = None) -> str:
-    """Return the sentence about lines that are not shown, "" when all are."""
+    """Return a message about the lines that are not shown, "" if all are."""
     missing = fold.left_out(newest)
     return (
         f"{plural(missing, 'earlier line')} not shown; print the whole log with %dist_logs {job}" if missing > 0 else ""

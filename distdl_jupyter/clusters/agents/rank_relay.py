@@ -1,9 +1,9 @@
-"""Sockets on this machine that lead to ranks which stay on others: a kernel speaks to them as to ranks here.
+"""Local sockets that relay to persistent ranks on other hosts, so that a kernel connects to all ranks the same way.
 
-Each connection is a channel of the agent on the rank's host, which passes its bytes to the rank's own socket there.
-What they say is not looked at: the rank knows its token, which goes into the job's private folder. Who sends faster
-than the other end reads waits: some MiB are kept here and on the rank's host, and the rest is not read. All of it runs
-on the loop of the links (``wire``).
+Each connection is a channel of the agent on the rank's host, which forwards the bytes to the rank's own socket there.
+The relay does not parse them: the rank checks its token, which is written into the job's private folder. It applies
+backpressure: when a few MiB are buffered on either host, it stops reading from the sender. All of it runs on the event
+loop of the links (``wire``).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import run_dir
 from distdl_jupyter.worker.serving.connection import NOTES, listening, note_of, peer_uid, write_note
 
-#: Bytes that are carried at once at most, and that wait for a kernel before its rank waits too.
+#: Maximum bytes of one read, and bytes buffered for a kernel before its rank must pause.
 _PIECE, _MOST = 1024 * 1024, 4 * 1024 * 1024
 
 
 class RankRelay:
-    """The sockets of one run, in a private folder of this machine. Raises OSError."""
+    """The local sockets of one run, in a private folder. Raises OSError."""
 
     def __init__(self, folder: JobFolder) -> None:
         self._notes = folder.path / NOTES
@@ -39,9 +39,9 @@ class RankRelay:
     def offer(
         self, connection: Connection, rank: int, answer: Future[dict[str, Any]], failed: Callable[[OSError], None]
     ) -> None:
-        """Make a rank's socket, and then its note, when its host has reported its address.
+        """Create a rank's socket, then its note, once its host has reported the rank's address.
 
-        ``failed`` is called on the loop with the error.
+        ``failed`` is called on the event loop with an OSError.
         """
         answer.add_done_callback(
             lambda completed: asyncio.run_coroutine_threadsafe(
@@ -52,7 +52,7 @@ class RankRelay:
     async def _offer(
         self, connection: Connection, rank: int, answer: Future[dict[str, Any]], failed: Callable[[OSError], None]
     ) -> None:
-        with contextlib.suppress(DistDLError):  # the host is gone, or the rank has ended: its end is told elsewhere
+        with contextlib.suppress(DistDLError):  # the host is gone or the rank has ended, which is reported elsewhere
             note = answer.result()
             path = self._folder / f"rank-{rank}.sock"
             carry = functools.partial(self._carry, connection, rank)
@@ -65,48 +65,48 @@ class RankRelay:
     async def _carry(
         self, connection: Connection, rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Carry one connection of this user to a rank, until either end hangs up."""
+        """Relay one connection of this user to a rank until either end closes it."""
         if peer_uid(writer.get_extra_info("socket")) != os.getuid():
             writer.close()
             return
 
         writer.transport.set_write_buffer_limits(_MOST)
-        room = asyncio.Event()
-        room.set()
-        holding: set[asyncio.Task[None]] = set()
+        can_send = asyncio.Event()
+        can_send.set()
+        drain_tasks: set[asyncio.Task[None]] = set()
 
         def send(content: bytes) -> None:
             if not content:
-                room.set()
+                can_send.set()
                 writer.close()
                 return
             writer.write(content)
-            if not holding and writer.transport.get_write_buffer_size() > _MOST:
-                holding.add(asyncio.get_running_loop().create_task(hold()))
+            if not drain_tasks and writer.transport.get_write_buffer_size() > _MOST:
+                drain_tasks.add(asyncio.get_running_loop().create_task(pause_rank()))
 
-        async def hold() -> None:
-            """Leave what the rank says with it until the kernel has taken what is here."""
+        async def pause_rank() -> None:
+            """Pause the rank's output until the kernel has read the buffer."""
             connection.begin("hold", channel=channel, held=True)
-            with contextlib.suppress(OSError):  # the kernel is gone, which the rank is told
+            with contextlib.suppress(OSError):  # the kernel is gone; the rank's connection is closed below
                 await writer.drain()
-            holding.clear()
+            drain_tasks.clear()
             connection.begin("hold", channel=channel, held=False)
 
         def connected(answer: Future[dict[str, Any]]) -> None:
             if answer.exception() is not None:
                 wire.loop().call_soon_threadsafe(writer.close)
 
-        channel = connection.channel(send, lambda held: room.clear() if held else room.set())
+        channel = connection.channel(send, lambda held: can_send.clear() if held else can_send.set())
         connection.begin("connect", rank=rank, channel=channel).add_done_callback(connected)
         with contextlib.suppress(OSError, DistDLError):  # the kernel was killed, or the host is gone
             while content := await reader.read(_PIECE):
                 await asyncio.to_thread(connection.write, channel, content)
-                await room.wait()
+                await can_send.wait()
         with contextlib.suppress(DistDLError):
-            connection.write(channel, b"", wait=False)  # the rank hangs up then, which ``send`` is told
+            connection.write(channel, b"", wait=False)  # the rank then closes its end, and ``send`` gets b""
 
     def close(self) -> None:
-        """Listen no more, and take the folder away; connections end with those of the agents."""
+        """Stop listening and remove the folder; open connections end with those of the agents."""
         for server in self._servers:
             wire.loop().call_soon_threadsafe(server.close)
         os.close(self._lifeline)
