@@ -1,4 +1,4 @@
-"""The ground floor: what a job is, how it is written down and how it is read.
+"""The base layer: what a job is, and how it is stored and read.
 
-Standard library only. Nothing here may know a backend, a cluster, a process or a screen.
+Standard library only. Nothing here may depend on backends, clusters, processes or front ends.
 """

@@ -1,6 +1,6 @@
-"""What of a job is worth a message at once: its end, a stall, a metric that is no number, a rule of the user's.
+"""Alerts of a job: its end, a stall, a metric that is NaN or infinite, or a rule of the user that holds.
 
-``AlertWatch`` sees the events of a job in order and says each thing once; who hears of it is decided elsewhere.
+``AlertWatch`` reads the events of a job in order and yields each alert once; recipients are chosen elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
 
 Kind = Literal["end", "failure", "stall", "nan", "rule"]
-#: What begins the code of a note that is an alert.
+#: Prefix of the code of a note that is an alert.
 CODE = "alert-"
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
@@ -32,7 +32,7 @@ _MOST_RULES = 20
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something worth a message; ``text`` is one sentence."""
+    """An alert; ``text`` is one sentence."""
 
     kind: Kind
     text: str
@@ -47,7 +47,7 @@ class Rule:
     limit: float
 
     def holds(self, value: float) -> bool:
-        """Say whether a value fulfils it; what is no number does not."""
+        """Return whether a value satisfies the rule; NaN never does."""
         return _COMPARISONS[self.how](value, self.limit)
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Rule:
 
 
 def rule(text: str, field: str = "notify_when") -> Rule:
-    """Return the rule in a text. Raises InvalidSpec."""
+    """Parse a rule. Raises InvalidSpec."""
     match = _RULE.fullmatch(text)
     if match is None:
         raise InvalidSpec(
@@ -83,7 +83,7 @@ def check_rules(value: Any, field: str) -> tuple[str, ...] | None:
 
 
 class AlertWatch:
-    """Yields what is worth a message, each thing once in a job's life and each stall once."""
+    """Yields the alerts of a job: each alert once per job, a stall once each time it happens."""
 
     def __init__(self, rules: Sequence[str] = ()) -> None:
         self._rules = [rule(text) for text in rules]
@@ -91,7 +91,7 @@ class AlertWatch:
         self._ended = False
 
     def take(self, event: Event, view: JobView) -> Iterator[Alert]:
-        """Take the next event, which the view has folded in already."""
+        """Process the next event; the view already includes it."""
         if event["type"] == "metric":
             yield from self._metrics(event, view)
         elif event["type"] == "stall" and event.get("text"):
@@ -101,7 +101,7 @@ class AlertWatch:
             yield _end(view)
 
     def skip(self, event: Event) -> None:
-        """Take an event whose alert an earlier supervisor has sent."""
+        """Process an event whose alert was sent by an earlier supervisor."""
         text = str(event.get("text", ""))
         if event.get("code") == f"{CODE}rule":
             self._rules = [pending for pending in self._rules if not text.startswith(f"{pending}:")]

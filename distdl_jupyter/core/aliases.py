@@ -1,7 +1,7 @@
-"""The names of the field: ours are the primary ones, every alias of the neighbours is accepted.
+"""Option names: ours are the primary names, and the names used by similar tools are accepted as aliases.
 
 Sources of the aliases: Azure ML's PyTorch estimator and v2 distributions, Batch AI, torchrun, horovodrun, accelerate,
-SageMaker, TorchDistributor and HorovodRunner. An alias means what it means there.
+SageMaker, TorchDistributor and HorovodRunner. An alias keeps the meaning it has there.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from distdl_jupyter.core import options
 from distdl_jupyter.core.errors import InvalidSpec
 
-#: Options of every job by what others call them.
+#: Aliases of the options of every job, with the primary name.
 ALIASES: dict[str, str] = {alias: name for name, about in options.ABOUT.items() for alias in about.aliases}
 
-#: Words that mean the total number of processes; divided by the nodes.
+#: Aliases for the total number of processes, which is divided by the number of nodes.
 TOTALS = ("np", "num_proc", "num_processes", "num_workers")
-#: The flags of a command line for all of these, with what each gives; ``--env`` and ``--use-gpu`` are flags of ours.
+#: The command-line flags of all aliases with their names; ``--env`` and ``--use-gpu`` are primary flags.
 OTHER_FLAGS = {f"--{name.replace('_', '-')}": name for name in (*ALIASES, *TOTALS) if name not in ("env", "useGpu")}
 
 
@@ -100,7 +100,7 @@ def _apply_totals(totals: dict[str, Any], resolved: dict[str, Any], spelled: dic
 
 
 def override(options: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``options`` where those of ``later`` replace what means the same under any name."""
+    """Return ``options`` updated with ``later``; an alias replaces its primary name and the reverse."""
     replaced = {_meaning(name) for name in later}
     return {name: value for name, value in options.items() if _meaning(name) not in replaced} | dict(later)
 
@@ -109,15 +109,15 @@ def _meaning(name: str) -> str:
     return "process_count_per_node" if name in TOTALS else ALIASES.get(name, name)
 
 
-#: Names that an answer lists at most where none is near, and where some are.
+#: Maximum number of names in an error message: without a similar name, and with similar names.
 _LISTED = 10
 _NEAREST = 5
 #: Names of elastic Horovod's options.
 _ELASTIC = ("elastic", "min_np", "min_num_proc", "min_process_count", "host_discovery", "host_discovery_script",
             "elastic_timeout", "elastic_timeout_seconds")  # fmt: skip
-#: How alike two names are at least, and how much less alike than the nearest one.
+#: Minimum similarity of a suggestion, and its maximum distance from the best one.
 _ALIKE, _LESS_ALIKE = 0.7, 0.2
-#: From so many letters on the beginning of a name is compared with it.
+#: Minimum length from which a name is also matched as a prefix.
 _BEGINNING = 3
 
 
@@ -130,10 +130,10 @@ def unknown(
     common: Iterable[str] = (),
     aliases: Mapping[str, str] = ALIASES,
 ) -> str:
-    """Return one sentence that answers an unknown name with the nearest allowed ones, those of ``common`` first.
+    """Return the error message for an unknown name with the nearest allowed names, those in ``common`` first.
 
-    ``where`` follows the name, such as "of the cluster lab" or "for monitoring". Where none is near a short list is
-    given whole; a long one hides what is wrong.
+    ``where`` follows the name, such as "of the cluster lab" or "for monitoring". Without a similar name, a short list
+    is shown in full; a long list would hide the error.
     """
     if what == "option" and _letters(name) in _ELASTIC:
         return (
@@ -150,7 +150,7 @@ def unknown(
 
 
 def _nearest(name: str, allowed: Iterable[str], common: frozenset[str], aliases: Mapping[str, str]) -> list[str]:
-    """Return the nearest names, the nearest first; an alias stands for its primary name."""
+    """Return the nearest names, the nearest first; an alias is replaced by its primary name."""
     primary = {option: option for option in allowed}
     primary |= {alias: option for alias, option in aliases.items() if option in primary}
     scores: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Small files that stand in their place whole or not at all, and that only their owner may read."""
+"""Atomic writes of small files that only their owner may read."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 
 def write(path: Path, data: Any) -> None:
-    """Put ``data`` as JSON in the place of the file, whose folder is made (0700) where it is missing. Raises OSError.
+    """Replace the file with ``data`` as JSON; its folder is created (0700) if it is missing. Raises OSError.
 
-    It is on the disk when this returns.
+    The data is synced to the disk when this returns.
     """
     import tempfile  # a job's start writes caches only
 
@@ -30,9 +30,9 @@ def write(path: Path, data: Any) -> None:
 
 
 def keep(path: Path, content: str | bytes) -> None:
-    """Put text or bytes in the place of the file, for which no disk is waited. Raises OSError.
+    """Replace the file with text or bytes, without a sync to the disk. Raises OSError.
 
-    The folder is never made: one that was removed meanwhile must not come back for a cache's sake.
+    The folder is never created: a cache must not bring back the folder of a job that was deleted.
     """
     temporary = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
     try:

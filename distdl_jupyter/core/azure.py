@@ -29,7 +29,7 @@ class AzureSubscription:
 
 @dataclass(frozen=True, slots=True)
 class AzurePrompt:
-    """What to do at the sign-in page: open ``address`` and enter ``user_code`` within so many seconds."""
+    """What to do at the sign-in page: open ``address`` and enter ``user_code`` within ``seconds_left``."""
 
     user_code: str
     address: str
@@ -46,7 +46,7 @@ class AzureProblem:
 
     @classmethod
     def of(cls, error: DistDLError) -> AzureProblem:
-        """Return an error as a value."""
+        """Return the problem for an error."""
         return cls(error.message, error.hint, error.code)
 
 

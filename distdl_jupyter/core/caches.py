@@ -1,4 +1,4 @@
-"""Where this package keeps what it can get again: built wheels, staged data, Azure's answers."""
+"""The cache directory: built wheels, staged data and responses of Azure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from distdl_jupyter.worker.hooks import frameworks
 def cache_directory() -> Path:
     """Return the package's cache directory (it need not exist yet).
 
-    ``DISTDL_CACHE`` wins; then the platform's custom: ``$XDG_CACHE_HOME/distdl`` or ``~/.cache/distdl`` on Linux,
-    ``~/Library/Caches/distdl`` on macOS.
+    ``DISTDL_CACHE`` takes precedence over the platform's default: ``$XDG_CACHE_HOME/distdl`` or
+    ``~/.cache/distdl`` on Linux, ``~/Library/Caches/distdl`` on macOS.
     """
     if override := os.environ.get("DISTDL_CACHE"):
         return Path(override).expanduser().absolute()
@@ -25,7 +25,7 @@ def cache_directory() -> Path:
 
 
 def compiled_code() -> tuple[str, str]:
-    """Return the variable of the compiler of models, and the folder in which it keeps compiled code for the next job.
+    """Return the environment variable of torch's compiler cache and the folder that later jobs share.
 
     Its keys hold the versions of torch, CUDA and Triton and the GPU's model, so one folder serves all of them.
     """

@@ -1,6 +1,6 @@
 """The checkpoints of a job: what training code left in ``checkpoint_dir()``, each with its step, metrics and size.
 
-Training code names its files as it likes, so a checkpoint is recognized by its form: a file, a file in pieces, or a
+Training code names its files as it likes, so a checkpoint is recognized by its form: a file, a file in parts, or a
 folder whose files belong together (the parts that ranks write, a model with its configuration, a folder with a step in
 its name). The step is part of the name (``step-400.pt``, ``epoch=3-step=400.ckpt``, ``checkpoint-400``,
 ``global_step400``); else it is the newest step that ranks had reported when it was written.
@@ -29,15 +29,15 @@ from distdl_jupyter.worker.hooks import frameworks
 _MOST, _SMALL = 20_000, 4096
 _STEP = re.compile(r"(?:global_?step|step|iter(?:ation)?|checkpoint|ckpt)[-_=]?(\d{1,15})(?!\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,15}")
-#: A file that is on its way to its name, as ``path.with_suffix(".new")``, and one of no meaning of its own.
+#: A file that is still being written, such as ``path.with_suffix(".new")``, or a hidden file.
 _UNFINISHED = re.compile(r".*(?:\.(?:new|tmp|temp|part|incomplete)|~)|\..*")
-#: A second name of the newest checkpoint: ``last.pt``.
+#: An alias of the newest checkpoint: ``last.pt``.
 _NEWEST = re.compile(r"(?:last|latest|newest|current)(?:[-_.]|$)", re.IGNORECASE)
 #: Files beside checkpoints that are not checkpoints.
 _BESIDE = re.compile(r".*\.(?:txt|json|ya?ml|toml|csv|log|md|py|html|png|svg)", re.IGNORECASE)
 _SHARD, _WHOLE = re.compile(frameworks.SHARDS), re.compile(frameworks.WHOLE_FOLDER)
 _PIECE = re.compile(frameworks.PIECES)
-#: Seconds after which a checkpoint is taken to be written to its end.
+#: Seconds without a change after which a checkpoint counts as complete.
 _SETTLED = 30.0
 
 
@@ -106,7 +106,7 @@ def inherited(folder: JobFolder) -> SeriesBook:
     """
     earlier: list[JobFolder] = []
     now = folder
-    with contextlib.suppress(DistDLError):  # removed, or not to be read
+    with contextlib.suppress(DistDLError):  # removed or unreadable
         while is_id(id_ := now.spec().resumed_from) and id_ not in {job.id for job in earlier}:
             now = JobFolder(now.path.with_name(id_))
             earlier.append(now)
@@ -145,7 +145,7 @@ def search(root: Path, inside: str = "") -> Iterator[Checkpoint]:
     try:
         with os.scandir(root / inside) as entries:
             known = list(itertools.islice(entries, _MOST))
-    except OSError:  # not there, or gone meanwhile
+    except OSError:  # missing, or deleted in the meantime
         return
     prefix = f"{inside}/" if inside else ""
     files = [entry for entry in known if entry.is_file(follow_symlinks=False)]
@@ -154,7 +154,7 @@ def search(root: Path, inside: str = "") -> Iterator[Checkpoint]:
         below = [Path(folder, name) for folder, _, names in os.walk(root / inside) for name in names]
         yield _checkpoint(root, inside, (inside,), below)
         return
-    if belong_together:  # of ``checkpoint_dir()`` itself only the files that are right in it
+    if belong_together:  # only the files directly in ``checkpoint_dir()``
         yield _checkpoint(root, ".", [file.name for file in files], files)
         files = []
     groups: dict[str, list[os.DirEntry[str]]] = {}

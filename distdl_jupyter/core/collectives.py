@@ -1,4 +1,4 @@
-"""Which collective operation each rank of a job called last, compared between ranks: who did not come, and where.
+"""The last collective operation of each rank, compared across ranks to find the ranks that are missing and why.
 
 A rank reports for each of its process groups the oldest unfinished operation, or else the last one
 (``worker.hooks.distributed``). Operations of a group are numbered, and each has the same number on all ranks, so a
@@ -19,9 +19,9 @@ from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.core.threads import Frame
 from distdl_jupyter.worker.hooks.frameworks import JOINS
 
-#: Returns where the user's code called an operation, given its frames from the newest: "In [7], line 12"; "" for none.
+#: Returns the line of the user's code that called an operation, from its frames (newest first), or "".
 Place = Callable[[Sequence[Frame]], str]
-#: What calls an operation for the user, by file and function; the first that is among the frames.
+#: Callers of operations in libraries, by file and function; the first match among the frames counts.
 _CALLERS = (
     ("torch/nn/parallel/distributed.py", "_sync_buffers", "DDP's broadcast of buffers"),
     ("torch/nn/parallel/distributed.py", "_pre_forward", "DDP's start of the forward pass"),
@@ -71,7 +71,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """The last collective operation of ``ranks`` that are alike: an unfinished one, if there is one.
+    """The last collective operation that ``ranks`` have in common: an unfinished one, if there is one.
 
     ``operation`` is "" for ranks of which none is known, ``caller`` what called it for the user ("the backward pass"),
     ``number`` counts the operations of the process group ``group``, ``sizes`` are those of its tensors ("[3, 4]"),
@@ -91,7 +91,7 @@ class Collective:
 
     @property
     def title(self) -> str:
-        """Return it as people call it: "all_reduce", "DDP's broadcast of buffers"."""
+        """Return its display name: "all_reduce", "DDP's broadcast of buffers"."""
         if self.caller == _BUFFERS:
             return self.caller
         return f"{self.operation} of {self.caller}" if self.caller else self.operation
@@ -105,7 +105,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong as sentences, the remedy, the stable name, and the ranks that did not come."""
+    """The conclusion as sentences, with the remedy, the stable code and the ranks that are missing."""
 
     text: str
     remedy: str
@@ -114,7 +114,7 @@ class Finding:
 
 
 def read(report: object) -> tuple[list[Operation], Mapping[str, Any]]:
-    """Return the operations of a rank's report and what names their frames, without those that cannot be read."""
+    """Return the operations in a rank's report and a function that names their lines; skip unreadable ones."""
     data = report if isinstance(report, dict) else {}
     entries, about = data.get("operations"), data.get("about")
     operations = []
@@ -127,7 +127,7 @@ def read(report: object) -> tuple[list[Operation], Mapping[str, Any]]:
 def rows(
     reports: Mapping[int, Sequence[Operation]], states: Mapping[int, str], locators: Mapping[int, Place]
 ) -> tuple[Collective, ...]:
-    """Return the table: one row for ranks that are alike, in the order of ranks; empty when no rank has called any.
+    """Return the table, one row per group of equal ranks, in rank order; empty without any operation.
 
     ``states`` are the ranks to show, with a word for those that have ended; ``locators`` names the lines of each rank.
     """
@@ -166,9 +166,9 @@ def explain(
     reports: Mapping[int, Sequence[Operation]],
     stands: Mapping[int, str],
 ) -> Finding | None:
-    """Return why ranks wait for each other for ever, None when the table does not tell.
+    """Return why the ranks wait for each other forever, or None if the table does not show it.
 
-    ``stands`` says where the code of a rank is ("In [7], line 12"), as far as it is known.
+    ``stands`` maps a rank to the position of its code ("In [7], line 12"), if known.
     """
     waiting = [row for row in table if row.state in ("waiting", "failed") and row.number is not None]
     if not waiting:
@@ -182,7 +182,7 @@ def explain(
                 return _different_calls(first, second)
             if row.operation in _ALIKE and (row.sizes, row.dtype) != (other.sizes, other.dtype):
                 return _different_tensors(first, second)
-    # The oldest operation that a rank waits for in a group shared with other ranks.
+    # The oldest operation that a rank is blocked in, in a group that it shares with other ranks.
     for row in sorted(waiting, key=lambda row: (row.number or 0, row.ranks)):
         late = [other_row for other_row in table if other_row.ranks != row.ranks and _is_late(other_row, row, reports)]
         if late:
@@ -273,7 +273,7 @@ def cells(row: Collective) -> tuple[str, str, str, str, str, str]:
 
 
 def texts(table: Sequence[Collective]) -> list[tuple[str, ...]]:
-    """Return the rows as texts, behind a row with the titles of their columns."""
+    """Return the rows as texts, below a header row."""
     return [COLUMNS, *map(cells, table)]
 
 

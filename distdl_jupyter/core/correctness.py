@@ -1,7 +1,7 @@
-"""Compares the first training steps of several ranks with each other and with one process that had all their samples.
+"""Compare the first training steps of all ranks with each other and with a single process that had all samples.
 
-What is compared was recorded by ``worker.hooks.check``: ``check/rank-<n>.json`` of a job's folder has, beside facts of
-loaders, layers and weights (``names``, ``shapes``), for each step::
+``worker.hooks.check`` records the steps in ``check/rank-<n>.json`` of the job's folder. Besides facts about loaders,
+layers and weights (``names``, ``shapes``), it has for each step::
 
     {"batches": [{"loader", "pass", "size", "samples": [hash]}], "inputs": [hash],
      "losses": [number], "random": bool, "unsynced": "", "no_sync" or "forward", "unsynced_line": line, "local": bool,
@@ -36,11 +36,11 @@ from distdl_jupyter.core.table import sentence_html
 Sketch = Sequence[float]
 Record = Mapping[str, Any]
 Level = Literal["error", "warning", "info"]
-#: Relative differences up to which gradients are the same: sums in another order, in single and in half precision.
+#: Maximum relative difference of equal gradients (other order of summation), in single and in half precision.
 _SAME, _SAME_HALF = 0.02, 0.1
-#: A tensor whose gradient is a smaller share of all gradients is not compared alone: it is mostly rounding.
+#: A tensor with a smaller share of the gradient norm is not compared separately: it is mostly rounding errors.
 _TINY = 1e-4
-#: The share of a rank's samples that another rank has too, from which they are the same, and of the data set in a pass.
+#: Minimum share of samples that two ranks have in common to count as equal, and of the data set in one pass.
 _SHARED, _WHOLE = 0.5, 0.95
 _SIGNS = {"error": "\N{BALLOT X}", "warning": "\N{WARNING SIGN}", "info": "\N{INFORMATION SOURCE}"}
 
@@ -91,7 +91,7 @@ class Comparison:
 
     @property
     def summary(self) -> str:
-        """One sentence about everything."""
+        """The result in one sentence."""
         if not self.steps:
             return "Nothing could be compared."
         where = f"in {plural(self.steps, 'step')} of {plural(self.processes, 'rank')}"
@@ -100,7 +100,7 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences that say what was compared, and what was not."""
+        """Sentences about what was compared and what was not."""
         return [*([f"Compared: {'; '.join(self.compared)}."] if self.compared else []), *self.left_out]
 
     def to_json(self) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class _Comparer:
         return self._first.get("made", {}).get(index)
 
     def is_alone(self) -> bool:
-        """Find that a trainer on each rank knows of one process only; all else would follow from that."""
+        """Find trainers that run as a single process on each rank, which would cause all other findings."""
         if self._trainer.get("size") != 1:
             return False
         name, devices = self._trainer["name"], self._trainer["devices"]
@@ -279,7 +279,7 @@ class _Comparer:
             self._leave_out("No samples were recorded on any rank, so samples were not compared.")
 
     def _compare_passes(self) -> None:
-        """Find that each rank goes through all of the same data set, in an order of its own."""
+        """Find ranks that each iterate over the whole data set, in different orders."""
         for loader in filter(self._trains, self._first.get("loaders", {})):
             every = self._about(loader)
             length = every[0].get("samples")
@@ -298,7 +298,7 @@ class _Comparer:
                 }
                 for rank in self._ranks
             ]
-            # Two ranks that draw from the same data set share about so many samples.
+            # The expected number of common samples of two ranks that draw from the same data set.
             overlap = any(
                 len(mine & others) >= max(1.0, len(mine) * len(others) / length / 2)
                 for mine, others in itertools.combinations(trained, 2)
@@ -313,7 +313,7 @@ class _Comparer:
                 return
 
     def _same_samples(self, text: str, loader: str, **more: Any) -> None:
-        """Add that ranks train on the same samples, with the remedy that fits the way in which they are read."""
+        """Report that ranks train on the same samples, with the remedy for their type of loader."""
         every = self._about(loader)
         about, parts = every[0], [known.get("part") or (None, None) for known in every]
         if self._workers_repeat(loader, about):
@@ -333,7 +333,7 @@ class _Comparer:
         self._add("error", "same-samples", text, *remedy, at=about.get("line") or self._line("forward"), **more)
 
     def _compare_workers(self, loaders: Mapping[str, Sequence[Record]]) -> None:
-        """Find workers of one rank's loader that each read the whole stream."""
+        """Find loader workers that each read the whole stream."""
         for loader, (about, *_) in loaders.items():
             if self._workers_repeat(loader, about):
                 workers = count(about["workers"])
@@ -415,7 +415,7 @@ class _Comparer:
 
     @staticmethod
     def _spread(names: Sequence[str], records: Sequence[Record], key: str, bad: Sequence[int]) -> tuple[str, Any]:
-        """Return how some tensors differ from those of rank 0, in words, and the worst one's name and size."""
+        """Return a text on how some tensors differ from rank 0, with the name and size of the largest difference."""
         sizes = {
             at: max(_relative(records[0][key][at] or [0.0], record[key][at] or [0.0]) for record in records[1:])
             for at in bad
@@ -550,7 +550,7 @@ class _Comparer:
     # one process --------------------------------------------------------------------------------
 
     def _compare_one(self, *, averaged: bool) -> None:
-        """Compare the steps with those of one process, as far as they are of the same samples and weights."""
+        """Compare the steps with those of the single process that have the same samples and weights."""
         if self._one is None:
             self._leave_out("No single process trained on all samples, so sums and means could not be distinguished.")
             return
@@ -672,7 +672,7 @@ class _Comparer:
         self._add("error", "gradients-differ", text, remedy, at=self._line("step"), **more)
 
     def _compare_rates(self) -> None:
-        """Find a learning rate that was not scaled although a step has more samples than that of one process."""
+        """Find a learning rate that was not scaled although the global batch is larger."""
         if self._one is None or not self._one.get("steps") or self._result.findings:
             return
         ours, alone = (
@@ -707,7 +707,7 @@ _DIVIDE_BY_RANK = (
     "Call init_process_group before you create the sampler, and omit num_replicas and rank.",
     "sampler = DistributedSampler(dataset)",
 )
-#: A stream has no sampler: DataLoader refuses one.
+#: DataLoader rejects a sampler for a stream.
 _DIVIDE_STREAM = (
     "Let each worker of each rank skip the samples that the others read.",
     "def __iter__(self):\n"
@@ -747,7 +747,7 @@ _AVERAGE = {
     ),
     "torch": ("Wrap the model in DistributedDataParallel and call the wrapped model.", _WRAPPED),
 }
-#: Text, remedy and example, by why the last backward pass averaged no gradients.
+#: Text, remedy and example by the reason why the last backward pass averaged no gradients.
 _UNSYNCED = {
     "no_sync": (
         "The last backward pass before optimizer.step() ran under no_sync(), so the gradients of step {step} are not "
@@ -792,7 +792,7 @@ def _minus(sketch: Sketch, other: Sketch, factor: float = 1.0) -> list[float]:
 
 
 def _total(sketches: Iterable[Sketch | None]) -> float:
-    """Return the norm of some tensors together."""
+    """Return the combined norm of some tensors."""
     return math.sqrt(math.fsum(value * value for sketch in sketches if sketch for value in sketch))
 
 
@@ -818,7 +818,7 @@ def _differ(records: Sequence[Record], at: int) -> bool:
 
 
 def _fit(ours: Sequence[Sketch | None], single: Sequence[Sketch | None]) -> tuple[float, float]:
-    """Return the factor that makes one process's gradients most like the ranks', and what differs still (relative)."""
+    """Return the factor that best scales the single process's gradients to the ranks', and the relative residual."""
     both = [(a, b) for a, b in zip(ours, single, strict=True) if a and b]
     dot = math.fsum(x * y for a, b in both for x, y in zip(a, b, strict=True))
     square = math.fsum(y * y for _, b in both for y in b)

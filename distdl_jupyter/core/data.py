@@ -1,6 +1,6 @@
-"""Where a job's data comes from and where its outputs go, as values and as the words that name them.
+"""Data sources and output locations of a job, as values and as addresses.
 
-A place is ``blob://account/container/prefix`` (Azure Blob), ``s3://bucket/prefix`` (Amazon S3 and what speaks like it),
+An address is ``blob://account/container/prefix`` (Azure Blob), ``s3://bucket/prefix`` (Amazon S3 or compatible),
 ``gs://bucket/prefix`` (Google Cloud Storage), ``https://host/path`` (one file of a web server, which lists none),
 ``shared:/path`` (a path that every node sees) or a path of this machine. ``?shard`` and ``?mode=mount`` after it say
 how it is taken; the same words work in Python, on a magic's line and in the form. Nothing here opens a file or a
@@ -21,7 +21,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 Scheme = Literal["blob", "s3", "gs", "https", "path", "shared"]
 Mode = Literal["download", "mount"]
 
-#: Name of an environment variable of every rank, before the source's name in capitals: the folder on its node.
+#: Prefix of the environment variable with a source's folder on the node; the source's name follows in capitals.
 VARIABLE = "DISTDL_DATA_"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 #: learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata
@@ -40,11 +40,11 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSource:
-    """One source of data. ``name`` is how the code asks for its folder.
+    """One source of data. The code finds its folder by ``name``.
 
     ``scheme`` "blob" has account, container and prefix ("" is the whole container); for "s3" and "gs" the container is
     the bucket, for "https" the host with its port and the prefix the path of a file; the others have a path.
-    With ``shard`` each node takes only its part of the files. ``mode`` "mount" reads over the network while training.
+    With ``shard`` each node gets only its part of the files. ``mode`` "mount" reads over the network while training.
     """
 
     name: str
@@ -58,23 +58,23 @@ class DataSource:
 
     @property
     def variable(self) -> str:
-        """The environment variable that holds its folder in every rank."""
+        """The environment variable with its folder in every rank."""
         return VARIABLE + self.name.upper()
 
     @property
     def stored(self) -> bool:
-        """Whether it has to be fetched from a store."""
+        """Whether it is downloaded from a store."""
         return self.scheme not in ("path", "shared")
 
     @property
     def url(self) -> str:
-        """The place as text, with its ``?`` words; it holds no secret."""
+        """The address with its ``?`` options; it contains no secret."""
         query = (["shard"] if self.shard else []) + (["mode=mount"] if self.mode == "mount" else [])
         return place(self) + ("?" + "&".join(query) if query else "")
 
 
 def place(source: DataSource) -> str:
-    """Return the place of a source without its ``?`` words."""
+    """Return the address of a source without its ``?`` options."""
     if source.stored:
         account = f"{source.account}/" if source.account else ""
         return f"{source.scheme}://{account}{source.container}" + (f"/{source.prefix}" if source.prefix else "")
@@ -82,9 +82,9 @@ def place(source: DataSource) -> str:
 
 
 def sources(data: Any) -> tuple[DataSource, ...]:
-    """Return the sources of ``data=``: a dict of name and place, a list of ``name=place``, or one such text.
+    """Return the sources of ``data=``: a dict of names and addresses, a list of ``name=address``, or one text.
 
-    A single place without a name is named ``data``. Raises InvalidSpec.
+    A single address without a name is named ``data``. Raises InvalidSpec.
     """
     parsed = tuple(source(name, where) for name, where in pairs(data))
     names = [entry.name.upper() for entry in parsed]
@@ -100,7 +100,7 @@ def sources(data: Any) -> tuple[DataSource, ...]:
 
 
 def pairs(data: Any) -> list[tuple[str, Any]]:
-    """Return names and places of ``data=`` as they were given, unread. Raises InvalidSpec for what holds neither."""
+    """Return the names and unparsed addresses of ``data=``. Raises InvalidSpec for any other value."""
     if data is None or data == "":
         return []
     if isinstance(data, DataSource):
@@ -125,7 +125,7 @@ def _named(text: Any) -> tuple[str, str]:
 
 
 def source(name: str, where: Any) -> DataSource:
-    """Return one source from its name and place. Raises InvalidSpec that says what a place looks like."""
+    """Parse one source from its name and address. Raises InvalidSpec with an example of an address."""
     if not _NAME.fullmatch(name):
         raise InvalidSpec(
             f"{name!r} is not a valid name of a data source.",
@@ -237,7 +237,7 @@ def _stored(scheme: Literal["s3", "gs", "https"], text: str, common: dict[str, A
 
 
 def _hint(text: str, otherwise: str = _REMEDY) -> str:
-    """Blob's web address is what people have at hand: it is answered with the same place in our words."""
+    """Return the ``blob://`` address for the web address of a blob, which users often paste."""
     match = re.fullmatch(r"https://([a-z0-9]{3,24})\.blob\.[^/]+/([^/?]+)/?([^?]*)(\?.*)?", text)
     if match:
         account, container, prefix, _ = match.groups()

@@ -1,7 +1,7 @@
-"""A little room on the disk that a job holds while it lives, to be given back when the disk is full.
+"""A small file that reserves disk space while a job runs and is freed when the disk is full.
 
-With it there is room to say so, to be canceled and to write how the job ended. Where none can be held, as on a disk
-without any, everything goes on without.
+The freed space is enough to report the problem, to cancel the job and to record its end. If no space can be reserved,
+the job runs without it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import contextlib
 import os
 from pathlib import Path
 
-#: Bytes that are held.
+#: Reserved bytes.
 SIZE = 64 * 1024
 
 
 def hold(path: Path) -> bool:
-    """Make the file, with blocks of its own; False when the disk has no room for all of it."""
+    """Create the file with allocated blocks; return False if the disk has not enough space."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -30,7 +30,7 @@ def hold(path: Path) -> bool:
 
 
 def give_half(path: Path) -> bool:
-    """Give half of what is left back to the disk; False when there is nothing."""
+    """Free half of the remaining reserve; return False if nothing is left."""
     with contextlib.suppress(OSError):
         if size := path.stat().st_size:
             os.truncate(path, size // 2 if size > SIZE // 8 else 0)
@@ -39,13 +39,13 @@ def give_half(path: Path) -> bool:
 
 
 def left(path: Path) -> int:
-    """Return how many bytes are held still."""
+    """Return the number of bytes that are still reserved."""
     with contextlib.suppress(OSError):
         return path.stat().st_size
     return 0
 
 
 def give(path: Path) -> None:
-    """Give all of it back."""
+    """Free the whole reserve."""
     with contextlib.suppress(OSError):
         path.unlink()

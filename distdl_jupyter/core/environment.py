@@ -1,6 +1,6 @@
-"""What a job ran with, as its folder keeps it: rank 0's Python with its packages, and the state of the code in git.
+"""The stored environment of a job: rank 0's Python with its packages, and the git state of the code.
 
-``environment.json`` is written by the supervisor alone, once when rank 0 has begun and once when git has answered.
+Only the supervisor writes ``environment.json``: once when rank 0 has started and once when git has responded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _writing = threading.Lock()
 class GitState:
     """The repository in which the job was submitted; ``diff`` is what was changed since ``commit``, without secrets.
 
-    ``untracked`` counts files that git does not know; ``cut`` says that the diff is longer than what is kept.
+    ``untracked`` is the number of untracked files; ``cut`` is true if the stored diff was truncated.
     """
 
     commit: str
@@ -34,14 +34,14 @@ class GitState:
     untracked: int = 0
 
     def __str__(self) -> str:
-        """Return it in words: ``main 1a2b3c4, with changes``."""
+        """Return it as text: ``main 1a2b3c4, with changes``."""
         changed = ", with changes" if self.diff else ", with new files" if self.untracked else ""
         return f"{self.branch} {self.commit[:10]}".strip() + changed
 
 
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
-    """``packages`` are versions by the names of distributions; "" and None stand for what is not known."""
+    """``packages`` maps distributions to versions; "" and None mean unknown."""
 
     python: str = ""
     executable: str = ""
@@ -54,25 +54,25 @@ class JobEnvironment:
         return "".join(map(_requirement, self.packages.items()))
 
     def __str__(self) -> str:
-        """Return it as a requirements.txt whose comments say the rest."""
+        """Return it as a requirements.txt with everything else in comments."""
         known = {"Python": self.python.partition(" ")[0], "at": self.executable, "on": self.platform,
                  "git": str(self.git) if self.git else "", "remote": self.git.remote if self.git else ""}  # fmt: skip
         return "".join(f"# {name} {value}\n" for name, value in known.items() if value) + self.freeze()
 
 
-#: Of a job that has not begun.
+#: The environment of a job that has not started.
 UNKNOWN = JobEnvironment()
 
 
 def add(folder: JobFolder, **fields: Any) -> None:
-    """Add to what is kept of a job, from any thread of its supervisor. Raises OSError."""
+    """Add fields to the stored environment of a job, from any thread of its supervisor. Raises OSError."""
     with _writing:
         known = dataclasses.asdict(dataclasses.replace(read(folder), **fields))
         atomic_write.keep(folder.environment_file, json.dumps(known, indent=1))
 
 
 def read(folder: JobFolder) -> JobEnvironment:
-    """Return what is known of a job."""
+    """Return the stored environment of a job."""
     try:
         return msgspec.convert(json.loads(folder.environment_file.read_text(encoding="utf-8")), JobEnvironment)
     except (OSError, ValueError, msgspec.ValidationError):

@@ -1,24 +1,24 @@
 """Every error the package raises, in one place.
 
     DistDLError
-      InvalidSpec          says which field and what is allowed
+      InvalidSpec          names the field and what is allowed
       JobNotFound
       JobNotRunning
       JobStillRunning
-      ResultUnavailable    a job has completed, and a value of it cannot be had here
+      ResultUnavailable    the job has completed, but a value is not available here
       ClusterNotFound
-      ClusterRefused       a cluster stays as it is: jobs run on it, or it cannot change
+      ClusterRefused       a cluster cannot be changed now, for example because jobs run on it
       PluginUnavailable    names the command that installs what is missing
-      NotSignedIn          Azure is wanted and nobody is signed in
-      AzureRefused         Azure was asked and said no
+      NotSignedIn          Azure is needed but no account is signed in
+      AzureRefused         Azure rejected a request
       DataUnavailable      a data source cannot be read, or outputs cannot be written
       MessageNotSent       a service did not accept a message
-      DiskRefused          the data directory cannot be written: full, read-only, somebody else's
-      LaunchFailed         carries the tail of what the launcher printed
+      DiskRefused          the data directory cannot be written: full, read-only, or owned by another user
+      LaunchFailed         has the end of the launcher's output
       JobFailed            raised by ``job.result()``: rank, exit code or signal, remote traceback, cell line; its
                            ``__cause__`` is the rank's exception, where its class is loaded here
 
-Messages are one sentence with its remedy. Nothing here knows HTTP or a screen.
+A message is one sentence with its remedy. Nothing here depends on HTTP or a front end.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class DistDLError(Exception):
         return f"{self.message} {self.hint}".strip()
 
     def _render_traceback_(self) -> list[str]:
-        """Show in a notebook the lines of the user's that led here: this package's hold nothing that they can mend."""
+        """Show only the user's frames in a notebook, because frames of this package do not help to fix the error."""
         frames = traceback.extract_tb(self.__traceback__)[1:]  # the first is IPython's
         user_frames = takewhile(lambda frame: not frame.filename.startswith(_PACKAGE), frames)
         lines = (
@@ -73,13 +73,13 @@ class DistDLError(Exception):
         return [*lines, f"{type(self).__name__}: {self}"]
 
     def to_json(self) -> dict[str, str]:
-        """Return ``type``, ``code``, ``message``, ``hint``, ``field`` and ``output`` ("" for what it lacks)."""
+        """Return ``type``, ``code``, ``message``, ``hint``, ``field`` and ``output`` ("" if missing)."""
         more = {name: getattr(self, name, "") for name in ("field", "output")}
         return {"type": type(self).__name__, "code": self.code, "message": self.message, "hint": self.hint, **more}
 
 
 def _display_name(filename: str) -> str:
-    """Return a file as IPython calls it: ``Cell In[3]``."""
+    """Return IPython's name of a file: ``Cell In[3]``."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     code = shell.compile.format_code_name(filename) if shell is not None else None
     return " ".join(code) if code else filename
@@ -196,7 +196,7 @@ class JobFailed(DistDLError):
         return "\n".join(parts)
 
     def _render_traceback_(self) -> list[str]:
-        """Show only the remote traceback in a notebook: the local frames hold nothing a user can mend."""
+        """Show only the remote traceback in a notebook, because local frames do not help to fix the error."""
         return str(self).splitlines()
 
 
@@ -207,7 +207,7 @@ def show_as(error: BaseException, lines: list[str]) -> None:
 
 
 def explain(interrupt: KeyboardInterrupt, text: str) -> None:
-    """Give an interrupt one sentence, its message, which IPython shows instead of frames."""
+    """Set the message of an interrupt, which IPython shows instead of frames."""
     interrupt.args = (text,)
     show_as(interrupt, [text])
 
@@ -216,7 +216,7 @@ def explain(interrupt: KeyboardInterrupt, text: str) -> None:
 def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
     """Explain an interrupt of the block; the innermost explanation stays.
 
-    ``describe`` says what is running, what is not, and which command stops it.
+    ``describe`` returns what is still running and which command stops it.
     """
     try:
         yield
@@ -227,9 +227,9 @@ def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
 
 
 def docs_address() -> str:
-    """Return the address of this package's documentation, where each message has an entry; "" where none is set.
+    """Return the address of the documentation, which has an entry for each message, or "" if none is set.
 
-    Raises InvalidSpec for an address that no browser would open as a page of the web.
+    Raises InvalidSpec if it is not an http or https address.
     """
     address = os.environ.get("DISTDL_DOCS", "").strip()
     if address and not re.fullmatch(r"https?://\S+", address, re.IGNORECASE):

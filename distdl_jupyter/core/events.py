@@ -1,17 +1,17 @@
-"""What a job's one writer appends: its events in ``events.jsonl``, the lines of its log in ``log.jsonl``.
+"""The events of a job in ``events.jsonl`` and its log lines in ``log.jsonl``; one writer appends to both.
 
-Rules, each of them a test:
+Rules, each covered by a test:
 
-* One writer: whoever holds ``flock`` on the file ``lock``. The lock is the proof of life; no pid is ever guessed. The
-  file names its holder's host, because a lock may be invisible to other hosts: none of them ever writes (core.locks).
-* Whole lines, one or several a ``write``, ``O_APPEND``. A reader ignores bytes after the last newline (a torn tail).
+* One writer: the process that holds ``flock`` on the file ``lock``. The lock proves that it is alive; pids are not
+  used. The file names the holder's host, because other hosts may not see the lock; they never write (core.locks).
+* Whole lines, one or more per ``write`` (``O_APPEND``). A reader ignores bytes after the last newline (a torn tail).
 * The cursor is the byte offset after the last whole line: ``read(path, after) -> (events, cursor)``.
-* Never rewritten, nothing deleted when a job ends. Unknown types and fields are ignored by readers.
-* The truth of a job is in its events alone; a job that prints a gigabyte has few of them. Only the log goes on in parts
-  (core.parts) when it grows too long; core.logfile reads it.
-* Between an event and a line of the log there is no order, but for one: the end of a job is written when all of its log
-  is. Who has read the end and then reads the log has all of it.
-* What a reader cannot do without (``_KEPT``) is on the disk before the writer goes on: a power cut takes the rest.
+* Append-only; nothing is deleted when a job ends. Readers ignore unknown types and fields.
+* The events alone define the state of a job; a job that prints a gigabyte has few of them. Only the log is split into
+  parts (core.parts) when it grows too long; core.logfile reads it.
+* Events and log lines are not ordered relative to each other, except that the end of a job is written after all of its
+  log. A reader that has read the end and then reads the log gets the whole log.
+* Essential events (``_KEPT``) are synced to the disk before the writer continues; a power cut may lose others.
 * Strict JSON in UTF-8. A metric that is not finite is the string ``"nan"``, ``"inf"`` or ``"-inf"``.
 
 Types of events and their fields (all carry ``v``, ``t`` in seconds since the epoch, and ``type``):
@@ -20,52 +20,52 @@ Types of events and their fields (all carry ``v``, ``t`` in seconds since the ep
 state      ``state``, ``reason`` (a sentence, may be "")
 phase      ``phase`` (one of core.state.PHASES), ``detail``; starting a phase ends the one before it
 queue      while it waits for its turn: the fields of core.queue.QueueView
-handle     ``cluster``, ``data``, ``nonce``: what attaching needs after a supervisor died
-resume     a new supervisor was started because the one before had died; ``lines`` of the log until then
+handle     ``cluster``, ``data``, ``nonce``: needed to attach to the job after its supervisor died
+resume     a new supervisor was started because the previous one had died; ``lines`` of the log until then
 rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known ``node``, ``host``, ``local_rank``,
-           ``pid``, ``gpu``, ``compiling`` (whether torch.compile is at work); at the end ``code`` (exit code) or
+           ``pid``, ``gpu``, ``compiling`` (whether torch.compile is running); at the end ``code`` (exit code) or
            ``signal`` (a name such as "KILL"), ``evidence``; a rank that is ``waiting`` again has no process now
-metric     ``rank``, ``step``, ``values`` {name: number}; one that stands for several ``reports`` is the last of them,
-           and has for each value, in their order, what a curve shows of all of them as ``folded`` (core.series:
-           ``Bucket.folded``); with ``again`` it replaces what the rank reported of its step and of later ones
-metrics    in the file only: ``rank``, ``names``, ``rows`` [[step, number, ...], ...]: as many ``metric`` events of one
-           moment; a training loop that reports thousands a second would fill the disk
-metric_source  ``names`` of metrics, ``from_output``: from now on they are read in what ranks print; or, when that is
-           false, ranks report them, which replaces what was read
-progress   ``rank``, ``done`` (None: not known any more), ``total`` (None: unknown), ``unit`` (may be "")
-note       ``level`` (info, warning, error), ``text``, ``code`` (a word for programs, may be "")
-result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure), ``problem`` (why the value did not come),
-           ``collectives`` (worker.stacks.last_operations); a second one, of a rank that has ended, has what its log
-           tells of its failure (supervisor.postmortem)
-world      ``node_count``, ``process_count``: on how many the ranks that begin now run, when it is not as before
-restart    ``reason``, ``rank`` (the one that failed first): all ranks begin anew;
-           ``requeued`` when none had failed, but a queue had taken the machines away
-stall      ``since`` (epoch seconds; None: it goes on again), ``ranks`` (those that differ), ``text``,
+metric     ``rank``, ``step``, ``values`` {name: number}; one that represents several ``reports`` has the values of
+           the last one, and in ``folded`` the aggregate of each value in the same order (core.series:
+           ``Bucket.folded``); with ``again`` it replaces the rank's earlier reports of this and later steps
+metrics    in the file only: ``rank``, ``names``, ``rows`` [[step, number, ...], ...]: several ``metric`` events
+           with the same time, because a training loop that reports thousands a second would fill the disk
+metric_source  ``names`` of metrics, ``from_output``: from now on they are parsed from the output of the ranks; if
+           false, ranks report them, which replaces the parsed values
+progress   ``rank``, ``done`` (None: no longer known), ``total`` (None: unknown), ``unit`` (may be "")
+note       ``level`` (info, warning, error), ``text``, ``code`` (for programs, may be "")
+result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure), ``problem`` (why the value is missing),
+           ``collectives`` (worker.stacks.last_operations); a second one, after a rank has ended, has details of its
+           failure from the log (supervisor.postmortem)
+world      ``node_count``, ``process_count``: size of the job from this start on, if it has changed
+restart    ``reason``, ``rank`` (the one that failed first): all ranks are restarted;
+           ``requeued`` if none had failed but a queue had revoked the machines
+stall      ``since`` (epoch seconds; None: progress has resumed), ``ranks`` (those that differ), ``text``,
            ``collectives`` (the table of core.collectives)
 stacks     ``number``, ``why`` (asked, stall, hang, time, failure), ``ranks``, ``missing``, ``collectives`` (the table
            of core.collectives), ``finding`` (its text, remedy and code); the stacks are a file (core.stacks)
 profile    ``number``, ``status`` (asked, recording, saving, done, failed), ``steps``, ``ranks``, ``recorded`` (steps so
-           far), ``why`` it failed; what was recorded is a file (core.profiles)
-picture    ``rank``, ``number``, ``form`` (png, jpeg), ``width``, ``height``: a picture that the rank has shown, a file
-           (core.pictures) that equal ones share; the line of the log that follows has its name as ``picture``
-stop       ``signal`` ("" while nothing was sent), ``by`` (user, failure, time, hang, end), ``next``, ``next_in``,
+           far), ``why`` it failed; the recording is a file (core.profiles)
+picture    ``rank``, ``number``, ``form`` (png, jpeg), ``width``, ``height``: a picture shown by the rank; equal
+           pictures share a file (core.pictures), and the next line of the log has its name as ``picture``
+stop       ``signal`` ("" if none was sent yet), ``by`` (user, failure, time, hang, end), ``next``, ``next_in``,
            ``kill_in`` (seconds), ``remaining`` (list of ranks)
 =========  ==================================================================================================
 
 Types of lines of the log:
 
 =========  ==================================================================================================
-log        ``rank`` (None: the system's own line), ``stream`` (out, err, sys), ``text``: whole lines, <= 64 kB; with
+log        ``rank`` (None: a line of the system), ``stream`` (out, err, sys), ``text``: whole lines, <= 64 kB; with
            ``redraws`` = n > 0 the text is one line that was redrawn n times with a carriage return and replaces the
            rank's open redrawn line of that stream; ``closed`` true ends that line
-mark       ``rank``, ``stream``, ``cell`` (a number), ``label``, ``ended``: in the output of a rank that stays, where a
-           cell begins and ends (see worker.serving.server); it keeps its place among that stream's lines
-position   ``rank``, ``stream``: a rank that prints nothing has reported much in its kept output
-attempt    all ranks begin anew: there is a ``restart`` among the events for each
-count      ``lines`` of the log before it and ``counts`` {rank: [lines, lines on stderr]}, now and then
-           (logfile.COUNT_EVERY); the first line of a part is one, with the lines of the ``first`` file
+mark       ``rank``, ``stream``, ``cell`` (a number), ``label``, ``ended``: begin or end of a cell in the output of a
+           persistent rank (see worker.serving.server), in order with the lines of that stream
+position   ``rank``, ``stream``: a rank that prints nothing has sent many reports in its output
+attempt    all ranks are restarted; each has a ``restart`` event
+count      ``lines`` of the log before it and ``counts`` {rank: [lines, lines on stderr]}, repeated at intervals
+           (logfile.COUNT_EVERY); also the first line of each part, with the lines of the ``first`` file
 =========  ==================================================================================================
-What a rank's kept output brought (see ``clusters.base.Stream``) carries ``at``, the bytes of that output up to there.
+Events from a stored output (see ``clusters.base.Stream``) have ``at``, the byte offset in that output.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ Event = dict[str, Any]
 VERSION = 1
 #: Longest text of one log event, in bytes before JSON escaping.
 MAX_LOG_TEXT = 64 * 1024
-#: Types that stand in the log and not among the events.
+#: Types that are written to the log rather than to the events.
 LOG_TYPES = frozenset(("log", "mark", "position", "attempt", "count"))
 _READ_CHUNK = 8 * 1024 * 1024
-#: Without a result or its end a job would count as lost, and without its handle nobody would find its processes.
+#: Without its result or end a job would count as lost, and without its handle its processes could not be found.
 _KEPT = ("handle", "result")
-#: Seconds between two changes of the time of a log's first file.
+#: Seconds between two updates of the modification time of a log's first file.
 _TOUCH_EVERY = 1.0
-#: Last parts that are kept.
+#: Number of parts that are kept.
 _PARTS = 2
 
 
@@ -119,7 +119,7 @@ class EventWriter:
         self._moments = Clock(max(self.events.last_moment, self.log.last_moment))
 
     def write(self, type_: str, /, **fields: Any) -> Event:
-        """Append one event stamped with the current time and return it. Raises OSError when the disk refuses."""
+        """Append one event stamped with the current time and return it. Raises OSError."""
         if self._batch is None:
             event: Event = {"v": VERSION, "t": self._moments.now(), "type": type_, **fields}
             self.put([event])
@@ -130,14 +130,14 @@ class EventWriter:
 
     @property
     def is_together(self) -> bool:
-        """Whether what is written now is appended later (see ``together``)."""
+        """Whether events are collected to be appended later (see ``together``)."""
         return self._batch is not None
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Stamp what is written inside with one time and append it at the end, in its order, with one write a file.
+        """Collect the events written inside; append them with one timestamp and one write per file.
 
-        Metrics that follow each other take a fraction of the bytes then.
+        Consecutive metrics then take a fraction of the bytes.
         """
         self._batch, self._moment = [], self._moments.now()
         try:
@@ -147,7 +147,7 @@ class EventWriter:
             self.put(batch)
 
     def put(self, batch: list[Event]) -> None:
-        """Append events, and then lines of the log: what the log has of a kept stream, the events have (History)."""
+        """Append events and then log lines, so that events never lag behind the log of a stored stream (History)."""
         self._put(self.events, [event for event in batch if event["type"] not in LOG_TYPES])
         self._put(self.log, [line for event in batch if (line := _log_line(event)) is not None])
         if any(event["type"] in _KEPT or (event["type"] == "state" and State(event["state"]).ended) for event in batch):
@@ -160,27 +160,27 @@ class EventWriter:
                 self._touch()
 
     def append_lines(self, file: LineFile, lines: bytes) -> None:
-        """Append whole encoded lines. Raises OSError when the disk refuses."""
+        """Append whole encoded lines. Raises OSError."""
         file.append(lines)
 
     def _touch(self) -> None:
-        """Set the time of the log's first file, which says when the log was written last."""
+        """Update the modification time of the log's first file, which shows when the log was last written."""
         if time.monotonic() - self._touched > _TOUCH_EVERY:
             with contextlib.suppress(OSError):
                 os.utime(self._log_path)
             self._touched = time.monotonic()
 
     def begin_part(self, **counts: Any) -> bool:
-        """Let the log go on in another part with these fields of its first line; the last two parts are kept.
+        """Continue the log in a new part whose first line has these fields; two parts are kept.
 
-        Returns whether lines of the log are left out now. Raises OSError when the disk refuses the new part.
+        Returns whether lines of the log are missing now. Raises OSError if the new part cannot be created.
         """
         if self._batch:
             self.put(self._batch)
             self._batch = []
         moment = self._moments.now() if self._batch is None else self._moment
         self.log.begin_part(self._log_path, encode({"v": VERSION, "t": moment, "type": "count", **counts}))
-        with contextlib.suppress(OSError):  # tried once more with the next part
+        with contextlib.suppress(OSError):  # retried with the next part
             for part in parts.parts(self._log_path)[:-_PARTS]:
                 part.file.unlink()
         return parts.gap(self._log_path) is not None
@@ -197,24 +197,24 @@ class EventWriter:
 
 
 def _log_line(event: Event) -> Event | None:
-    """Return what the log has of an event."""
+    """Return the log line of an event."""
     if event["type"] == "restart":
         return {"v": VERSION, "t": event["t"], "type": "attempt"}
     return event if event["type"] in LOG_TYPES else None
 
 
 def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
-    """Return the whole events that start at byte ``after`` and the cursor behind the last of them.
+    """Return the complete events from byte ``after`` on, and the cursor after the last of them.
 
     At most about ``limit`` bytes are read (always at least one whole line when there is one), so a caller loops
-    until the cursor stands still. A missing file reads as empty. A line that is not a JSON object is skipped.
+    until the cursor no longer moves. A missing file reads as empty. A line that is not a JSON object is skipped.
     """
     data = read_lines(path, after, limit)
     return list(unpack(decode(data))), after + len(data)
 
 
 def read_lines(path: Path, after: int, limit: int) -> bytes:
-    """Return the whole lines that start at byte ``after``, about ``limit`` bytes of them; b"" when there are none."""
+    """Return about ``limit`` bytes of complete lines from byte ``after`` on; b"" if there are none."""
     try:
         with path.open("rb", buffering=0) as file:
             file.seek(after)
@@ -237,7 +237,7 @@ def size(path: Path) -> int:
 def batches(
     path: Path, after: int = 0, reader: Callable[[Path, int], tuple[list[Event], int]] = read
 ) -> Iterator[tuple[list[Event], int]]:
-    """Yield (events, cursor) in steps of some megabytes until nothing more stands in the file."""
+    """Yield (events, cursor) in batches of some megabytes until the end of the file."""
     while True:
         events, cursor = reader(path, after)
         if cursor == after:
@@ -247,7 +247,7 @@ def batches(
 
 
 def read_all(path: Path, after: int = 0) -> tuple[list[Event], int]:
-    """Read until nothing more stands in the file."""
+    """Read to the end of the file."""
     events: list[Event] = []
     for more, cursor in batches(path, after):
         events.extend(more)
@@ -256,16 +256,16 @@ def read_all(path: Path, after: int = 0) -> tuple[list[Event], int]:
 
 
 class JobLock:
-    """The right to write a job's log, held as long as a descriptor of the open lock file lives."""
+    """The lock for writing a job's log, held as long as a descriptor of the lock file is open."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
 
     @classmethod
     def acquire(cls, path: Path, *, of_other_host: bool = False) -> JobLock | None:
-        """Take the lock now and sign it, or return None when another process holds it. Raises OSError.
+        """Acquire the lock without waiting and sign it; return None if another process holds it. Raises OSError.
 
-        One that a process of another host has signed is left to it, unless that is known to be gone.
+        A lock that was signed on another host is not taken, unless that holder is known to be dead.
         """
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -283,7 +283,7 @@ class JobLock:
         return cls(fd)
 
     def release(self) -> None:
-        """Give this process's descriptor back; the lock is free when no other process has inherited it."""
+        """Close this process's descriptor; the lock is released unless another process has inherited it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -302,18 +302,18 @@ _decoder = msgspec.json.Decoder()
 def encode(event: Event) -> bytes:
     """Return the event as one line of strict JSON (no newline inside, one at its end).
 
-    Raises ValueError when a number that is not finite stands outside a metric's ``values``.
+    Raises ValueError for a non-finite number outside a metric's ``values``.
     """
     if event.get("type") == "metric":
         event = {**event, "values": {k: number_to_json(v) for k, v in event["values"].items()}}
     try:
         return _dumps(event).encode() + b"\n"
-    except UnicodeEncodeError:  # half a surrogate pair is no character, but Python's strings can hold it
+    except UnicodeEncodeError:  # a lone surrogate cannot be encoded, but Python strings can contain it
         return _dumps_ascii(event).encode() + b"\n"
 
 
 def decode(data: bytes) -> list[Event]:
-    """Return the events of whole lines; a line that is no JSON object with a type is left out."""
+    """Return the events of complete lines; a line that is not a JSON object with a type is skipped."""
     try:
         events = _decoder.decode_lines(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -335,7 +335,7 @@ def number_to_json(value: float) -> float | str:
 
 
 def pack(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield events of one moment in their order, metrics that follow each other as one wherever they can be."""
+    """Yield events with the same time in order, with consecutive metrics packed where possible."""
     alike: list[Event] = []
     for event in events:
         if alike and not (len(alike) < MAX_ROWS and _are_alike(alike[0], event)):
@@ -358,7 +358,7 @@ def _are_alike(metric: Event, event: Event) -> bool:
 
 
 def _packed(metrics: list[Event]) -> Event:
-    """Return metrics that are alike as one event; where the last one carries more than the others, its own counts."""
+    """Return similar metrics as one event; all other fields are those of the last one."""
     last = metrics[-1]
     if len(metrics) == 1:
         return last
@@ -369,7 +369,7 @@ def _packed(metrics: list[Event]) -> Event:
 
 
 def unpack(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield events in their order, packed metrics one by one; what is no proper one is left out."""
+    """Yield events in order with packed metrics expanded; malformed ones are skipped."""
     for event in events:
         if event["type"] == "metrics":
             with contextlib.suppress(KeyError, TypeError, ValueError):
@@ -387,17 +387,17 @@ def _single(packed: Event) -> Iterator[Event]:
 
 # the time of events ---------------------------------------------------------------------------
 
-#: Seconds by which the two clocks may drift apart between two looks before the clock counts as set back.
+#: Maximum drift in seconds between the two clocks before the clock counts as set back.
 _DRIFT = 0.02
-#: Seconds by which a clock that was set back must jump ahead to count as corrected.
+#: Seconds by which a clock that was set back must jump forward to count as corrected.
 _CORRECTED = 1.0
 
 
 class Clock:
-    """Gives epoch seconds that never go back, so that no job ends before it began.
+    """Epoch seconds that never go back, so that a job cannot end before it began.
 
-    From the moment at which somebody sets the clock back, time goes on as the monotonic clock does. A clock that is set
-    forward is followed: a machine that slept looks the same. ``after`` is a moment that has passed already, 0 for none.
+    After the system clock was set back, time follows the monotonic clock. A forward jump is accepted, because it looks
+    like a machine that slept. ``after`` is a time that has already passed, 0 for none.
     """
 
     def __init__(self, after: float = 0.0) -> None:
@@ -406,13 +406,13 @@ class Clock:
         self._ticks = time.monotonic()
 
     def now(self) -> float:
-        """Return the moment of now, rounded to a tenth of a millisecond."""
+        """Return the current time, rounded to a tenth of a millisecond."""
         ticks, wall = time.monotonic(), time.time() + self._ahead
         due = self._last + max(0.0, ticks - self._ticks)
         if wall < due - _DRIFT:
             self._ahead, wall = self._ahead + due - wall, due
         elif self._ahead > 0 and wall > due + _CORRECTED:
-            # Somebody has put it right again.
+            # The clock was corrected.
             self._ahead, wall = max(0.0, self._ahead - (wall - due)), max(due, wall - self._ahead)
         self._last, self._ticks = max(wall, self._last), ticks
         return round(self._last, 4)

@@ -1,8 +1,8 @@
-"""What is known of each rank, which one failed first, and what the others did because of it: pure rules.
+"""The state of each rank, which rank failed first, and how the others ended because of it. Pure functions.
 
-In synchronous training one failing rank makes all others fail too, within milliseconds and sometimes before the first
-one's end is noticed. So an error that only says "a peer is gone" never counts as the cause while another one exists.
-Where a peer is gone because it has finished its code, the cause is that the ranks did not make the same calls.
+In synchronous training one failing rank makes all others fail too, within milliseconds and sometimes before its own end
+is noticed. So an error that only reports a lost peer is not the cause if there is another error. If the peer is gone
+because it had finished its code, the cause is that the ranks did not make the same calls.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from distdl_jupyter.core.humanize import count, seconds_taken
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.worker.hooks.frameworks import says_peer_is_gone
 
-#: Signals by which a process ends itself.
+#: Signals that a process raises by crashing.
 CRASHES = ("ABRT", "SEGV", "BUS", "FPE", "ILL")
-#: The evidence of a rank that a launcher ended because of another one.
+#: The evidence of a rank that the launcher ended because of another rank.
 _STOPPED = "stopped"
-#: The codes of signals that come from outside.
+#: Failure codes of signals that are sent from outside.
 _SIGNALS = {"KILL": "rank-killed", "TERM": "rank-terminated"}
-#: Names that a training loop gives to its step.
+#: Common names of the step variable in training loops.
 _STEP_NAMES = ("step", "global_step", "batch_idx", "batch_index", "iteration", "i")
-#: What torch says of a collective operation that did not end, or that the ranks did not call alike.
+#: Messages of torch about a collective operation that did not end or that the ranks called differently.
 _COLLECTIVE_ERROR = re.compile(
     r"monitoredBarrier|Watchdog caught collective|Detected mismatch between collectives|collective operation timeout|"
     r"Received data size doesn't match|Application timeout caused pair closure"
 )
-#: Seconds from which on a span is worth telling.
+#: Minimum time span in seconds that is reported.
 _TENTH = 0.05
 _ENDED_EARLY = "ended with code 0 before its code was finished"
 _ENDED_EARLY_REMEDY = (
     "The code called os._exit(), or exit() of a C library. Let the code run to its end, or call sys.exit()."
 )
-#: The code where the ranks made different numbers of steps.
+#: The code of a failure because ranks made different numbers of steps.
 _UNEVEN = "uneven-steps"
 _UNEQUAL_REMEDY = (
     "All ranks must make the same collective calls with tensors of the same shape. Check for calls that only some "
@@ -56,7 +56,7 @@ class RankView:
     gpu: int | None = None
     #: waiting, started (process runs), ready (the ranks met), ended
     status: str = "waiting"
-    #: Whether torch.compile is at work, until which the rank reports nothing.
+    #: Whether torch.compile is running; the rank reports nothing until it ends.
     compiling: bool = False
     code: int | None = None
     signal: str | None = None
@@ -69,21 +69,21 @@ class RankView:
     ok: bool | None = None
     error: dict[str, Any] | None = None
     error_time: float | None = None
-    #: When the result or the error was heard of, by the supervisor's clock.
+    #: When the result or the error was received, by the supervisor's clock.
     result_time: float | None = None
-    #: Why the value of a rank that is done did not come back, "" where it did.
+    #: Why the value of a rank that completed is missing, "" if it is not.
     problem: str = ""
     #: Its last collective operations when its code ended (worker.stacks.last_operations).
     collectives: dict[str, Any] | None = None
 
     @property
     def is_running(self) -> bool:
-        """Whether its process has begun and not ended."""
+        """Whether its process has started and not ended."""
         return self.status in ("started", "ready")
 
     @property
     def is_compiling(self) -> bool:
-        """Whether torch.compile is at work in its process, which has not ended."""
+        """Whether torch.compile is running in its process."""
         return self.compiling and self.is_running
 
 
@@ -92,11 +92,11 @@ class Failure:
     """The cause of a failed job. ``when`` is in epoch seconds.
 
     ``what`` is a short phrase: ``KeyError: 'label'``, ``exit code 3``, ``ended by SIGKILL``, ``lost with node-b``;
-    ``kind`` is exception, exit, signal, lost, or unequal: then ``what`` is a sentence about the ranks that had finished
-    while ``rank`` still waited for them. ``others`` are ``{"rank", "what", "after"}`` in order of time, ``after`` in
-    seconds behind the first failure; a rank that delivered its result is none of them. ``code`` is a stable name of
-    the failure for programs and help links: that of the error's hint, or of how the rank ended. ``collectives`` is the
-    last collective operation of each rank where one of them caused the failure.
+    ``kind`` is exception, exit, signal, lost, or unequal (``what`` is then a sentence about the ranks that had
+    finished while ``rank`` still waited for them). ``others`` are ``{"rank", "what", "after"}`` in order of time,
+    ``after`` in seconds since the first failure, without ranks that delivered their result. ``code`` is a stable name
+    of the failure for programs and help links: that of the error's hint, or of how the rank ended. ``collectives`` is
+    the last collective operation of each rank where one of them caused the failure.
     """
 
     rank: int
@@ -119,7 +119,7 @@ def _kind(rank: RankView) -> str:
 
 
 def _code(rank: RankView) -> str:
-    """Return the stable name of how a rank failed: that of its error's hint, or of its end."""
+    """Return the stable code of a rank's failure: that of its error's hint, or of how it ended."""
     if code := str((rank.error or {}).get("code", "")):
         return code
     kind = _kind(rank)
@@ -129,7 +129,7 @@ def _code(rank: RankView) -> str:
 
 
 def is_echo(error: dict[str, Any] | None) -> bool:
-    """Say whether an exception only reports that another rank is gone."""
+    """Return whether an exception only reports a lost peer."""
     if not error:
         return False
     return says_peer_is_gone(str(error.get("type", "")), str(error.get("message", "")))
@@ -144,22 +144,22 @@ def concerns_collectives(error: dict[str, Any] | None) -> bool:
 
 
 def with_collectives(failure: Failure, table: Sequence[Collective], finding: str, remedy: str, code: str) -> Failure:
-    """Return the failure with the table of the ranks' last collective operations and what it tells."""
+    """Return the failure with the table of the ranks' last collective operations and the conclusion from it."""
     if not finding:
         return replace(failure, collectives=list(table))
-    if failure.code == _UNEVEN:  # how many steps each rank made says more than its last call
+    if failure.code == _UNEVEN:  # the number of steps explains more than the last call
         remedy = failure.evidence
     code = failure.code if failure.kind == "unequal" else code
     return replace(failure, collectives=list(table), evidence=f"{finding} {remedy}", code=code)
 
 
 def first_failure(ranks: Sequence[RankView]) -> Failure | None:
-    """Return the earliest failure that is no echo (else the earliest echo), None when no rank failed."""
+    """Return the earliest failure that is not an echo (else the earliest echo), None if no rank failed."""
     failed = [rank for rank in ranks if has_failed(rank)]
     if not failed:
         return None
     if all(rank.evidence == _STOPPED for rank in failed):
-        # A launcher ended them before their work was done, because another one crashed after its own.
+        # The launcher ended them early because another rank crashed after its work was done.
         failed += [rank for rank in ranks if crashed_at_the_end(rank)]
     first = min(failed, key=lambda rank: (_secondary(rank), _when(rank), rank.rank))
     when = _when(first)
@@ -184,7 +184,7 @@ def _finished_before(rank: RankView, waiting: RankView) -> bool:
 
 
 def _unequal(failure: Failure, finished: Sequence[RankView], waiting: RankView) -> Failure:
-    """Say of an echo that its peers had not failed but finished."""
+    """Return the failure of an echo whose peers had finished rather than failed."""
     before = waiting.result_time - max(rank.result_time for rank in finished)  # type: ignore[type-var, operator]
     steps = [rank.last_step for rank in finished if rank.last_step is not None]
     last = max(steps) if len(steps) == len(finished) else None
@@ -207,9 +207,9 @@ def _unequal(failure: Failure, finished: Sequence[RankView], waiting: RankView) 
 
 
 def _step_of(rank: RankView, last: float | None) -> float | None:
-    """Return in which step beyond the ``last`` one of others a rank was, None when nothing of it says so.
+    """Return the step that a rank was in if it is beyond the ``last`` step of others, else None.
 
-    Its last report says it, or the variable of the loop at the line that failed where it counts the very next step.
+    It is known from the last report, or from the loop variable at the failed line if that is the next step.
     """
     if last is None:
         return None
@@ -220,7 +220,7 @@ def _step_of(rank: RankView, last: float | None) -> float | None:
 
 
 def has_failed(rank: RankView) -> bool:
-    """Say whether the rank raised, ended with another code than 0 or without its result, was killed, or is lost.
+    """Return whether the rank raised, exited with a nonzero code or without its result, was killed, or is lost.
 
     A process that crashes while it shuts down, after its result was saved, has not failed: libraries with threads of
     their own (torch's Gloo among them) sometimes abort then, by chance. Nor has one that a launcher stopped after that.
@@ -233,24 +233,24 @@ def has_failed(rank: RankView) -> bool:
 
 
 def ended_early(rank: RankView) -> bool:
-    """Say whether the process ended as if all was well although the rank's code was not done; see ``Exit.evidence``."""
+    """Return whether the process exited normally although the rank's code had not finished; see ``Exit.evidence``."""
     ended_well = rank.status == "ended" and rank.code == 0 and rank.signal is None
     return ended_well and rank.ok is None and not rank.evidence
 
 
 def is_lost(rank: RankView) -> bool:
-    """Say whether nobody can tell how the rank's process ended: its node does not answer any more."""
+    """Return whether it is unknown how the rank's process ended, because its node no longer responds."""
     return rank.status == "ended" and rank.code is None and rank.signal is None
 
 
 def crashed_at_the_end(rank: RankView) -> bool:
-    """Say whether the process crashed by itself after the rank's work was done and its result was saved."""
+    """Return whether the process crashed after the rank's result was saved."""
     return rank.ok is True and rank.signal in CRASHES
 
 
 def _secondary(rank: RankView) -> bool:
     if is_lost(rank):
-        return False  # whatever the others say, they say it because this one is gone
+        return False  # errors of the other ranks only result from its loss
     if rank.ok is True and not crashed_at_the_end(rank):
         return True
     return is_echo(rank.error) or rank.signal in ("INT", "TERM") or rank.evidence == _STOPPED
