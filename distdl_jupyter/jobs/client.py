@@ -1,7 +1,7 @@
 """The facade that every surface uses: submit, list, attach, and the handle of a job.
 
-A ``Job`` holds no state of its own: what it answers is read from the job's folder, so any process may hold a handle of
-any job, and killing the one that submitted it changes nothing.
+A ``Job`` has no state: it reads everything from the job's folder. So any process may have a handle of any job, and a
+job survives the process that submitted it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Job:
     def __init__(self, folder: JobFolder, end: JobRow | None = None) -> None:
         self.folder = folder
         self.id = folder.id
-        #: The row of an ended job: a long list is shown without opening any of them.
+        #: The row of an ended job, so that a long list is displayed without reading the jobs.
         self._end = end
         self._callbacks: list[Callable[[], None]] = []
         self._reading = threading.Lock()
@@ -139,7 +139,7 @@ class Job:
     def _completed(self, timeout: float | None) -> JobView:
         """Wait for the end and return the view. Raises JobFailed, TimeoutError.
 
-        A job that was canceled when all its ranks had delivered their values has these all the same.
+        A job that was canceled after all its ranks had delivered their values still has them.
         """
         self.wait(timeout)
         from distdl_jupyter.jobs import results
@@ -239,7 +239,7 @@ class Job:
                 hint=f"Stop it with: distdl stop {short_id(self.id)}",
             )
         if finalize_abandoned(self.folder, gone=supervisor if supervisor.host else None):
-            # Should it live after all, it ends as soon as it sees this directory again.
+            # If it is still alive, it exits as soon as it sees this directory again.
             control.request(self.folder.control, "cancel", now=True)
 
     def _check_ended(self, remedy: str) -> None:
@@ -386,7 +386,7 @@ class Job:
         from distdl_jupyter.jobs import rerun
 
         spec, secrets, code = rerun.move(self.folder, {**options, "compute_target": compute_target})
-        with control.alone(self.folder.control):  # of two that move it at the same moment one does
+        with control.alone(self.folder.control):  # if two processes move it at the same moment, only one succeeds
             self._check_waits()
             return start(spec, secrets, code, lambda: self._leave_queue(compute_target))
 
@@ -457,11 +457,11 @@ class Job:
         JobStore(self.folder.path.parent.parent).remove(self.folder)
 
     def _remove_run_on_one_process(self) -> None:
-        from distdl_jupyter.core import correctness  # few jobs are checks
+        from distdl_jupyter.core import correctness  # lazy: few jobs are checks
 
         with contextlib.suppress(JobNotFound):
             alone = attach(correctness.single(self.folder.path))
-            if alone.spec.check.get("replay") == str(self.folder.path):  # the note alone proves nothing
+            if alone.spec.check.get("replay") == str(self.folder.path):  # the note alone is not proof
                 alone.remove()
 
     def __eq__(self, other: object) -> bool:
@@ -509,7 +509,7 @@ def jobs() -> Jobs:
 
 
 def rows() -> list[JobRow]:
-    """Return what a list shows of each job, newest first: quick for a thousand jobs."""
+    """Return the rows of the job list, newest first; fast for a thousand jobs."""
     from distdl_jupyter.jobs import job_list
 
     return [entry.row for entry in job_list.here().all()]
@@ -586,13 +586,13 @@ def submit(
 def launch(
     draft: CapturedCode, group: Group | None = None, *, check: Mapping[str, Any] | None = None, **options: Any
 ) -> Job:
-    """Make a job of captured code and start its supervisor; with ``check`` its first steps are recorded.
+    """Create a job from captured code and start its supervisor; with ``check``, record its first steps.
 
-    ``group`` is the study that it is a run of.
+    ``group`` is the study that the job belongs to.
 
     Raises InvalidSpec, PluginUnavailable, DiskRefused, LaunchFailed.
     """
-    from distdl_jupyter.jobs import jobspec  # readers of jobs need neither capture nor checks
+    from distdl_jupyter.jobs import jobspec  # lazy: reading jobs needs neither capture nor checks
 
     with explain_interrupt(nothing_started):
         spec, secret_values = jobspec.build(draft, options, id_=new_id(), group=group)
@@ -602,9 +602,9 @@ def launch(
 def launch_again(
     job: Job, *, group: Group | None = None, check: Mapping[str, Any] | None = None, **options: Any
 ) -> Job:
-    """Start a job with the code of another one and other options; ``group`` and ``check`` as in ``launch``.
+    """Start a job with the code of an earlier job and other options; ``group`` and ``check`` as in ``launch``.
 
-    Raises InvalidSpec, PluginUnavailable, JobNotFound when the job's files are gone.
+    Raises InvalidSpec, PluginUnavailable, JobNotFound if the job's files were deleted.
     """
     from distdl_jupyter.jobs import rerun
 
@@ -614,7 +614,7 @@ def launch_again(
 def start(
     spec: JobSpec, secret_values: Mapping[str, str], code: Code, before_start: Callable[[], None] | None = None
 ) -> Job:
-    """Write a job's folder and start its supervisor in it; ``before_start`` as in ``publish``."""
+    """Write a job's folder and start its supervisor; ``before_start`` as in ``publish``."""
     from distdl_jupyter import warm
 
     def begin(folder: JobFolder, lock: JobLock) -> None:
@@ -631,12 +631,12 @@ def publish(
     describe_started: Callable[[str], str],
     before_start: Callable[[], None] | None = None,
 ) -> JobFolder:
-    """Write the folder of a job, or of a sweep, and ``start`` what drives it, which is given the lock.
+    """Write the folder of a job or sweep, and ``start`` its process, which inherits the lock.
 
-    ``before_start`` is called when the folder is complete and still hidden, and may raise.
+    ``before_start`` is called when the folder is complete but still hidden, and may raise.
 
-    An interrupt before the start leaves nothing. One that comes during the start is raised when that has succeeded,
-    with the sentence of ``describe_started``. Raises DiskRefused, LaunchFailed; nothing is left then.
+    An interrupt before the start leaves nothing behind. One during the start is raised after the start has succeeded,
+    with the message of ``describe_started``. Raises DiskRefused, LaunchFailed; these leave nothing behind.
     """
     with explain_interrupt(nothing_started), limits.writing(store.jobs):
         store.sweep()
@@ -666,7 +666,7 @@ def publish(
 
 
 def _prepared(store: JobStore, spec: JobSpec) -> tuple[JobSpec, JobFolder]:
-    """Return the spec with an id that is the job's alone and behind those of all jobs, and its hidden folder."""
+    """Return the spec with a new unique id, later than those of all jobs, and its hidden folder."""
     while True:
         spec = dataclasses.replace(spec, id=store.later(spec.id))
         try:
@@ -678,7 +678,7 @@ def _prepared(store: JobStore, spec: JobSpec) -> tuple[JobSpec, JobFolder]:
 
 
 def _write_beginning(folder: JobFolder, spec: JobSpec, code: Code) -> None:
-    from distdl_jupyter.core import redact  # readers of jobs write nothing
+    from distdl_jupyter.core import redact  # lazy: reading jobs writes nothing
 
     writer = EventWriter(folder.events)
     try:

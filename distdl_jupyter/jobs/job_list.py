@@ -1,7 +1,6 @@
-"""All jobs of a data directory as rows, which are read again only if they may have changed.
+"""All jobs of a data directory as rows, which are reread only if they may have changed.
 
-The row of an ended job is read from its ``summary.json``, once; the other jobs are followed. Thread-safe. Display is up
-to the caller.
+The row of an ended job is read from its ``summary.json``, once; the other jobs are followed. Thread-safe.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from distdl_jupyter.views.job_table import Listed, listed, read_summary, write_s
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Seconds that listing may take when jobs that were not read yet can follow later.
+#: Seconds that a partial listing may take; the remaining jobs are read later.
 TURN = 0.4
 
 
 class Listing:
-    """The jobs of the present data directory, newest first."""
+    """The jobs of the current data directory, newest first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,18 +33,18 @@ class Listing:
         self._readers: dict[str, JobReader] = {}
 
     def all(self) -> list[Listed]:
-        """Return every job as it is now, newest first.
+        """Return the current row of every job, newest first.
 
-        The single-process run of a check is left out once it has completed. An ended job without a summary is read,
-        which takes some tenths of a millisecond.
+        The single-process run of a check is omitted once it has completed. An ended job without a summary is read,
+        which takes less than 1 ms.
         """
         ids = self._ids()
         return _with_checks_as_one(self._read(ids, float("inf")), ids)
 
     def known(self, seconds: float = TURN) -> list[Listed]:
-        """Return the jobs as they are now, newest first, those that can be read in some seconds, one more at least.
+        """Return the current rows, newest first, of the jobs that can be read within a time limit, at least one more.
 
-        Jobs that have not ended are always among them when an earlier call has met them.
+        Unfinished jobs that an earlier call has read are always included.
         """
         ids = self._ids()
         return _with_checks_as_one(self._read(ids, seconds), ids)
@@ -95,19 +94,19 @@ class Listing:
                 self._readers[id_] = reader
                 return entry
             if not permissions.is_own(folder.path):
-                return entry  # it may have ended in this view alone
+                return entry  # it may have ended in this view only
             write_summary(folder, entry)
         self._ended[id_] = entry
         return entry
 
 
 def _with_checks_as_one(entries: Iterable[Listed], ids: Iterable[str]) -> list[Listed]:
-    """Leave out completed runs on one process whose check is there: its page leads to them."""
+    """Omit completed single-process runs whose check is listed: the page of the check links to them."""
     present = set(ids)
     return [entry for entry in entries if entry.check not in present or entry.row.state != "completed"]
 
 
 @functools.cache
 def here() -> Listing:
-    """Return the list of this process, which reads no ended job twice."""
+    """Return the shared list of this process, which reads each ended job only once."""
     return Listing()

@@ -1,4 +1,4 @@
-"""``queue()``: which jobs hold what of this machine, which wait for it or elsewhere, and in which order they start."""
+"""``queue()``: the jobs that use this machine, and the queued jobs in their order."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 _HEAD = ("Place", "Job", "Name", "Waits", "Priority")
 _HELD_HEAD = ("Holds", "Job", "Name")
 _CLUSTER_HEAD = ("Place", "Job", "Name", "User", "Asks for", "Partition", "Now")
-#: Rows of a cluster's queue that are printed; the rest is counted.
+#: Rows of a cluster's queue that are printed; the rest are counted.
 _MOST = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingJob:
-    """A waiting job and its place among those of its machine (None: not known). ``user`` is "" for one's own.
+    """A queued job and its position in the queue (None: unknown). ``user`` is "" for your own jobs.
 
-    ``target`` is the cluster where it waits.
+    ``target`` is the cluster where it is queued.
     """
 
     place: int | None
@@ -145,7 +145,7 @@ def queue() -> Queue:
 
 
 def in_use(entries: list[Entry] | None = None) -> InUse:
-    """Return the resources of this machine that the queue's entries hold; read the entries if none are passed."""
+    """Return the resources of this machine that queue entries hold; read the entries if none are passed."""
     entries = slots.entries() if entries is None else entries
     labels = {gpu.uuid: str(gpu.number) for gpu in gpus.devices()}
     held = [entry for entry in entries if entry.holds]
@@ -160,10 +160,10 @@ def in_use(entries: list[Entry] | None = None) -> InUse:
 
 
 def _of_clusters() -> Iterator[ClusterQueue]:
-    """Yield the queue of each kind of cluster that has one of its own and that this user has named or waits for."""
+    """Yield the queue of each cluster with its own queue that this user has added or has queued jobs on."""
     targets = [row.row.compute_target for row in job_list.here().all() if not State(row.row.state).ended]
     kinds: list[str] = []
-    with contextlib.suppress(DistDLError):  # a broken file of named clusters is reported where they are used
+    with contextlib.suppress(DistDLError):  # an invalid cluster file is reported where clusters are used
         kinds += [target.kind for target in cluster_configs.named()]
         kinds += [cluster_configs.find(name).kind for name in targets if name in cluster_configs.names()]
     for kind in dict.fromkeys(kinds):
@@ -179,7 +179,7 @@ def _of_clusters() -> Iterator[ClusterQueue]:
 
 
 def _waiting(slot_entries: list[Entry]) -> Iterator[WaitingJob]:
-    """Yield the jobs that wait on this machine, in their order, then one's own that wait elsewhere."""
+    """Yield the queued jobs of this machine, in order, then this user's queued jobs elsewhere."""
     entries = {entry.key: entry for entry in slot_entries}
     rows = {
         listed.row.id: listed.row
@@ -212,10 +212,10 @@ def _waiting(slot_entries: list[Entry]) -> Iterator[WaitingJob]:
 
 
 def prioritize(id_: str, priority: int | None = None) -> int:
-    """Give a waiting job another priority, without one: the highest of all that wait; return it.
+    """Change the priority of a queued job, by default to the highest of all queued jobs; return the priority.
 
-    Raises JobNotFound, JobNotRunning where it does not wait any more, InvalidSpec for a priority that none may have,
-    ClusterRefused where it waits in a queue that goes by no priority of ours, DiskRefused.
+    Raises JobNotFound, JobNotRunning if the job is no longer queued, InvalidSpec for an invalid priority,
+    ClusterRefused if its queue does not use these priorities, DiskRefused.
     """
     new = None if priority is None else ABOUT["priority"].check(priority, "priority")
     folder = JobStore().find(id_)

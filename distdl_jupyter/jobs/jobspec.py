@@ -1,4 +1,4 @@
-"""From what a user wrote to a checked spec: names resolved, defaults filled in, everything refused before the start."""
+"""Turns a user's options into a checked spec: resolves names, fills in defaults, reports errors before the start."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def build(
 ) -> tuple[JobSpec, dict[str, str]]:
     """Return the spec of a draft and the values of its secret environment variables.
 
-    ``group`` is what it is a run of, ``python`` the Python of its ranks, by default this one.
-    Raises InvalidSpec or PluginUnavailable with one sentence that names the fix.
+    ``group`` is the study it belongs to, ``python`` the Python of its ranks, by default this one.
+    Raises InvalidSpec or PluginUnavailable with a message that names the fix.
     """
     spec, secret, run_dry = planned(draft, options, id_=id_, group=group, python=python)
     run_dry()
@@ -56,9 +56,9 @@ def build(
 def planned(
     draft: CapturedCode, options: Mapping[str, Any], *, id_: str = "", group: Group | None = None, python: str = ""
 ) -> tuple[JobSpec, dict[str, str], Callable[[], None]]:
-    """Return the spec before its code is checked, the secret values, and a function that makes its plan once.
+    """Return the spec before its code is checked, the secret values, and a function that computes its plan once.
 
-    That function raises InvalidSpec for what does not fit together, and its time grows with the number of ranks.
+    That function raises InvalidSpec for conflicting options; its run time grows with the number of ranks.
     Raises InvalidSpec or PluginUnavailable for options that cannot be used.
     """
     resolved_options = resolved(options)
@@ -77,7 +77,7 @@ def planned(
     backend, backend_options = registry.backend(label, backend_given)
     _refuse_strays(resolved_options, {*cluster_given, *backend_given}, label, target.name)
     python = python or sys.executable
-    # Other machines and other Pythons have their own packages, which are checked there.
+    # Packages of other machines and other Pythons are checked there.
     here = not cluster.is_remote and python == sys.executable
     is_checked_here = here and not any(map(values.get, packages.FIELDS))
     if reason := cluster.unavailable(cluster_options):
@@ -133,8 +133,8 @@ def planned(
 
 
 def _with_ready_python(spec: JobSpec) -> JobSpec:
-    """Return the spec with the Python of its packages where that is made: a template of that Python starts it warm."""
-    from distdl_jupyter.data import packages as environments  # few jobs ask for packages
+    """Return the spec with the Python of its packages if that environment exists, so that it can start warm."""
+    from distdl_jupyter.data import packages as environments  # lazy: few jobs request packages
 
     made = environments.ready(environments.of_job(spec))
     return dataclasses.replace(spec, python=made) if made else spec
@@ -153,7 +153,7 @@ def _refuse_missing_shards(spec: JobSpec) -> None:
 
 
 def _dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, backend_options: Any) -> None:
-    """Make the plan once without starting it. Raises InvalidSpec."""
+    """Compute the plan without starting it. Raises InvalidSpec."""
     preview = dataclasses.replace(cluster.preview(spec, cluster_options), ports=(0,) * backend.ports)
     placement = with_ports(preview, backend.rank_ports, lambda _, ports: (preview.address, (0,) * ports))
     backend.plan(spec, placement, backend_options)
@@ -162,7 +162,7 @@ def _dry_run(spec: JobSpec, cluster: Any, cluster_options: Any, backend: Any, ba
 def resolved(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options under their primary names. Raises InvalidSpec.
 
-    Most jobs have none of a plug-in, and loading every plug-in for its names takes longer than all the rest.
+    Plug-ins are loaded lazily: most jobs use none of their options, and loading them all is slow.
     """
     allowed = set(ABOUT)
     for kind in registry.KINDS:
@@ -221,7 +221,7 @@ def data_sources(value: Any, working_directory: Path, cluster: Cluster) -> tuple
 
 
 def data_refusal(cluster: Cluster) -> InvalidSpec | None:
-    """Return why a cluster takes no data sources at all, None when it does."""
+    """Return why a cluster does not support data sources, None if it does."""
     if cluster.stages or cluster.mounts:
         return None
     return InvalidSpec(
@@ -247,7 +247,7 @@ def _absolute(source: DataSource, working_directory: Path) -> DataSource:
 
 
 def _slots(options: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
-    """Return what follows from ``gpus``. Raises InvalidSpec where the cluster has no queue that takes these options."""
+    """Return the options derived from ``gpus``. Raises InvalidSpec if the cluster has no queue for these options."""
     field = next((name for name in ("gpus", "cores", "memory", "priority") if options.get(name)), "")
     if field and not cluster.slots:
         raise InvalidSpec(
@@ -268,7 +268,7 @@ def _slots(options: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
 
 
 def _predecessors(ids: tuple[str, ...]) -> tuple[str, ...]:
-    """Return whole ids of the jobs after which one is to start. Raises InvalidSpec."""
+    """Return the full ids of the jobs that must complete first. Raises InvalidSpec."""
     store = JobStore()
     try:
         return tuple(store.find(id_).id for id_ in ids)
@@ -300,7 +300,7 @@ def _persistent_rank_defaults(
 ) -> dict[str, Any]:
     """Return the defaults of persistent ranks. Raises InvalidSpec if they cannot receive requests, and for other jobs.
 
-    On other machines they hold resources that others wait for, so forgotten ranks end after an idle timeout.
+    On other machines they hold shared resources, so forgotten ranks stop after an idle timeout.
     """
     idle = options.get("idle_timeout_seconds")
     if draft.kind != "ranks":
@@ -334,7 +334,7 @@ def _refuse_packages(options: Mapping[str, Any], cluster: Cluster) -> None:
 
 
 def _requirements(text: str, folder: Path, draft: CapturedCode, cluster: Cluster) -> str:
-    """Return the text of the requirements; those that a script states count where no others are given."""
+    """Return the text of the requirements, by default those declared in the script."""
     if not text and cluster.installs and draft.kind == "script" and packages.states_packages(draft.source.code):
         text = packages.of_script(draft.source.code, Path(draft.source.filename).name)
     return packages.requirements(text, folder)
@@ -359,9 +359,9 @@ def _vm_size(name: Any) -> str | None:
 
 
 def node_price(price: Any, vm_size: str | None, cluster: Cluster, options: Mapping[str, Any]) -> Price | None:
-    """Return what a node costs: the user's own price, else the one that is cached for the size of a cluster that bills.
+    """Return the price of a node: the user's price, else the cached price for the size of a billed cluster.
 
-    The options of such a cluster may name its size and tier; interruptible nodes have no price. Raises InvalidSpec.
+    The cluster options may name size and tier; interruptible nodes have no price. Raises InvalidSpec.
     """
     if price in (None, "") and not cluster.bills:
         return None

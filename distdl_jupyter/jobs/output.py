@@ -1,8 +1,8 @@
 """The output of a cell that shows a job.
 
 JupyterLab and Notebook draw it by the id of the job, with the view of their job pages, which the server updates. For
-other front ends the page that a notebook saves (``html.job``) is redrawn once a second. A saved notebook keeps the
-page of the job's end.
+other front ends, the page stored in the notebook (``html.job``) is redrawn once a second. A saved notebook contains the
+final page of the job.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 JOB_MIME = "application/vnd.distdl.job+json"
 #: Seconds between two updates of a page.
 REDRAW = 1.0
-#: Seconds for which a page reads curves of long ago before it is drawn.
+#: Seconds for which old curves are read before a page is drawn.
 _FIRST = 0.2
-#: Seconds for which a waiting cell may write the job's end before a thread does.
+#: Seconds in which a waiting cell may write the end of the job before a thread does.
 _TURN = 1.0
-#: Bytes of the pictures that a notebook keeps of one job.
+#: Maximum size of one job's pictures in a notebook, in bytes.
 _KEPT = 1_000_000
 
 
@@ -48,13 +48,13 @@ class JobOutput:
         self._job = job
         self._display_id = uuid.uuid4().hex
         self._reader = PageReader(job.folder)
-        # A front end with widgets names the cell. It also accepts updates from a thread.
+        # A front end with widgets sends the cell's id and accepts updates from a thread.
         self._accepts_updates = bool(cell_id())
         self._settling = threading.Lock()
         self._settled = self._waited = False
 
     def start(self) -> None:
-        """Display the job now, and start the thread that shows its end."""
+        """Display the job, and start the thread that shows its end."""
         read_page(self._reader)
         self._display(update=False)
         threading.Thread(target=self._watch, name=f"distdl-output-{self._job.id}", daemon=True).start()
@@ -62,8 +62,8 @@ class JobOutput:
     def waited(self) -> None:
         """Write the last state of the ended job from the cell that waits for it.
 
-        A program that executes a notebook accepts only what belongs to the running cell. A front end with widgets
-        accepts the message of the thread, and gets only one.
+        A program that executes a notebook accepts only output of the running cell. A front end with widgets gets one
+        message, from the thread.
         """
         with self._settling:
             if not self._waited and not (self._settled and self._accepts_updates):
@@ -105,9 +105,9 @@ class JobOutput:
 
 
 def read_page(reader: PageReader) -> bool:
-    """Read what is new for a page; return whether there was anything. Raises JobNotFound.
+    """Read new data for a page; return whether there was any. Raises JobNotFound.
 
-    State and newest rows of the log are read however long they take, curves of long ago only for a moment.
+    State and newest log rows are always read, old curves only for a short time.
     """
     news = reader.advance(_FIRST)
     while not reader.complete and not reader.idle:
@@ -116,7 +116,7 @@ def read_page(reader: PageReader) -> bool:
 
 
 def forms(reader: PageReader, *, removed: bool = False) -> dict[str, str]:
-    """Return the page and the text of a job that a notebook keeps, by MIME type."""
+    """Return the page and the text of a job for a saved notebook, by MIME type."""
     view = reader.view
     result = view.ranks[0].result or ""
     shown = newest_pictures(reader)
@@ -127,7 +127,7 @@ def forms(reader: PageReader, *, removed: bool = False) -> dict[str, str]:
 
 
 def newest_pictures(reader: PageReader) -> list[ShownPicture]:
-    """Return the newest pictures of a job, the oldest of them first, as many as a notebook keeps."""
+    """Return the newest pictures of a job within the notebook's limit, oldest first."""
     shown: list[ShownPicture] = []
     left = _KEPT
     for picture in reversed(reader.view.pictures):
@@ -151,12 +151,12 @@ def publish(bundle: dict[str, Any], display_id: str, update: bool) -> None:  # n
 
 
 def has_extension() -> bool:
-    """Return whether the front end of the running cell may have extensions of JupyterLab."""
+    """Return whether the front end of the running cell may have JupyterLab extensions."""
     return "google.colab" not in sys.modules and not cell_id().startswith("vscode-")
 
 
 def cell_id() -> str:
-    """Return what the front end calls the running cell; "" outside notebooks."""
+    """Return the front end's id of the running cell; "" outside notebooks."""
     try:
         from IPython.core.getipython import get_ipython
 

@@ -1,6 +1,6 @@
-"""Requests to a job's ranks, and waiting for the answers: what ``Job.stacks`` and ``Job.profile`` do.
+"""Sends requests to a job's ranks and waits for the responses, for ``Job.stacks`` and ``Job.profile``.
 
-Each reads the job's folder and writes one request into it; the supervisor does the rest.
+Each request is written into the job's folder; the supervisor handles it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds between two polls for an answer.
+#: Seconds between two polls for a response.
 _POLL = 0.05
 
 
@@ -40,7 +40,7 @@ def _wait(answer: Callable[[], T | None], timeout: float, late: str) -> T:
 def _not_saved(
     folder: JobFolder, what: str, code: str, numbers: Sequence[int], number: int | None, hint: str
 ) -> JobNotFound:
-    """Return the error for stacks or a profile that are not saved; ``hint`` is for a job that has none at all."""
+    """Return the error for missing stacks or profiles; ``hint`` is for a job that has none at all."""
     which = what if number is None else f"{what} {number}"
     hint = f"Use one of: {', '.join(map(str, numbers))}." if numbers else hint
     return JobNotFound(f"Job {folder.id} has no {which}.", code=code, hint=hint)
@@ -73,7 +73,7 @@ def _check_can_answer(folder: JobFolder, view: JobView) -> None:
 
 
 def saved_stacks(folder: JobFolder, number: int | None = None) -> StacksShown:
-    """Return saved stacks, the newest by default. Raises JobNotFound when there are none."""
+    """Return saved stacks, by default the newest. Raises JobNotFound if there are none."""
     saved = stacks.read(folder, number)
     if saved is None:
         hint = "Capture them while its ranks are running."
@@ -82,9 +82,9 @@ def saved_stacks(folder: JobFolder, number: int | None = None) -> StacksShown:
 
 
 def take_stacks(folder: JobFolder, read_view: Callable[[], JobView], timeout: float) -> StacksShown:
-    """Ask, wait and return the answer; of an ended job return the last saved one.
+    """Request stacks, wait for them and return them; for an ended job return the last saved ones.
 
-    Raises JobNotRunning when no rank is running and none are saved, or when all end meanwhile; TimeoutError.
+    Raises JobNotRunning if no rank is running and none are saved, or if all end while waiting; TimeoutError.
     """
     view = read_view()
     if view.state.ended and stacks.numbers(folder):
@@ -109,8 +109,8 @@ def take_stacks(folder: JobFolder, read_view: Callable[[], JobView], timeout: fl
 def ask_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[int] | None) -> None:
     """Write the request.
 
-    Raises InvalidSpec for an invalid number of steps or an unknown rank, JobNotRunning when no rank can record or a
-    profile is being recorded.
+    Raises InvalidSpec for an invalid number of steps or an unknown rank, JobNotRunning if no rank can record or a
+    profile is already in progress.
     """
     if type(steps) is not int or not 1 <= steps <= profiles.MOST_STEPS:
         raise InvalidSpec(
@@ -137,7 +137,7 @@ def ask_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[in
 
 
 def _cannot_record(view: JobView, ranks: Sequence[int] | None) -> str:
-    """Return why nothing can be recorded, the end of a sentence; "" when it can."""
+    """Return why nothing can be recorded, as the end of a sentence; "" if it can."""
     if view.state.ended:
         return f"has ended ({view.state.value}), so it has no step to record."
     if view.compute_target == "azureml":
@@ -152,7 +152,7 @@ def _cannot_record(view: JobView, ranks: Sequence[int] | None) -> str:
 
 
 def saved_profile(folder: JobFolder, number: int | None = None) -> ProfileShown:
-    """Return a saved profile, the newest by default. Raises JobNotFound when there is none."""
+    """Return a saved profile, by default the newest. Raises JobNotFound if there is none."""
     saved = profiles.read(folder, number)
     if saved is None:
         hint = "Record one while it trains."
@@ -163,9 +163,9 @@ def saved_profile(folder: JobFolder, number: int | None = None) -> ProfileShown:
 def take_profile(
     folder: JobFolder, read_view: Callable[[], JobView], steps: int, ranks: Sequence[int] | None, timeout: float
 ) -> ProfileShown:
-    """Ask, wait and return the profile; of an ended job return the last saved one.
+    """Request a profile, wait for it and return it; for an ended job return the last saved one.
 
-    Raises what ``ask_profile`` does, JobNotRunning with the reason when nothing could be recorded, TimeoutError.
+    Raises the errors of ``ask_profile``, JobNotRunning with the reason if nothing could be recorded, TimeoutError.
     """
     view = read_view()
     if view.state.ended and profiles.numbers(folder):

@@ -1,8 +1,8 @@
-"""Reading a job while it runs: new events from a cursor on, and whether a supervisor still writes them.
+"""Reads a job while it runs: new events after a cursor, and whether a supervisor is still writing them.
 
-Reading has no side effects with one exception: a reader that finds a job without an end and without a writer becomes
-its writer. It ends what is left of the job here and appends its end, or passes the lock to a new supervisor if the job
-runs on other machines. A writer on another host is never considered dead: its lock may not be visible here (see
+Reading has one side effect: a reader that detects an unfinished job without a writer becomes its writer. It stops the
+job's remaining processes on this machine and appends the final state, or passes the lock to a new supervisor if the job
+runs on other machines. A writer on another host is never considered dead, because its lock may not be visible here (see
 ``core.locks``).
 """
 
@@ -37,16 +37,15 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.locks import Holder
 
-#: Seconds of silence after which a reader checks that the writer lives.
+#: Seconds without events after which a reader checks that the writer is alive.
 _SILENCE = 1.0
 #: Seconds between two polls of the file.
 POLL = 0.1
-#: Bytes of events that are read at once, and before other readers of a page get their turn; of samples, which take
-#: longer to decode, as well.
+#: Bytes of events read at once; bytes of events, and of samples (slower to decode), before other readers of a page run.
 _BATCH, _PAGE_BATCH, _PAGE_SAMPLES = 8 * 1024 * 1024, 512 * 1024, 128 * 1024
-#: Last events, which show several supervisors that died in a row.
+#: Number of last events that show whether several supervisors died in a row.
 _LATEST = 100
-#: Records of steps whose mean is shown while a job runs.
+#: Number of step records whose mean is shown while a job runs.
 NEWEST_STEPS = 100
 
 
@@ -57,8 +56,8 @@ class Untrusted(PermissionError):
 class JobReader:
     """A reader of a job's events, with the ``view`` up to its ``cursor``.
 
-    With ``curves`` it folds metrics into ``book``. With ``lines`` it reads the lines of the log as events, after the
-    events themselves; otherwise it only counts them.
+    With ``curves`` it folds metrics into ``book``. With ``lines`` it returns the log lines as events, after the other
+    events; otherwise it only counts them.
     """
 
     def __init__(self, folder: JobFolder, *, curves: bool = False, lines: bool = False) -> None:
@@ -67,12 +66,12 @@ class JobReader:
         self.view = JobView.of(self.spec)
         self.book = SeriesBook()
         self._curves, self._lines = curves, lines
-        #: Bytes of the events and of the log that were read.
+        #: Read positions in the events and in the log, in bytes.
         self.cursor = self.log_cursor = 0
         self._received_at = 0.0
 
     def read(self) -> list[Event]:
-        """Return the next events (some megabytes at most) and fold them into ``view``; [] when nothing is new."""
+        """Return the next events (a few megabytes at most) and fold them into ``view``; [] if there are none."""
         batch = self._next()
         return self.read() if self.listen(received=bool(batch)) else batch
 
@@ -84,10 +83,10 @@ class JobReader:
                 return batch
 
     def look(self, most: int = _BATCH) -> list[Event]:
-        """Read about ``most`` bytes of events once, and the log as far as this reader reads it."""
+        """Read about ``most`` bytes of events once, and the log if this reader reads it."""
         batch: list[Event] = []
         if events.size(self.folder.events) > self.cursor:
-            # Few calls while nothing is new: each lets a busy kernel's main thread go first.
+            # Make few calls while nothing is new: each one yields to a busy kernel's main thread.
             batch, self.cursor = events.read(self.folder.events, self.cursor, most)
         if self._lines:
             lines, self.log_cursor = logfile.read(self.folder.log, self.log_cursor)
@@ -124,13 +123,13 @@ class JobReader:
         )
 
     def listen(self, *, received: bool) -> bool:
-        """Note whether something was received; after a silence of a running job check that it still has a writer.
+        """Note whether events were received; if a running job is quiet for too long, check that it has a writer.
 
         Returns True when this call wrote the job's end, which can be read then.
         """
         now = time.monotonic()
         if received:
-            if self._received_at:  # events from before the first read do not show that the writer is alive
+            if self._received_at:  # old events do not prove that the writer is alive
                 written = self.folder.written
                 self._received_at = now - (max(0.0, time.time() - written) if written else 0.0)
             if self.view.elsewhere is not None:
@@ -150,7 +149,7 @@ class JobReader:
         try:
             ended = finalize_abandoned(self.folder)
         except OSError as error:
-            # Where nothing can be written, the job cannot be ended either; the next silence tries again.
+            # Without write access the job cannot be ended either; retry after the next timeout.
             if self.folder.supervisor().is_dead and (error.errno == errno.EROFS or isinstance(error, Untrusted)):
                 self.fold(_unwritten(error))
             ended = False
@@ -158,7 +157,7 @@ class JobReader:
         return ended
 
     def _note_writer(self) -> None:
-        """Note in the view where the writer is when it cannot be seen from here."""
+        """Note the writer's host in the view if the writer cannot be checked from here."""
         writer = self.folder.supervisor()
         self.view.elsewhere = writer if writer.is_elsewhere and not self.view.state.ended else None
 
@@ -169,7 +168,7 @@ class JobReader:
         return self.view
 
     def follow(self, poll: float = POLL) -> Iterator[list[Event]]:
-        """Yield batches of events until the job has ended and everything was read."""
+        """Yield batches of events until the job has ended and all of them were read."""
         while True:
             batch = self.read()
             if batch:
@@ -181,7 +180,7 @@ class JobReader:
 
     @functools.cached_property
     def earlier(self) -> Earlier | None:
-        """The job whose checkpoints this one continues from, with its curves as they were first read, or None."""
+        """The job whose checkpoints this one continues from, with its curves, or None."""
         if not is_id(self.spec.resumed_from):
             return None
         try:
@@ -193,18 +192,18 @@ class JobReader:
 
 
 class PageReader(JobReader):
-    """A reader in small steps for pages: first the events, then the newest rows of the log; then what is new.
+    """A reader in small steps for pages: first the events, then the newest log rows, then new data.
 
-    State and metrics never wait for the log: ``step`` reads them first each time. ``log`` holds the newest ``tail``
+    State and metrics never wait for the log, because ``step`` reads them first. ``log`` holds the newest ``tail``
     rows, ``window`` has the earlier ones, ``resources`` the usage of ranks and machines, ``steps`` the newest steps.
     """
 
     def __init__(self, folder: JobFolder, *, tail: int = TAIL) -> None:
         super().__init__(folder, curves=True)
         self.window = LogWindow(folder.log, self.view.process_count, tail)
-        #: Whether everything was read that was in the files the first time: of the events, of the log.
+        #: Whether the initial contents were read completely: of the events, of the log.
         self.seen = self.complete = False
-        #: Grows with every step that read something; whether the last step found nothing.
+        #: Increases with every step that read something; whether the last step read nothing.
         self.version, self.idle = 0, False
         self._samples = ResourceReader(folder.resources)
         self.resources = ResourceBook(self._samples.about)
@@ -213,7 +212,7 @@ class PageReader(JobReader):
 
     @property
     def log(self) -> LogBook:
-        """The log's newest rows. Another book replaces it when the reader skips ahead."""
+        """The newest log rows. It is replaced when the reader skips ahead."""
         return self.window.book
 
     @property
@@ -222,9 +221,9 @@ class PageReader(JobReader):
         return self.view.state.ended and self.folder.has_checkpoints
 
     def advance(self, seconds: float, lock: AbstractContextManager[object] | None = None) -> bool:
-        """Read what is new for about ``seconds`` seconds; return whether there was anything. Raises JobNotFound.
+        """Read new data for about ``seconds`` seconds; return whether there was any. Raises JobNotFound.
 
-        ``lock`` is held during each step, and other threads run between two steps.
+        ``lock`` is held during each step and released between steps.
         """
         before, until = self.version, time.monotonic() + seconds
         while True:
@@ -239,7 +238,7 @@ class PageReader(JobReader):
         return ended or self.version > before
 
     def step(self) -> bool:
-        """Read a little more; False when there is nothing more now."""
+        """Read a little more; return False if there is nothing more now."""
         before = self.cursor
         self.look(_PAGE_BATCH)
         if not self.seen and self.cursor > before:
@@ -255,7 +254,7 @@ class PageReader(JobReader):
         return moved or self.cursor > before or bool(samples) or stepped
 
     def count(self) -> None:
-        """Leave the lines to the window, which counts those that it reads."""
+        """Do nothing: the log window counts the lines that it reads."""
 
     def catch_up(self) -> JobView:
         """Read all there is now and return the view."""
@@ -267,10 +266,9 @@ class PageReader(JobReader):
 
 
 def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool:
-    """End a job that has no writer any more; True when this call wrote its end.
+    """End a job that no longer has a writer; return True if this call wrote the end.
 
-    Nothing happens while a writer lives, or may live on another host, unless that is the one that is known to be
-    ``gone``. Raises OSError, Untrusted.
+    Do nothing while a writer is alive, or may be alive on a host other than ``gone``. Raises OSError, Untrusted.
     """
     if not folder.path.exists():
         return False
@@ -289,7 +287,7 @@ def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool
         if last.state.ended:
             return False
         if (_is_remote(spec.cluster) or resume.is_waiting(latest)) and not resume.is_hopeless(latest, last.lines):
-            # Other machines take seconds to ask; a new supervisor does it, and reattaches to the job if it can.
+            # Contacting other machines takes seconds; a new supervisor does that and reattaches to the job if possible.
             _write(folder, "resume", lines=last.lines)
             with contextlib.suppress(OSError, LaunchFailed):
                 control.start_supervisor(folder, lock, {}, python=spec.python)
@@ -305,7 +303,7 @@ def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool
 
 
 def _unwritten(error: OSError) -> Event:
-    """Return the end, which is written nowhere, of a job without a writer in a folder that cannot be written."""
+    """Return the unsaved final state of a job without a writer whose folder is read-only."""
     reason = f"{error.strerror}: {error.filename}" if error.strerror else str(error)
     text = (
         f"The job's supervisor is gone, and the end of the job could not be recorded ({reason}). The log up to that "

@@ -1,4 +1,4 @@
-"""New jobs from the files of an earlier one: rerun from the start, resumed from checkpoints, moved, or a trial."""
+"""Creates new jobs from the files of an earlier one: reruns, jobs resumed from checkpoints, moved jobs, trials."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
 
 
-#: Code of the note of a rerun that does not continue where the earlier job did.
+#: Code of the note that a rerun starts from scratch although the earlier job had resumed from checkpoints.
 _BEGINS_ANEW = "rerun-from-start"
-#: Error numbers of a failed write: the code could be read, but not copied.
+#: Errno values of a failed write: the code was read, but could not be copied.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
 
 class EarlierCode:
     """The code of an earlier job, or of a sweep, for a new job.
 
-    ``checkpoints`` of the earlier job are copied too: all, or one. ``parameters`` (variables of the code) and ``flags``
-    (arguments of a script) are the values of a trial.
+    ``checkpoints`` selects which of the earlier job's checkpoints are copied. ``parameters`` (variables of the code)
+    and ``flags`` (arguments of a script) are the values of a trial.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class EarlierCode:
     def write(self, folder: JobFolder) -> None:
         """Copy everything into the folder of the new job.
 
-        The user owns the copy, so the ranks that open it could no longer check who owned the original file. Raises
-        JobNotFound if files are gone or another user could have written them, InvalidSpec, OSError.
+        The owner of the original files is checked here, because the user owns the copy. Raises JobNotFound if files are
+        missing or another user could have written them, InvalidSpec, OSError.
         """
         with self._readable("code"):
             owned.open_own(self._folder.spec_file).close()  # it names the interpreter
@@ -102,7 +102,7 @@ class EarlierCode:
         try:
             checkpoints.copy(self._checkpoints, folder.checkpoints, _copy)
             is_whole = checkpoints.is_unchanged(self._checkpoints)
-        except FileNotFoundError:  # training, or keep_checkpoints, deletes just now
+        except FileNotFoundError:  # training or keep_checkpoints is deleting it
             is_whole = False
         if not is_whole:
             path = self._checkpoints.path
@@ -114,7 +114,7 @@ class EarlierCode:
             )
 
     def heading(self) -> str:
-        """Return count and size of the names, and where they are from."""
+        """Return number and size of the captured names, and the job they are from."""
         if not self._spec.captured:
             return f"as in {self._folder.id}"
         bytes_ = sum(variable.size for variable in self._spec.captured)
@@ -123,7 +123,7 @@ class EarlierCode:
     summary = heading
 
 
-#: The spec, the secret values and the code of a new job.
+#: Spec, secret values and code of a new job.
 Start = tuple["JobSpec", dict[str, str], EarlierCode]
 
 
@@ -149,8 +149,8 @@ def trial(folder: JobFolder, number: int, parameters: Mapping[str, Any], secrets
 def repeat(folder: JobFolder, options: Mapping[str, Any], **fields: Any) -> Start:
     """Return a job that repeats the one in ``folder`` from its start.
 
-    ``options`` replace those of the earlier job, ``fields`` those of its spec. Secret values come from the options,
-    else from this process's environment. Raises InvalidSpec when one is missing or an option is wrong,
+    ``options`` replace those of the earlier job, ``fields`` the fields of its spec. Secret values come from the
+    options, else from this process's environment. Raises InvalidSpec if one is missing or an option is invalid,
     PluginUnavailable, JobNotFound.
     """
     earlier = folder.spec()
@@ -163,8 +163,8 @@ def repeat(folder: JobFolder, options: Mapping[str, Any], **fields: Any) -> Star
 
 
 def _findings(folder: JobFolder, spec: JobSpec, earlier: JobSpec) -> tuple[dict[str, str], ...]:
-    """Return the findings of the spec that are true of a new job, without those withdrawn while the earlier one ran."""
-    if not spec.findings:  # with other options the code is not read once more
+    """Return the findings that apply to a new job, without those withdrawn while the earlier one ran."""
+    if not spec.findings:  # the code is not analysed again for other options
         return ()
     shown = {note["code"] for note in JobReader(folder).catch_up().notes}
     withdrawn = {finding["code"] for finding in earlier.findings if finding["level"] != "info"} - shown
@@ -172,7 +172,7 @@ def _findings(folder: JobFolder, spec: JobSpec, earlier: JobSpec) -> tuple[dict[
 
 
 def _begins_anew(folder: JobFolder, earlier: JobSpec) -> dict[str, str]:
-    """Return that the job does not continue where the earlier one, a resumed or forked job, did."""
+    """Return the finding that the job does not resume from the checkpoints that the earlier job resumed from."""
     step = "" if earlier.forked_at is None else f"step {count(earlier.forked_at)} of "
     text = f"This rerun begins at step 0, although job {folder.id} continued from {step}job {earlier.resumed_from}."
     resume = f'To continue from its checkpoints, call attach("{short_id(folder.id)}").resume().'
@@ -181,10 +181,10 @@ def _begins_anew(folder: JobFolder, earlier: JobSpec) -> dict[str, str]:
 
 
 def move(folder: JobFolder, options: Mapping[str, Any]) -> Start:
-    """Return a job that replaces the one in ``folder``, which has not begun.
+    """Return a job that replaces the one in ``folder``, which has not started.
 
-    It resumes from the same checkpoints and waits for the same jobs. Raises as ``resume`` does, and InvalidSpec for a
-    run of a study.
+    It resumes from the same checkpoints and waits for the same jobs. Raises the errors of ``resume``, and InvalidSpec
+    for a run of a study.
     """
     earlier = folder.spec()
     if earlier.group is not None:
@@ -210,13 +210,13 @@ def move(folder: JobFolder, options: Mapping[str, Any]) -> Start:
 
 
 def _priority(folder: JobFolder, spec: JobSpec) -> int:
-    """Return the priority of a queued job, which is the one requested last."""
+    """Return the priority of a queued job: the last one requested."""
     requests = [event.get("priority") for event in events.read(folder.control)[0] if event["type"] == "priority"]
     return next((priority for priority in reversed(requests) if isinstance(priority, int)), spec.priority)
 
 
 def _awaited(spec: JobSpec) -> tuple[str, ...]:
-    """Return the jobs that have to complete before one that waits; those that have completed may be gone by now."""
+    """Return the jobs that must complete before a queued job; completed ones may have been deleted."""
     folders = (JobStore().folder(id_) for id_ in spec.after)
     return tuple(
         job.id for job in folders if job.path.exists() and JobReader(job).catch_up().state is not State.COMPLETED
@@ -226,8 +226,8 @@ def _awaited(spec: JobSpec) -> tuple[str, ...]:
 def resume(folder: JobFolder, options: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> Start:
     """Return a job that resumes from the checkpoints of the one in ``folder``, or from one ``checkpoint`` of it.
 
-    ``options`` replace those of the earlier job. Raises InvalidSpec, also when there is no checkpoint,
-    PluginUnavailable, JobNotFound.
+    ``options`` replace those of the earlier job. Raises InvalidSpec, also if there is no checkpoint, PluginUnavailable,
+    JobNotFound.
     """
     earlier = folder.spec()
     if not folder.has_checkpoints:
@@ -247,7 +247,7 @@ def resume(folder: JobFolder, options: Mapping[str, Any], checkpoint: Checkpoint
 
 
 def _check_can_resume(folder: JobFolder, spec: JobSpec) -> None:
-    """Raise InvalidSpec where the cluster cannot give checkpoints to a job."""
+    """Raise InvalidSpec if the cluster cannot copy checkpoints to a job."""
     cluster = registry.get("clusters", spec.cluster)
     if not cluster.can_restart:
         raise InvalidSpec(
@@ -259,14 +259,14 @@ def _check_can_resume(folder: JobFolder, spec: JobSpec) -> None:
 
 
 def _as_new(spec: JobSpec, earlier: JobSpec, **more: Any) -> JobSpec:
-    """Return the spec of a new job, of no study, with the code of an earlier one and the values it was run with."""
+    """Return the spec of a new job outside any study, with the code and values of an earlier one."""
     submitter = f"{os.uname().nodename}:{os.getpid()}"
     fields = {"group": None, "moved_from": "", "parameters": earlier.parameters, "submitter": submitter, **more}
     return dataclasses.replace(spec, id=new_id(), created=time.time(), capture_seconds=0.0, trial=None, **fields)
 
 
 def secrets_of(earlier: JobSpec, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
-    """Return the values of the earlier job's secret variables: those given now, else of this process's environment."""
+    """Return the values of the earlier job's secret variables, from the options or this process's environment."""
     missing = [name for name in earlier.secret_variables if name not in values and name not in os.environ]
     if missing:
         raise InvalidSpec(
@@ -279,9 +279,9 @@ def secrets_of(earlier: JobSpec, values: Mapping[str, Any] = MappingProxyType({}
 
 
 def _changed(folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str]]:
-    """Return the earlier job's spec with other options, checked as those of any new job, and its secret values.
+    """Return the earlier job's spec with other options, checked like any new job, and its secret values.
 
-    The new job waits for no other job unless the options say so.
+    The new job does not wait for other jobs unless the options name some.
     """
     if not options:
         return dataclasses.replace(earlier, after=()), secrets_of(earlier)
@@ -308,7 +308,7 @@ def _changed(folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any]) ->
 
 
 def _draft(folder: JobFolder, earlier: JobSpec) -> CapturedCode:
-    """Return what is known of the code of an earlier job; its files are copied and not captured once more."""
+    """Return the draft of an earlier job's code; its files are copied, not captured again."""
     from distdl_jupyter.capture import CapturedCode
 
     try:
@@ -344,14 +344,14 @@ def _check(tree: Path) -> None:
         raise PermissionError(f"{reason}, so it is not copied")
 
 
-#: Linux's request to let a file share the bytes of another one until either is changed (include/uapi/linux/fs.h).
+#: Linux ioctl FICLONE: copy-on-write clone of a file (include/uapi/linux/fs.h).
 _FICLONE = 0x40049409
 
 
 def _copy(source: str, target: str) -> str:
-    """Copy a file, where the file system can do so without doubling its bytes.
+    """Copy a file, as a copy-on-write clone if the file system supports it.
 
-    Never a hard link: training code writes over its last checkpoint in place, which would change the earlier job's.
+    Never use a hard link: training code overwrites its last checkpoint in place, which would change the earlier job.
     """
     if sys.platform == "linux":
         import fcntl

@@ -1,7 +1,7 @@
-"""The results of a job: values, the failure as an exception, the metrics as a table.
+"""Results of a job: values, the failure as an exception, the metrics as a table.
 
-Values are pickles that the job's own ranks wrote into the user's private folder; they are opened here, in the user's
-process, only when the user asks for them.
+Values are pickles that the job's ranks wrote into the user's private folder. They are unpickled in the user's process,
+and only on request.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
     from distdl_jupyter.views.step_times import StepTimesShown
 
-#: Bytes of a log's end in which a rank's last lines are looked for.
+#: Bytes at the end of a log that are searched for a rank's last lines.
 _END = 16 * 1024 * 1024
 #: Seconds between two polls of a tracker.
 _POLL = 0.2
-#: Signals by which a job's stop ends its ranks.
+#: Signals that stop the ranks of a job.
 _STOPS = ("INT", "TERM", "KILL")
 
 
@@ -67,7 +67,7 @@ def value(folder: JobFolder, rank: RankView) -> Any:
 
 
 def job_failed(folder: JobFolder, view: JobView) -> JobFailed:
-    """Return the exception of a job that ended without success; the caller raises it."""
+    """Return the exception of a job that did not succeed; the caller raises it."""
     failure = view.failure
     where = f"Job {view.name} ({view.id})"
     if failure is None:
@@ -95,9 +95,9 @@ def job_failed(folder: JobFolder, view: JobView) -> JobFailed:
 
 
 def _original(error: dict[str, Any]) -> BaseException | None:
-    """Return the rank's exception with its arguments; None where its class is not loaded here or cannot be made.
+    """Return the rank's exception with its arguments; None if its class is not loaded here or cannot be instantiated.
 
-    Only classes that are imported here already are used, and no code of a class runs unless it is of this package.
+    Only already imported classes are used, and only classes of this package run code.
     """
     exception_type: Any = sys.modules.get(str(error.get("module")))
     for name in str(error.get("name") or "-").split("."):
@@ -109,11 +109,11 @@ def _original(error: dict[str, Any]) -> BaseException | None:
         if issubclass(exception_type, DistDLError):
             return exception_type(str(error.get("message", "")), code=str(error.get("code", "")))
         made = exception_type.__new__(exception_type, *arguments)
-        if not isinstance(made, OSError):  # which keeps the file's name beside them
+        if not isinstance(made, OSError):  # OSError stores the file name apart from them
             made.args = tuple(arguments)
         if isinstance(
             exception_type.__init__, WrapperDescriptorType
-        ):  # of C: it sets SystemExit.code, StopIteration.value
+        ):  # a C type sets SystemExit.code, StopIteration.value
             exception_type.__init__(made, *arguments)
     except Exception:  # noqa: BLE001  a foreign class
         return None
@@ -129,9 +129,9 @@ def _headline(failure: Failure, process_count: int) -> str:
 def _ending(rank: RankView) -> dict[str, Any]:
     """Return how the rank's process ended: ``exit_code``, ``signal``.
 
-    A rank that has reported its error but exits slowly, because a library waits for the other ranks, is ended by the
-    stop of the job. That signal (behind mpirun, an exit code) is not the cause of failure, so the exit code is the one
-    that the rank was about to exit with.
+    A rank that has reported its error may exit slowly, because a library waits for the other ranks, and is then stopped
+    with the job. That signal (with mpirun, an exit code) is not the cause of the failure, so the exit code that the
+    rank would have had is returned.
     """
     error = rank.error or {}
     message = str(error.get("message", ""))
@@ -143,7 +143,7 @@ def _ending(rank: RankView) -> dict[str, Any]:
 
 
 def _location(failure: Failure) -> str:
-    """Return ", in Cell [7], line 11": the deepest frame of a cell, else of the user's own code.
+    """Return ", in Cell [7], line 11": the deepest frame of a cell, else of the user's code.
 
     The text of a crash already contains the location.
     """
@@ -167,7 +167,7 @@ def _memory(failure: Failure) -> str:
 
 
 def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
-    """Return the last output of a rank that died without a report; if it printed nothing, the job's own output."""
+    """Return the last output of a rank that died without a report; if there is none, the job's own output."""
     lines, _ = last_lines(folder.log, 4 * count, rank, within=_END)
     if of_rank := _texts_of(lines, rank, count):
         return "\n".join([f"Last lines of rank {rank}:", *of_rank])
@@ -182,7 +182,7 @@ def _texts_of(lines: Sequence[LogLine], rank: int | None, count: int) -> list[st
 
 
 def _others(failure: Failure, process_count: int) -> tuple[str, ...]:
-    """Return one sentence about the ranks that ended because of the first, those that ended alike together."""
+    """Return sentences about the ranks that ended because of the first failure, grouped by how they ended."""
     if not failure.others:
         return ()
     alike: dict[str, list[dict[str, Any]]] = {}
@@ -232,7 +232,7 @@ def metrics_frame(folder: JobFolder) -> pd.DataFrame:
 def _without_metrics(
     rows: list[dict[str, Any]], names: Iterable[str], *, rank: int | None = None, step: float = -math.inf
 ) -> list[dict[str, Any]]:
-    """Return the rows without these metrics of one rank (None: of all) from a step on, and without empty rows."""
+    """Return the rows without these metrics of one rank (None: all) from a step on, and without empty rows."""
     names = set(names)
     remaining = []
     for row in rows:
@@ -244,7 +244,7 @@ def _without_metrics(
 
 
 def step_times(folder: JobFolder, view: JobView) -> StepTimesShown:
-    """Return where the time of a job's training steps went."""
+    """Return how a job's training steps spent their time."""
     from distdl_jupyter.core import step_times as times
     from distdl_jupyter.views.step_times import displayable
 

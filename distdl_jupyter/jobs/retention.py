@@ -1,9 +1,8 @@
-"""Which ended jobs are old enough to be deleted, and their deletion, for every surface.
+"""Deletes ended jobs that are old enough.
 
-A job goes only when it has ended, is older than the age (counted from its end) and is not among the newest ``keep`` of
-all jobs; a sweep without a trial goes as a job does. A job that has not ended, one whose supervisor is still at work,
-here or on another host, a trial of a sweep that runs, and one of another user are never touched. ``client.Job.remove``
-deletes each.
+A job is deleted only if it has ended, is older than the age (counted from its end) and is not among the newest ``keep``
+jobs; a sweep without a trial is treated like a job. Never deleted are unfinished jobs, jobs with a running supervisor
+on any host, trials of a running sweep, and jobs of other users. ``client.Job.remove`` deletes each job.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class KeptJobs:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Pruned(table.Display):
-    """What was deleted, or would be (``dry_run``), and how many jobs are kept. Shows itself as a table."""
+    """The jobs that were deleted, or would be (``dry_run``), and how many are kept. Displays as a table."""
 
     jobs: tuple[OldJob, ...]
     kept: tuple[KeptJobs, ...]
@@ -68,7 +67,7 @@ class Pruned(table.Display):
         return tuple(job for job in self.jobs if job.problem)
 
     def summary(self) -> str:
-        """Return count and size of what goes, and why the others stay."""
+        """Return number and size of the deleted jobs, and why the others were kept."""
         gone = [job for job in self.jobs if not job.problem]
         much = f"{humanize.plural(len(gone), 'job')}, {humanize.size(sum(job.size for job in gone))}"
         deleted = f"Would delete {much} (dry run, nothing was deleted)." if self.dry_run else f"Deleted {much}."
@@ -112,7 +111,7 @@ def prune(older: str | timedelta | None = None, keep: int | None = None, *, dry_
 
 
 def prune_daily(older: str | None, keep: int | None) -> Pruned | None:
-    """Prune, unless that was done in this data directory within a day (None then). Raises as ``prune``, and OSError."""
+    """Prune, unless this data directory was pruned within a day (None). Raises the errors of ``prune``, and OSError."""
     _checked(older, keep)
     mark = JobStore().jobs.with_name("pruned")
     try:
@@ -155,7 +154,7 @@ def _seconds(older: Any) -> float:
 
 
 def _sorted_out(seconds: float | None, keep: int | None) -> tuple[list[OldJob], Counter[Reason]]:
-    """Return the jobs that are to go, newest first, and how many are kept for which reason."""
+    """Return the jobs to delete, newest first, and how many are kept for each reason."""
     jobs_to_delete: list[OldJob] = []
     counts: Counter[Reason] = Counter()
     now, jobs = time.time(), client.rows()
@@ -179,7 +178,7 @@ def _sorted_out(seconds: float | None, keep: int | None) -> tuple[list[OldJob], 
 
 
 def _untouchable(folder: JobFolder, state: str) -> Reason | None:
-    """Return why a job is left alone whatever its age, None when its age decides."""
+    """Return why a job must be kept regardless of its age, None if it may be deleted."""
     if folder.path.lstat().st_uid != os.geteuid():
         return "other-user"
     ended, holder = State(state).ended, folder.supervisor()
@@ -191,7 +190,7 @@ def _untouchable(folder: JobFolder, state: str) -> Reason | None:
 
 
 def _of_running_sweep(row: JobRow) -> Reason | None:
-    """Return "busy" if a sweep that is running or can be resumed still compares its trials with this one."""
+    """Return "busy" if the job is a trial of a sweep that is running or can be resumed."""
     folder = JobStore(kind="sweeps").folder(row.group.id) if row.group is not None else None
     if folder is None or not folder.path.exists():
         return None
@@ -200,7 +199,7 @@ def _of_running_sweep(row: JobRow) -> Reason | None:
 
 
 def _deleted(job: OldJob) -> OldJob:
-    """Delete a job, which may have changed since it was found; return it with what kept it from going."""
+    """Delete a job, which may have changed since it was listed; return it with the problem, if any."""
     sweeps, folder = JobStore(kind="sweeps"), JobStore().folder(job.id)
     is_sweep = not folder.path.exists() and sweeps.folder(job.id).path.exists()
     try:
@@ -218,7 +217,7 @@ def _deleted(job: OldJob) -> OldJob:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of the disk that a folder takes."""
+    """Return the disk usage of a folder in bytes."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

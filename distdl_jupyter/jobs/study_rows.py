@@ -1,8 +1,7 @@
-"""Merge the runs of each study into one row of the job list, and restart the drivers of sweeps that have died.
+"""Merges the runs of each study into one row of the job list, and restarts drivers of sweeps that have died.
 
-The row of a study has the study's id, which is that of its ``group``; a sweep has one before its first trial. A sweep
-is driven by a process of its own (``sweep_driver``). If that process has died, the next reader of the list starts
-another one, which resumes from the files.
+The row of a study has the id of its ``group``; a sweep has a row before its first trial. Each sweep has a driver
+process (``sweep_driver``). If it has died, the next reader of the list starts a new one, which resumes from the files.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.views.job_table import JobRow, RowGroup
 
-#: What drives a sweep, started as a supervisor is.
+#: The module that drives a sweep, started like a supervisor.
 DRIVER = "distdl_jupyter.studies.sweep_driver"
-#: Seconds after a run in which the next one may still come.
+#: Seconds after a run in which the next one may still start.
 _NEXT = 8.0
-#: Drivers that may die one after another without any trial begun or ended between them.
+#: Drivers that may die in a row without any trial started or ended between them.
 _TRIES = 3
 
 
 def rows(jobs: Sequence[JobRow]) -> list[JobRow]:
-    """Return a row for each study of all jobs, which come the newest first; also for sweeps without a trial."""
+    """Return a row for each study, also for sweeps without a trial; ``jobs`` are sorted newest first."""
     return [*_with_runs(jobs), *without_trials(jobs)]
 
 
@@ -55,7 +54,7 @@ def _with_runs(jobs: Sequence[JobRow]) -> list[JobRow]:
 
 
 def without_trials(jobs: Sequence[JobRow]) -> list[JobRow]:
-    """Return a row for each sweep that none of all jobs is a trial of: it has begun, or failed before the first one."""
+    """Return a row for each sweep without a trial: it has just started, or failed before its first trial."""
     with_trials = {row.group.id for row in jobs if row.group is not None}
     store, studies = JobStore(kind="sweeps"), []
     for id_ in store.ids():
@@ -68,12 +67,12 @@ def without_trials(jobs: Sequence[JobRow]) -> list[JobRow]:
 
 
 def is_study(row: JobRow) -> bool:
-    """Return whether a row is that of a study and not of a job."""
+    """Return whether a row belongs to a study."""
     return row.group is not None and row.group.id == row.id
 
 
 def folded(jobs: Sequence[JobRow]) -> list[JobRow]:
-    """Return the rows with one for each study, in the place of its newest run, instead of those of its runs."""
+    """Return the rows with the runs of each study replaced by one row at the position of the newest run."""
     alone = without_trials(jobs)
     studies, result = {row.id: row for row in (*_with_runs(jobs), *alone)}, []
     for row in heapq.merge(jobs, alone, key=lambda row: row.id, reverse=True):
@@ -84,7 +83,7 @@ def folded(jobs: Sequence[JobRow]) -> list[JobRow]:
 
 
 def _row(like: JobRow, runs: Sequence[JobRow]) -> JobRow:
-    """Return the row of a study of its runs, the newest first; ``like`` is the newest, or what each would be."""
+    """Return the row of a study from its runs, newest first; ``like`` is the newest run or a template for it."""
     group = like.group
     assert group is not None
     of_kind = _sweep_row(runs, group) if group.kind == "sweep" else _scaling_row(runs, group)
@@ -131,7 +130,7 @@ def _scaling_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
 
 
 def scaling_state(newest: JobRow, now: float, *, complete: bool) -> tuple[State, str]:
-    """Return the state of a scaling study by its newest run and, where it ended before its time, why."""
+    """Return the state of a scaling study from its newest run and, if it ended early, the reason."""
     state = State(newest.state)
     if not state.ended:
         return State.RUNNING, ""
@@ -147,7 +146,7 @@ def scaling_state(newest: JobRow, now: float, *, complete: bool) -> tuple[State,
 
 
 def _efficiency(means: dict[tuple[str, int], float]) -> float | None:
-    """Return the rate of each process of the most as a share of that of the fewest, of the first backend.
+    """Return the rate per process at the highest process count relative to the lowest, for the first backend.
 
     None for runs that cannot be compared.
     """
@@ -180,14 +179,14 @@ def _sweep_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
 
 
 def _ended(runs: Sequence[JobRow]) -> int:
-    """Return how many trials have ended, without those that are run again."""
+    """Return the number of ended trials, without those that are repeated."""
     return sum(State(run.state).ended and run.state != "lost" and run.says != STOPPED for run in runs)
 
 
 def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dict[str, Any]]:
-    """Return the state of a sweep of some jobs and ``size`` trials, and how it ended: ``problem``, ``hint``, ``ended``.
+    """Return the state of a sweep with these runs and ``size`` trials, and its end: ``problem``, ``hint``, ``ended``.
 
-    One that nothing drives any more is driven on.
+    If its driver has died, another one is started.
     """
     folder = JobStore(kind="sweeps").folder(id_)
     if not folder.path.exists():
@@ -207,7 +206,7 @@ def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dic
 
 
 def _end(folder: JobFolder) -> dict[str, Any]:
-    """Return how a sweep ended, empty where it has not."""
+    """Return how a sweep ended, empty if it has not."""
     try:
         end = json.loads((folder.path / "end.json").read_text(encoding="utf-8"))
         return {**end, "state": State(end["state"])}
@@ -243,7 +242,7 @@ def _drive_on(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, dict[st
 
 
 def _is_hopeless(folder: JobFolder, runs: Sequence[JobRow]) -> bool:
-    """Count a restart of the driver, and return whether too many died without any trial begun or ended since."""
+    """Count a restart of the driver, and return whether too many died without any trial started or ended since."""
     path, come = folder.path / "driven-on.json", [len(runs), sum(State(run.state).ended for run in runs)]
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -264,7 +263,7 @@ def ended(folder: JobFolder, state: State, problem: str = "", hint: str = "") ->
     """Record and announce the end of a sweep whose lock the caller holds; skip a deleted sweep."""
     if not folder.path.exists():
         return
-    with contextlib.suppress(DistDLError, OSError):  # what is queued there for trials ends without it
+    with contextlib.suppress(DistDLError, OSError):  # jobs queued for trials end without it
         spec = folder.spec()
         assert spec.group is not None, "it belongs to a sweep"
         options = registry.check_options("clusters", spec.cluster, spec.cluster_options)

@@ -1,4 +1,4 @@
-"""The one writer of a job: a small detached program, started alike by a kernel, a server or the command line.
+"""The supervisor, the only writer of a job: a detached process that a kernel, a server or the command line starts.
 
-A program, not a library: only ``control`` and ``resume`` are imported by what starts one or finds that one has died.
+Other packages import only ``control`` (to start one) and ``resume`` (to replace one that died).
 """

@@ -1,10 +1,10 @@
 """``python -m distdl_jupyter.supervisor JOB_FOLDER LOCK_FD``: run one job to its end.
 
-Standard input holds one JSON line with the values of secret environment variables, then ends.
+Standard input contains one JSON line with the values of secret environment variables.
 
-A watchdog process is the supervisor's parent and does nothing but wait for its end. Whatever a killed supervisor leaves
-behind becomes its child on Linux, also a daemon that has left its session and cleared its environment; where there is
-no such adoption the job's mark finds the rest.
+A watchdog process is the supervisor's parent and only waits for it to exit. On Linux the watchdog is a child subreaper:
+it adopts every process that a killed supervisor leaves behind, even daemons with their own session and an empty
+environment. On other systems the job's mark identifies these processes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from distdl_jupyter.node import processes
 from distdl_jupyter.supervisor.resume import can_attach
 from distdl_jupyter.supervisor.run import Supervisor
 
-#: Files that may always be opened to write why a job has ended.
+#: Number of file descriptors reserved for recording why a job ended.
 _SPARE = 3
 #: Signals that stop the job; the watchdog passes them on.
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
-    """Read what the submitter has sent and run the job."""
+    """Read the secrets from the submitter and run the job."""
     signals.reset()
     os.set_inheritable(int(sys.argv[2]), False)  # noqa: FBT003 - the lock stays here, ranks must not hold it
     supervise(JobFolder(Path(sys.argv[1])), json.loads(sys.stdin.readline() or "{}"))
@@ -43,7 +43,7 @@ def main() -> None:
 def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
     """Set up signals and the watchdog, run the supervisor, and report the end of the job.
 
-    The calling process has the job's lock and its standard output goes into the job's supervisor.log.
+    The caller holds the job's lock, and its standard output is the job's supervisor.log.
     """
     spare: list[int] = []
     try:
@@ -72,9 +72,9 @@ def _run(supervisor: Supervisor, folder: JobFolder, spare: list[int]) -> None:
 
 
 def _fail_fast(folder: JobFolder, error: Exception, spare: list[int]) -> None:
-    """End a job whose supervisor lacks processes, files or memory; the caller holds the job's lock.
+    """End a job whose supervisor ran out of processes, files or memory; the caller holds the job's lock.
 
-    A job that survives its supervisor waits for the next one. What the recorder had not written yet is lost.
+    A job that survives its supervisor waits for the next one. Events that the recorder had not written yet are lost.
     """
     for descriptor in spare:
         os.close(descriptor)
@@ -98,9 +98,9 @@ def _fail_fast(folder: JobFolder, error: Exception, spare: list[int]) -> None:
 
 
 def _start_watchdog(job_id: str) -> None:
-    """Continue in a child of this process, which stays as its watchdog and ends with it. Raises OSError.
+    """Fork: continue in the child; the parent stays as its watchdog. Raises OSError.
 
-    Call it before any other work: the child keeps the descriptors, above all the job's lock.
+    Call this before any other work. The child inherits the file descriptors, including the job's lock.
     """
     processes.adopt_orphans()
     pid = os.fork()
@@ -114,14 +114,14 @@ def _start_watchdog(job_id: str) -> None:
 
 
 def _wait_for(supervisor: int, job_id: str) -> NoReturn:
-    """Run in the parent: never returns."""
+    """Wait for the supervisor in the parent process; never return."""
     for number in _FORWARDED:
         signal.signal(number, lambda number, _: processes.send([supervisor], number))
-    # The job's lock must be free when the supervisor is gone.
+    # Close the inherited descriptors, so that the job's lock is released when the supervisor exits.
     os.closerange(3, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") > 0 else 65_536)
     _, status = os.waitpid(supervisor, 0)
     if status != 0:
-        from distdl_jupyter.node import run_dir  # most supervisors end by themselves
+        from distdl_jupyter.node import run_dir  # not needed when a supervisor exits normally
 
         processes.kill_job(job_id, timeout=10.0, orphans=True)
         with contextlib.suppress(OSError):

@@ -1,7 +1,6 @@
-"""One attempt at a job: its ranks from their start until no process of them is left.
+"""One attempt of a job, from the start of its ranks until none of their processes is left.
 
-A job has one attempt, and one more for every restart. What the attempt decides it decides on the view that its events
-fold to.
+A job has one attempt, and one more for every restart. All decisions are based on the view folded from the events.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ if TYPE_CHECKING:
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
 _TICK = 0.1
-#: Seconds between two checks of the job's files in the machines' queues.
+#: Seconds between two checks of the job's files in the local queues.
 _KEEP_SLOTS = 1.0
-#: Seconds after which ranks that never meet are taken to be training all the same.
+#: Seconds after which ranks that never joined a process group are assumed to be training.
 _MEET_TIMEOUT = 15.0
 #: The same once one of them has printed something.
 _PRINT_TIMEOUT = 2.0
-#: Ranks that have failed for which the log's end is read at most: it takes a while where the log is long.
+#: Maximum number of failed ranks whose log tail is read, because reading a long log takes time.
 _POSTMORTEMS = 16
 
 
 class Clock:
-    """How long the job has run, in seconds, over all its attempts; waiting in a queue does not count.
+    """Elapsed run time of the job in seconds, over all attempts, without time in a queue.
 
     ``limit`` is its ``max_run_duration_seconds``.
     """
@@ -53,16 +52,16 @@ class Clock:
         self._before = 0.0
 
     def restart(self) -> None:
-        """Count this attempt from now on."""
+        """Start the time of this attempt now."""
         self._began = time.monotonic()
 
     def keep(self) -> None:
-        """Begin another attempt; the seconds so far stay counted."""
+        """Add the time of the current attempt to the total, before another attempt."""
         self._before = self.seconds
         self._began = time.monotonic()
 
     def began_at(self, epoch: float) -> None:
-        """Count from an earlier moment, in seconds since the epoch."""
+        """Start the time of this attempt at an earlier moment, in seconds since the epoch."""
         self._began = time.monotonic() - max(0.0, time.time() - epoch)
 
     @property
@@ -71,7 +70,7 @@ class Clock:
         return self._before + time.monotonic() - self._began
 
     def over(self) -> str:
-        """Return why the job has to end now, "" before its limit is reached."""
+        """Return why the job must stop now, "" before its limit is reached."""
         if self._limit is None or self.seconds <= self._limit:
             return ""
         limit = duration(self._limit)
@@ -79,7 +78,7 @@ class Clock:
 
 
 class Attempt:
-    """Watches a started run, obeys requests, and ends all of it when one rank fails."""
+    """Watches a started run, handles requests, and stops all ranks when one fails."""
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class Attempt:
         self._reader.watch(wake)
         self._hangs = HangDetector(run, recorder)
         self._profiles: ProfileCollector | None = None
-        #: Persistent ranks whose address is in the job's folder, and when one of them last ran a cell.
+        #: Persistent ranks whose address is published in the job's folder, and when one of them last ran a cell.
         self._served: set[int] = set()
         self._idle_since = math.inf
         self._running = {rank.rank for rank in recorder.view.ranks if rank.status != "ended"}
@@ -110,26 +109,26 @@ class Attempt:
         self._printed_at: float | None = None
         self._slots_kept_at = -math.inf
         self._stopper: stop.Stopper | None = None
-        #: Ranks of which the end of the log was read.
+        #: Ranks whose log tail was read.
         self._postmortems = 0
         self._unkillable = stop.UnkillableProcesses(run)
-        #: Why it was stopped: user, time (and whatever else ends a job for good), hang, failure, or "" while it was
-        #: not; and a sentence for it.
+        #: Why it was stopped (user, time or another final reason, hang, failure; "" while running), and a message for
+        #: the user.
         self.stopped_by = ""
         self.reason = ""
 
     def watch(self) -> None:
         """Return when every rank has ended."""
         steps: tuple[Callable[[], object], ...] = (
-            self._read_output,  # before the exits, which are judged by what ranks have reported
-            self._record_exits,  # before the requests: what has ended by itself is not stopped
+            self._read_output,  # before the exits, whose meaning depends on what the ranks reported
+            self._record_exits,  # before the requests: a rank that has exited on its own is not stopped
             self.record_notices,
             self._take_samples,
             self._keep_slots,
             self._follow_phases,
             self._serve_ranks,
-            # All that may begin to stop the ranks, in the order of what counts as the reason: a user's wish, a limit, a
-            # hang, and last a failure, which all the others cause too.
+            # Reasons to stop the ranks, highest priority first: a user's request, a limit, a hang, a failure. A failure
+            # is last because each of the others also causes failures.
             self._obey_requests,
             self._notice_time_limit,
             self._notice_hang,
@@ -137,7 +136,7 @@ class Attempt:
             self._notice_failure,
             self._tick_stopper,
             self._tick_profile,
-            self._recorder.tick,  # last: what was held back is due after all that this tick has recorded
+            self._recorder.tick,  # last: held-back events follow everything that this tick has recorded
         )
         while self._running:
             for step in steps:
@@ -160,7 +159,7 @@ class Attempt:
             self._pass_launcher_output()
             with self._recorder.together():
                 for exit_ in exits:
-                    # A run that was reattached returns every exit, also those that are recorded.
+                    # A reattached run returns every exit, including those already recorded.
                     if exit_.rank in self._running:
                         self._record_exit(exit_)
 
@@ -192,8 +191,8 @@ class Attempt:
             self._recorder.note("info", f"{crash} Its work was done and its result is saved.", "crash-at-end")
 
     def _record_postmortem(self, rank: RankView) -> None:
-        """Record the failure cause in the log of a rank; later failures mostly name the first ones."""
-        from distdl_jupyter.supervisor import postmortem  # most jobs never need it
+        """Record the failure cause from a rank's log; later failures mostly refer to the first ones."""
+        from distdl_jupyter.supervisor import postmortem  # lazy: rarely needed
 
         if not postmortem.is_in_log(rank) or self._postmortems >= _POSTMORTEMS:
             return
@@ -202,7 +201,7 @@ class Attempt:
             self._recorder.write("result", rank=rank.rank, ok=False, repr="", bytes=0, error=error)
 
     def _evidence_of_success(self, rank: int) -> str:
-        """Return why a rank that has not reported a result has succeeded all the same, "" when it has not."""
+        """Return why a rank without a reported result still counts as successful, "" if it does not."""
         if rank in self._recorder.replaced_programs:
             return "Another program replaced it (os.exec)."
         return "Its result is saved." if self._recorder.folder.result(rank).exists() else ""
@@ -255,14 +254,14 @@ class Attempt:
 
     def _profile(self, request: dict[str, Any]) -> None:
         if self._profiles is None:
-            from distdl_jupyter.supervisor.profiler import ProfileCollector  # most jobs are never profiled
+            from distdl_jupyter.supervisor.profiler import ProfileCollector  # lazy: most jobs are never profiled
 
             self._profiles = ProfileCollector(self._run, self._recorder)
         self._profiles.request(request.get("steps"), request.get("ranks"))
 
     def _notice_time_limit(self) -> None:
         if self._recorder.view.state is State.QUEUED:
-            self._clock.restart()  # waiting in a queue does not count as running
+            self._clock.restart()  # time in a queue is not run time
         if self._stopper is None and (over := self._clock.over()) and self._hangs.stacks_collected("time"):
             self.reason = over
             self._stop("time")
@@ -282,7 +281,7 @@ class Attempt:
             self._stop("user")
 
     def _notice_deletion(self) -> None:
-        """A job without a folder cannot be seen or canceled, and its ranks have nowhere to write."""
+        """Stop a job whose folder was deleted: it cannot be listed or canceled, and its ranks cannot write."""
         if self._stopper is None and self._recorder.is_deleted:
             path = self._recorder.folder.path
             self.reason = f"The job was stopped because its folder was deleted while it ran: {path}."
@@ -302,11 +301,11 @@ class Attempt:
             self._hangs.explain_failure()
 
     def _stop(self, by: str, *, now: bool = False) -> None:
-        """Begin to stop the ranks, or hurry a stop that is under way."""
+        """Begin to stop the ranks, or escalate a pending stop to KILL."""
         if by == "user" and self.stopped_by in ("", "user"):
             self._recorder.state(State.CANCELING)
         if self._stopper is None:
-            # A queued job has no process yet that could save anything.
+            # A queued job has no process yet that could save its work.
             gentle = not now and not self._run.waiting()
             steps = stop.gentle(self._spec.stop_grace_seconds) if gentle else stop.at_once()
             self._stopper, self.stopped_by = stop.Stopper(steps, self._run.signal), by
@@ -314,7 +313,7 @@ class Attempt:
             self._stopper.hurry()
 
     def _tick_stopper(self) -> None:
-        # A rank that has ended can no longer report what it waited for.
+        # A rank that has exited can no longer report what it was waiting for.
         waits = self._hangs.explains_failure and self._recorder.view.stop is not None
         sent = self._stopper.tick() if self._stopper is not None and not waits else None
         if sent is not None:
@@ -324,7 +323,7 @@ class Attempt:
             self._notice_unkillable(self._stopper)
 
     def _notice_unkillable(self, stopper: stop.Stopper) -> None:
-        """Wait no longer for processes that KILL has not reached for some time: they may never end."""
+        """Stop waiting for processes that survive KILL for some time: they may never exit."""
         for process in self._unkillable.poll_new(stopper):
             self._record_unkillable(process)
 
@@ -350,7 +349,7 @@ class Attempt:
     # end --------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Read what the ranks have written by now, and log how they ended."""
+        """Read the pending output of the ranks, and log how they ended."""
         self._reader.drain()
         self._recorder.log(messages.endings(self._recorder.view.ranks))
 
@@ -360,7 +359,7 @@ class Attempt:
             self._recorder.record_notice(notice)
 
     def end_leftovers(self) -> None:
-        """End what ranks have left running: nothing of a job may stay alive."""
+        """Stop processes that the ranks left behind: no process may outlive its job."""
         known, left = len(self._unkillable), self._unkillable.killable()
         if not left:
             return
@@ -377,11 +376,11 @@ class Attempt:
             self._recorder.note("warning", text, "left-behind")
 
     def _read(self, seconds: float) -> None:
-        """Read what comes within so many seconds, however often something comes."""
+        """Read output for this many seconds, however often some arrives."""
         until = time.monotonic() + seconds
         while (rest := until - time.monotonic()) > 0:
             self._reader.run(rest)
 
     def close(self) -> None:
-        """Read what is left to read."""
+        """Read the remaining output and close the reader."""
         self._reader.finish()

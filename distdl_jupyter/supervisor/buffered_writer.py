@@ -1,8 +1,8 @@
 """A job's log on a disk that may be full: failed writes are buffered in memory, and notes inform the user.
 
 A training of many hours must not die because another user filled the disk. So the ranks continue: their output is
-buffered here, up to a limit beyond which lines of the log are dropped and counted. Status and metrics wait for
-the disk. The notes about it reach the user by the job's own log, into room that was kept for them.
+buffered here up to a limit; beyond it, log lines are dropped and counted. Status and metrics wait for the disk. The
+notes about it go into the job's log, in space that was reserved for them.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.parts import LineFile
     from distdl_jupyter.core.store import JobFolder
 
-#: Bytes that may be held before what a job writes without end, and another event replaces, is left out.
+#: Bytes buffered before log lines and progress are dropped.
 _MOST_HELD = 4_000_000
 _DROPPABLE = ("log", "progress")
-#: Seconds between two tries.
+#: Seconds between two retries.
 _RETRY_SECONDS = 0.5
 _MANY = re.compile(rb'\{"v":\d+,"t":[^,"]+,"type":"(log|count|progress|metric)s?"')
-#: The codes of the notes that the disk is full, and that it takes what is written again.
+#: Codes of the notes that the disk is full, and that writing works again.
 FULL, ROOM = "disk-full", "disk-room"
-#: Seconds for which a job that has ended waits for room for all that is held, and then for its end alone.
+#: Seconds that an ended job waits for space for the whole buffer, and then for its end event alone.
 _WAIT_FOR_ALL, _WAIT_FOR_END = 10.0, 600.0
 
 
 class BufferedEventWriter(EventWriter):
-    """An ``EventWriter`` that raises no OSError for what it appends; ``fold`` gets its notes about the disk."""
+    """An ``EventWriter`` whose appends never raise OSError; ``fold`` receives its notes about the disk."""
 
     def __init__(self, folder: JobFolder, fold: Callable[[Event], None]) -> None:
         super().__init__(folder.events)
         self._folder = folder
         self._fold = fold
         disk_reserve.hold(folder.reserve)
-        #: Bytes that the file may have, and how many of them are kept for the end as the reserve's are.
+        #: Maximum size of the file in bytes, and how many of them are reserved for the end.
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         self._limit = math.inf if limit == resource.RLIM_INFINITY else limit
         self._kept_free = min(disk_reserve.SIZE, self._limit / 2)
         self._held: deque[tuple[LineFile, bytes]] = deque()
         self._held_bytes = 0
         self._retry_at = 0.0
-        #: Why writes fail now (None while they succeed), since when (epoch seconds), and whether a note was written.
+        #: Why writes fail (None while they succeed), since when (epoch seconds), and whether a note was written.
         self._refused: OSError | None = None
         self._since = 0.0
         self._noted = False
-        #: Lines of the log and reports of metrics that were left out.
+        #: Number of dropped log lines and metric reports.
         self._lost_lines = self._lost_metrics = 0
 
     def begin_part(self, **counts: Any) -> bool:
@@ -71,14 +71,14 @@ class BufferedEventWriter(EventWriter):
         return False
 
     def drops(self, type_: str, fields: dict[str, Any]) -> bool:
-        """Return whether an event is left out because too much waits, and count it then."""
+        """Return whether an event is dropped because the buffer is full, and count it if so."""
         if self._refused is None or type_ not in _DROPPABLE or self._held_bytes < _MOST_HELD:
             return False
         self._lost_lines += fields["text"].count("\n") + 1 if type_ == "log" else 0
         return True
 
     def append_lines(self, file: LineFile, lines: bytes) -> None:
-        """Append whole encoded lines, or hold them behind those that wait already."""
+        """Append whole encoded lines, or buffer them behind those already waiting."""
         if self._refused is None:
             try:
                 self._append(file, lines)
@@ -91,7 +91,7 @@ class BufferedEventWriter(EventWriter):
             self._held_bytes += len(lines)
 
     def _append(self, file: LineFile, lines: bytes) -> None:
-        """Append as many of the lines as leave free what is kept of the size that the file may have."""
+        """Append as many lines as fit without using the part of the size limit that is reserved for the end."""
         room = self._limit - self._kept_free - file.part_size
         if len(lines) <= room:
             file.append(lines)
@@ -100,7 +100,7 @@ class BufferedEventWriter(EventWriter):
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
     def check(self) -> None:
-        """Note, once, that the disk is full, retry from time to time, and note when that is over."""
+        """Write one note when the disk is full, retry periodically, and write another note when it has recovered."""
         if self._refused is None:
             return
         if not self._noted:
@@ -110,7 +110,7 @@ class BufferedEventWriter(EventWriter):
         if time.monotonic() < self._retry_at:
             return
         self._retry_at = time.monotonic() + _RETRY_SECONDS
-        # What is kept for the end has to be there in full before anything else is written.
+        # The reserve must be restored in full before anything else is written.
         if disk_reserve.hold(self._folder.reserve) and self._write_held():
             self._noted = False
             spent = duration(time.time() - self._since)
@@ -118,7 +118,7 @@ class BufferedEventWriter(EventWriter):
             self._lost_lines = self._lost_metrics = 0
 
     def _write_held(self) -> bool:
-        """Write what waits; True when the disk took everything."""
+        """Write the buffer; return True if all of it was written."""
         while self._held:
             file, lines = self._held[0]
             try:
@@ -132,7 +132,7 @@ class BufferedEventWriter(EventWriter):
         return True
 
     def finish(self) -> bool:
-        """Get the end onto the disk before the log is closed; False when what is there is not all of it."""
+        """Write the end of the job before the log is closed; return False if the log is incomplete."""
         if self._refused is None:
             return True
         self.check()
@@ -155,7 +155,7 @@ class BufferedEventWriter(EventWriter):
         self._kept_free = 0.0
 
     def _wait(self, seconds: float) -> bool:
-        """Wait for the disk; True when nothing waits any more. A file at its own limit is not waited for."""
+        """Wait for the disk, unless the file is at its size limit; return True when the buffer is empty."""
         at_its_limit = self._refused is not None and self._refused.errno == errno.EFBIG
         until = time.monotonic() + (0.0 if at_its_limit else seconds)
         while self._refused is not None and not self._write_held():
@@ -165,7 +165,7 @@ class BufferedEventWriter(EventWriter):
         return True
 
     def _drop_many(self) -> None:
-        """Keep of what waits only how the job went: the room that is kept for the end holds no more."""
+        """Keep only the outcome of the job in the buffer, because the reserve has no space for more."""
         held = [(file, line) for file, lines in self._held for line in lines.splitlines(keepends=True)]
         self._held = deque()
         for file, line in held:
@@ -183,7 +183,7 @@ class BufferedEventWriter(EventWriter):
         return f"{plural(self._lost_lines, 'line')} of the log{metrics} were lost. Training was not affected."
 
     def _note(self, level: str, text: str, code: str) -> None:
-        """Write a note before what waits, into room that was kept for this."""
+        """Write a note ahead of the buffer, into the reserved space."""
         event = {"v": VERSION, "t": round(time.time(), 4), "type": "note", "level": level, "text": text, "code": code}
         if self._refused is None:
             self.put([event])
@@ -198,6 +198,6 @@ class BufferedEventWriter(EventWriter):
         self._fold(event)
 
     def close(self) -> None:
-        """Close the file and give the room back."""
+        """Close the file and release the reserve."""
         disk_reserve.give(self._folder.reserve)
         super().close()

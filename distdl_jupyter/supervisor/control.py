@@ -1,11 +1,9 @@
-"""What other processes do to a supervisor: start it, and send it requests; and how a job is reported to other programs.
+"""Starts supervisors, sends them requests, and reports jobs to other programs.
 
-* It outlives the process that starts it: Jupyter's interrupt and kill go to the kernel's whole process group, so it
-  gets a session of its own. It is handed the open descriptor of the job's lock: between submitter and supervisor there
-  is no moment without a writer.
-* A request is one JSON line, appended to the job's ``control`` file by anyone who may: a file and not a socket, because
-  it works from any process of the user, survives its sender, has no address and no length limit on its path. A request
-  is read within a tenth of a second.
+* A supervisor outlives the process that starts it. Jupyter signals the kernel's whole process group, so the supervisor
+  gets its own session. It inherits the open descriptor of the job's lock, so the job has a writer at every moment.
+* A request is one JSON line appended to the job's ``control`` file. A file works from any process of the user, survives
+  its sender, and has neither an address nor a socket's path length limit. A request is read within 0.1 s.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.state import State
     from distdl_jupyter.core.store import JobFolder
 
-#: How variables of a job begin that its trackers get.
+#: Prefixes of the job's variables that are passed to its trackers.
 _OF_TRACKERS = ("MLFLOW_", "WANDB_", "AZURE_", "AWS_", "DATABRICKS_")
 
 
@@ -47,14 +45,14 @@ def start_supervisor(
     python: str = "",
     module: str = "distdl_jupyter.supervisor",
 ) -> None:
-    """Start the supervisor of a published job, under the interpreter ``python``, and give it the lock.
+    """Start the supervisor of a published job with the interpreter ``python``, and pass it the lock.
 
-    Where that interpreter was removed since, that of this process takes its place.
+    If that interpreter was removed, use the one of this process.
 
-    ``module`` is another one that is started so, in a folder of the same kind: that which drives a sweep.
+    ``module`` is the module to run: the supervisor, or the driver of a sweep.
 
-    Raises LaunchFailed when it cannot be started, or another user could have written what it would start, and OSError
-    when the job's folder cannot be written.
+    Raises LaunchFailed if it cannot be started or another user could have written its files, and OSError if the job's
+    folder cannot be written.
     """
     if reason := permissions.refusal(folder.path.stat()):
         raise LaunchFailed(f"{folder.path} {reason}, so nothing is started there.", code="job-folder-unusable")
@@ -74,8 +72,8 @@ def start_supervisor(
 def _spawn(command: Sequence[str], log: IO[bytes], input_: Any, **options: Any) -> subprocess.Popen[bytes]:
     """Start a process and send it one line of JSON. Raises OSError."""
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=_without_mark(), **options)
-    # A child that ended stays a zombie until its parent waits for it. If no thread can be started, it stays one until
-    # this process ends, which must not fail a job that has begun.
+    # An exited child stays a zombie until its parent waits for it. If no thread can be started, it stays one until this
+    # process exits; that must not fail a started job.
     with contextlib.suppress(RuntimeError):
         threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
     assert process.stdin is not None
@@ -85,7 +83,7 @@ def _spawn(command: Sequence[str], log: IO[bytes], input_: Any, **options: Any) 
 
 
 def _without_mark() -> dict[str, str]:
-    """A job that a rank submits must not count as a process of that rank's job."""
+    """Remove the job's mark: a job submitted by a rank is not a process of that rank's job."""
     return {name: value for name, value in os.environ.items() if name != "DISTDL_JOB_ID"}
 
 
@@ -95,10 +93,10 @@ def _without_mark() -> dict[str, str]:
 def start_reporter(
     folder: JobFolder, module: str, *arguments: str, input_: Any = None, detached: bool = False
 ) -> subprocess.Popen[bytes]:
-    """Start a module of ``tracking``, which is never imported here: a slow service delays no job. Raises OSError.
+    """Start a module of ``tracking`` as a process, so that a slow service delays no job. Raises OSError.
 
-    It outlives this process, and is in the session of the supervisor but in no process group of the job. ``detached``
-    gives it its own session, which the end of a terminal does not reach.
+    It outlives this process. It is in the supervisor's session but in none of the job's process groups. ``detached``
+    gives it its own session, so that it survives a closed terminal.
     """
     command = [sys.executable, "-P", "-m", f"distdl_jupyter.tracking.{module}", str(folder.path), *arguments]
     group = {"start_new_session": True} if detached else {"process_group": 0}
@@ -109,9 +107,9 @@ def start_reporter(
 def start_trackers(
     folder: JobFolder, names: Sequence[str], variables: Mapping[str, str] | None = None, *, detached: bool = False
 ) -> dict[str, subprocess.Popen[bytes]]:
-    """Start and return the processes of the trackers that lack something of a job. Raises OSError.
+    """Start and return the processes of the trackers that are not up to date with a job. Raises OSError.
 
-    A process ends at once if another one writes the job into its tracker.
+    A process exits at once if another one already writes the job to its tracker.
     """
     tracker_variables = {name: value for name, value in (variables or {}).items() if name.startswith(_OF_TRACKERS)}
     pending = [name for name in dict.fromkeys(names) if not tracking.read(folder.path, name).done]
@@ -119,7 +117,7 @@ def start_trackers(
 
 
 def notify(folder: JobFolder, name: str, state: State, alert: Alert, id_: str = "") -> None:
-    """Send an alert of a job, or of the study ``id_``, if the user has set an address. Return at once."""
+    """Send an alert of a job, or of the study ``id_``, if the user has set an address. Do not wait."""
     with contextlib.suppress(OSError, DistDLError):  # broken settings are reported when the job has ended
         settings = reporting.SETTINGS.read()
         if settings.address and alert.kind in settings.notify.split(","):
@@ -133,13 +131,13 @@ def notify(folder: JobFolder, name: str, state: State, alert: Alert, id_: str = 
 
 def request(control: Path, action: str, **fields: Any) -> None:
     """Append a request ("cancel" with ``now``, ``reason``) for the supervisor. Raises DiskRefused."""
-    # The first byte ends what another request could not write whole: none is ever glued to it.
+    # The first byte, a newline, terminates another request that was written only in part.
     line = b"\n" + json.dumps({"type": action, **fields}).encode() + b"\n"
     with limits.writing(control):
         try:
             _append(control, line)
         except OSError:
-            # A job must be stopped above all when its disk is full.
+            # A full disk is a common reason to stop a job.
             if not disk_reserve.give_half(control.with_name("reserve")):
                 raise
             _append(control, line)
@@ -147,7 +145,7 @@ def request(control: Path, action: str, **fields: Any) -> None:
 
 @contextlib.contextmanager
 def alone(control: Path) -> Iterator[None]:
-    """Wait for and hold the lock on requests that a job can serve only once. Raises DiskRefused."""
+    """Wait for and hold the lock on requests that a job can serve only once, such as a move. Raises DiskRefused."""
     with limits.writing(control):
         file = control.open("ab")
     with file:
@@ -164,16 +162,16 @@ def _append(control: Path, line: bytes) -> None:
         os.close(fd)
 
 
-#: Seconds between two looks at the process that drives a job, and why a job ends whose has ended.
+#: Seconds between two checks of the process that drives a job, and the reason of a job whose driver has exited.
 _LOOK = 1.0
 DRIVER_ENDED = "The process that measured it has ended."
 
 
 class ControlReader:
-    """The supervisor's side: returns each request once; reading is the heartbeat that other hosts see.
+    """Returns each request once, for the supervisor; reading is the heartbeat that other hosts see.
 
-    ``driver`` is the mark (``processes.mark``) of a process that ends the job when it has what it started it for; when
-    that process has ended, a request to cancel is returned in its place.
+    ``driver`` is the mark (``processes.mark``) of the process that will stop this job; if that process has exited, a
+    cancel request is returned on its behalf.
     """
 
     def __init__(self, control: Path, lock: Path | None = None, driver: str = "") -> None:

@@ -1,7 +1,7 @@
-"""Watching one attempt for progress: notes stalls, ends hangs, collects stacks where they explain what is wrong.
+"""Watches the progress of one attempt: notes stalls, stops hangs, and collects stacks.
 
-``HangDetector`` stops nothing itself: ``hang`` is the sentence with which the attempt is to be stopped. ``StallTimer``
-is pure. ``core.stacks`` is imported when stacks are collected: most jobs never need it.
+``HangDetector`` only sets ``hang``, the reason with which the attempt then stops itself. ``StallTimer`` is pure.
+``core.stacks`` is imported lazily, because most jobs never need it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from distdl_jupyter.node.stacks import Answer
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
-#: Seconds of silence that make a stall, instead of the job's own pace; 0: never.
+#: Seconds without activity that count as a stall, instead of a limit from the job's own pace; 0: never.
 VARIABLE = "DISTDL_STALL_SECONDS"
-#: Seconds of silence that are always fine; and while a job is still importing, or its pace is not known.
+#: Seconds without activity that are never a stall; and the same while a job is importing or its pace is unknown.
 _SHORT, _UNKNOWN = 60.0, 300.0
 #: Seconds that ranks have to return their stacks before they are stopped because another rank failed.
 _FAILURE_SECONDS = 1.5
-#: How many times the longest silence so far another one may last.
+#: Multiple of the longest pause so far after which a pause counts as a stall.
 _TIMES = 5.0
 
 
 class HangDetector:
-    """Watches one attempt; ``tick`` is called all the time."""
+    """Watches one attempt; ``tick`` is called periodically."""
 
     def __init__(self, run: Run, recorder: EventRecorder) -> None:
         self._run = run
@@ -48,9 +48,9 @@ class HangDetector:
         self._stacks: StackCollector | None = None
         self._collected_for = ""
         self._stalled_at: float | None = None
-        #: Why the job is to be stopped, "" while it is not.
+        #: Why the job must be stopped, "" while it may run.
         self.hang = ""
-        recorder.take_signs()  # those of an earlier attempt
+        recorder.take_signs()  # discard activity of an earlier attempt
 
     def collect_stacks(self, why: str) -> None:
         """Begin to collect the stacks of all ranks."""
@@ -60,17 +60,17 @@ class HangDetector:
 
     @property
     def explains_failure(self) -> bool:
-        """Whether it waits for the stacks that explain a failure, so that no rank may be ended yet."""
+        """Whether stacks that explain a failure are pending, so that no rank may be stopped yet."""
         return self._stacks is not None and self._stacks.why == "failure"
 
     def explain_failure(self) -> None:
-        """Collect where the other ranks are when one failed in a collective operation."""
+        """Collect the stacks of the other ranks when one failed in a collective operation."""
         ranks = self._recorder.view.ranks
         if len(ranks) > 1 and any(concerns_collectives(rank.error) for rank in ranks):
             self.collect_stacks("failure")
 
     def finish(self) -> None:
-        """Keep what has been collected when no rank is left."""
+        """Save the stacks collected so far when no rank is left."""
         if self._stacks is not None:
             self._stacks.finish()
 
@@ -102,7 +102,7 @@ class HangDetector:
 
     @property
     def _is_expected(self) -> bool:
-        """Whether ranks have begun and have something to report: no queue, stop, torch.compile or wait for a cell."""
+        """Whether activity is expected: not while queued, stopping, in torch.compile or waiting for a cell."""
         recorder = self._recorder
         return (
             bool(recorder.connected)
@@ -122,7 +122,7 @@ class HangDetector:
     def _report_stall(self, now: float, taken: Taken) -> None:
         silence = self._timer.silence(now)
         differ, where = self._explained(taken)
-        # Without a duration, which would soon be wrong: ``since`` holds the time.
+        # No duration, which would soon be outdated; ``since`` has the time.
         text = f"No progress{f': {where}' if where else ''}."
         if taken.finding is not None:
             text, differ = f"No progress. {taken.explanation}", list(taken.finding.ranks)
@@ -130,13 +130,13 @@ class HangDetector:
         self._recorder.write("stall", since=round(time.time() - silence, 3), ranks=differ, text=text, collectives=table)
 
     def _explained(self, taken: Taken) -> tuple[list[int], str]:
-        """Return the ranks that differ from the others, and the position of each rank."""
+        """Return the ranks that differ from the others, and the code position of each rank."""
         if taken.ranks:
             return list(taken.differ), taken.sentence
         return self._behind()
 
     def _behind(self) -> tuple[list[int], str]:
-        """Compare the last steps of ranks where no stacks are available."""
+        """Compare the last steps of the ranks if no stacks are available."""
         steps = {row.rank: row.last_step for row in self._recorder.view.ranks if row.last_step is not None}
         if len(set(steps.values())) < 2:
             return [], ""
@@ -172,9 +172,9 @@ def _limit() -> float | None:
 
 
 class StallTimer:
-    """``limit`` seconds of silence make a stall; None: the limit follows the pace of the job itself; 0: never.
+    """Detects stalls: ``limit`` seconds without activity (None: derived from the job's pace; 0: never).
 
-    It gets activity and the time, in seconds of any clock that never goes back, and knows neither events nor stacks.
+    It receives activity and the time in seconds of any monotonic clock, and knows neither events nor stacks.
     """
 
     def __init__(self, now: float, limit: float | None = None) -> None:
@@ -183,7 +183,7 @@ class StallTimer:
         self._longest: float | None = None
         self._last: dict[int, float] = {}
         self._signs = 0
-        #: Whether a rank has got behind its imports: it met the others, printed or reported something.
+        #: Whether a rank has finished its imports: it joined the others, printed or reported something.
         self.begun = False
 
     def on_activity(self, now: float, rank: int | None = None, *, begins: bool = True) -> None:
@@ -196,36 +196,36 @@ class StallTimer:
             self._last[rank] = now
 
     def pause(self, now: float) -> None:
-        """Restart the count of silence, and ignore the current one in the estimate of the pace."""
+        """Restart the inactivity count, and exclude the current pause from the estimated pace."""
         self._since, self._signs = now, 0
 
     def silence(self, now: float) -> float:
-        """Return for how many seconds no rank has been active."""
+        """Return the seconds since any rank was active."""
         return max(0.0, now - self._since)
 
     def silence_of(self, rank: int, now: float) -> float | None:
-        """Return for how many seconds one rank has not been active, None when it never was."""
+        """Return the seconds since one rank was active, None if it never was."""
         return max(0.0, now - self._last[rank]) if rank in self._last else None
 
     def effective(self, seconds: float) -> float:
-        """Return the limit that applies now instead of ``seconds``: imports from a slow disk take their time."""
+        """Return the limit that applies now instead of ``seconds``: imports from a slow disk take longer."""
         return seconds if self.begun else max(seconds, _UNKNOWN)
 
     @property
     def limit(self) -> float | None:
-        """The seconds of silence that make a stall, None for never."""
+        """The seconds without activity that count as a stall, None for never."""
         if self._limit is not None:
             return self.effective(self._limit) if self._limit else None
         return _UNKNOWN if self._longest is None else max(_SHORT, _TIMES * self._longest)
 
     def stalled(self, now: float) -> bool:
-        """Return whether the silence is longer than it should be."""
+        """Return whether the limit is exceeded."""
         limit = self.limit
         return limit is not None and self.silence(now) > limit
 
 
 class StackCollector:
-    """Collects the stacks of all ranks: requests them, waits some seconds without blocking, saves and records them.
+    """Collects the stacks of all ranks: requests them, polls for a few seconds, then saves and records them.
 
     A request during a pending one shares its responses. ``silence_of`` returns the seconds since a rank was last
     active, None if it never was.
@@ -244,16 +244,16 @@ class StackCollector:
 
     @property
     def why(self) -> str:
-        """Why answers are awaited, "" while none are."""
+        """Why responses are pending, "" while none are."""
         return self._why
 
     @property
     def busy(self) -> bool:
-        """Whether answers are awaited."""
+        """Whether responses are pending."""
         return bool(self._why)
 
     def request(self, why: str) -> None:
-        """Ask all ranks, unless answers are awaited already: the graver reason is recorded then."""
+        """Request stacks of all ranks. During a pending request, only record the more serious reason."""
         if self.busy:
             if why == "failure":
                 self._until = min(self._until, time.monotonic() + _FAILURE_SECONDS)
@@ -266,7 +266,7 @@ class StackCollector:
             self._run.ask_stacks()
 
     def tick(self) -> Taken | None:
-        """Take in answers; when all have come, or the time is over, keep, record and return them."""
+        """Receive responses; once all have arrived or the timeout has passed, save, record and return them."""
         if not self.busy:
             return None
         self._answers.update(self._run.stacks())
@@ -292,7 +292,7 @@ class StackCollector:
         known = [*stacks.numbers(self._folder), *(earlier.number for earlier in self._recorder.view.stacks)]
         number = max(known, default=0) + 1
         data, code = self._data(why), stacks.payload(self._folder)
-        with contextlib.suppress(OSError):  # a full disk: where the ranks are is recorded all the same
+        with contextlib.suppress(OSError):  # full disk: still record the positions of the ranks
             path = stacks.path(self._folder, number)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             atomic_write.keep(path, json.dumps(data))

@@ -1,7 +1,7 @@
-"""The start of a job's ranks: place, plan, stage data, start; or reattach to what a supervisor that died had started.
+"""Starts a job's ranks (place, plan, stage data, start), or reattaches to ranks that an earlier supervisor started.
 
-What asks Azure runs in a thread, so that a request to cancel is obeyed at once. Azure's packages are imported only for
-a job that names a place in Blob.
+Requests to Azure run in a thread, so that a cancel request takes effect at once. Azure's packages are imported only for
+jobs with data in Blob Storage.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds between two questions whether it is the job's turn, or whether its data are staged.
+#: Seconds between two polls of the queue, or of the staging of data.
 _POLL_SECONDS = 0.1
 _FOUND_AGAIN = "The job continues after its supervisor was restarted."
 
@@ -50,7 +50,7 @@ _FOUND_AGAIN = "The job continues after its supervisor was restarted."
 class Canceled(Exception):
     """The job was stopped while it was being placed or started.
 
-    ``by`` is user or time (see ``Attempt.stopped_by``), ``reason`` a sentence for it or "".
+    ``by`` is user or time (see ``Attempt.stopped_by``), ``reason`` a message for the user or "".
     """
 
     def __init__(self, by: str, reason: str = "") -> None:
@@ -60,7 +60,7 @@ class Canceled(Exception):
 
 
 class Launch:
-    """Starts the ranks, once for each attempt; each attempt has a cluster of its own."""
+    """Starts the ranks, once for each attempt, each with a new cluster object."""
 
     def __init__(
         self, recorder: EventRecorder, control: ControlReader, clock: Clock, secrets: Mapping[str, str]
@@ -72,9 +72,9 @@ class Launch:
         self._clock = clock
         self._secrets = dict(secrets)
         self.nonce = os.urandom(8).hex()
-        #: The nodes that were lost when the ranks last ran.
+        #: Nodes lost in the last attempt.
         self.lost_nodes: frozenset[int] = frozenset()
-        #: What an earlier supervisor has recorded of ranks that it has not started.
+        #: The handle that an earlier supervisor recorded without starting the ranks.
         self._handle: Mapping[str, Any] | None = None
         self._in_queue = False
         self._wait = Wait(recorder)
@@ -82,7 +82,7 @@ class Launch:
         self.backend: Backend
 
     def start(self) -> Run:
-        """Place and start all ranks. Raises DistDLError with the reason, Canceled."""
+        """Place and start all ranks. Raises DistDLError, Canceled."""
         options = self._load_plugins()
         try:
             return self._start(options)
@@ -128,12 +128,12 @@ class Launch:
         return run
 
     def _await_turn(self, cluster_options: Any) -> None:
-        """Wait until other jobs have completed, where the job asks for that, and the cluster has what it is to hold.
+        """Wait for the jobs that this one depends on, then for the resources of the cluster.
 
-        This counts neither as running nor as preparing.
+        This time counts neither as running nor as preparing.
         """
         known = self._recorder.view
-        # An earlier supervisor may have seen that they have completed: they need not be there any more.
+        # An earlier supervisor may have seen them complete; they may have been deleted since.
         is_over = bool(known.restart_count) or (known.queue is not None and AFTER not in known.queue.lacks)
         before = Predecessors(self._folder, () if is_over else self._spec.after)
         while True:
@@ -150,7 +150,7 @@ class Launch:
             time.sleep(_POLL_SECONDS)
 
     def _check(self, cluster_options: Any, options: Any) -> None:
-        # Secret values are not stored, so a supervisor that took this job over does not have them.
+        # Secret values are not stored, so a supervisor that took over this job does not have them.
         missing = [name for name in self._spec.secret_variables if name not in self._secrets]
         if missing and self._handle is None:
             raise LaunchFailed(
@@ -166,10 +166,10 @@ class Launch:
             raise LaunchFailed(reason, code="backend-not-usable")
 
     def _context_for(self, options: Any) -> Context:
-        """Return what a start needs, with what the backend asks for."""
+        """Return the context of a start, with the requirements of the backend."""
         context, backend = self._context(), self.backend
         modules, context.programs = backend.modules(options), backend.programs(options)
-        # What the job's packages bring is not looked for before they are there.
+        # The job's packages are not installed yet, so their contents are not checked.
         context.modules = () if packages.missing(self._spec) else modules
         context.rank_ports = backend.rank_ports
         if self.cluster.stages:
@@ -179,7 +179,7 @@ class Launch:
         return context
 
     def _placed(self, placement: Placement) -> JobSpec:
-        """Return the spec of what begins now, which may be on fewer nodes or on more than what ran before."""
+        """Return the spec of this attempt, which may have fewer or more nodes than the one before."""
         view, spec = self._recorder.view, self._spec
         if len(placement.ranks) != view.process_count:
             self._recorder.write("world", node_count=placement.node_count, process_count=len(placement.ranks))
@@ -189,7 +189,7 @@ class Launch:
         return dataclasses.replace(spec, node_count=placement.node_count)
 
     def reattach(self, history: resume.History) -> Run | None:
-        """Reattach to the job of a supervisor that died; where that is impossible, end what is left of it as lost.
+        """Reattach to the job of a supervisor that died; if that is impossible, end the job as lost.
 
         Ranks that were to be restarted are started. Raises DistDLError when that fails, Canceled.
         """
@@ -229,13 +229,13 @@ class Launch:
         return options
 
     def _staging_for_reattach(self) -> JobStaging | None:
-        """Return what serves the nodes' stagers, unless every rank was started before."""
+        """Return the staging of data, unless every rank was already started."""
         if not self.cluster.stages or all(rank.pid is not None for rank in self._recorder.view.ranks):
             return None
         return self._stage(lambda: None)
 
     def _stage(self, check: Callable[[], None], modules: Sequence[str] = ()) -> JobStaging | None:
-        """Return what brings the job's data and packages to its nodes, None when it has none.
+        """Return the staging of the job's data and packages, None if it has neither.
 
         ``check`` is called while this waits and may raise. Raises DataUnavailable, NotSignedIn.
         """
@@ -289,17 +289,17 @@ class Launch:
         self.raise_if_canceled()
 
     def raise_if_canceled(self) -> None:
-        """Raise Canceled when the job was canceled, or its time is over, before it has begun."""
+        """Raise Canceled if the job was canceled or reached its time limit before it started."""
         requests = self._control.read()
         self._wait.obey(requests)
         if canceled := next((request for request in requests if request["type"] == "cancel"), None):
             raise Canceled("user", str(canceled.get("reason") or ""))
-        # In a queue the time has not begun.
+        # The time limit does not apply in a queue.
         if (over := self._clock.over()) and self._recorder.view.state is not State.QUEUED:
             raise Canceled("time", over)
 
     def _job_environment(self) -> dict[str, str]:
-        """Return the job's own variables of every rank: its marks, the user's variables and their secret values."""
+        """Return the environment variables of every rank: the job's marks and the user's variables."""
         restart_count = self._recorder.view.restart_count
         variables = {"CUDA_VISIBLE_DEVICES": ""} if self._spec.use_gpu is False else {}
         variables |= {
@@ -322,14 +322,14 @@ class Launch:
         return variables | self._spec.environment_variables | self._secrets
 
     def remove_staged_data(self) -> None:
-        """Remove what was staged on nodes for ranks that were never started."""
+        """Remove the data staged on nodes for ranks that were never started."""
         if self._spec.data and hasattr(self, "cluster"):
             with contextlib.suppress(DistDLError):
                 self.cluster.sweep(self._spec.id, {})
 
 
 def call_in_background(function: Callable[[], T]) -> Future[T]:
-    """Call the function in a daemon thread, which may be abandoned."""
+    """Call the function in a daemon thread, which the caller may abandon."""
     future: Future[T] = Future()
 
     def run() -> None:

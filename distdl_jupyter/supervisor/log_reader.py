@@ -1,10 +1,10 @@
-"""Reads every stream of a run and cuts it into items: log texts and reports, in the order in which they were written.
+"""Reads the streams of a run and splits them into items: log texts and reports, in the order they were written.
 
-* ``LogReader`` reads descriptors, and bytes that other threads have received, and keeps no state of the job; its
-  ``sink`` decides what a report means. Each round reads every stream that has something once, so that none waits for
-  another's flood; what a process wrote stays in its pipe until then, and a large pipe keeps the writer from blocking.
-* ``LineSplitter`` is pure, bytes in, items out: lines, redrawn lines, reports between them. Lines without a report and
-  without a carriage return are not processed one by one, so that a flood of them costs one search and one copy.
+* ``LogReader`` reads file descriptors, and bytes received by other threads. It keeps no state of the job; its ``sink``
+  interprets the reports. Each round reads every readable stream once, so that a busy stream cannot starve the others.
+  Unread output stays in the pipe, and a large pipe keeps the writer from blocking.
+* ``LineSplitter`` is pure, bytes in, items out: lines, redrawn lines, reports between them. Lines without a report or a
+  carriage return are processed in bulk: one search and one copy.
 * ``ItemCollector`` merges many small texts into a few large ones.
 """
 
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.clusters.base import Stream
 
-#: Bytes that are read of one stream in a round, and of all of them together where there are many.
+#: Bytes read per round from one stream, and from all of them if there are many.
 _READ, _ROUND = 1024 * 1024, 8 * 1024 * 1024
 #: Seconds between two checks of unfinished lines: a line that is still unfinished at the second check is passed on.
 _PENDING_AFTER = 0.2
-#: Seconds for the last output of streams that a process still holds open.
+#: Seconds to wait for the last output of streams that a process still holds open.
 _LAST = 1.0
-#: Seconds of a round, whose words are held together: there may be thousands of streams with a few each.
+#: Seconds of a round whose output is written at once: there may be thousands of streams with little output each.
 _TOGETHER = 0.1
-#: A line without an end is passed on in pieces beyond this many bytes; the text after a marker may be longer.
+#: An unfinished line is passed on in pieces of this many bytes; the text after a marker may be longer.
 MAX_LINE, MAX_REPORT = 1024 * 1024, 16 * 1024 * 1024
-#: How tqdm goes back to the line of the first bar from that of the second one.
+#: How tqdm moves the cursor from the second bar back to the first one.
 _UP = b"\x1b[A"
-#: Bytes that are shown of a line while it has no end.
+#: Bytes shown of an unfinished line.
 _SHOWN = 8 * 1024
-#: Reports that may be emitted after the lines around them.
+#: Reports that may be emitted after the text around them.
 _MOVABLE = ("metric", "progress")
-#: What moves a terminal's cursor, erases, or sets a mode (ECMA-48, DEC): the means of a live display. What gives text
-#: its look (SGR, which ends in m) is none of it.
+#: Control sequences that move the cursor, erase, or set a mode (ECMA-48, DEC), as live displays use them. Colours and
+#: fonts (SGR, ending in m) are not included.
 _CURSOR = rb"\x1b(?:\[[0-?]*[ -/]*[@-ln-~]|[78DEM])"
 _CURSOR_CODE, _CURSOR_LINES = re.compile(_CURSOR), re.compile(rb"^(?:%s)+\r?\n" % _CURSOR, re.MULTILINE)
 _HALF_CODE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*)?\Z")
@@ -56,9 +56,9 @@ _HALF_CODE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*)?\Z")
 
 @dataclass(frozen=True, slots=True)
 class LogText:
-    """Whole lines without the last newline; with ``redraws`` one line that was drawn over (see core.events).
+    """Whole lines without the last newline; with ``redraws`` one line that was redrawn (see core.events).
 
-    ``end`` counts the stream's bytes up to behind the last whole line.
+    ``end`` is the position in the stream, in bytes, after the last whole line.
     """
 
     text: str
@@ -69,9 +69,9 @@ class LogText:
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What a rank reported; ``end`` counts the stream's bytes up to behind the report.
+    """A report of a rank; ``end`` is the position in the stream, in bytes, after it.
 
-    ``parsed`` is the report by its class, None where it has none or is not parsed yet.
+    ``parsed`` is an instance of the report's class, None if there is none or it is not parsed yet.
     """
 
     data: dict[str, Any]
@@ -83,13 +83,13 @@ Item = LogText | RankReport
 
 
 class ItemSink(Protocol):
-    """Takes the items of streams."""
+    """Receives the items of streams."""
 
     def together(self) -> AbstractContextManager[None]:
-        """Return what holds together all that is taken inside: it may be written at the end."""
+        """Return a context manager that batches the writes of all items taken inside it."""
 
     def take(self, stream: Stream, items: list[Item]) -> None:
-        """Take items of one stream, in order."""
+        """Process items of one stream, in order."""
 
 
 class LogReader:
@@ -101,7 +101,7 @@ class LogReader:
         self._selector = selectors.DefaultSelector()
         self._wakes = selectors.DefaultSelector()
         self._sink = sink
-        #: The streams that have not ended, those whose inbox was fed, and those of this round that were not read yet.
+        #: Open streams, streams with a fed inbox, and streams not yet read in this round.
         self._open: dict[_Source, None] = {}
         self._fed: deque[_Source] = deque()
         self._ready: deque[_Source] = deque()
@@ -126,7 +126,7 @@ class LogReader:
             self._open[source] = None
 
     def _on_fed(self, source: _Source) -> None:
-        """Note that an inbox was fed, on whatever thread."""
+        """Note that an inbox was fed; thread-safe."""
         self._fed.append(source)
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"\0")
@@ -137,7 +137,7 @@ class LogReader:
         self._wakes.register(fd, selectors.EVENT_READ, None)
 
     def run(self, seconds: float) -> bool:
-        """Read what comes within ``seconds``, returning after the first readable round. True when something came.
+        """Read for at most ``seconds``, returning after the first round with data. Return True if there was any.
 
         The next call reads the rest of a long round, so that the caller can do other work in between. Busy streams are
         read in rounds with pauses between them, because many small reads would take CPU time from the ranks. Only a
@@ -174,9 +174,9 @@ class LogReader:
         self._ready.extend(fed)
 
     def drain(self, ranks: Container[int] | None = None) -> bool:
-        """Read what was written by now, however much is written meanwhile. True when something was.
+        """Read what was written up to now, without waiting for new output. Return True if there was any.
 
-        ``ranks`` are those whose streams are read, beside those of no rank (None: all).
+        ``ranks`` selects whose streams are read, besides those that belong to no rank (None: all).
         """
         came = 0
         with self._sink.together():
@@ -189,7 +189,7 @@ class LogReader:
         return came > 0
 
     def finish(self) -> None:
-        """Read the rest, pass on the last lines without an end and close the selector."""
+        """Read the rest, pass on unfinished last lines and close the selector."""
         until = time.monotonic() + _LAST
         while self.drain() and time.monotonic() < until:
             pass
@@ -229,7 +229,7 @@ class LogReader:
 
 
 class _Source:
-    """One stream that is read; ``half`` is half of the bytes it can hold before its writer blocks."""
+    """A stream to read; ``half`` is half of its capacity in bytes, beyond which its writer blocks."""
 
     def __init__(self, stream: Stream, splitter: LineSplitter, half: int) -> None:
         self.stream = stream
@@ -238,17 +238,17 @@ class _Source:
 
     @property
     def waits(self) -> bool:
-        """Whether an inbox has bytes, or an end, that it will not report again."""
+        """Whether an inbox has unread bytes or an end of which it will not notify again."""
         source = self.stream.source
         return isinstance(source, channels.Inbox) and (source.pending > 0 or source.ended)
 
     def waiting(self) -> int:
-        """Return how many bytes can be read at once."""
+        """Return how many bytes can be read without blocking."""
         source = self.stream.source
         return source.pending if isinstance(source, channels.Inbox) else channels.waiting(source)
 
     def read(self, most: int) -> bytes | None:
-        """Return at most so many bytes, b"" at the end, None where nothing has come."""
+        """Return at most this many bytes, b"" at the end of the stream, None if there is no data."""
         if isinstance(self.stream.source, channels.Inbox):
             return self.stream.source.take(most)
         try:
@@ -268,7 +268,7 @@ def _empty(fd: int) -> None:
 class LineSplitter:
     """Splits one stream of a rank into items. ``nonce`` marks the reports ("" disables the search).
 
-    All items are ``in_order`` if a reader may have to resume after any of them; else text around metrics is not split.
+    With ``in_order``, a reader can resume after any item; otherwise text around metrics is not split.
     ``safe_end`` returns the position at which a long line can be cut without splitting a secret.
     """
 
@@ -277,19 +277,19 @@ class LineSplitter:
         self._in_order = in_order
         self._nonce = nonce
         self._marker = protocol.marker(nonce) if nonce else b""
-        self._end = 0  # bytes up to behind the last whole line
-        self._tail: list[bytes] = []  # what came of the line that has not ended
+        self._end = 0  # position after the last whole line, in bytes
+        self._tail: list[bytes] = []  # bytes of the unfinished line
         self._size = 0  # bytes of the tail
         self._limit = MAX_LINE  # size at which the tail is checked
-        self._before = 0  # bytes of that line that were drawn over and forgotten
+        self._before = 0  # bytes of that line that were redrawn and discarded
         self._before_redraws = 0
         self._open = 0  # redraws already passed on for that line
         self._shown = b""
-        self._new = False  # whether something of it came since it was shown
+        self._new = False  # whether it grew since it was last shown
         self._just_begun = False  # whether the previous line ended since the last check
 
     def feed(self, data: bytes) -> list[Item]:
-        """Take the next bytes and return what is complete."""
+        """Add the next bytes and return the complete items."""
         self._new = True
         if b"\n" in data:
             data = self._joined_where_drawn_below(data)
@@ -304,16 +304,16 @@ class LineSplitter:
         return self._lines(block)
 
     def _joined_where_drawn_below(self, data: bytes) -> bytes:
-        """Return the bytes with a carriage return for a newline that only leads back to a bar below another one."""
+        """Return the bytes with a carriage return in place of each newline that only moves back to a lower bar."""
         before = self._whole_tail()[-len(_UP) :]
         if b"\x1b" not in data and b"\x1b" not in before:
             return data
         return (before + data).replace(_UP + b"\n", _UP + b"\r")[len(before) :]
 
     def pending(self) -> list[Item]:
-        """Return the line that has not ended yet as a redrawn one, when it changed since the last call.
+        """Return the unfinished line as a redrawn one if it changed since the last call.
 
-        One that began since then is left alone unless it was drawn over: in a flood the next bytes end it.
+        A line that began since then is skipped unless it was redrawn: in busy output the next bytes finish it.
         """
         tail = self._whole_tail()
         begun, self._just_begun = self._just_begun, False
@@ -328,14 +328,14 @@ class LineSplitter:
         return [LogText(_decoded(drawn), redraws=self._open, end=self._end)]
 
     def finish(self) -> list[Item]:
-        """Return what is left when the stream has ended."""
+        """Return the remaining items at the end of the stream."""
         if not self._size:
             return []
         left = self._whole_tail()
         self._forget_tail()
         return self._lines(left + b"\n")
 
-    # the line that has not ended ------------------------------------------------------------------
+    # the unfinished line --------------------------------------------------------------------------
 
     def _keep(self, data: bytes) -> None:
         if data:
@@ -351,7 +351,7 @@ class LineSplitter:
         return self._tail[0] if self._tail else b""
 
     def _relieve(self) -> list[Item]:
-        """Pass on, or forget where it was drawn over, what has become too long to be kept."""
+        """Pass on the part of an overlong unfinished line, or discard it if it was redrawn."""
         tail = self._whole_tail()
         stop = self._text_before_report(tail)
         drawn = _last_drawn_at(tail[:stop])[0]
@@ -369,7 +369,7 @@ class LineSplitter:
         return items
 
     def _text_before_report(self, tail: bytes) -> int:
-        """Return how many bytes of the tail are text for certain, and no half of a character at their end."""
+        """Return how many bytes of the tail are certainly text, without a partial character at the end."""
         mark = tail.find(self._marker) if self._marker else -1
         if mark >= 0 and len(tail) - mark <= MAX_REPORT:
             return mark
@@ -377,11 +377,11 @@ class LineSplitter:
         stop = half if half >= 0 else len(_cut(tail))
         if self._safe_end is None or not MAX_LINE // 2 < stop < MAX_REPORT:
             return stop
-        # One character a byte, so that places are those of the bytes.
+        # One character per byte, so that positions are byte positions.
         return len(_cut(tail[: self._safe_end(tail[:stop].decode("latin-1"))]))
 
     def _piece(self, text: bytes) -> list[Item]:
-        """Return a part of a line that is too long, as a line of its own."""
+        """Return a part of an overlong line as a separate line."""
         out = ItemCollector(in_order=self._in_order)
         self._line(text, len(text), out)
         return out.items()
@@ -399,7 +399,7 @@ class LineSplitter:
         return out.items()
 
     def _special(self, block: bytes) -> Iterator[tuple[int, int]]:
-        """Yield begin and end of every line that has a report, was drawn over or was already shown."""
+        """Yield begin and end of every line that has a report, was redrawn or was already shown."""
         if self._open or self._before:
             yield 0, (behind := block.index(b"\n") + 1)
         else:
@@ -426,7 +426,7 @@ class LineSplitter:
             out.plain(block[begin:stop], self._end)
 
     def _line(self, raw: bytes, length: int, out: ItemCollector) -> None:
-        """Take one line without its end; ``length`` counts its bytes in the stream."""
+        """Process one line without its newline; ``length`` is its size in the stream, in bytes."""
         length += self._before
         report, line = self._take_report(raw, self._end + length)
         if line is not None and (self._open or self._before or b"\r" in line.rstrip(b"\r")):
@@ -468,7 +468,7 @@ def _last_drawn_at(line: bytes) -> tuple[int, int]:
 
 
 def _cut(text: bytes) -> bytes:
-    """Return the bytes without a last character that is not whole (UTF-8 takes up to four bytes for one)."""
+    """Return the bytes without an incomplete last character (UTF-8 has up to four bytes per character)."""
     for back in range(1, min(4, len(text) + 1)):
         byte = text[-back]
         if byte >= 0xC0:
@@ -482,7 +482,7 @@ def _cut(text: bytes) -> bytes:
 class ItemCollector:
     """Collects items: plain lines become texts of up to ``MAX_LOG_TEXT`` bytes.
 
-    Metrics and progress go behind the text that came with them unless everything is to be ``in_order``.
+    Metrics and progress follow the text that they arrived with, unless everything must be ``in_order``.
     """
 
     def __init__(self, *, in_order: bool) -> None:
@@ -493,7 +493,7 @@ class ItemCollector:
         self._size = self._end = 0
 
     def plain(self, lines: bytes, end: int) -> None:
-        """Take whole lines with their ends; the stream's bytes up to behind them are ``end``."""
+        """Add whole lines with their newlines; ``end`` is the position after them in the stream."""
         begin = end - len(lines)
         for start, stop in _parts(lines):
             if self._size + stop - start > MAX_LOG_TEXT:
@@ -502,12 +502,12 @@ class ItemCollector:
             self._size, self._end = self._size + stop - start, begin + stop
 
     def text(self, text: LogText) -> None:
-        """Take a line that was drawn over."""
+        """Add a line that was redrawn."""
         self._flush()
         self._items.append(text)
 
     def report(self, report: RankReport) -> None:
-        """Take a report."""
+        """Add a report."""
         self._later.append(report)
         if self._in_order or report.data["type"] not in _MOVABLE:
             self._flush()
@@ -542,12 +542,12 @@ def _parts(lines: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _without_cursor_codes(text: bytes) -> bytes:
-    """Return the text without what means nothing in a log; a whole line of nothing else is none."""
+    """Return the text without cursor control sequences, and without lines that contain nothing else."""
     return _CURSOR_CODE.sub(b"", _CURSOR_LINES.sub(b"", text)) if b"\x1b" in text else text
 
 
 def _without_half_code(text: bytes) -> bytes:
-    """Return what has come of a line without a control sequence that has not come whole."""
+    """Return an unfinished line without an incomplete control sequence at its end."""
     return _HALF_CODE.sub(b"", text)
 
 

@@ -1,10 +1,9 @@
-"""Which reports of metrics and progress become events: values in, events to write out.
+"""Decides which reports of metrics and progress become events.
 
-Of progress that comes in quick succession the last report becomes an event. Reports of metrics are written as they
-come, until a job has reported a great many. After that, reports of one rank with the same metrics that no curve can
-tell apart become one event: what a rank reports in a bucket of the curves (core.series) in which it has reported
-before waits until it reports in another one, or for ``_LONGEST`` seconds. So a job writes a few thousand events a day
-for each rank.
+Of progress reports in quick succession only the last becomes an event. Metric reports are written immediately until a
+job has reported a great many. After that, reports of one rank that fall into the same bucket of the curves
+(core.series) are merged into one event, which is written when the rank reports in another bucket or after ``_LONGEST``
+seconds. This limits a job to a few thousand events per day and rank.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.events import Event
     from distdl_jupyter.core.series import Bucket, SeriesBook
 
-#: Seconds between two events of progress of one rank: at first, as a part of the time that the job lasts, at most.
+#: Seconds between two progress events of one rank: the minimum, the share of the run time, the maximum.
 _EVERY, _SHARE, _AT_MOST = 0.1, 0.001, 10.0
-#: Reports of metrics of a job that are written as they come.
+#: Metric reports of a job that are written immediately.
 _UNMERGED = 100_000
-#: Buckets of all series, of about 200 bytes each, beyond which the curves are given up and nothing more is merged.
+#: Buckets of all series, of about 200 bytes each, beyond which the curves are dropped and merging ends.
 _MOST_BUCKETS = 500_000
-#: Seconds for which reports of metrics are held back at most.
+#: Maximum seconds that metric reports are held back.
 _LONGEST = 30.0
 
-#: Type, fields and origin of an event to write. The origin is the position of the report in a kept stream.
+#: Type, fields and origin of an event to write. The origin is the report's position in a stored stream.
 Origin = dict[str, int]
 Merged = tuple[str, dict[str, Any], Origin]
 
 
 class ReportMerger:
-    """Holds reports back until they are due. It gets every event of the job, to know the curves."""
+    """Holds reports back until they are due. It receives every event of the job, to follow the curves."""
 
     def __init__(self) -> None:
         self._report_count = 0
-        #: The curves, from the first metric on; they are given up when there are too many.
+        #: The curves, from the first metric on; dropped when there are too many.
         self._book: SeriesBook | None = None
         self._gave_up = False
         self._metrics: dict[int, _MergedMetrics] = {}
@@ -53,7 +52,7 @@ class ReportMerger:
         if event["type"] == "metric":
             self._report_count += event.get("reports", 1)
             if self._book is None and not self._gave_up:
-                from distdl_jupyter.core.series import SeriesBook  # many jobs report no metrics
+                from distdl_jupyter.core.series import SeriesBook  # lazy: many jobs report no metrics
 
                 self._book = SeriesBook()
         if self._book is not None:
@@ -62,7 +61,7 @@ class ReportMerger:
     def metric(
         self, rank: int, step: float, values: Mapping[str, float], origin: Origin, *, replace: bool
     ) -> list[Merged]:
-        """Take one report of metrics; with ``replace`` it replaces earlier ones. Return what is to be written now."""
+        """Add a metric report; with ``replace`` it replaces earlier ones. Return the events to write now."""
         held = self._metrics.get(rank)
         book = self._book if self._report_count >= _UNMERGED and not replace else None
         is_alike = book is not None and book.extends(rank, step, values)
@@ -76,12 +75,12 @@ class ReportMerger:
         return []
 
     def progress(self, rank: int, fields: dict[str, Any], origin: Origin) -> list[Merged]:
-        """Take a report of progress, which replaces the one before it. Return what is to be written now."""
+        """Add a progress report, which replaces the previous one. Return the events to write now."""
         self._progress[rank] = (fields, origin)
         return self.take_progress(rank) if self._is_progress_due(rank) else []
 
     def due(self) -> list[Merged]:
-        """Return what was held back for long enough."""
+        """Return the held-back events that are due."""
         if self._book is not None and self._book.size > _MOST_BUCKETS:
             self._book, self._gave_up = None, True
         now = time.monotonic()
@@ -94,15 +93,15 @@ class ReportMerger:
         return now - self._progress_at.get(rank, -math.inf) >= pause
 
     def flush(self) -> list[Merged]:
-        """Return all that was held back."""
+        """Return all held-back events."""
         return [*self.take_progress(*self._progress), *self.flush_metrics()]
 
     def flush_metrics(self) -> list[Merged]:
-        """Return all reports of metrics that were held back."""
+        """Return all held-back metric reports."""
         return self._take_metrics(*self._metrics)
 
     def take_progress(self, *ranks: int) -> list[Merged]:
-        """Return the progress of these ranks that was held back."""
+        """Return the held-back progress of these ranks."""
         self._progress_at |= dict.fromkeys(ranks, time.monotonic())
         taken = [(rank, *self._progress.pop(rank)) for rank in ranks]
         return [("progress", {"rank": rank, **fields}, origin) for rank, fields, origin in taken]
@@ -113,7 +112,7 @@ class ReportMerger:
 
 
 class _MergedMetrics:
-    """Reports of one rank that become one event. ``origin`` is that of the last report."""
+    """Reports of one rank that are merged into one event. ``origin`` is that of the last report."""
 
     def __init__(self) -> None:
         self.until = time.monotonic() + _LONGEST
@@ -124,12 +123,11 @@ class _MergedMetrics:
         self._buckets: list[Bucket] = []
 
     def accepts(self, step: float, values: Mapping[str, float]) -> bool:
-        """Return whether a report can be added: it has the same metrics and is not of an earlier step."""
+        """Return whether a report can be added: it has the same metrics and no earlier step."""
         return step >= self._step and values.keys() == self._values.keys()
 
     def add(self, step: float, values: Mapping[str, float], origin: Origin) -> None:
-        """Take one report."""
-        names = self._values or values  # in the order of the first report, as the buckets are
+        names = self._values or values  # in the order of the first report, like the buckets
         if not self._buckets:
             from distdl_jupyter.core.series import Bucket  # most jobs report far less
 

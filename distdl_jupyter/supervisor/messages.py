@@ -1,4 +1,4 @@
-"""Sentences of a supervisor about what ran, how it ended and what is restarted. Pure."""
+"""Message texts of the supervisor about versions, exits and restarts. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def versions(spec: JobSpec) -> str:
-    """Return what the ranks run with, for the record: "horovod-gloo, Horovod 0.28.1, torch 2.13.0, Python 3.11.7"."""
+    """Return the versions of the ranks: "horovod-gloo, Horovod 0.28.1, torch 2.13.0, Python 3.11.7"."""
     backend, options = registry.backend(spec.distributed_backend, dict(spec.backend_options))
     shown = {package.name: package.title for package in backend.packages(options)} | {"python": "Python"}
     known = [f"{title} {spec.versions[name]}" for name, title in shown.items() if name in spec.versions]
@@ -25,7 +25,7 @@ def versions(spec: JobSpec) -> str:
 
 
 def endings(all_ranks: Sequence[RankView]) -> str:
-    """Return how the ranks' processes ended: "4 ranks ended with code 0"; those that ended alike together."""
+    """Return how the ranks' processes ended, grouped by exit: "4 ranks ended with code 0"."""
     alike: dict[str, list[int]] = {}
     for rank in all_ranks:
         alike.setdefault(_ending(rank), []).append(rank.rank)
@@ -41,7 +41,7 @@ def _ending(rank: RankView) -> str:
 
 
 def world(spec: JobSpec, node_count: int) -> str:
-    """Return on how many nodes the ranks begin now, which are not as many as before."""
+    """Return the message that the number of nodes has changed."""
     if node_count == spec.node_count:
         return f"All {node_count} nodes are available again, with {plural(spec.process_count, 'process')}."
     count = node_count * spec.process_count_per_node
@@ -49,7 +49,7 @@ def world(spec: JobSpec, node_count: int) -> str:
 
 
 def waiting_for(ranks: list[int]) -> str:
-    """Return for which ranks the others wait, "" for none."""
+    """Return which ranks the others wait for, "" for none."""
     if not ranks:
         return ""
     shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
@@ -68,12 +68,12 @@ def failed_first(failure: Failure, process_count: int) -> str:
 
 
 def restart_announcement(view: JobView, seconds: float) -> str:
-    """Return what is shown while a restart is waited for: "restart 2 of 3 in 2 s"."""
+    """Return the status during the delay of a restart: "restart 2 of 3 in 2 s"."""
     return f"restart {view.restart_count - view.requeue_count} of {view.max_restarts} in {seconds:g} s"
 
 
 def restart_heading(view: JobView) -> str:
-    """Return the line of the log between two attempts."""
+    """Return the log line between two attempts."""
     last = view.restarts[-1]
     if last.requeued:
         return f"--- requeue {view.requeue_count}: {last.reason} ---"
@@ -81,7 +81,7 @@ def restart_heading(view: JobView) -> str:
 
 
 def restarts_used_up(reason: str, view: JobView) -> str:
-    """Return why a job failed: the last failure, and those before its restarts."""
+    """Return the reason of a job that has no restarts left: its last failure and the earlier ones."""
     if not view.restarts:
         return reason
     before = "; ".join(f"{number}. {restart.reason.rstrip('.')}" for number, restart in enumerate(view.restarts, 1))

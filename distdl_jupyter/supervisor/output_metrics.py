@@ -1,4 +1,4 @@
-"""Reads metrics and progress out of what ranks print, for code that reports nothing itself.
+"""Parses metrics and progress from the output of ranks, for code that reports nothing itself.
 
 ``OutputMetrics.read`` accepts whole lines of one rank and yields a ``Reading`` for each that contains a metric:
 
@@ -8,7 +8,7 @@
   ``_STRONG``, and those of ``_WEAK`` if the line also contains a step or an epoch.
 * ``_Axis`` combines them into one step axis, which continues when the steps restart with each epoch.
 
-All patterns take time linear in the line's length: what repeats is bounded.
+All patterns run in time linear in the line's length, because repetitions are bounded.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: Distinct names of metrics that are read in a job, and characters of a line that is read.
+#: Maximum number of distinct metric names of a job, and of characters of a parsed line.
 MOST_NAMES, LONGEST_LINE = 30, 2000
 #: Each parsed line contains one of these: loss, acc(uracy), step, epoch, iteration, and the bars of tqdm and of
-#: Keras and rich. Without their first letters they need not be searched for in two cases.
+#: Keras and rich. Omitting the first letters avoids searching for two cases.
 _MARKS = ("oss", "acc", "Acc", "tep", "poch", "tera", "%|", "\N{BOX DRAWINGS HEAVY HORIZONTAL}")
-#: Characters of a rank's output that are parsed per second, as many are ready at first; a line with a mark costs as
-#: much as so many characters. Of a flood the newest lines are read, which takes some 1 % of a processor.
+#: Characters of a rank's output parsed per second (also the initial allowance), and the cost of a line with a mark in
+#: characters. Of busy output only the newest lines are parsed, which takes about 1 % of a CPU.
 _EACH_SECOND, _MARKED = 60_000, 240
-#: What gives text its colours (ECMA-48, SGR).
+#: Colour sequences (ECMA-48, SGR).
 _COLOURS = re.compile(r"\x1b\[[\d;:]*m")
 
 _NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[nN]a[nN]|NAN|[iI]nf(?:inity)?|INF)(?!\w|\.\d)"
@@ -39,17 +39,17 @@ _WEAK = re.compile(
     r"mfu|error|(?:samples|images|img|examples|tokens|tok)(?:/s|/sec|_per_second))(?![a-z])",
     re.IGNORECASE,
 )
-#: A name and a number in text; words before the name qualify it.
+#: A name and a number in text; preceding words qualify the name.
 _PAIR = re.compile(
     r"(?<![\w@./%-])(?:(train|training|val|valid|validation|test|eval|dev|lm|total|avg|average|mean)[ _]{1,2})?"
     rf"([A-Za-z][\w@./%-]{{0,59}})(?:\s{{0,8}}[:=]\s{{0,8}}|\s{{1,8}})\[?({_NUMBER})(?:/(\d{{1,15}}))?",
     re.IGNORECASE,
 )
-#: The same in the bars of tqdm, of Keras and of rich, whose names are kept as they are.
+#: The same in the bars of tqdm, Keras and rich, whose names are used unchanged.
 _POSTFIX = re.compile(rf"[,\[] ?([^\s,=\[\]]{{1,60}})=({_NUMBER})")
 _DASH_PAIR = re.compile(rf" - ([^\s:]{{1,60}}): ({_NUMBER})")
 _SPACE_PAIR = re.compile(rf" ([^\s:]{{1,60}}): ({_NUMBER})")
-#: A dict or JSON object without another one inside, and its pairs; Hugging Face writes numbers as strings.
+#: A flat dict or JSON object, and its pairs; Hugging Face writes numbers as strings.
 _OBJECT = re.compile(r"\{\s?['\"][^{}]{1,2000}\}")
 _ITEM = re.compile(rf"(['\"])([^'\"\\]{{1,80}})\1\s?:\s?(['\"]?)({_NUMBER})\3\s?[,}}]")
 #: Keys of a dict that are not metrics.
@@ -77,7 +77,7 @@ _BARS = (
 _EPOCH = re.compile(
     r"epoch[ :=#]{0,3}[\[(]?\s{0,4}(?P<epoch>\d{1,9})(?!\d|\.\d)(?:\s?/\s?(?P<epochs>\d{1,9}))?", re.IGNORECASE
 )
-#: The line above the lines of an epoch.
+#: The heading of an epoch.
 _HEADING = re.compile(r"^\s{0,8}Epoch (?P<epoch>\d{1,9})(?:/(?P<epochs>\d{1,9}))?:?\s{0,8}$")
 _POSITIONS = (
     # [640/60000 (1%)]   [   64/60000]   [0][  10/5005]
@@ -90,7 +90,7 @@ _POSITIONS = (
     # [1,  2000] loss: 2.173
     re.compile(r"^\s{0,8}\[(?P<epoch>\d{1,9}),\s{0,12}(?P<step>\d{1,15})\]"),
 )  # fmt: skip
-#: What a line is of that begins so; training is what needs no name.
+#: The split of a line with this prefix; training has no prefix.
 _SPLIT = re.compile(
     r"\s{0,8}(?:[*=>#-]{1,20} ?)?(val|valid|validation|test|testing|eval|evaluation|dev)(?![a-z_])", re.IGNORECASE
 )
@@ -120,7 +120,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """The training position that a line contains."""
+    """The training position in a line."""
 
     step: int | None = None
     total: int | None = None
@@ -149,7 +149,7 @@ class OutputMetrics:
                 yield reading
 
     def forget(self) -> None:
-        """Let the steps of all ranks begin again."""
+        """Reset the steps of all ranks."""
         self._axes.clear()
 
     def _line(self, axis: _Axis, line: str) -> Reading | None:
@@ -159,7 +159,7 @@ class OutputMetrics:
             return None
         position, values = _parsed(line)
         values = {name: value for name, value in values.items() if self._is_taken(name)}
-        # A bar without values may count anything: it is progress, but not the training step.
+        # A bar without values may count anything, so it is progress but not a training step.
         step = axis.step(position, values, of_split=_SPLIT.match(line) is not None) if values else 0.0
         progress = axis.progress(position) if values or position.bar else None
         return Reading(step, values, progress, position.bar) if values or progress is not None else None
@@ -177,7 +177,7 @@ class _Allowance:
         self._left, self._at = float(_EACH_SECOND), time.monotonic()
 
     def lines(self, text: str) -> list[str]:
-        """Return the lines that hold a mark, in their order; where they are too many, the last of them."""
+        """Return the lines that contain a mark, in order; only the last ones if there are too many."""
         now = time.monotonic()
         self._left, self._at = min(_EACH_SECOND, self._left + (now - self._at) * _EACH_SECOND), now
         most = int(self._left)
@@ -208,7 +208,7 @@ class _Axis:
     offset: float = 0.0
     #: The step of the last value of each metric.
     ends: dict[str, float] = field(default_factory=dict)
-    #: Steps of the count that is shown as progress, 0 where none is under way: the outermost bar is drawn first.
+    #: Total of the count shown as progress, 0 if there is none: the outermost bar is drawn first.
     shown_total: int = 0
 
     def step(self, position: _Position, names: Iterable[str], *, of_split: bool) -> float:
@@ -263,7 +263,7 @@ class _Axis:
 
 
 def _candidates(text: str) -> list[str]:
-    """Return the lines that hold one of the marks, in their order."""
+    """Return the lines that contain a mark, in order."""
     spans: dict[int, int] = {}
     for mark in _MARKS:
         at = text.find(mark)
@@ -276,7 +276,7 @@ def _candidates(text: str) -> list[str]:
 
 
 def _parsed(line: str) -> tuple[_Position, dict[str, float]]:
-    """Return the position and the values that a line contains."""
+    """Return the position and the values in a line."""
     for form, pair in _BARS:
         bar = form.search(line)
         if bar is not None:
@@ -324,7 +324,7 @@ def _of_text(line: str) -> tuple[_Position, dict[str, float]]:
 
 
 def _named(prefix: str, qualifier: str, name: str) -> str:
-    """Return a metric's name: that of the line's split, the word before it, its own."""
+    """Return a metric's name, built from the line's split, the word before the name and the name."""
     qualifier = _SPLITS.get(qualifier, qualifier)
     parts = [prefix] if prefix and prefix != qualifier and not name.startswith((prefix, f"{prefix}_")) else []
     return "_".join([*parts, *([qualifier] if qualifier and not (prefix and qualifier in _AVERAGES) else []), name])

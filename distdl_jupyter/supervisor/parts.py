@@ -1,7 +1,7 @@
-"""What a supervisor keeps of a job beside its events: pictures, step times, resources, checkpoints, the code's version.
+"""Data of a job stored beside its events: pictures, step times, resources, checkpoints, the code's version.
 
-Most jobs need few of these, so their modules are imported when the first of it comes. A disk that refuses a file ends
-nothing: what it refuses is left out, with a line in the log.
+Most jobs need few of these, so the modules are imported lazily. If a file cannot be written, the data are dropped with
+a line in the log, and the job continues.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     from distdl_jupyter.supervisor.recorder import EventRecorder
     from distdl_jupyter.supervisor.reports import Picture, Steps, Weights
 
-#: Bytes of the file of step times: a rank reports some thousand records (worker.step_times), so only a great many fill
-#: it.
+#: Bytes of the file of step times: a rank reports a few thousand records (worker.step_times), so only a great many
+#: ranks fill it.
 _LARGEST_STEPS = 200_000_000
-#: Steps of an optimizer that not all ranks have reported yet, beyond which the oldest are given up.
+#: Steps of an optimizer that not all ranks have reported yet, beyond which the oldest are dropped.
 _MOST_WAITING = 16
-#: Ranks of which every second of a day is kept. Of more, and of later days, samples are kept so rarely that the file
-#: grows by as many bytes as the day had, each time that the job is as old again as it was.
+#: Up to this many ranks, every second of the first day is stored. For more ranks and later days, samples are stored
+#: less often, so that the file grows by one such day's size each time the job's age doubles.
 _RANKS, _DAY = 8, 86400.0
-#: Seconds between two checks of the samples for problems, which cost more than to keep a sample.
+#: Seconds between two checks of the samples for problems; a check costs more than storing a sample.
 _CHECK_SECONDS = 2.0
-#: Codes of the notes.
+#: Codes of notes.
 CODES = {"memory": "memory-limit", "gpu_memory": "gpu-memory-grows", "gpu": "gpu-idle"}
-#: Seconds between two checks for checkpoints that are not kept.
+#: Seconds between two checks for checkpoints to delete.
 _PRUNE_SECONDS = 5.0
-#: Bytes of a diff that are kept, as notebooks with their outputs are long; and seconds for one git command.
+#: Maximum size of a stored diff in bytes, because notebooks with outputs are long; and seconds for one git command.
 _LARGEST_DIFF, _GIT_SECONDS = 1_000_000, 20.0
 _SAFELY = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "--no-optional-locks")
 _DIFF = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
@@ -60,7 +60,7 @@ _PASSWORD = re.compile(r"(://)[^/\s@]*@")
 
 
 class Part:
-    """Keeps one kind of what ranks report; made when the first of it comes."""
+    """Stores one type of report; created with the first report."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
@@ -79,10 +79,10 @@ class Part:
 
 
 class Pictures(Part):
-    """Puts pictures together that ranks report in parts, and keeps each as a file, an event and a line of the log.
+    """Assembles pictures that ranks report in parts, and stores each as a file, an event and a log line.
 
-    Ranks that show the same picture share one, so their lines become one row as those of equal prints do. What is not a
-    picture, comes in parts that do not fit, or is more than a job may have is left out.
+    Ranks that show the same picture share one file, so their lines fold into one row, as equal prints do. Data that are
+    not a picture, do not fit together or exceed the limits of a job are dropped.
     """
 
     def __init__(self, recorder: EventRecorder) -> None:
@@ -92,13 +92,13 @@ class Pictures(Part):
         self._next = max([0, *self._numbers.values(), *(picture.number for picture in recorder.view.pictures)]) + 1
 
     def take(self, rank: int, report: Picture) -> None:
-        """Take a part of a picture of one rank; with the last one it is kept."""
+        """Add a part of a picture of one rank; store the picture with its last part."""
         parts = self._parts.setdefault(rank, [])
         if report.begin == 0:
             parts.clear()
         begun = sum(map(len, parts))
         if report.begin != begun:
-            return  # its beginning was read by a supervisor that died
+            return  # the first parts were read by a supervisor that died
         parts.append(report.data)
         if begun + len(report.data) < report.of:
             return
@@ -116,7 +116,7 @@ class Pictures(Part):
         self._recorder.write("log", rank=rank, stream="out", text=text, picture=name)
 
     def _keep(self, data: bytes, form: str) -> int | None:
-        """Return the number of a picture, None for one that cannot be kept."""
+        """Store a picture and return its number, None if it cannot be stored."""
         key = _key(data)
         if key in self._numbers:
             return self._numbers[key]
@@ -140,7 +140,7 @@ def _key(data: bytes) -> bytes:
 
 
 class StepTimes(Part):
-    """Keeps what ranks report of the time of their steps, each report as a line of the job's ``steps.jsonl``."""
+    """Stores the step times that ranks report, each report as a line of the job's ``steps.jsonl``."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         super().__init__(recorder)
@@ -148,7 +148,7 @@ class StepTimes(Part):
         self._lines: list[bytes] = []
 
     def take(self, rank: int, report: Steps) -> None:
-        """Keep a report of one rank with the number of restarts before it, until ``flush`` writes it."""
+        """Buffer a report of one rank, with the number of restarts before it, until ``flush`` writes it."""
         line = {
             "v": VERSION,
             "t": report.t,
@@ -163,7 +163,7 @@ class StepTimes(Part):
         self._lines.append(encode(line))
 
     def flush(self) -> None:
-        """Write the reports that are kept."""
+        """Write the buffered reports."""
         lines, self._lines = b"".join(self._lines), []
         if not lines:
             return
@@ -176,7 +176,7 @@ class StepTimes(Part):
             self._log_once(f"Step times cannot be stored: {error.strerror}.")
 
     def close(self) -> None:
-        """Write what is left and close the file."""
+        """Write the buffered reports and close the file."""
         self.flush()
         if self._file is not None:
             self._file.close()
@@ -184,10 +184,10 @@ class StepTimes(Part):
 
 
 class WeightCheck(Part):
-    """Compares the checksums of weights that ranks report, and notes once from which step on they differ.
+    """Compares the checksums of weights that ranks report, and notes once the first step where they differ.
 
-    See ``worker.hooks.parallel`` for what is summed. Ranks on processors of another kind round otherwise, so only
-    those on the same kind are compared.
+    See ``worker.hooks.parallel`` for the checksum. Other processor models round differently, so only ranks on the same
+    model are compared.
     """
 
     def __init__(self, recorder: EventRecorder) -> None:
@@ -198,11 +198,11 @@ class WeightCheck(Part):
 
     def _forget(self) -> None:
         self._waiting: dict[tuple[int, int], dict[int, tuple[str, str]]] = {}
-        #: By optimizer, the last step in which all were the same.
+        #: The last step with equal weights, by optimizer.
         self._same: dict[int, int] = {}
 
     def take(self, rank: int, report: Weights) -> None:
-        """Take the checksum of one rank after a step."""
+        """Add the checksum of one rank after a step."""
         view = self._recorder.view
         if view.restart_count != self._attempt:
             self._attempt = view.restart_count
@@ -246,15 +246,15 @@ def _sentence(apart: list[int], size: int, step: int, same: int) -> str:
 
 
 class ResourceRecorder(Part):
-    """Keeps what ranks and machines use in ``resources.jsonl``, and notes problems of it while the job runs."""
+    """Stores the resource usage of ranks and machines in ``resources.jsonl``, and notes problems while the job runs."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         super().__init__(recorder)
         self._reader = ResourceReader(recorder.folder.resources)
         self._book = ResourceBook(self._reader.about, curves=False)
-        #: When the last sample of each node was taken: another supervisor may read those of an earlier one again.
+        #: Time of the last sample of each node: a new supervisor may read samples of an earlier one again.
         self._last: dict[int, float] = {}
-        #: The memory of torch that ranks reported last, and what of it is new since the last sample that was kept.
+        #: The last torch memory reported by each rank, and the reports since the last stored sample.
         self._torch: dict[int, Sequence[float]] = {}
         self._new_torch: dict[int, Sequence[float]] = {}
         self._begun: float | None = None
@@ -272,12 +272,12 @@ class ResourceRecorder(Part):
             self._book.apply(sample)
 
     def take_torch(self, rank: int, memory: Sequence[float]) -> None:
-        """Keep the bytes of GPU memory that torch has allocated and reserved in a rank, for the next sample."""
+        """Remember the GPU memory that torch has allocated and reserved in a rank (bytes), for the next sample."""
         if self._torch.get(rank) != memory:
             self._torch[rank] = self._new_torch[rank] = memory
 
     def take(self, samples: Sequence[NodeSample]) -> None:
-        """Keep samples, and note the problems that they show."""
+        """Store samples, and note the problems that they show."""
         for node, data in samples:
             # The agent's data is untrusted; skip invalid samples.
             with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError):
@@ -295,7 +295,7 @@ class ResourceRecorder(Part):
         self._follow()
 
     def _pause(self, t: float) -> float:
-        """Return the least seconds between two samples that are kept."""
+        """Return the minimum seconds between two stored samples."""
         age = 0.0 if self._begun is None else t - self._begun
         pause = age / _DAY * self._recorder.view.process_count / _RANKS
         return pause if pause > 1.0 else 0.1
@@ -306,7 +306,7 @@ class ResourceRecorder(Part):
         for mark in self._book.marks():
             if (mark.kind, mark.rank) not in self._noted:
                 self._noted.add((mark.kind, mark.rank))
-                # Pages show it as long as it lasts (``views.resources``); this is what stays of it.
+                # Pages show the problem while it lasts (``views.resources``); this note is permanent.
                 self._recorder.note("info", mark.text, CODES[mark.kind])
                 self._recorder.log(mark.text)
         for about in self._reader.about.values():
@@ -321,10 +321,10 @@ class ResourceRecorder(Part):
 
 
 class CheckpointKeeper:
-    """Deletes the checkpoints of a running job beyond those that ``keep_checkpoints`` asks for.
+    """Deletes the checkpoints of a running job that ``keep_checkpoints`` does not retain.
 
-    It does so from time to time in a thread of its own, and once more at the end; ``removed`` counts them. It sees the
-    job's own folder: on nodes that do not share it training code deletes its checkpoints itself.
+    It runs periodically in its own thread, and once more at the end; ``removed`` counts the deleted ones. It only sees
+    the job's folder: on nodes that do not share it, the training code deletes its checkpoints itself.
     """
 
     def __init__(self, folder: JobFolder, rule: str) -> None:
@@ -337,7 +337,7 @@ class CheckpointKeeper:
         self._thread.start()
 
     def close(self) -> None:
-        """Delete once more, when all ranks have ended."""
+        """Delete once more after all ranks have ended."""
         self._ended.set()
         self._thread.join()
         self._tidy(float("inf"))
@@ -353,7 +353,7 @@ class CheckpointKeeper:
         for event in new:
             self._book.apply(event)
         for checkpoint in checkpoints.superfluous(self._keep, checkpoints.of_job(self._folder, self._book), now):
-            with contextlib.suppress(OSError):  # gone already, or the disk fails: the training continues
+            with contextlib.suppress(OSError):  # already deleted, or a disk error: the training continues
                 checkpoints.remove(checkpoint)
                 self.removed += 1
 
@@ -364,7 +364,7 @@ class CheckpointKeeper:
 def git_state(folder: str) -> GitState | None:
     """Return the state of the repository around ``folder``, None without git, a repository, or a commit.
 
-    Nothing that the repository's own configuration names is run: no hooks, external diff, filter or file watcher.
+    No program from the repository's own configuration is run: no hook, external diff, filter or file watcher.
     """
     if not which("git") or not Path(folder).is_dir():
         return None
@@ -387,10 +387,10 @@ def git_state(folder: str) -> GitState | None:
 
 
 def _without_filters(folder: str) -> list[str]:
-    """Return options that switch off the programs through which the repository itself lets files go (gitattributes)."""
+    """Return options that disable the repository's own filter programs (gitattributes)."""
     names = ""
     for scope in ("--local", "--worktree"):
-        with contextlib.suppress(subprocess.CalledProcessError):  # several trees without configurations of their own
+        with contextlib.suppress(subprocess.CalledProcessError):  # multiple worktrees without separate configurations
             names += _git(folder, "config", scope, "--includes", "--name-only", "--null", "--list")
     filters = {name.rpartition(".")[0] for name in names.split("\0") if name.startswith("filter.")}
     settings = [f"{name}.{key}" for name in sorted(filters) for key in ("clean=", "process=", "required=false")]
@@ -398,7 +398,7 @@ def _without_filters(folder: str) -> list[str]:
 
 
 def _git(folder: str, *arguments: str) -> str:
-    """Return what git prints. Raises CalledProcessError, TimeoutExpired, OSError."""
+    """Return git's output. Raises CalledProcessError, TimeoutExpired, OSError."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     done = subprocess.run(
         ["git", "-C", folder, *_SAFELY, *arguments],

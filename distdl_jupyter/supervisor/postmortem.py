@@ -1,8 +1,8 @@
-"""What the log of a rank that has ended shows of its end: where it crashed, and its last error lines.
+"""Explains the exit of a rank from its log: where it crashed, and its last error lines.
 
-A process that crashes reports nothing, but ``faulthandler`` writes its stacks to stderr; one that calls ``sys.exit(2)``
-has mostly printed why. Both become the rank's error, so that they are shown as an exception is. The error of a GPU
-kernel whose check failed does not name the check: the kernel has printed it.
+A process that crashes reports nothing, but ``faulthandler`` writes its stacks to stderr; a process that calls
+``sys.exit(2)`` has usually printed the reason. Both become the rank's error, which is shown like an exception. The
+error of a failed assertion in a GPU kernel does not name the assertion, but the kernel has printed it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.threads import Frame, Thread
 
-#: Lines of a rank, and bytes of the log's end, in which they are looked for: a dump has 100 lines for each thread.
+#: Searched lines of a rank, and searched bytes at the end of the log: a dump has 100 lines per thread.
 _MOST, _END = 10_000, 16 * 1024 * 1024
 #: Last error lines that are shown.
 _SHOWN = 10
 _FATAL = "Fatal Python error: "
-#: What C++ and glibc print before they abort.
+#: Messages of C++ and glibc before they abort.
 _ABORT_MESSAGE = re.compile(
     r"\s*what\(\):\s*(?P<what>.+)"
     r"|(?P<whole>(free|malloc|realloc|munmap_chunk|double free|corrupted)\b.+|.*Assertion .+ failed.*)"
 )
-#: What a GPU kernel prints when a check in it fails (CUDA's assert, torch's kernels, Triton's device_assert).
+#: Messages of a failed assertion in a GPU kernel (CUDA's assert, torch's kernels, Triton's device_assert).
 _KERNEL_ASSERT = re.compile(
     r"(?P<file>\S+):(?P<line>\d+): .*block: \[[\d,]+\], thread: \[[\d,]+\] Assertion `(?P<what>.*)` failed"
 )
 _DEVICE_ASSERT = "device-side assert"
-#: The message of Gloo before it aborts because another rank has sent more than this one expects.
+#: Gloo's message before it aborts because another rank has sent more than this one expects.
 _MISMATCH = "Received data size doesn't match"
 _MISMATCH_REMEDY = (
     "The ranks passed tensors of different shapes to one collective call. Check for uneven data (drop_last=True) and "
@@ -48,7 +48,7 @@ _ASSERT_REMEDY = (
     "A check inside a GPU kernel failed, often because an index is out of range. To see the line that started the "
     "kernel, rerun the job with --env CUDA_LAUNCH_BLOCKING=1"
 )
-#: Of the messages with which a process aborts: the code and the remedy.
+#: Code and remedy for messages of aborted processes.
 _CRASHES = {
     _MISMATCH: ("collective-mismatch", _MISMATCH_REMEDY),
     _DEVICE_ASSERT: ("device-side-assert", _ASSERT_REMEDY),
@@ -58,7 +58,7 @@ _WORKER = re.compile(r".*/distdl_jupyter/worker(?=/)")
 
 
 def is_in_log(rank: RankView) -> bool:
-    """Return whether the log may explain a rank's end further."""
+    """Return whether the log may explain the exit of a rank."""
     if _has_crashed(rank):
         return True
     error = rank.error or {}
@@ -70,7 +70,7 @@ def _has_crashed(rank: RankView) -> bool:
 
 
 def error_of(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
-    """Return the error of a rank that has ended where its log shows more than is known, else None."""
+    """Return the error of an exited rank if its log shows more than is known, else None."""
     if _has_crashed(rank):
         return _crash(folder, rank)
     if rank.error and _is_device_assert(rank.error):
@@ -93,7 +93,7 @@ def _is_device_assert(error: Mapping[str, Any]) -> bool:
 
 
 def _with_kernel_assert(error: Mapping[str, Any], folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
-    """Return the error with what a GPU kernel of the rank printed of its failed check, the first of all its threads."""
+    """Return the error with the rank's first failed GPU kernel assertion."""
     lines, _ = last_lines(folder.log, _MOST, rank.rank, within=_END)
     line = next((match for line in lines if (match := _KERNEL_ASSERT.search(line.text)) is not None), None)
     if line is None:
@@ -159,7 +159,7 @@ def _crash(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
 
 
 def _crashed_thread(folder: JobFolder, dump: str) -> Thread | None:
-    """Return the thread that crashed with its frames named, None where the dump has none."""
+    """Return the crashed thread with its named frames, None if the dump has none."""
     payload = stacks.payload(folder)
     about = {"worker": _first(_WORKER, dump), "code": str(folder.code),
              "stdlib": _first(_STDLIB, dump) or sysconfig.get_paths()["stdlib"]}  # fmt: skip

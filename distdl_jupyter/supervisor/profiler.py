@@ -1,11 +1,11 @@
-"""Lets the ranks of one attempt record the same steps, and keeps what they recorded as one profile.
+"""Makes the ranks of one attempt record the same steps, and saves the result as one profile.
 
-1. The ranks find the request; each reports the step at which it is.
-2. When all have, or after ``_ARM`` seconds, they get the step with which all begin.
-3. Each records, writes its trace on its own machine and reports that. A rank that ends or fails is left out.
+1. The ranks read the request; each reports its current step.
+2. When all have reported, or after ``_ARM`` seconds, they receive the first step to record.
+3. Each records, writes its trace on its own machine and reports it. A rank that exits or fails is left out.
 4. A thread fetches the traces and summaries, and masks secrets in them.
 
-``tick`` never waits. A profile names the ranks that it lacks; without any rank it has failed, with the reasons.
+``tick`` never blocks. A profile names the missing ranks; without any rank it has failed, with the reasons.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Run
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
-#: Seconds in which ranks must make a step, and those that a request to all of them may take: here, and elsewhere.
+#: Seconds in which ranks must make a step, and seconds for a request to reach all of them: local, remote.
 _ARM, _LEAD, _SLOW_LEAD = 30.0, 0.5, 2.0
-#: Seconds without a report of any rank after which those that still record are given up, and of saving at the end.
+#: Seconds without a report of any rank after which recording ranks count as missing, and seconds for saving.
 _SILENT, _SAVE = 600.0, 60.0
 _NO_STEP = f"No step was made within {_ARM:.0f} s. A step ends with {frameworks.STEP}."
 
 
 @dataclass(slots=True)
 class _Rank:
-    """How far a rank is: "" before its first step, armed, recording, saving, done, or missing with a reason."""
+    """State of a rank: "" before its first step, armed, recording, saving, done, or missing with a reason."""
 
     status: str = ""
     step: int = 0
@@ -52,7 +52,7 @@ class _Rank:
 
 @dataclass(slots=True)
 class _Profile:
-    """The profile that is being made; ``failure`` is why it could not be saved."""
+    """The profile in progress; ``failure`` is why it could not be saved."""
 
     number: int
     steps: int
@@ -69,7 +69,7 @@ class _Profile:
         return [rank for rank, progress in self.ranks.items() if progress.status in status]
 
     def missing(self) -> str:
-        """Return why no rank has recorded anything."""
+        """Return why ranks are missing."""
         reasons: dict[str, list[int]] = {}
         for rank, progress in self.ranks.items():
             reasons.setdefault(progress.why, []).append(rank)
@@ -85,12 +85,12 @@ class ProfileCollector:
         self._now: _Profile | None = None
         recorder.on_profile = self._take
         for left in recorder.view.profiles:
-            if not left.ended:  # of an earlier attempt, or of a supervisor that died
+            if not left.ended:  # left by an earlier attempt or a supervisor that died
                 self._now = _Profile(left.number, left.steps, {rank: _Rank() for rank in left.ranks})
                 self._end("The ranks that recorded the profile were replaced.")
 
     def request(self, steps: Any, ranks: Any) -> None:
-        """Begin a profile of so many steps of some ranks, None for all, unless one is being made."""
+        """Begin a profile of this many steps of some ranks (None: all), unless one is in progress."""
         if self._now is not None or type(steps) is not int or not 1 <= steps <= profiles.MOST_STEPS:
             return
         view, folder = self._recorder.view, self._recorder.folder
@@ -110,7 +110,7 @@ class ProfileCollector:
             self._run.ask_profile(running, {"number": now.number, "steps": now.steps})
 
     def _take(self, rank: int, report: dict[str, Any]) -> None:
-        """Record the report of a rank on its part."""
+        """Process the report of a rank."""
         now = self._now
         progress = now.ranks.get(rank) if now is not None and report["number"] == now.number else None
         if now is None or progress is None or progress.ended:
@@ -123,7 +123,7 @@ class ProfileCollector:
             self._event(progress.status)
 
     def tick(self) -> None:
-        """Take the next step, if its time has come."""
+        """Do the next step if it is due."""
         now = self._now
         if now is None:
             return
@@ -149,7 +149,7 @@ class ProfileCollector:
         now.started, now.last_report = True, time.monotonic()
         if armed := now.of("armed"):
             lead = _LEAD if self._recorder.spec.cluster == "local" else _SLOW_LEAD
-            # Where each rank is when the request has surely arrived.
+            # The step of each rank by the time the request has certainly arrived.
             steps = [
                 one.step + 2 + math.ceil((time.monotonic() - one.at + lead) * 1e9 / max(one.pace, 1_000))
                 for one in map(now.ranks.__getitem__, armed)
@@ -165,7 +165,7 @@ class ProfileCollector:
         now.thread.start()
 
     def _fetch_all(self, now: _Profile) -> None:
-        """In the thread: fetch the files of the ranks and save the profile."""
+        """Fetch the files of the ranks and save the profile (in the thread)."""
         summaries: list[dict[str, Any]] = []
         for rank in now.of("done"):
             try:
@@ -186,19 +186,19 @@ class ProfileCollector:
             now.failure = f"The profile cannot be stored: {getattr(error, 'strerror', None) or error}."
 
     def _fetch(self, number: int, rank: int) -> dict[str, Any]:
-        """Return a rank's summary; its trace is in the folder then, without secrets."""
+        """Fetch a rank's trace into the folder, mask its secrets, and return the rank's summary."""
         folder = profiles.folder_of(self._recorder.folder, number)
         for name in (f"rank-{rank}.json", f"rank-{rank}.json.gz"):
             self._run.fetch(rank, f"{profiles.FOLDER}/{number}/{name}", profiles.LARGEST)
             if (folder / name).stat().st_size > profiles.LARGEST:
                 raise ValueError(f"{name} is larger than {profiles.LARGEST // 1000000} MB.")
         summary = json.loads((folder / f"rank-{rank}.json").read_text(encoding="utf-8"))
-        profiles.profile(number, {"t": 0.0, "ranks": [summary]}, folder)  # raises for what is not a summary
+        profiles.profile(number, {"t": 0.0, "ranks": [summary]}, folder)  # raises if it is not a summary
         profiles.clean_names(folder / f"rank-{rank}.json.gz", self._recorder.redactor.text)
         return {**summary, "rank": rank, "host": self._recorder.view.ranks[rank].host or summary.get("host") or ""}
 
     def finish(self) -> None:
-        """Save what was recorded, when all ranks have ended."""
+        """Save what was recorded after all ranks have ended."""
         now = self._now
         if now is None:
             return
@@ -208,7 +208,7 @@ class ProfileCollector:
         now.started = True
         if now.thread is None:
             self.tick()
-        if now.thread is not None:  # else ``tick`` has noted why there is none
+        if now.thread is not None:  # otherwise ``tick`` has noted why there is none
             now.thread.join(_SAVE)
             self._end("It was not saved in time." if now.thread.is_alive() else now.failure)
 

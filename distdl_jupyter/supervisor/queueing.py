@@ -1,4 +1,4 @@
-"""A job that has not started yet: which jobs it waits for, and what is written of its place while it waits."""
+"""Jobs that have not started yet: which jobs they wait for, and their recorded queue position."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
-#: Seconds between two looks at a job that this one waits for, and for which one without a supervisor may be taken over.
+#: Seconds between two polls of a predecessor, and how long one without a supervisor may wait to be taken over.
 _LOOK, _TAKEOVER = 0.5, 10.0
-#: Seconds between two events of the place: for the first jobs in a queue, for others, and in the long run, which begins
-#: with this share of the time that the job has waited.
+#: Seconds between two events of the position: for the first jobs in a queue, for others, and the minimum share of the
+#: waiting time.
 _NOTE, _NOTE_BEHIND, _NOTE_LATER, _NOTE_SHARE, _FRONT = 1.0, 10.0, 20.0, 0.1, 8
 #: Characters of a reason, and of a name in it.
 _LONGEST_REASON, _LONGEST_NAME = 500, 120
 
 
 class Wait:
-    """What is written of a job's place in the queue, and what its user asks for meanwhile."""
+    """Records a queued job's position, and handles its user's requests meanwhile."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
         self.priority = recorder.spec.priority
-        #: Its number in the queue, when it waited before: it does not go to the end once more.
+        #: Its queue number from an earlier wait, so that it does not go to the end again.
         self.number: int | None = None
         if recorder.view.queue is not None:
             self.priority, self.number = recorder.view.queue.priority, recorder.view.queue.number
@@ -54,7 +54,7 @@ class Wait:
                 self._noted_at = -math.inf
 
     def note(self, view: QueueView | None, before: Sequence[str]) -> None:
-        """Write the place where it has changed; ``before`` are the jobs that have to complete first."""
+        """Record the position if it has changed; ``before`` are the jobs that must complete first."""
         view = view or QueueView()
         if before:
             names = tuple(before)
@@ -72,7 +72,7 @@ class Wait:
             self._recorder.write("queue", **dataclasses.asdict(view))
 
     def _may_write(self, pause: float) -> bool:
-        """Limit the events: other users can change what a waiting job sees as often as they like."""
+        """Limit the number of events, because other users can change a job's position any number of times."""
         now = time.monotonic()
         if now - self._noted_at <= max(pause, min(_NOTE_LATER, (now - self._begun) * _NOTE_SHARE)):
             return False
@@ -81,13 +81,13 @@ class Wait:
 
 
 class Predecessors:
-    """The jobs that have to complete before a job starts."""
+    """The jobs that must complete before a job starts."""
 
     def __init__(self, folder: JobFolder, ids: Sequence[str]) -> None:
         store = JobStore(folder.path.parent.parent)
         self._left = {id_: _Predecessor(store.folder(id_)) for id_ in ids}
         self._looked_at = -math.inf
-        #: Why the job cannot start any more, one sentence; "" while it can.
+        #: Why the job can no longer start, one sentence; "" while it can.
         self.failure = ""
 
     def waiting(self) -> list[str]:
@@ -116,7 +116,7 @@ class _Predecessor:
 
     @property
     def state(self) -> State | None:
-        """Its state, None when it cannot be read."""
+        """Its state, None if it cannot be read."""
         return self._view.state if self._view is not None else None
 
     def look(self) -> None:
@@ -142,7 +142,7 @@ class _Predecessor:
             self.failure = f"This job starts after {self.name}, which was lost because its supervisor is gone."
 
     def _follow(self) -> bool:
-        """Wait for the job that replaced it; return whether there is one, or may be soon."""
+        """Follow the job that replaced it; return whether there is one, or may be soon."""
         store = JobStore(self._folder.path.parent.parent)
         for folder in takewhile(lambda candidate: candidate.id > self._folder.id, store.folders()):
             with contextlib.suppress(DistDLError):
@@ -154,7 +154,7 @@ class _Predecessor:
         return time.monotonic() - self._silent < _TAKEOVER
 
     def _is_abandoned(self, *, has_news: bool) -> bool:
-        """Return whether it has had no supervisor for a while, and none can take it over."""
+        """Return whether it has had no supervisor for a while and none can take over."""
         if has_news or not self._folder.supervisor().is_dead:
             self._silent = None
             return False

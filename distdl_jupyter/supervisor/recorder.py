@@ -1,8 +1,8 @@
-"""Records a job: turns what ranks report into events, and keeps the view that these fold to.
+"""Records a job: turns the reports of ranks into events, and folds these into a view.
 
-``EventRecorder`` decides what a text or report means for the log and the view; it starts, watches and stops nothing.
-Every text passes its redactor before it is written or folded. ``merger.ReportMerger`` decides which metrics and
-progress reports become events, and ``buffered_writer`` writes events to a disk that may be full.
+``EventRecorder`` interprets texts and reports for the log and the view; it starts and stops nothing. Secrets are masked
+in every text before it is written or folded. ``merger.ReportMerger`` decides which metrics and progress reports become
+events, and ``buffered_writer`` writes events to a disk that may be full.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
     from distdl_jupyter.supervisor.parts import Part
     from distdl_jupyter.supervisor.resume import History, Key
 
-#: The code of the note that lines of the log are left out.
+#: Code of the note that log lines were dropped.
 _LOG_LIMIT = "log-limit"
-#: Columns of ``Job.metrics()`` besides the metrics, and the code of the note that a metric has another name.
+#: Columns of ``Job.metrics()`` besides the metrics, and the code of the note that a metric was renamed.
 _COLUMNS = ("rank", "step", "time", "attempt")
 _RENAMED = "metric-renamed"
 #: Seconds between two reads of the records of experiment trackers.
 _TROUBLES = 1.0
-#: Bytes of reports in a kept stream after which its read position is logged.
+#: Bytes of reports in a stored stream after which its read position is logged.
 _UNNOTED = 1_000_000
-#: Before these events all held reports of metrics are written.
+#: Before these events all held-back metric reports are written.
 _AFTER_METRICS = ("rank", "restart", "result", "state", "world", "metric_source")
-#: Bytes of text of the log's parts behind its first half at least (see core.parts).
+#: Minimum bytes of text in a part of the log after its first half (see core.parts).
 _LEAST_PART = 300_000
-#: Characters from which on an unfinished line may be shown in part only.
+#: Characters beyond which an unfinished line may be shown only in part.
 _LONGEST_OPEN = 7 * 1024
 #: Events that show that a rank makes progress.
 _SIGNS = frozenset(("metric", "progress", "log", "mark", "rank", "result", "restart"))
-#: Messages that libraries print while they wait; these do not count as progress.
+#: Messages that libraries print while waiting; they do not count as progress.
 _WARNINGS = (
     "waiting for remainder of ranks",
     "Missing ranks:",
@@ -69,7 +69,7 @@ P = TypeVar("P", bound="Part")
 
 
 class EventRecorder:
-    """Writes events and folds them at once, so that the supervisor decides on what every reader will see."""
+    """Writes events and folds them immediately, so that the supervisor acts on the view that every reader sees."""
 
     def __init__(self, folder: JobFolder, spec: JobSpec, redactor: Redactor | None = None) -> None:
         self.view = JobView.of(spec)
@@ -78,30 +78,30 @@ class EventRecorder:
         self.folder = folder
         self._writer = BufferedEventWriter(folder, self.view.apply)
         self._merger = ReportMerger()
-        #: Bytes of text that go into the present file of the log: half of all at first, then two parts are kept.
+        #: Size limit of the current log file in bytes of text: half of the total at first, then two parts are retained.
         self._room = spec.max_log_bytes // 2
         self._part_room = max(_LEAST_PART, spec.max_log_bytes // 4)
-        #: Lines in the first file, None while that is the present one.
+        #: Lines in the first file, None while it is the current one.
         self._first_lines: int | None = None
         self._has_left_out = False
-        #: Bytes of text that go into the log before its lines are counted.
+        #: Bytes of text to write before the log's lines are counted.
         self._uncounted = logfile.COUNT_EVERY
         self.connected: set[int] = set()
         self.ready: set[int] = set()
         self.in_rendezvous: set[int] = set()
-        #: Ranks whose process runs another program now (os.exec), which reports nothing.
+        #: Ranks whose process now runs another program (os.exec), which reports nothing.
         self.replaced_programs: set[int] = set()
         self._running_cells: dict[int, str] = {}
-        #: What keeps pictures, step times and the like, each made when the first of it comes.
+        #: Storage of pictures, step times and similar data, each created with its first report.
         self._parts: dict[type[Part], Part] = {}
         self._origin: dict[str, int] = {}
-        #: Read positions of kept streams that the log contains, in bytes.
+        #: Read positions of stored streams according to the log, in bytes.
         self._noted: dict[Stream, int] = {}
-        #: How many bytes of each kept stream were in the events when an earlier supervisor died.
+        #: Bytes of each stored stream that were in the events when an earlier supervisor died.
         self._in_events: dict[Key, int] = {}
         #: Whether the ranks of this attempt have reported a metric or progress.
         self.reported = False
-        #: Whether metrics are read in the output: until ranks report some themselves.
+        #: Whether metrics are parsed from the output: until ranks report some themselves.
         self._reads_output = spec.metrics_from_output
         self._output_metrics: OutputMetrics | None = None
         #: Ranks whose last printed progress is a bar that has ended.
@@ -110,24 +110,24 @@ class EventRecorder:
         self.has_own_progress = False
         self._alerts = AlertWatch(spec.notify_when)
         self.end_alert: Alert | None = None
-        #: What is wrong with each experiment tracker, and when that is read again.
+        #: The problem of each experiment tracker, and the time of the next check.
         self._troubles = {record.tracker: record.trouble for record in tracking.of_job(folder.path)}
         self._next_troubles = 0.0
-        #: What a launcher has printed, for the run.
+        #: Output of a launcher, for the run.
         self._launcher_output: list[str] = []
-        #: Ranks that showed a sign of progress, and whether it means that they are behind their imports.
+        #: Ranks with recent activity, and whether it shows that their imports are finished.
         self._signs: dict[int, bool] = {}
-        #: Called with what a rank reports of its part in a profile.
+        #: Called with each profiler report of a rank.
         self.on_profile: Callable[[int, dict[str, Any]], None] = lambda _rank, _report: None
 
     def go_on(self, history: History) -> None:
-        """Continue after the existing events, all of which were folded."""
+        """Continue after the existing events, which are already folded."""
         self._in_events = history.in_events
         for _ in range(history.missing_attempts):
             self._writer.write("attempt")
 
     def fold(self, event: Event) -> None:
-        """Fold an event or a line of the log that was written before, by the submitter or a supervisor that died."""
+        """Fold an existing event or log line, written by the submitter or an earlier supervisor."""
         self._apply(event)
         self._alerts.skip(event)
         if event["type"] == "rank" and event.get("pid") is not None:
@@ -139,7 +139,7 @@ class EventRecorder:
         self._has_left_out = self._has_left_out or event.get("code") == _LOG_LIMIT
 
     def write(self, type_: str, /, **fields: Any) -> None:
-        """Write one event and fold it in. An event of a kept stream carries its position there (see ``Stream``)."""
+        """Write one event and fold it. An event from a stored stream carries its position there (see ``Stream``)."""
         if type_ in _AFTER_METRICS:
             self._write_merged(self._merger.flush_metrics())
         if type_ == "log":
@@ -159,16 +159,16 @@ class EventRecorder:
             self._send_alert(alert)
 
     def _send_alert(self, alert: Alert) -> None:
-        """Send an alert at once: as a note for pages, if they do not show it anyway, and as a message."""
+        """Send an alert: as a note for pages, unless they show it anyway, and as a message."""
         if alert.kind in ("end", "failure"):
-            self.end_alert = alert  # which is sent when nothing of the job is left to do
+            self.end_alert = alert  # this message is sent after the job is done
             return
         if alert.kind in ("nan", "rule"):
             self.note("warning" if alert.kind == "nan" else "info", alert.text, f"{CODE}{alert.kind}")
         control.notify(self.folder, self.view.name, self.view.state, alert)
 
     def _is_in_events(self, type_: str, fields: dict[str, Any]) -> bool:
-        """Return whether a supervisor that died before it wrote the log has written what a rank's output brought."""
+        """Return whether an earlier supervisor wrote this event of a rank's output but died before it wrote the log."""
         if "at" not in self._origin or type_ in LOG_TYPES or not isinstance(fields.get("rank"), int):
             return False
         return self._origin["at"] <= self._in_events.get(key_of({"type": type_, **fields}), 0)
@@ -177,7 +177,7 @@ class EventRecorder:
         self.view.apply(event)
         self._merger.apply(event)
         if event["type"] in ("metric", "progress"):
-            # A bar that ranks draw may be that of a download before they meet.
+            # Before the ranks connect, a bar may belong to a download.
             self.reported = self.reported or event["type"] == "metric" or self.has_own_progress
             self._reads_output = self._reads_output and self._is_from_output(event)
         elif event["type"] == "rank" and event.get("status") == "ready":
@@ -198,12 +198,12 @@ class EventRecorder:
             self._signs[rank] = self._signs.get(rank, False) or begins
 
     def take_signs(self) -> dict[int, bool]:
-        """Return the ranks that made progress since the last call; False for those that may still be importing."""
+        """Return the ranks that were active since the last call; False for those that may still be importing."""
         signs, self._signs = self._signs, {}
         return signs
 
     def take_launcher_output(self) -> list[str]:
-        """Return what the launcher of the ranks has printed since the last call."""
+        """Return the launcher's output since the last call."""
         output, self._launcher_output = self._launcher_output, []
         return output
 
@@ -211,7 +211,7 @@ class EventRecorder:
         return event["type"] == "progress" or all(name in self.view.output_metrics for name in event["values"])
 
     def _forget(self) -> None:
-        """Expect all ranks to connect and to meet again."""
+        """Reset the ranks for another attempt: all of them must connect again."""
         self._in_events = {}
         self.reported = False
         if self._output_metrics is not None:
@@ -220,12 +220,12 @@ class EventRecorder:
             ranks.clear()
 
     def state(self, state: State, reason: str = "", code: str = "") -> None:
-        """Write a change of state, if it can follow; ``code`` is that of the error that is the reason."""
+        """Write a change of state if it is allowed; ``code`` is the code of the error that caused it."""
         if self.view.state is not state:
             self.write("state", state=state.value, reason=reason, **({"code": code} if code else {}))
 
     def part(self, type_: type[P]) -> P:
-        """Return what keeps one kind of what ranks report."""
+        """Return the storage for one type of report."""
         if type_ not in self._parts:
             self._parts[type_] = type_(self)
         part = self._parts[type_]
@@ -233,44 +233,44 @@ class EventRecorder:
         return part
 
     def take_samples(self, samples: Sequence[NodeSample]) -> None:
-        """Keep what ranks and machines have used."""
+        """Store the resource usage of ranks and machines."""
         if samples:
-            from distdl_jupyter.supervisor.parts import ResourceRecorder  # a start waits for no sample
+            from distdl_jupyter.supervisor.parts import ResourceRecorder  # samples must not delay the start
 
             self.part(ResourceRecorder).take(samples)
 
     def record_notice(self, notice: Notice) -> None:
-        """Write what the user should read; the log shows it between the lines of its time."""
+        """Write a notice for the user; the log shows it between the lines of its time."""
         self.note(notice.level, notice.text, notice.code)
         self.log(notice.text)
 
     def phase(self, phase: str, detail: str = "") -> None:
-        """Write that a phase began, or a new detail of the one that lasts."""
+        """Write the start of a phase, or a new detail of the current one."""
         last = self.view.phases[-1] if self.view.phases else None
         if last is None or last.phase != phase or last.detail != detail:
             self.write("phase", phase=phase, detail=detail)
 
     def show_cell(self) -> None:
-        """Show which cell the ranks that stay run now, as the detail of their training."""
+        """Show the running cell of persistent ranks as the detail of the phase."""
         if self.view.phases and self.view.phases[-1].phase == "train":
             last = next(reversed(self._running_cells.values()), "")
             self.phase("train", f"runs {last}" if last else "waits for a cell")
 
     @property
     def waits_for_a_cell(self) -> bool:
-        """Whether the ranks wait for cells, and none of them runs one now."""
+        """Whether the ranks are persistent and none of them runs a cell."""
         return self.spec.kind == "ranks" and not self._running_cells
 
     def note(self, level: str, text: str, code: str = "") -> None:
-        """Write a sentence for the user."""
+        """Write a note for the user."""
         self.write("note", level=level, text=text, code=code)
 
     def log(self, text: str) -> None:
-        """Write a line of the system's own into the log."""
+        """Write a system line into the log."""
         self.write("log", rank=None, stream="sys", text=text)
 
     def tick(self) -> None:
-        """Do what is due from time to time."""
+        """Do the periodic work."""
         self._writer.check()
         if time.monotonic() > self._next_troubles:
             self._next_troubles = time.monotonic() + _TROUBLES
@@ -278,7 +278,7 @@ class EventRecorder:
         self._write_merged(self._merger.due())
 
     def _note_troubles(self) -> None:
-        """Write a note for each experiment tracker that got into trouble or out of it."""
+        """Write a note for each experiment tracker whose problem is new or solved."""
         for record in tracking.of_job(self.folder.path):
             if record.trouble != self._troubles.get(record.tracker, ""):
                 self._troubles[record.tracker] = record.trouble
@@ -297,14 +297,14 @@ class EventRecorder:
         self._write_merged(self._merger.flush())
 
     def close(self) -> None:
-        """Write what was held back and close the log."""
+        """Write held-back events and close the log."""
         self.flush()
         for part in self._parts.values():
             part.close()
         written = self._writer.finish()
         self._writer.close()
         if self.view.state.ended and written:
-            from distdl_jupyter.views import job_table  # imported here because only the end of a job needs it
+            from distdl_jupyter.views import job_table  # lazy: only the end of a job needs it
 
             job_table.write_summary(self.folder, job_table.listed(self.folder, self.view, self.spec))
 
@@ -312,7 +312,7 @@ class EventRecorder:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Write at the end, with one write for each file, what is recorded inside; a second one inside does nothing."""
+        """Batch the events recorded inside into one write per file; a nested call does nothing."""
         if self._writer.is_together:
             yield
             return
@@ -322,7 +322,7 @@ class EventRecorder:
                 part.flush()
 
     def take(self, stream: Stream, items: list[Item]) -> None:
-        """Take items of one stream (the sink of a ``LogReader``)."""
+        """Process items of one stream (as the sink of a ``LogReader``)."""
         with self.together():
             for item in items:
                 self._origin = {} if stream.start is None else {"at": stream.start + item.end}
@@ -335,7 +335,7 @@ class EventRecorder:
                 self._note_position(stream, stream.start + items[-1].end, printed=isinstance(items[-1], LogText))
 
     def _note_position(self, stream: Stream, at: int, *, printed: bool) -> None:
-        """Write into the log how far a kept stream was read that prints nothing: another supervisor reads on there."""
+        """Log the read position of a stored stream without output, so that a new supervisor can resume there."""
         last = self._noted.setdefault(stream, stream.start or 0)
         if printed or at - last > _UNNOTED:
             self._noted[stream] = at
@@ -363,7 +363,7 @@ class EventRecorder:
             self._read_metrics(view.rank, shown)
 
     def _read_metrics(self, rank: int, text: str) -> None:
-        """Take the metrics and the progress that a rank has printed."""
+        """Parse the metrics and the progress that a rank has printed."""
         if self._output_metrics is None:
             from distdl_jupyter.supervisor.output_metrics import OutputMetrics  # compiles patterns
 
@@ -381,7 +381,7 @@ class EventRecorder:
                 self.progress(rank, done, total, unit)
 
     def _begin_part(self) -> None:
-        """Continue the log in a new part; from the third part on, drop the first of them."""
+        """Continue the log in a new part; from the third part on, delete the first one."""
         if self._first_lines is None:
             self._first_lines = self.view.lines
         left_out = self._writer.begin_part(lines=self.view.lines, first=self._first_lines, counts=self._counts())
@@ -393,11 +393,11 @@ class EventRecorder:
             self.note("warning", f"{text} Raise max_log_bytes to keep more.", _LOG_LIMIT)
 
     def _counts(self) -> dict[str, list[int]]:
-        """Return the lines of each rank, and those on stderr (see core.events)."""
+        """Return the number of lines of each rank, and of those on stderr (see core.events)."""
         return {str(rank.rank): [rank.lines, rank.error_lines] for rank in self.view.ranks if rank.lines}
 
     def _shown(self, stream: Stream, item: LogText) -> str:
-        """Return an item's text without secrets, whole ones and those that an unfinished line has begun with."""
+        """Return an item's text with secrets masked, also those at the end of an unfinished line."""
         if item.redraws and not item.closed:
             whole = len(item.text) < _LONGEST_OPEN
             return self.redactor.cut(item.text if whole else item.text[: self.redactor.safe_end(item.text)])
@@ -418,9 +418,9 @@ class EventRecorder:
                 report.record(self, view.rank)
 
     def metric(self, rank: int, step: float, values: dict[str, float], *, replace: bool = False) -> None:
-        """Take a metric that a rank reports, which replaces what was read in the output under its name.
+        """Record a metric report, which replaces metrics of the same name parsed from the output.
 
-        With ``replace`` it replaces what the rank reported of this step and of later ones.
+        With ``replace`` it replaces the rank's reports for this step and later ones.
         """
         values = self._without_columns(values)
         if replaced := [name for name in self.view.output_metrics if name in values]:
@@ -428,7 +428,7 @@ class EventRecorder:
         self._take_metric(rank, step, values, replace=replace)
 
     def _without_columns(self, values: dict[str, float]) -> dict[str, float]:
-        """Return the values under names that are not columns of ``Job.metrics()``, and note the first renaming."""
+        """Rename values whose names are columns of ``Job.metrics()``, and note the first renaming."""
         taken = [name for name in values if name in _COLUMNS]
         if not taken:
             return values
@@ -455,7 +455,7 @@ class EventRecorder:
                 self._write_merged(held or self._merger.take_progress(rank))
 
     def progress(self, rank: int, done: float, total: float | None, unit: str) -> None:
-        """Take progress: what comes in quick succession is written when it has come to rest, or now and then."""
+        """Record progress; reports in quick succession are merged."""
         fields = {"done": done, "total": total, "unit": unit}
         self._write_merged(self._merger.progress(rank, fields, self._origin))
         self._sign({"type": "progress", "rank": rank})
@@ -468,18 +468,18 @@ class EventRecorder:
 
 
 def is_warning(event: Event) -> bool:
-    """Return whether a log event holds nothing but a library's warning about ranks that it waits for."""
+    """Return whether a log event contains only a library's warning about ranks that it waits for."""
     text = str(event.get("text", "")) if event["type"] == "log" else ""
     return text.count("\n") < 20 and any(mark in text for mark in _WARNINGS)
 
 
 def redactor_of(folder: JobFolder, spec: JobSpec, secret_variables: Mapping[str, str]) -> Redactor:
-    """Return what masks the secrets of the job's variables, the supervisor's environment and a script's arguments."""
+    """Return the redactor for secrets of the job's variables, the supervisor's environment and a script's arguments."""
     return Redactor.of(os.environ, {**secret_variables, **hidden(spec.script_arguments, _arguments(folder, spec))})
 
 
 def _arguments(folder: JobFolder, spec: JobSpec) -> list[Any]:
-    """Return the script's true arguments, which are stored with its code; none when the spec masks none of them."""
+    """Return the script's unmasked arguments, which are stored with its code; none if the spec masks none."""
     if not any(MASK in argument for argument in spec.script_arguments):
         return []
     try:

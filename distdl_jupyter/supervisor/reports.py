@@ -1,8 +1,8 @@
-"""What ranks report: a class for each type of report with its fields, and what the event recorder does with it.
+"""Reports of ranks: a class for each type of report, with its fields and how the event recorder records it.
 
-A training program can read the job's nonce in its environment and write anything behind it. So a report is valid only
-with all fields of its type, of their types, finite and of limited size; anything else is text of the rank's output. A
-type without a class here is valid and ignored.
+A training program can read the job's nonce in its environment and write anything after it. So a report is valid only if
+all fields of its type are present, have the right types, and are finite and of limited size. Anything else is output of
+the rank. A type without a class is valid and ignored.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
-#: Notes of one job, beyond which those of its ranks are left out: they are all on one page.
+#: Maximum notes of one job, beyond which those of its ranks are dropped: one page shows all of them.
 _MOST_NOTES = 300
 
 _LARGEST = sys.float_info.max
-#: Errors that caused each other, at most; characters of the last collective operations, and of a picture in base64.
+#: Limits: length of a chain of errors; characters of the last collective operations, and of a picture in base64.
 _DEEPEST = 6
 _LARGEST_COLLECTIVES = 200_000
 _PicturePosition = Annotated[int, Meta(ge=0, lt=4 * LARGEST // 3 + 5)]
 
-# Limits of what one report may hold: a program could report gigabytes.
+# Limits of one report, because a program could report gigabytes.
 Name = Annotated[str, Meta(max_length=500)]
 Sentence = Annotated[str, Meta(max_length=20_000)]
 Text = Annotated[str, Meta(max_length=200_000)]
@@ -53,7 +53,7 @@ class Report(msgspec.Struct, tag_field="type"):
 
 
 class _Hello(Report, tag="hello"):
-    """The process of a rank runs."""
+    """The process of a rank has started."""
 
     pid: Whole | None = None
     host: Name | None = None
@@ -73,7 +73,7 @@ class _Environment(Report, tag="environment"):
     def record(self, recorder: EventRecorder, rank: int) -> None:
         from distdl_jupyter.core import environment
 
-        with contextlib.suppress(OSError):  # a full disk has a sentence of its own
+        with contextlib.suppress(OSError):  # a full disk has its own message
             environment.add(recorder.folder, **recorder.redactor.data(msgspec.structs.asdict(self)))
 
 
@@ -85,7 +85,7 @@ class _Rendezvous(Report, tag="rendezvous"):
 
 
 class _Ready(Report, tag="ready"):
-    """The rank has met the others, or accepts cells."""
+    """The rank has joined the others, or accepts cells."""
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         if rank not in recorder.ready:
@@ -95,7 +95,7 @@ class _Ready(Report, tag="ready"):
 class _Metric(Report, tag="metric"):
     step: Number
     values: Annotated[dict[Name, Number | Literal["nan", "inf", "-inf"]], Meta(min_length=1)]
-    #: Whether it replaces what the rank reported of this step and of later ones.
+    #: Whether it replaces the rank's reports for this step and later ones.
     again: bool = False
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
@@ -125,7 +125,7 @@ class _Note(Report, tag="note"):
 
 
 class _Mark(Report, tag="mark"):
-    """A cell begins or ends in the output of a rank that stays."""
+    """A cell begins or ends in the output of a persistent rank."""
 
     stream: Literal["out", "err"]
     cell: int
@@ -165,13 +165,13 @@ class Picture(Report, tag="picture"):
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         """Record the report of this rank."""
-        from distdl_jupyter.supervisor.parts import Pictures  # most jobs show none
+        from distdl_jupyter.supervisor.parts import Pictures  # lazy: most jobs show none
 
         recorder.part(Pictures).take(rank, self)
 
 
 class Steps(Report, tag="steps"):
-    """Where the time of some steps went (``worker.step_times``), and the bytes of GPU memory that torch uses."""
+    """How some steps spent their time (``worker.step_times``), and the GPU memory that torch uses, in bytes."""
 
     first: Whole
     size: Annotated[int, Meta(gt=0, lt=2**53)]
@@ -251,7 +251,7 @@ class _Error(msgspec.Struct):
 
     @property
     def depth(self) -> int:
-        """The length of the longest chain of errors that caused each other."""
+        """Length of the longest chain of errors that caused each other."""
         return 1 + max((cause.depth for cause in self.causes), default=0)
 
 
@@ -259,10 +259,10 @@ class _Result(Report, tag="result"):
     ok: bool
     repr: Text | None = None
     bytes: Whole | None = None
-    #: Kept as it is written: it is checked to be an ``_Error``.
+    #: Stored unchanged after it was validated as an ``_Error``.
     error: dict[str, Any] | None = None
     problem: Sentence = ""
-    #: Operations as text; ``core.collectives.read`` leaves out what cannot be read.
+    #: Operations as text; ``core.collectives.read`` skips unreadable ones.
     collectives: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:

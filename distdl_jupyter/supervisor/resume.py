@@ -1,6 +1,6 @@
-"""The state that a second supervisor of a job needs: how the first one started it, how far it read, and what is left.
+"""The state that a new supervisor of a job needs: how the job was started, and the read positions of its output.
 
-All of it is read from the events; ``end_events`` ends a job that no supervisor can resume.
+It is read from the events; ``end_events`` ends a job that no supervisor can resume.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.view import JobView
 
-#: Supervisors that may die one after another without anything new from the job.
+#: Supervisors that may die in a row without anything new from the job.
 _TRIES = 3
-#: The code of the note that a supervisor writes when it has reattached to the job.
+#: Code of the note that a supervisor has reattached to the job.
 REATTACHED = "found-again"
 
 
 class Handle(NamedTuple):
-    """What ``Run.handle`` gave, and the nonce that marks the ranks' reports.
+    """The value of ``Run.handle``, and the nonce that marks the ranks' reports.
 
-    ``begun`` is False for what was recorded while the job was placed: no rank was started then.
+    ``begun`` is False if it was recorded during placement, before any rank was started.
     """
 
     data: dict[str, Any]
@@ -37,7 +37,7 @@ class Handle(NamedTuple):
     begun: bool = True
 
 
-#: What a job writes without end; of such events in a row the last is enough.
+#: Frequent events; of several in a row the last is enough.
 _MANY = ("metric", "progress")
 #: A rank and one of its streams; output of no particular rank, such as a launcher's, is (-1, "sys").
 Key = tuple[int, str]
@@ -53,31 +53,31 @@ def key_of(event: Event) -> Key:
 class History:
     """The state from the events and the log so far.
 
-    Both files hold the read positions of the ranks' kept output, and when a supervisor dies one file may be ahead.
-    The new supervisor resumes at the position of the log, because events are written first: none is missing before it.
-    Reports that are read twice are in the events already.
+    Both files contain the read positions of the ranks' stored output. When a supervisor dies, the events may be ahead
+    of the log, because they are written first. So the new supervisor resumes at the position of the log; reports that
+    are read again are already in the events.
     """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        #: How many bytes of each stream are in the events of this attempt, and in the log.
+        #: Bytes of each stream that are in the events of this attempt, and in the log.
         self.in_events: dict[Key, int] = {}
         self._in_log: dict[Key, int] = {}
         self._attempts = self._log_attempts = 0
 
     def add(self, event: Event) -> None:
-        """Take the next event."""
+        """Add the next event."""
         if self.events and event["type"] in _MANY and self.events[-1]["type"] in _MANY:
             self.events[-1] = event
         else:
             self.events.append(event)
         if event["type"] == "restart":
-            self.in_events.clear()  # this attempt writes its output to files of its own
+            self.in_events.clear()  # each attempt has its own output files
             self._attempts += 1
         _advance(self.in_events, event)
 
     def add_line(self, line: Event) -> None:
-        """Take the next line of the log."""
+        """Add the next line of the log."""
         if line["type"] == "attempt":
             self._in_log.clear()
             self._log_attempts += 1
@@ -85,12 +85,12 @@ class History:
 
     @property
     def positions(self) -> dict[Key, int]:
-        """How many bytes of each stream of this attempt were read."""
+        """Read position of each stream of this attempt, in bytes."""
         return self._in_log if self.missing_attempts == 0 else {}
 
     @property
     def missing_attempts(self) -> int:
-        """How many restarts of all ranks the log does not have because the supervisor died."""
+        """Number of restarts that are missing in the log because the supervisor died."""
         return max(0, self._attempts - self._log_attempts)
 
 
@@ -102,13 +102,13 @@ def _advance(positions: dict[Key, int], event: Event) -> None:
 
 
 def is_between_attempts(history: Sequence[Event]) -> bool:
-    """Return whether all ranks were to begin anew and none has been started."""
+    """Return whether a restart was recorded and no rank has been started since."""
     last = next((event for event in reversed(history) if event["type"] in ("handle", "restart")), None)
     return last is not None and last["type"] == "restart"
 
 
 def last_handle(history: Sequence[Event]) -> Handle | None:
-    """Return the handle that was written after the last start, None when the job was not started."""
+    """Return the handle of the last start, None if the job was not started."""
     for event in reversed(history):
         if event["type"] == "handle":
             return Handle(event.get("data") or {}, str(event.get("nonce") or ""), event.get("begun") is not False)
@@ -116,21 +116,21 @@ def last_handle(history: Sequence[Event]) -> Handle | None:
 
 
 def is_takeover(history: Sequence[Event]) -> bool:
-    """Return whether this supervisor was started for a job that had lost its writer."""
+    """Return whether this supervisor took over a job without a writer."""
     return bool(history) and history[-1]["type"] == "resume"
 
 
 def is_waiting(history: Sequence[Event]) -> bool:
-    """Return whether the job still waited for its turn: nothing of it was started, and it may begin anew."""
+    """Return whether the job was still queued: nothing was started, so it can start over."""
     kinds = {event["type"] for event in history}
     queued = all(event.get("state") == State.QUEUED for event in history if event["type"] == "state")
     return "queue" in kinds and queued and not kinds & {"handle", "rank", "restart"}
 
 
 def is_hopeless(history: Sequence[Event], lines: int) -> bool:
-    """Return whether several supervisors died in a row without any event or line of the job between them.
+    """Return whether several supervisors died in a row without any event or log line of the job between them.
 
-    ``lines`` are those of the log now.
+    ``lines`` is the current number of log lines.
     """
     tries = 0
     for event in reversed(history):
@@ -142,13 +142,13 @@ def is_hopeless(history: Sequence[Event], lines: int) -> bool:
 
 
 def left_queue_at(history: Sequence[Event]) -> float | None:
-    """Return when the job left its queue (seconds since the epoch), None when it has not."""
+    """Return when the job left its queue (seconds since the epoch), None if it has not."""
     states = (event for event in history if event["type"] == "state")
     return next((float(event["t"]) for event in states if event.get("state") != State.QUEUED), None)
 
 
 def can_attach(folder: JobFolder) -> bool:
-    """Return whether the job continues without its supervisor, where a later one reattaches to it."""
+    """Return whether the job survives its supervisor, so that a new one can reattach."""
     try:
         return bool(registry.get("clusters", folder.spec().cluster).can_attach)
     except DistDLError:
@@ -158,10 +158,11 @@ def can_attach(folder: JobFolder) -> bool:
 def end_events(
     folder: JobFolder, view: JobView, kind: str, gone: Holder | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """End what is left of a job whose supervisor died and yield the type and the fields of the events to write.
+    """Stop what is left of a job whose supervisor died, and yield type and fields of the events to write.
 
-    A job all of whose ranks have delivered is done, whatever of its log a power cut has taken; else it is lost.
-    ``gone`` is its supervisor if a user has confirmed that its other host is gone: nothing is left here.
+    A job is completed if all its ranks have delivered results, even if a power cut has truncated its log; otherwise it
+    is lost. ``gone`` is its supervisor if a user has confirmed that the supervisor's host is gone; then no process is
+    left here.
     """
     reason = _lost_reason(folder, view, kind) if gone is None else _declared_lost_reason(gone)
     code = "supervisor-killed" if gone is None else "supervisor-host-gone"
@@ -193,7 +194,7 @@ def _lost_reason(folder: JobFolder, view: JobView, kind: str) -> str:
 
 
 def _restart_remedy(folder: JobFolder) -> str:
-    """Return the command that starts the job again; persistent ranks and parts of a study are started in other ways."""
+    """Return the command that reruns the job; persistent ranks and runs of a study have other commands."""
     spec = folder.spec()
     if spec.kind == "ranks" or spec.group is not None:
         return ""

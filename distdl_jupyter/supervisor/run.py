@@ -1,7 +1,7 @@
-"""Run one job from its spec to its end: launch, watch, restart if requested, collect, clean up.
+"""Runs one job from its spec to its end: launch, watch, restart if requested, collect, clean up.
 
-The supervisor decides only on the view that its own events fold to. It trusts no rank and never unpickles: it reads
-JSON alone.
+All decisions are based on the view folded from the job's events. The supervisor trusts no rank: it reads only JSON and
+never unpickles.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
     from distdl_jupyter.supervisor.parts import CheckpointKeeper
 
-#: Seconds between two looks whether the job was canceled.
+#: Seconds between two checks for a cancel request.
 _TICK = 0.1
-#: Seconds before the first restart, doubled before each further one, and the most.
+#: Seconds before the first restart, doubled before each further one, and the maximum.
 _FIRST_DELAY, _LONGEST_DELAY = 1.0, 30.0
-#: Seconds in which processes ended together.
+#: Seconds within which exits count as simultaneous.
 _AT_ONCE = 0.9
-#: Seconds that sending outputs has to end by itself when the job is canceled.
+#: Seconds that sending outputs may take after the job is canceled.
 _CANCEL_GRACE = 5.0
 
 
@@ -73,21 +73,21 @@ class Supervisor:
         self._clock = Clock(self._spec.max_run_duration_seconds)
         self._launch = Launch(self._recorder, self._control, self._clock, secret_variables)
         self._secret_variables = secret_variables
-        #: The processes that write the job's runs in experiment trackers.
+        #: The processes that write the job to experiment trackers.
         self._trackers: dict[str, subprocess.Popen[bytes]] = {}
-        #: Why the last attempt was stopped (see ``Attempt``), and the sentence for it.
+        #: Why the last attempt was stopped (see ``Attempt``), and the message for the user.
         self._stopped_by = self._reason = ""
-        #: Why a queue took the machines from the last attempt, where the job goes into that queue again for it.
+        #: Why the queue preempted the last attempt, if the job is requeued for it.
         self._interrupted = ""
 
     def run(self) -> None:
-        """Run the job to its end; whatever happens, an end state is written and nothing is left running."""
+        """Run the job to its end. In any case a final state is written and no process is left running."""
         try:
             run = self._started(self._launch_or_reattach)
-            threading.Thread(target=self._record_git, daemon=True).start()  # ranks were forked: now a thread may be
+            threading.Thread(target=self._record_git, daemon=True).start()  # threads only after the fork
             self._start_trackers()
             if rule := self._spec.keep_checkpoints:
-                from distdl_jupyter.supervisor.parts import CheckpointKeeper  # most jobs keep all
+                from distdl_jupyter.supervisor.parts import CheckpointKeeper  # lazy: most jobs keep all
 
                 self._checkpoints = CheckpointKeeper(self._folder, rule)
             while run is not None:
@@ -103,7 +103,7 @@ class Supervisor:
         self._finish(self._reason)
 
     def _record_git(self) -> None:
-        from distdl_jupyter.supervisor.parts import git_state  # the start of the ranks does not need it
+        from distdl_jupyter.supervisor.parts import git_state  # lazy: the start of the ranks does not need it
 
         state = git_state(self._spec.working_directory)
         if state is not None and environment.read(self._folder).git is None:
@@ -111,7 +111,7 @@ class Supervisor:
                 environment.add(self._folder, git=self.redactor.data(dataclasses.asdict(state)))
 
     def _start_trackers(self) -> None:
-        """Start the processes that write the job's runs in experiment trackers, or restart those that have ended."""
+        """Start the processes that write the job to experiment trackers, or restart those that have exited."""
         names = [
             name
             for name in reporting.trackers_of(self._spec)
@@ -123,11 +123,11 @@ class Supervisor:
 
     @property
     def redactor(self) -> Redactor:
-        """What masks secrets in all that is written of the job."""
+        """Masks secrets in everything that is written about the job."""
         return self._recorder.redactor
 
     def announce_end(self) -> None:
-        """Report the job's end, when all of it is done: as telemetry, to trackers and as a message."""
+        """Report the end of the job, after all other work: as telemetry, to trackers and as a message."""
         try:
             if reporting.SETTINGS.read().enabled:
                 control.start_reporter(self._folder, "telemetry")
@@ -138,17 +138,17 @@ class Supervisor:
         if alert is not None and group is None:
             control.notify(self._folder, view.name, view.state, alert)
         elif alert is not None and group is not None and view.reason == control.DRIVER_ENDED:
-            # The driver of a study sends its messages; this one has ended without.
+            # The driver of a study sends its messages, but this one has exited without doing so.
             end = Alert("end", control.DRIVER_ENDED)
             control.notify(self._folder, f"Scaling of {group.name}", view.state, end, id_=group.id)
 
     def interrupt(self) -> None:
-        """Take a signal to the supervisor itself as a request to stop (called from a signal handler)."""
+        """Treat a signal to the supervisor as a stop request (called from a signal handler)."""
         with contextlib.suppress(DistDLError):
             request(self._folder.control, "cancel")
 
     def _launch_or_reattach(self) -> Run | None:
-        """Return the run, reattached to when an earlier supervisor of this job died; None when it has ended."""
+        """Launch the job, or reattach to it if an earlier supervisor died; return None if the job has ended."""
         if not resume.is_takeover(self._history.events):
             return self._launch.start()
         if (began := resume.left_queue_at(self._history.events)) is not None:
@@ -159,7 +159,7 @@ class Supervisor:
         return run
 
     def _attempt(self, run: Run) -> None:
-        """See one attempt through, until nothing of it is left, and decide whether another one follows."""
+        """Watch one attempt until none of its processes is left, and return whether another one follows."""
         launch = self._launch
         attempt = Attempt(
             run, self._recorder, launch.backend, self._control, self._clock, nonce=launch.nonce, wake=self._wake
@@ -181,13 +181,13 @@ class Supervisor:
 
     @property
     def _may_requeue(self) -> bool:
-        """Whether the job goes into the queue again when that has interrupted it."""
+        """Whether the job is requeued after the queue has preempted it."""
         spec = self._spec
         options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
         return spec.kind != "ranks" and self._launch.cluster.requeues(options) > self._recorder.view.requeue_count
 
     def _started(self, start: Callable[[], Run | None]) -> Run | None:
-        """Start the ranks; where a queue took the machines from them meanwhile, as often as it is allowed once more.
+        """Start the ranks; if the queue preempts the start, retry as often as allowed.
 
         Raises Canceled, DistDLError.
         """
@@ -204,9 +204,9 @@ class Supervisor:
             start = self._launch.start
 
     def _restart(self) -> Run | None:
-        """Start all ranks anew, as often as it takes and is allowed; a start that fails counts as a failure.
+        """Restart all ranks, retrying as often as allowed; a failed start counts as a failure.
 
-        Raises Canceled, and the DistDLError of the last start that was allowed.
+        Raises Canceled, and the DistDLError of the last allowed start.
         """
         while True:
             self._prepare_restart()
@@ -218,7 +218,7 @@ class Supervisor:
                 self._stopped_by, self._reason = "", error.message
 
     def _prepare_restart(self) -> None:
-        """Record a restart, remove the results of the last attempt, and wait a little. Raises Canceled."""
+        """Record a restart, remove the results of the last attempt, and wait for the delay. Raises Canceled."""
         recorder, view = self._recorder, self._recorder.view
         requeued = bool(self._interrupted)
         failure = None if self._reason or requeued else view.failure
@@ -243,13 +243,13 @@ class Supervisor:
 
     @property
     def _restarts_left(self) -> int:
-        """How many restarts are left."""
+        """Number of restarts left."""
         view = self._recorder.view
         return self._spec.max_restarts - (view.restart_count - view.requeue_count)
 
     @property
     def _will_restart(self) -> bool:
-        """Whether the attempt that has just ended is followed by another one."""
+        """Whether another attempt follows the one that has just ended."""
         if self._interrupted:
             return True
         if self._restarts_left <= 0 or self._stopped_by in ("user", "time"):
@@ -270,7 +270,7 @@ class Supervisor:
     # end --------------------------------------------------------------------------------------
 
     def _clean_up(self, run: Run, attempt: Attempt) -> None:
-        """Nothing of the attempt may stay alive, whatever the ranks left behind."""
+        """Stop everything that the attempt left behind."""
         attempt.drain()
         self._collect(run, attempt)
         attempt.end_leftovers()
@@ -328,7 +328,7 @@ class Supervisor:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # deleted meanwhile
+    except OSError:  # deleted in the meantime
         return 0
 
 
@@ -336,21 +336,20 @@ def _size(path: Path) -> int:
 
 
 def restart_delay(number: int) -> float:
-    """Return how many seconds to wait before the restart of this number, from 1."""
+    """Return the delay in seconds before this restart, counted from 1."""
     return float(min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(number - 1, 10)))
 
 
 def _remove_results(folder: JobFolder) -> None:
-    """Remove the values of the attempt that ended: those of the next one take their place. Checkpoints stay."""
+    """Remove the values of the ended attempt, which the next one replaces. Checkpoints are kept."""
     for path in folder.results.glob("rank-*.pkl"):
         path.unlink(missing_ok=True)
 
 
 def lost_nodes(view: JobView) -> frozenset[int]:
-    """Return the nodes that were lost whole with the first failure: their ranks' exits are unknown, or all were killed.
+    """Return the nodes lost with the first failure: all their ranks were killed or have unknown exits.
 
-    Exits that are reported as killed count where nodes are emulated, which cannot fall silent; a real node that is
-    there after all is used again.
+    Emulated nodes cannot stop responding, so killed ranks count as well. A real node that is still there is used again.
     """
     failure = view.failure
     if failure is None:
@@ -361,7 +360,7 @@ def lost_nodes(view: JobView) -> frozenset[int]:
 
 
 def _killed_at(rank: RankView, moment: float) -> bool:
-    """Return whether the rank was killed then and not by the supervisor, which waits a second before it ends others."""
+    """Return whether the rank was killed at that moment; the supervisor stops other ranks only 1 s later."""
     return rank.signal == "KILL" and rank.ended is not None and rank.ended - moment < _AT_ONCE
 
 
@@ -369,9 +368,9 @@ def _killed_at(rank: RankView, moment: float) -> bool:
 
 
 def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, canceled: Callable[[], bool]) -> None:
-    """Send outputs, values and the log of a failed job to its destination.
+    """Send outputs, values and the log of a failed job to the destination.
 
-    Whatever goes wrong is a warning: the files stay in the job's folder. ``canceled`` is polled.
+    Every failure is only a warning, because the files stay in the job's folder. ``canceled`` is polled.
     """
     if not spec.outputs:
         return

@@ -1,7 +1,7 @@
-"""Ending a job's processes: INT, then TERM, then KILL, with a visible grace between them.
+"""Stops a job's processes: INT, then TERM, then KILL, with visible grace periods.
 
 ``Stopper`` is a state machine that is polled every tick; ``UnkillableProcesses`` tracks processes in state D.
-They decide by the clock and by what is left, and know nothing of events.
+They depend only on the clock and the remaining processes, not on events.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.clusters.base import Run, Unkillable
 
-#: Seconds after KILL until surviving processes are examined.
+#: Seconds after KILL before surviving processes are examined.
 _OUTLIVES = 5.0
-#: Seconds between two looks at the process table while processes outlive KILL.
+#: Seconds between two polls of the process table while processes survive KILL.
 LOOK_SECONDS = 1.0
 
 
@@ -32,7 +32,7 @@ class StopStep:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What was just done, for the view: seconds until the next signal and until KILL (None: no more)."""
+    """The signal just sent, for the view: seconds until the next signal and until KILL (None: no more)."""
 
     signal: str
     next: str
@@ -41,32 +41,32 @@ class Sent:
 
 
 def gentle(grace: float) -> tuple[StopStep, ...]:
-    """A requested stop: training code may save its work after INT."""
+    """Return the steps of a requested stop: training code may save its work after INT."""
     return (StopStep("INT", grace), StopStep("TERM", 2 * grace), StopStep("KILL", 1.0))
 
 
 def after_failure() -> tuple[StopStep, ...]:
-    """A rank failed: the others get a moment to report what they saw, then must be gone within 5 s in all."""
+    """Return the steps after a failed rank: the others may report their errors, but must exit within 5 s."""
     return (StopStep("", 1.0), StopStep("TERM", 1.5), StopStep("KILL", 1.0))
 
 
 def after_hang() -> tuple[StopStep, ...]:
-    """All ranks stop: those that still handle INT may save their work, but with less time than during training."""
+    """Return the steps after a hang: ranks that still handle INT may save their work, with less time than otherwise."""
     return (StopStep("INT", 2.0), StopStep("TERM", 2.0), StopStep("KILL", 1.0))
 
 
 def at_once() -> tuple[StopStep, ...]:
-    """KILL now."""
+    """Return the only step of an immediate stop: KILL."""
     return (StopStep("KILL", 1.0),)
 
 
 def terminate() -> tuple[StopStep, ...]:
-    """The ranks have ended; what they left running must end too."""
+    """Return the steps for processes that the ranks left behind."""
     return (StopStep("TERM", 1.0), StopStep("KILL", 1.0))
 
 
 class Stopper:
-    """Goes through the steps; KILL is repeated until nothing is left."""
+    """Executes the steps; KILL is repeated until no process is left."""
 
     def __init__(self, steps: tuple[StopStep, ...], send: Callable[[str], None]) -> None:
         self._steps = list(steps)
@@ -76,16 +76,16 @@ class Stopper:
 
     @property
     def killing(self) -> float:
-        """Seconds since the first KILL, below zero before it."""
+        """Seconds since the first KILL, negative before it."""
         return time.monotonic() - self._killed_at
 
     def hurry(self) -> None:
-        """Go to KILL at the next tick."""
+        """Escalate to KILL at the next tick."""
         self._steps = list(at_once())
         self._next_at = time.monotonic()
 
     def tick(self) -> Sent | None:
-        """Carry out the next step when its time has come and return it."""
+        """Execute the next step if it is due, and return it."""
         now = time.monotonic()
         if now < self._next_at:
             return None
@@ -107,12 +107,12 @@ class Stopper:
 
 
 class UnkillableProcesses:
-    """The processes of a run that wait in the kernel (state D), where KILL does not reach them."""
+    """The processes of a run that are blocked in the kernel (state D), where KILL has no effect."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._stuck: set[Unkillable] = set()
-        #: What seemed stuck at the last look, and when the next look is due.
+        #: Processes that seemed stuck at the last poll, and when the next poll is due.
         self._seen: set[Unkillable] = set()
         self._next_look = 0.0
 
@@ -120,18 +120,18 @@ class UnkillableProcesses:
         return len(self._stuck)
 
     def poll_new(self, stopper: Stopper) -> list[Unkillable]:
-        """Return the new processes that have survived KILL for some time: they may never end."""
+        """Return the processes that have newly survived KILL for some time; they may never exit."""
         if stopper.killing < _OUTLIVES or time.monotonic() < self._next_look:
             return []
         self._next_look = time.monotonic() + LOOK_SECONDS
         current = set(self._run.unkillable())
-        # A process that reads from a disk is in that state for a moment, too.
+        # A process that reads from a disk is briefly in that state, too.
         new = sorted(current & self._seen - self._stuck)
         self._stuck.update(new)
         self._seen = current
         return new
 
     def killable(self) -> int:
-        """Return how many processes of the job live that can be ended."""
+        """Return the number of live processes of the job that can be killed."""
         alive = len(self._run.alive())
         return alive - len(self._stuck.intersection(self._run.unkillable())) if alive and self._stuck else alive
