@@ -1,6 +1,6 @@
-"""A job that is captured but not yet started: everything that has to be written into its folder.
+"""Captured code of a job that has not started yet, with everything that is written into its folder.
 
-``client.launch`` starts it; a launch form makes one only to show what would be sent.
+``client.launch`` starts it; a launch form creates one only to show what would be sent.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, kw_only=True)
 class CapturedCode:
-    """Captured code with its names; ``captured`` is the list for display, ``payload_json`` what ranks read.
+    """Captured code with its names: ``captured`` is the list for display, ``payload_json`` is read by the ranks.
 
-    ``texts`` are all pieces of source that will run, as far as known; ``aliases`` are the full names of captured ones
-    (``hvd`` is ``horovod.torch``) and ``imports`` which top-level modules are needed. ``on_gpu`` are the names that
-    hold tensors on a GPU; ``secret_arguments`` the positions in ``payload_json["arguments"]`` that must not be shown.
+    ``texts`` are the known source texts that will run. ``aliases`` maps captured names to full names (``hvd`` to
+    ``horovod.torch``), and ``imports`` are the required top-level modules. ``on_gpu`` are names of tensors on a GPU.
+    ``secret_arguments`` are the indices in ``payload_json["arguments"]`` that must not be displayed.
     """
 
     kind: Kind
@@ -50,12 +50,12 @@ class CapturedCode:
     aliases: Mapping[str, str] = field(default_factory=dict)
     imports: frozenset[str] = frozenset()
     on_gpu: tuple[str, ...] = ()
-    #: Names that the code reads but nothing defines.
+    #: Names that the code uses but that are not defined anywhere.
     undefined: tuple[UndefinedName, ...] = ()
     #: Numbers that are captured or passed, by name: a batch size, a learning rate.
     numbers: Mapping[str, float] = field(default_factory=dict)
     secret_arguments: frozenset[int] = frozenset()
-    #: Names of environment variables whose values are secret, whatever the names look like.
+    #: Names of environment variables whose values are secret, regardless of their names.
     secret_variables: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -78,12 +78,12 @@ class CapturedCode:
 
     @functools.cached_property
     def facts(self) -> Code:
-        """What the source texts call and use, read once."""
+        """The calls and names in the source texts; analyzed once."""
         return read(self.texts, self.aliases, self.imports)
 
     @property
     def true_arguments(self) -> tuple[str, ...]:
-        """The script's arguments as it gets them."""
+        """The script's arguments as passed to it."""
         return tuple(self.payload_json.get("arguments") or ())
 
     @property
@@ -98,7 +98,7 @@ class CapturedCode:
         return sum(item.size for item in self.captured)
 
     def heading(self) -> str:
-        """Return count and size: ``5 names, 927 kB``; ``nothing captured``."""
+        """Return count and size: ``5 names, 927 kB`` or ``nothing captured``."""
         if not self.captured:
             return "nothing captured"
         return f"{humanize.plural(len(self.captured), 'name')}, {humanize.size(self.size)}"
@@ -114,7 +114,7 @@ class CapturedCode:
 
 
 def payload_fields(kind: Kind, **fields: Any) -> dict[str, Any]:
-    """Return the fields of ``payload.json``: missing ones are empty, the working directory is the current one."""
+    """Return the fields of ``payload.json``; missing ones are empty, and the working directory is the current one."""
     empty = {"code": "", "filename": "", "names": [], "sources": {}, "path": [], "script": "", "arguments": []}
     return {"kind": kind, **empty, "working_directory": str(Path.cwd()), **fields}
 
@@ -132,9 +132,9 @@ def pickled(items: Iterable[tuple[str, Any]]) -> tuple[PickleReport, Any]:
 
 
 def explain_packing(capture: Callable[P, CapturedCode]) -> Callable[P, CapturedCode]:
-    """Explain an interrupt of a function that captures code, and code that is nested too deeply for the walk.
+    """Wrap a capture function so that interrupts and too deeply nested code raise clear errors.
 
-    From Python 3.14 on, Python compiles code that is nested more deeply than a walk over its tree can go.
+    Since 3.14, Python compiles code that is nested too deeply for a recursive walk over its syntax tree.
     """
 
     @functools.wraps(capture)

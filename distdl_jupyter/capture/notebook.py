@@ -1,6 +1,6 @@
-"""Where the code is: the notebook, the cell that is being run, and the cell from which a function came.
+"""Find the notebook, the running cell, and the cell in which a function was defined.
 
-Reads a running IPython when there is one and never imports it; in a plain interpreter every answer is simply empty.
+It inspects a running IPython but never imports it; in a plain interpreter all results are empty.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _IN = re.compile(r"In\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class CodeLocation:
-    """The cell that is being run. ``raw`` is its whole text; ``path`` the notebook's file ("" when unknown)."""
+    """The running cell: ``raw`` is its full text and ``path`` the notebook's file ("" if unknown)."""
 
     path: str = ""
     cell_id: str = ""
@@ -34,7 +34,7 @@ class CodeLocation:
 
     @property
     def folder(self) -> Path | None:
-        """Folder of the notebook when it exists on this machine."""
+        """Folder of the notebook, None if it does not exist on this machine."""
         parent = Path(self.path).parent if self.path else None
         return parent if parent is not None and parent.is_absolute() and parent.is_dir() else None
 
@@ -46,7 +46,7 @@ def shell() -> Any | None:
 
 
 def here() -> CodeLocation:
-    """Return the cell that is being run now, as far as it is known."""
+    """Return the location of the running cell; unknown parts are empty."""
     ip = shell()
     if ip is None:
         return CodeLocation()
@@ -61,7 +61,7 @@ def _newest_input(ip: Any) -> tuple[str, int | None]:
 
 
 def _notebook_path(ip: Any) -> str:
-    # VS Code puts the path into the namespace, ipykernel what the Jupyter server set when it started the kernel.
+    # VS Code sets the first name; ipykernel sets the second from the environment of the Jupyter server.
     for name in ("__vsc_ipynb_file__", "__session__"):
         value = ip.user_ns.get(name)
         if isinstance(value, str) and value.endswith(".ipynb"):
@@ -85,9 +85,9 @@ def _cell_id(ip: Any) -> str:
 def cell_number(filename: str) -> int | None:
     """Return the execution count of the cell that was compiled under this file name, None for any other file."""
     compiler = getattr(shell(), "compile", None)
-    ask = getattr(compiler, "format_code_name", None)
-    named = ask(filename) if ask is not None else None
-    match = _IN.fullmatch(named[1]) if named else None
+    format_name = getattr(compiler, "format_code_name", None)
+    label = format_name(filename) if format_name is not None else None
+    match = _IN.fullmatch(label[1]) if label else None
     return int(match[1]) if match else None
 
 
@@ -103,7 +103,7 @@ def code_text(filename: str, location: CodeLocation) -> CodeText | None:
 
 
 def _lines_cut(text: str, number: int) -> int:
-    """Return how many empty lines IPython cut off the top of a cell before it compiled it."""
+    """Return how many leading empty lines IPython removed from a cell before compiling it."""
     inputs = getattr(getattr(shell(), "history_manager", None), "input_hist_raw", [])
     raw = inputs[number] if number < len(inputs) else ""
     first = text.partition("\n")[0]
@@ -114,6 +114,6 @@ def _lines_cut(text: str, number: int) -> int:
 
 
 def cell_label(number: int | None, notebook: str) -> str:
-    """Return a cell's name for people: ``Cell [7] in quickstart.ipynb``."""
+    """Return a cell's display name: ``Cell [7] in quickstart.ipynb``."""
     label = f"Cell [{number}]" if number is not None else "Cell"
     return f"{label} in {notebook}" if notebook else label

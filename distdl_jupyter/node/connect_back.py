@@ -1,10 +1,11 @@
-"""Runs where a scheduler has given the job a place: it connects to the supervisor and starts an agent there.
+"""Start an agent inside a scheduler's task and connect it back to the supervisor.
 
-The scheduler's own program (a task of Spark) executes the text of this file, so it needs nothing but the standard
-library. The way is TLS 1.3 to a port of the supervisor, whose certificate is known beforehand. First goes one line of
-JSON: the job's secret, which place this is, and on which host. Then come and go the agent's bytes, in frames as
-``frames`` has them: channel 0 its input, whose end is an empty piece, 1 its output and 2 its errors; the last message
-tells its exit code. When the connection ends, so does the agent's input, and the agent ends what it has started.
+The scheduler's own program (a task of Spark) executes the text of this file, so it uses only the standard library. It
+connects with TLS 1.3 to a port of the supervisor, whose certificate it knows in advance. It first sends one line of
+JSON with the job's secret, the number of the task and its host. After that, the agent's bytes are exchanged in the
+format of ``frames``: channel 0 is its stdin (an empty frame is end of file), 1 its stdout and 2 its stderr; the last
+message contains its exit code. When the connection closes, so does the agent's stdin, and the agent stops all its
+processes.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-#: Seconds in which the supervisor is reached, the last words are sent, and an agent without a supervisor ends.
+#: Timeouts in seconds: to connect, to send the last bytes, and for an agent without a supervisor to exit.
 _CONNECT_SECONDS, _LAST_SECONDS, _AGENT_SECONDS = 20.0, 5.0, 30.0
 _PIECE = 64 * 1024
 _PROGRAM = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
 
 
 class NotReached(RuntimeError):
-    """The supervisor's port cannot be reached from here."""
+    """The supervisor's port cannot be reached from this host."""
 
 
 def serve(back: Mapping[str, Any], identity: Mapping[str, Any], python: str, environment: Mapping[str, str]) -> None:
-    """Run an agent until it ends. Raises NotReached.
+    """Run an agent until it exits. Raises NotReached.
 
-    ``back`` holds the supervisor's address (host, port, certificate, secret), ``identity`` is sent to it, ``python``
-    runs the agent ("": this one).
+    ``back`` has the supervisor's host, port, certificate and secret. ``identity`` is sent to it. ``python`` is the
+    interpreter of the agent ("": the current one).
     """
     asyncio.run(_serve(back, identity, python or sys.executable, environment))
 
@@ -59,20 +60,20 @@ async def _serve(
 async def _connected(back: Mapping[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # the certificate is the job's own, and no other one is trusted
+    context.check_hostname = False  # only the job's own certificate is trusted
     context.load_verify_locations(cadata=back["certificate"])
     host, port = back["host"], back["port"]
     try:
         return await asyncio.wait_for(asyncio.open_connection(host, port, ssl=context), _CONNECT_SECONDS)
     except (TimeoutError, OSError) as error:
-        why = str(error) or f"no response within {_CONNECT_SECONDS:.0f} s"
-        raise NotReached(f"distdl: {socket.gethostname()} cannot reach {host}:{port}: {why}") from None
+        reason = str(error) or f"no response within {_CONNECT_SECONDS:.0f} s"
+        raise NotReached(f"distdl: {socket.gethostname()} cannot reach {host}:{port}: {reason}") from None
 
 
 async def _carry(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, python: str, environment: Mapping[str, str]
 ) -> None:
-    """Start the agent and move its bytes until it has ended."""
+    """Start the agent and forward its bytes until it has exited."""
     agent = await asyncio.create_subprocess_exec(
         python,
         "-c",
@@ -103,7 +104,7 @@ async def _send(stream: asyncio.StreamReader, channel: int, writer: asyncio.Stre
 
 
 async def _feed(reader: asyncio.StreamReader, agent: asyncio.subprocess.Process) -> None:
-    """Give the agent what comes for it; without a supervisor it ends, in the end by force."""
+    """Forward input to the agent. If the supervisor disconnects, close its stdin and kill it after a timeout."""
     assert agent.stdin is not None, "it is a pipe"
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
         while length := struct.unpack(">cII", await reader.readexactly(9))[1] - 4:

@@ -1,6 +1,6 @@
-"""Checks of the training code: the backend is initialised, gradients are averaged, data is divided.
+"""Checks of the training code: the backend is initialized, gradients are averaged, data is split between ranks.
 
-Each check reads words and calls, so each finding is a hint with its place, never a proof.
+The checks only inspect names and calls in the source, so a finding is a hint with a location, never a proof.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from distdl_jupyter.core.spec import JobSpec
 
 _SAMPLERS = ("DistributedSampler", "ElasticSampler", "DistributedDataset")
 _KNOWS_RANK = (*_SAMPLERS, "num_replicas", "rank", "local_rank", "get_rank", "RANK", "shard", "cross_rank")
-#: Calls that start the processes of a training, and those that make a process take part in one.
+#: Calls that start training processes, and calls that join a process group.
 _SPAWNS = re.compile(
     r"torch\.multiprocessing\.(spawn\.)?(spawn|start_processes)|accelerate\.(notebook|debug)_launcher|horovod\.run"
 )
-_MEETINGS = ("torch.distributed.init_process_group", "horovod.torch.init", "horovod.init")
+_GROUP_INITS = ("torch.distributed.init_process_group", "horovod.torch.init", "horovod.init")
 _NOT_READ = "the code is not available, so it was not checked"
 
 
@@ -37,7 +37,7 @@ def backend_of(spec: JobSpec) -> Any:
 
 
 def backend(code: Code, draft: CapturedCode, spec: JobSpec, mine: Any) -> Check:
-    """The ranks meet: the code initialises the backend that was chosen."""
+    """Check that the code initializes the selected backend."""
     name, usage = "Backend", mine.usage
     if spec.process_count == 1:
         return Check(name, "not needed for one process", tuple(_alone(code, spec, mine)))
@@ -58,7 +58,7 @@ def backend(code: Code, draft: CapturedCode, spec: JobSpec, mine: Any) -> Check:
 
 
 def _others(code: Code, mine: Any) -> Iterator[tuple[Any, Call]]:
-    """Yield each backend that was not chosen and that the code initialises, with the call."""
+    """Yield each backend other than the selected one that the code initializes, with the call."""
     for other in registry.backends():
         call = other.usage.met(code)
         if call is not None and other.name != mine.name:
@@ -73,7 +73,7 @@ def _alone(code: Code, spec: JobSpec, mine: Any) -> Iterator[Finding]:
     label = registry.backend_label(spec.distributed_backend)
     for other, call in _others(code, mine):
         calls = f"{call.beginning} calls {other.usage.written(call)}, which"
-        if other.usage.alone == "fails" and not mine.meets and not _says_where(call):
+        if other.usage.alone == "fails" and not mine.meets and not _has_explicit_address(call):
             text = f"{calls}, but the backend {label} does not tell the processes how to connect."
             remedy = f"{_choose(other)}, and any number of processes."
             yield Finding("warning", f"{other.name}-alone", text, remedy)
@@ -82,13 +82,13 @@ def _alone(code: Code, spec: JobSpec, mine: Any) -> Iterator[Finding]:
             yield Finding("info", f"{other.name}-alone", text, f"{_choose(other)} and more processes.")
 
 
-def _says_where(call: Call) -> bool:
-    """Return whether a process group is made without the variables of the environment."""
+def _has_explicit_address(call: Call) -> bool:
+    """Return whether a process group is created without reading environment variables."""
     return bool({"init_method", "store", "rank"} & {keyword.arg for keyword in call.node.keywords})
 
 
 def _mismatch(code: Code, spec: JobSpec, mine: Any) -> Finding | None:
-    """Return that the code initialises another backend than the chosen one, which it does not initialise."""
+    """Return a finding if the code initializes a backend other than the selected one."""
     for other, call in _others(code, mine):
         calls = f"The code calls {other.usage.written(call)} in {call.place}"
         text = f"{calls}, but the job runs on {spec.distributed_backend}."
@@ -107,7 +107,7 @@ def _never(usage: Any, draft: CapturedCode, spec: JobSpec, code: Code) -> Findin
 
 
 def called(draft: CapturedCode) -> Check | None:
-    """Check that a cell or script runs what it defines; None for functions and for code that does more than define."""
+    """Check that a cell or script uses its definitions; None for functions, and for code with other statements."""
     if draft.kind == "function" or not draft.texts:
         return None
     tree = parsed(draft.texts[0].text)
@@ -129,9 +129,9 @@ def called(draft: CapturedCode) -> Check | None:
 
 
 def processes(code: Code, spec: JobSpec) -> Check | None:
-    """Check that the code leaves starting processes to the job; None where it does, and for a job of one process.
+    """Check that the code does not start training processes itself; None if it does not, or for a single process.
 
-    A worker that does not communicate may run in each process of the job, so this is a warning.
+    This is only a warning, because a worker that does not communicate may run in every process of the job.
     """
     call = next((call for call in code.calls if call.label in code.own and _starts_processes(call, code)), None)
     if spec.process_count == 1 or call is None:
@@ -146,17 +146,17 @@ def processes(code: Code, spec: JobSpec) -> Check | None:
 
 
 def _starts_processes(call: Call, code: Code) -> bool:
-    """Return whether a call starts processes that are to train together."""
+    """Return whether a call starts processes that train together."""
     if _SPAWNS.fullmatch(call.name):
         return True
     target = _target(call) if call.last == "Process" else None
     return isinstance(target, ast.Name) and any(
-        other.function == target.id and other.name in _MEETINGS for other in code.calls
+        other.function == target.id and other.name in _GROUP_INITS for other in code.calls
     )
 
 
 def _target(call: Call) -> ast.expr | None:
-    """Return the function that started processes run."""
+    """Return the function that the started processes run."""
     functions = [
         argument.value for argument in call.node.keywords if argument.arg in ("target", "fn", "function", "func")
     ]
@@ -167,7 +167,7 @@ def _target(call: Call) -> ast.expr | None:
 
 
 def _never_runs(node: ast.stmt) -> bool:
-    """Return whether a statement is a test of ``__name__`` that is false in every job."""
+    """Return whether a statement is an ``if __name__`` test that is false in every job."""
     if not isinstance(node, ast.If) or node.orelse or not isinstance(node.test, ast.Compare):
         return False
     sides = [node.test.left, *node.test.comparators]
@@ -191,7 +191,7 @@ def _only_defines(node: ast.stmt) -> bool:
 
 
 def gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
-    """Gradients are averaged over ranks, and all ranks start from the same weights."""
+    """Check that gradients are averaged over ranks and that all ranks start from the same weights."""
     name = "Gradients"
     if spec.process_count == 1 or not usage.averages:
         return Check(name, "one process" if spec.process_count == 1 else "the backend averages them")
@@ -199,16 +199,16 @@ def gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
         return Check(name, _NOT_READ)
     if code.needs(*usage.trainers):
         return Check(name, "the trainer averages them")
-    trains = code.called("backward")
-    if trains is None:
+    call = code.called("backward")
+    if call is None:
         return Check(name, "no backward() call in the code")
     if not code.uses(*usage.averages):
-        if (call := code.helper()) is not None:
-            return Check(name, f"{call.last}() in {call.place} may average them")
+        if (helper := code.helper()) is not None:
+            return Check(name, f"{helper.last}() in {helper.place} may average them")
         finding = Finding(
             "warning",
             "gradients-not-averaged",
-            f"{trains.beginning} computes gradients, but the code does not average them, so each rank would train its "
+            f"{call.beginning} computes gradients, but the code does not average them, so each rank would train its "
             "own model.",
             usage.average,
         )
@@ -220,7 +220,7 @@ def gradients(code: Code, spec: JobSpec, usage: Any) -> Check:
 
 
 def data(code: Code, draft: CapturedCode, spec: JobSpec, usage: Any) -> Check:
-    """Each rank reads its own part of the data, in a new order each epoch."""
+    """Check that each rank reads its own part of the data, in a new order each epoch."""
     name = "Data"
     if spec.process_count == 1:
         return Check(name, "one process reads all data")

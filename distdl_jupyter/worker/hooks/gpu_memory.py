@@ -1,9 +1,9 @@
-"""What filled the memory of a GPU: the facts that torch, the driver and ``/proc`` know when an allocation fails.
+"""Explain a GPU out-of-memory error from the data of torch, the driver and ``/proc``.
 
-torch's error text has most of them, also what the driver (NVML) lists of other processes. ``record_gpu_memory`` adds
-the lines of the user's code that hold the memory. This is the only module that uses torch's private functions for that
-(``torch.cuda.memory._record_memory_history`` and ``_snapshot``, in torch 2.1 and later); a torch without them has no
-lines. ``explain`` makes the text from the facts.
+Most of the data is in torch's error text, including the other processes that the driver (NVML) lists. With
+``record_gpu_memory``, the lines of the user's code that hold the memory are added. Only this module uses torch's
+private functions for that (``torch.cuda.memory._record_memory_history`` and ``_snapshot``, torch 2.1 and later);
+without them no lines are reported. ``explain`` writes the message.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from distdl_jupyter.worker.hooks.imports import PostImport
 
 #: Set by ``record_gpu_memory``.
 VARIABLE = "DISTDL_RECORD_GPU_MEMORY"
-#: Host name and process id of the process that submitted the job: the user's kernel, mostly.
+#: Host name and process id of the process that submitted the job, usually the user's kernel.
 SUBMITTER = "DISTDL_SUBMITTER"
 _PROC = Path("/proc")
-#: Lines and processes that the text names, and the least part of the GPU that is worth naming.
+#: Maximum number of lines and processes in the message, and the smallest fraction of the GPU worth listing.
 _MOST_LINES, _MOST_PROCESSES, _LEAST = 3, 3, 0.01
 _UNITS = {"bytes": 1, "B": 1} | {
     f"{prefix}{end}": 1 << 10 * power for end in ("iB", "B") for power, prefix in enumerate("KMGT", 1)
 }
 _SIZE = r"(?P<size>[\d.]+) ?(?P<unit>bytes|[KMGT]iB|[KMG]?B)"
 _PROCESS = re.compile(rf"Process (?P<pid>\d+) has {_SIZE} memory in use")
-#: Of ``torch.cuda.list_gpu_processes()``.
+#: A line of ``torch.cuda.list_gpu_processes()``.
 _LISTED = re.compile(rf"process\s+(?P<pid>\d+) uses\s+{_SIZE}")
-#: Sizes in the texts of torch, and of the allocators of CUDA (async) and MPS.
+#: Sizes in the error texts of torch, and of the CUDA (async) and MPS allocators.
 _PATTERNS = {
     "requested": (rf"Tried to allocate {_SIZE}", rf"Requested\s*: {_SIZE}"),
     "total": (rf"has a total capacity of {_SIZE}", rf"Device limit\s*: {_SIZE}"),
@@ -48,7 +48,7 @@ _PATTERNS = {
 }
 _VARIABLE = re.compile(r"PYTORCH_(?:[A-Z]+_)?ALLOC_CONF")
 _DEVICE = re.compile(r"\bGPU (\d+)[ ;]|\bon device (\d+)\b")
-#: Of libraries that report a failed allocation in words of their own.
+#: Status codes of CUDA libraries for a failed allocation.
 _STATUS = re.compile(r"CU[A-Z]+_STATUS_ALLOC_FAILED")
 _DEVICE_WORDS = ("cuda", "hip ", "xpu", "mps ", "gpu", "device")
 
@@ -72,7 +72,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the user's code, the live blocks that it allocated, and their bytes together."""
+    """A line of the user's code, with the number and total bytes of the live blocks that it allocated."""
 
     label: str
     line: int
@@ -82,7 +82,7 @@ class Line:
 
 @dataclass(slots=True)
 class GpuMemory:
-    """The memory of one GPU when an allocation failed, in bytes; None is what nothing told."""
+    """The memory of one GPU when an allocation failed, in bytes; None is unknown."""
 
     device: int | None = None
     requested: int | None = None
@@ -90,21 +90,21 @@ class GpuMemory:
     free: int | None = None
     #: The limit of ``torch.cuda.set_per_process_memory_fraction``.
     allowed: int | None = None
-    #: All that this process holds, including CUDA itself.
+    #: Everything held by this process, including CUDA itself.
     own: int | None = None
     #: Held by tensors; ``pools`` of it in private pools, such as those of CUDA graphs.
     allocated: int | None = None
     pools: int | None = None
-    #: Held by torch and in no tensor: free pieces between tensors.
+    #: Held by torch but not by tensors: free fragments.
     unused: int | None = None
     recorded: bool = False
-    #: The variable of torch's allocator, as this torch names it.
+    #: The environment variable that configures the allocator, as named by this version of torch.
     variable: str = "PYTORCH_CUDA_ALLOC_CONF"
     processes: list[Process] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts that are known, as plain data."""
+        """Return the known fields as plain data."""
         return {name: value for name, value in asdict(self).items() if value not in (None, [])}
 
 
@@ -112,7 +112,7 @@ class GpuMemory:
 
 
 def watch(finder: PostImport) -> None:
-    """Record which lines allocate memory once torch is imported, where the job asks for it."""
+    """Record which lines allocate memory once torch is imported, if the job enables it."""
     if os.environ.get(VARIABLE):
         finder.after("torch", _record)
 
@@ -151,7 +151,7 @@ def lines_from_snapshot(
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error says that the memory of a GPU is full."""
+    """Return whether an error is a GPU out-of-memory error."""
     if not isinstance(error, RuntimeError):
         return False
     text = str(error).lower()
@@ -160,7 +160,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def parse(text: str) -> GpuMemory:
-    """Return the facts in the text of torch's error."""
+    """Parse the text of torch's error."""
     memory = GpuMemory(**{name: _size_in(text, *patterns) for name, patterns in _PATTERNS.items()})  # type: ignore[arg-type]
     if (device := _DEVICE.search(text)) is not None:
         memory.device = int(device[1] or device[2])
@@ -180,7 +180,7 @@ def _bytes(match: re.Match[str]) -> int:
 
 
 def collect(error: BaseException, locate: Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]) -> GpuMemory:
-    """Return the facts of an error that says that a GPU's memory is full, as long as its tensors are alive."""
+    """Return the data about a GPU out-of-memory error; call it while the tensors are still alive."""
     memory = parse(str(error))
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None:
@@ -190,7 +190,7 @@ def collect(error: BaseException, locate: Callable[[Sequence[Mapping[str, Any]]]
 
 
 def _ask_torch(memory: GpuMemory, cuda: Any, locate: Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]) -> None:
-    """Add what torch can tell besides its error; a GPU that is full may not answer."""
+    """Add data that torch reports besides its error; queries can fail on a full GPU."""
     with contextlib.suppress(Exception):
         if not memory.processes and memory.own is None and cuda.is_available():
             listed = cuda.list_gpu_processes(memory.device or 0)
@@ -214,8 +214,8 @@ def _ask_torch(memory: GpuMemory, cuda: Any, locate: Callable[[Sequence[Mapping[
 def _named(memory: GpuMemory) -> list[Process]:
     """Return the other processes with their names, the largest first.
 
-    In a container the driver's numbers are those of the host, so this process itself may be among them: then it is the
-    one that cannot be seen and whose size is nearest to what torch holds.
+    In a container the driver reports process ids of the host, so this process may be listed under an unknown id. It is
+    then the hidden process whose size is closest to the memory that torch holds.
     """
     others = [_name(process) for process in memory.processes if process.pid != os.getpid()]
     is_listed = memory.own is not None or len(others) < len(memory.processes)
@@ -227,7 +227,7 @@ def _named(memory: GpuMemory) -> list[Process]:
 
 
 def _name(process: Process) -> Process:
-    """Return the process with what ``/proc`` knows of it."""
+    """Return the process with its name and owner from ``/proc``."""
     folder = _PROC / str(process.pid)
     try:
         owner = folder.stat().st_uid
@@ -248,7 +248,7 @@ def _name(process: Process) -> Process:
 
 
 def _command_name(command: Sequence[str]) -> str:
-    """Return program and script without their folders; the other arguments may hold secrets."""
+    """Return the names of program and script; other arguments are omitted because they may be secret."""
     if not command:
         return ""
     program = Path(command[0]).name
@@ -276,7 +276,7 @@ def _user(number: int) -> str:
 
 
 def explain(memory: GpuMemory, job: str = "") -> str:
-    """Return what filled the memory, each cause with its remedy; ``job`` is the short id of the job."""
+    """Return a message with each cause and its remedy; ``job`` is the short id of the job."""
     sentences = [_head(memory)]
     if None not in (memory.requested, memory.total) and memory.requested > memory.total:  # type: ignore[operator]
         return f"{sentences[0]} This allocation alone is larger than the GPU. Use a smaller batch or tensor."
@@ -306,7 +306,7 @@ def _head(memory: GpuMemory) -> str:
 
 
 def _tensors(memory: GpuMemory, job: str) -> Iterable[str]:
-    """Return what tensors hold, the lines that hold most, and what needs less."""
+    """Yield the sentences on the memory held by tensors, the largest lines, and how to use less."""
     held = f"Tensors of this rank hold {_size(memory.allocated)}. " if memory.allocated else ""
     if memory.lines:
         lines = (

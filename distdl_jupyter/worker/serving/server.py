@@ -1,6 +1,6 @@
-"""The life of a persistent rank: its main thread runs one request after the other until one stops it.
+"""The main loop of a persistent rank: it runs requests one at a time until it receives ``stop``.
 
-The user's code runs in the main thread, where interrupts arrive and where libraries expect it.
+User code runs in the main thread, where Python delivers interrupts and where libraries expect to run.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from distdl_jupyter.worker.identity import Identity, identify
 from distdl_jupyter.worker.serving.connection import NOTES, Listener, Message, ServedConnection
 from distdl_jupyter.worker.sources import Sources
 
-#: Bytes of the largest value that is sent.
+#: Maximum size of a value that is sent, in bytes.
 LARGEST = 256 * 1024 * 1024
-#: Characters of the longest form; a longer one is left out.
+#: Maximum number of characters of one representation of a value; longer ones are omitted.
 _LONGEST = 2_000_000
-#: Items of a container, or characters of a string, beyond which its text is shortened; characters of other texts.
+#: Number of items or characters above which the text of a container or string is shortened; the same for other texts.
 _LARGE, _LONG = 1_000, 4_000
-#: The methods by which IPython asks a value for a form.
+#: IPython's representation methods and the MIME types of their results.
 _METHODS = {
     "_repr_html_": "text/html",
     "_repr_markdown_": "text/markdown",
@@ -47,12 +47,12 @@ _METHODS = {
     "_repr_jpeg_": "image/jpeg",
     "_repr_latex_": "text/latex",
 }
-#: Seconds within which a signal that was sent for a client arrives.
+#: Seconds within which a signal sent on behalf of a client must arrive.
 _SIGNAL_SECONDS = 10.0
 
 
 def serve(folder: Path, session: payload.Payload, sources: Sources) -> None:
-    """Run the requests of clients until one stops the rank. Raises KeyboardInterrupt when the job is cancelled."""
+    """Run client requests until one stops the rank. Raises KeyboardInterrupt when the job is canceled."""
     payload.extend_path(folder, session)
     if session.working_directory:
         with contextlib.suppress(OSError):
@@ -82,22 +82,22 @@ class Server:
         self._claiming = threading.Lock()
         self._doing: str | None = None
         self._main = threading.get_ident()
-        #: Whether a signal may interrupt what runs now, and whether the job is cancelled.
+        #: Whether a signal may interrupt the running code, and whether the job was canceled.
         self._interruptible = self._canceled = False
-        #: When signals were sent for clients that have not arrived; two may arrive as one.
+        #: When signals were sent for clients and have not arrived yet; two may be delivered as one.
         self._announced: deque[float] = deque(maxlen=100)
         if identity.pipes is None:
             raise RuntimeError("This rank is not reachable: only an agent can start the ranks of a session.")
         self._listener = Listener(identity.pipes, identity.rank)
-        # The trace of a crash goes to the rank's own error output, also while a cell has moved descriptor 2.
+        # Crash traces go to the rank's own stderr even while a cell has redirected descriptor 2.
         faulthandler.enable(os.dup(2))
 
     def run(self) -> None:
-        """Listen, and run requests until one stops the rank."""
+        """Accept connections and run requests until one stops the rank."""
         signal.signal(signal.SIGINT, self._on_signal)
         threading.Thread(target=self._listen, name="distdl-listen", daemon=True).start()
         if (output := channel.current()) is not None:
-            # Cells connect the ranks when they like; the rank is ready for requests.
+            # Process groups are created by cells, if at all, so the rank is ready without one.
             output.send("ready", backend="", size=self._identity.world_size)
         while (request := self._requests.get()) is not None:
             self._perform(*request)
@@ -141,7 +141,7 @@ class Server:
             return True
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        """Interrupt the user's code; a signal that no client has asked for cancels the job and ends the rank."""
+        """Interrupt the user's code; a signal that no client requested cancels the job and stops the rank."""
         announced = False
         while self._announced and not announced:
             announced = time.monotonic() - self._announced.popleft() < _SIGNAL_SECONDS
@@ -159,7 +159,7 @@ class Server:
             self._marks.begin(number, str(header.get("label") or ""))
         try:
             answer, body, error = self._try(message)
-        except KeyboardInterrupt as interrupt:  # it came while another error, or interrupt, was described
+        except KeyboardInterrupt as interrupt:  # raised while another error or interrupt was being described
             self._interruptible = False
             answer, body, error = self._failed(interrupt)
         with contextlib.suppress(Exception):
@@ -168,17 +168,17 @@ class Server:
         if is_cell:
             self._marks.end(number)
         if error:
-            # After the mark: the client gets it in the answer, and the log shows it too.
+            # Written after the mark: clients receive the error in the reply, and this copy is only for the log.
             with contextlib.suppress(Exception):
                 sys.stderr.write(error if error.endswith("\n") else f"{error}\n")
                 sys.stderr.flush()
         self._doing = None
-        if not self._canceled:  # else the end of this process is the answer
+        if not self._canceled:  # otherwise the client notices that the process has exited
             seconds = time.perf_counter() - begin
             connection.reply({"say": "done", "id": number, "seconds": seconds, **answer}, body)
 
     def _try(self, message: Message) -> tuple[dict[str, Any], bytes, str]:
-        """Return the answer, its body and the text of an error."""
+        """Run a request and return the reply, its body and the text of an error."""
         try:
             signal.signal(signal.SIGINT, self._on_signal)
             self._interruptible = True
@@ -193,11 +193,11 @@ class Server:
             if error.code in (None, 0):
                 return *_value(None), ""
             return self._failed(error)
-        except BaseException as error:  # noqa: BLE001  whatever ends the user's code is reported
+        except BaseException as error:  # noqa: BLE001  every error of user code is reported
             self._interruptible = False
             return self._failed(error)
         finally:
-            # Code that handles interrupts itself does so during its own cell only.
+            # A handler that the cell installed applies to that cell only.
             signal.signal(signal.SIGINT, self._on_signal)
         return answer, body, ""
 
@@ -213,25 +213,25 @@ def _value(value: Any) -> tuple[dict[str, Any], bytes]:
 
 
 class Marks:
-    """Marks in a rank's own output: what one cell has printed is between a begin and an end mark.
+    """Begin and end marks around the output of each cell.
 
-    They are reports on both streams, so they keep their place among the lines, whatever descriptors 1 and 2 point to.
-    Made before any code of the user runs.
+    They are written to both original streams and thus stay in order with the output, even if the user's code redirects
+    descriptors 1 and 2. Create it before any user code runs.
     """
 
     def __init__(self, identity: Identity) -> None:
         self._channels = {
             name: channel.Channel(os.dup(fd), identity.nonce, identity.rank) for name, fd in (("out", 1), ("err", 2))
         }
-        # Text that C code has printed may still be in C's own buffers.
+        # Output of C code may still be in the buffers of the C library.
         self._c = ctypes.CDLL(None)
 
     def begin(self, cell: int, label: str) -> None:
-        """Mark that a cell begins, with its label for users."""
+        """Mark the start of a cell, with its display label."""
         self._write(cell, label, ended=False)
 
     def end(self, cell: int) -> None:
-        """Mark that everything a cell has printed is before this."""
+        """Mark the end of a cell's output."""
         self._write(cell, "", ended=True)
 
     def _write(self, cell: int, label: str, *, ended: bool) -> None:
@@ -244,9 +244,9 @@ class Marks:
 
 
 class Namespace:
-    """The namespace of one rank, a ``__main__`` of its own, with ``log`` and its rank in it.
+    """The namespace of one rank: its own ``__main__`` module, with ``rank``, ``log`` and others predefined.
 
-    Each method handles one request: it returns the value or raises what the user's code raises.
+    Each method handles one request. It returns the value, or raises the exception of the user's code.
     """
 
     def __init__(self, identity: Identity, sources: Sources) -> None:
@@ -266,7 +266,7 @@ class Namespace:
         builtins.input = _no_input
 
     def run(self, header: Mapping[str, Any], body: bytes) -> Any:
-        """Run ``code`` as a cell and return the value of its last expression; ``names`` in ``body`` are set first."""
+        """Set the ``names`` from ``body``, then run ``code`` as a cell and return the value of its last expression."""
         self.push(header, body)
         filename = str(header["filename"])
         location = {name: header.get(name) for name in ("cell", "first_line")}
@@ -274,7 +274,7 @@ class Namespace:
         return execute.run_cell(str(header["code"]), filename, self._sources, self._main.__dict__)
 
     def push(self, header: Mapping[str, Any], body: bytes) -> None:
-        """Set ``names`` from ``body``, which holds one pickle after the other."""
+        """Set ``names`` from ``body``, which contains one pickle for each name."""
         if names := header.get("names") or ():
             self._sources.add_all(header.get("sources") or {})
             unpickler = payload.NotebookUnpickler(io.BytesIO(body), self._main.__dict__)
@@ -288,13 +288,13 @@ class Namespace:
         return self._main.__dict__[name]
 
     def distributed(self, header: Mapping[str, Any], body: bytes) -> Any:
-        """Run a job's code, whose files ``body`` holds as a tar, in a namespace of its own."""
+        """Run the code of a job in a separate namespace; ``body`` is a tar archive of its files."""
         folder = self._folder / f"run-{int(header['id'])}-{self._rank}"
         before = (list(sys.path), list(sys.argv), Path.cwd())
         try:
             folder.mkdir(mode=0o700, parents=True)
             with tarfile.open(fileobj=io.BytesIO(body)) as archive:
-                # It drops other users' right to write; Python before 3.11.4 has no such filter.
+                # The filter removes write permission of other users. Python before 3.11.4 does not have it.
                 archive.extraction_filter = getattr(tarfile, "data_filter", None)
                 archive.extractall(folder)  # noqa: S202 - from a client that may run any code here
             code = payload.read(folder)
@@ -306,7 +306,7 @@ class Namespace:
             sys.path[:], sys.argv[:] = before[0], before[1]
             os.chdir(before[2])
             sys.modules["__main__"] = self._main
-            # Modules that were sent with this code are imported again the next time: they may be others then.
+            # Modules sent with this code must be imported anew next time, because they may have changed.
             for name, module in list(sys.modules.items()):
                 if str(getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
                     del sys.modules[name]
@@ -321,7 +321,10 @@ def _no_input(*_: object) -> str:
 
 
 def forms(value: Any) -> dict[str, str]:
-    """Return the forms of a value by MIME type, always with ``text/plain``; {} for None. Pictures are base64."""
+    """Return the representations of a value by MIME type, {} for None; images are base64-encoded.
+
+    ``text/plain`` is always present.
+    """
     if value is None:
         return {}
     by_type = {"text/plain": _plain(value)}
@@ -331,7 +334,7 @@ def forms(value: Any) -> dict[str, str]:
 
 
 def _plain(value: Any) -> str:
-    # Tables and arrays shorten themselves by lines, which a cut in the middle would spoil; containers do not.
+    # Tables and arrays abbreviate themselves, so only the repr of other containers is cut.
     if isinstance(value, (str, bytes, bytearray, list, tuple, dict, set, frozenset)) and len(value) > _LARGE:
         return results.text(value)
     try:
