@@ -1,8 +1,8 @@
-"""The curve of a metric as a plotly figure, made of plain dicts: ``job.figure()`` and pages draw the same one.
+"""The curve of a metric as a plotly figure, made of plain dicts: used by ``job.figure()`` and by pages.
 
-plotly (from 6.3 on) is not needed to make it, and chooses the ticks. The colours are those of light pages; a dark page
+It is made without plotly, which (from 6.3 on) chooses the ticks. The colours are those of light pages; a dark page
 replaces them. For one ``mode`` and set of ranks the traces have a fixed order, so that a live figure can be updated
-trace by trace. No text of a user is in a trace: names and hover texts are made of numbers and ranks.
+trace by trace. Traces contain no text of users: names and hover texts are made of numbers and ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Mode = Literal["band", "ranks"]
 
 #: Points of all grey lines together, when there are too many ranks for colours.
 _GREY_POINTS = 12_000
-#: Beyond this a picture cannot be drawn with doubles; values are shown at the edge.
+#: Larger values cannot be drawn with doubles and are shown at the edge.
 _HUGE = 1e300
 #: A number in a hover text, as d3-format: four digits, no trailing zeros.
 _NUMBER = ",.4~g"
@@ -31,7 +31,7 @@ _NUMBER = ",.4~g"
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The job from which another one branches: its curves, its name, the step (None: at its end)."""
+    """The job from which this one was forked: its curves, its name, the step (None: at its end)."""
 
     book: SeriesBook
     name: str
@@ -73,7 +73,7 @@ def figure(
     else:
         if not coloured:
             lines = book.lines(metric, max(40, _GREY_POINTS // len(lines)))
-        # Means of many values hide what single values were: the band behind them does not.
+        # Means of many values hide single values; the band behind them shows their extent.
         averaged = any(line.lows != line.highs for line in lines)
         data = [*_band(band.rows, y[0], theme.HAZE, visible=averaged), *_ranks(lines, coloured=coloured)]
         legend = len(lines) > 1 or bool(before)
@@ -92,7 +92,7 @@ def figure(
         hover="x unified" if coloured else "closest",
     )
     made["uirevision"] = f"{metric}/{mode}/{log}"
-    if standalone:  # the name is a user's, so it is no markup
+    if standalone:  # the name comes from a user, so it must not be markup
         made["title"] = {"text": html.escape(metric), "x": 0, "xanchor": "left", "font": {"size": 13}}
         made["margin"]["t"] += 22
     return {"data": data, "layout": made}
@@ -102,7 +102,7 @@ def figure(
 
 
 def value_range(values: Iterable[float], *, log: bool = False) -> tuple[float, float]:
-    """Return the ends of an axis of values, from 0 when that wastes little room; with ``log`` of the positive ones."""
+    """Return the ends of the value axis, from 0 if that wastes little space; ``log`` ignores values up to 0."""
     known = [min(_HUGE, max(-_HUGE, value)) for value in values if not log or value > 1 / _HUGE] or [1.0]
     low, high = min(known), max(known)
     if log:
@@ -129,7 +129,7 @@ def step_range(steps: Iterable[float]) -> tuple[float, float]:
 
 
 def _rounded(low: float, high: float) -> tuple[float, float]:
-    """Return ends that grow in steps, a 10th to a 40th of the range, so that a live curve does not slide."""
+    """Return ends that grow in steps of a 10th to a 40th of the range, so that a live curve does not shift."""
     unit: float = 10.0 ** math.floor(math.log10(high / 2 - low / 2) - 1)
     return math.floor(low / unit + 1e-9) * unit, math.ceil(high / unit - 1e-9) * unit
 
@@ -215,7 +215,7 @@ def _ranks(lines: Sequence[Line], *, coloured: bool) -> list[Trace]:
 
 
 def _branch(rows: Sequence[Row], earlier: Earlier) -> list[Trace]:
-    """Return the curve of the job from which this one branches, and a ring at the step where it does."""
+    """Return the curve of the job from which this one was forked, with a ring at that step."""
     line = line_trace(
         earlier.name,
         [row.step for row in rows],

@@ -1,11 +1,11 @@
-"""Findings of checks before a start. An error stops the start, a warning is shown, an info is folded away."""
+"""Findings of the checks before a start. An error prevents the start, a warning is shown, an info is collapsed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-#: Bytes from which a captured value is named as large.
+#: Bytes from which a captured value is reported as large.
 LARGE = 100_000_000
 Level = Literal["error", "warning", "info"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "info")
@@ -13,7 +13,7 @@ LEVELS: tuple[Level, ...] = ("error", "warning", "info")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding: ``text`` says what, with numbers, ``remedy`` what to do about it; ``code`` is for programs."""
+    """One finding: ``text`` describes it with numbers, ``remedy`` is the fix; ``code`` is for programs."""
 
     level: Level
     code: str
@@ -40,9 +40,8 @@ class Check:
 class UndefinedName:
     """A name that is read but defined nowhere.
 
-    ``where`` says where a definition was looked for (``the cell or the notebook``), ``place`` which line reads the name
-    (``line 2 of Cell [3]``); ``certain`` says that every run reads it, ``similar`` are existing names with a similar
-    spelling.
+    ``where`` is where a definition was searched (``the cell or the notebook``), ``place`` the line that reads the name
+    (``line 2 of Cell [3]``). ``certain`` is true if every run reads it; ``similar`` are names with similar spelling.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Which NVIDIA GPUs this process may use (``node.devices``), asked once."""
+"""The NVIDIA GPUs that this process may use (``node.devices``), detected once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distdl_jupyter.node.devices import Gpu
 
 @functools.cache
 def devices() -> tuple[Gpu, ...]:
-    """Return the GPUs that ranks may use, limited by CUDA_VISIBLE_DEVICES; none where the driver does not answer."""
+    """Return the GPUs that ranks may use, limited by CUDA_VISIBLE_DEVICES; none if the driver does not respond."""
     try:
         return tuple(node_devices.visible())
     except (OSError, subprocess.SubprocessError):

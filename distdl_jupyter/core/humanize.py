@@ -1,7 +1,7 @@
-"""How times, sizes, counts, numbers and states are written, in one place, for every surface.
+"""Format times, sizes, counts, numbers and states, the same for every front end.
 
-Pure functions from numbers to short text. Nothing here knows a job, a screen or HTML: what comes from a user must
-still be escaped by whoever shows it.
+Pure functions from numbers to short text. Nothing here depends on jobs or HTML: the caller
+must escape text that comes from a user.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from distdl_jupyter.core.state import PHASES, State
 #: The word of each state.
 STATE_WORDS: dict[State, str] = {state: state.value.capitalize() for state in State}
 
-#: The shape that stands beside the word, so that states differ without colour.
+#: The shape shown beside the word, so that states can be distinguished without colour.
 STATE_SHAPES: dict[State, str] = {
     State.QUEUED: "dashed-ring",
     State.PREPARING: "arc",
@@ -29,7 +29,7 @@ STATE_SHAPES: dict[State, str] = {
     State.LOST: "question",
 }
 
-#: How a job is shown that has started and makes no progress; word and shape of each state as it is shown.
+#: The display state of a job that makes no progress; word and shape of each display state.
 STALLED = "stalled"
 SHOWN_WORDS: dict[str, str] = {**{str(state): word for state, word in STATE_WORDS.items()}, STALLED: "Stalled"}
 SHOWN_SHAPES: dict[str, str] = {**{str(state): shape for state, shape in STATE_SHAPES.items()}, STALLED: "exclamation"}
@@ -46,7 +46,7 @@ SHAPE_SIGNS: dict[str, str] = {
     "exclamation": "!",
 }
 
-#: The word of each phase of the set-up.
+#: The word of each phase of the startup.
 PHASE_WORDS: dict[str, str] = {**{phase: phase.capitalize() for phase in PHASES}, "clean": "Clean up"}
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -58,7 +58,7 @@ _SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def shown_state(state: State | str, *, stalled: bool) -> str:
-    """Return the state as it is shown: that of a job that has started and makes no progress is ``STALLED``."""
+    """Return the display state: ``STALLED`` for a started job that makes no progress, else the state."""
     return STALLED if stalled and state in (State.STARTING, State.RUNNING) else str(state)
 
 
@@ -83,7 +83,7 @@ def seconds_taken(seconds: float) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Return how long something is past, in one unit: ``3 s ago``, ``41 min ago``, ``2 d ago``."""
+    """Return the time since something happened, in one unit: ``3 s ago``, ``41 min ago``, ``2 d ago``."""
     for length, unit in _AGO:
         if seconds >= length:
             return f"{int(seconds // length)} {unit} ago"
@@ -104,7 +104,7 @@ def size(byte_count: float) -> str:
 
 
 def count(value: float) -> str:
-    """Return a count or a step with thousands marked: ``1,200``; ``0.5`` when it is no whole number."""
+    """Return a count or a step with thousands separators: ``1,200``; ``0.5`` if it is not a whole number."""
     if not math.isfinite(value):
         return number(value)
     return f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"
@@ -114,7 +114,7 @@ def number(value: float) -> str:
     """Return a value in about three digits: ``0.114``, ``0.040``, ``2.30``, ``47.2``, ``2,065``, ``3.1e-5``.
 
     Whole numbers stay whole (``62``); from 0.01 to 1 there are three decimals, so that a column does not jump;
-    what is not finite is ``nan``, ``inf`` or ``-inf``.
+    other values are ``nan``, ``inf`` or ``-inf``.
     """
     if not math.isfinite(value):
         return repr(float(value))
@@ -131,7 +131,7 @@ def number(value: float) -> str:
 
 
 def money(amount: float, currency: str) -> str:
-    """Return an amount of money with two decimals: ``7.35 USD``, ``1,204.50 EUR``; what is not nothing is a cent."""
+    """Return an amount of money with two decimals: ``7.35 USD``, ``1,204.50 EUR``; at least a cent if it is not 0."""
     return f"{max(amount, 0.01) if amount > 0 else 0.0:,.2f} {currency}"
 
 
@@ -160,7 +160,7 @@ def day(moment: float) -> str:
 
 
 def plural(amount: float, noun: str, many: str | None = None) -> str:
-    """Return a count with its word: ``1 rank``, ``1,204 lines``, ``2 processes``."""
+    """Return a count with its noun: ``1 rank``, ``1,204 lines``, ``2 processes``."""
     if amount == 1:
         return f"1 {noun}"
     ending = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
@@ -175,20 +175,20 @@ def total_need(processes: int, each: str, total: str) -> str:
 
 
 def listing(entries: Sequence[object]) -> str:
-    """Return words as a sentence lists them: ``image``, ``image and target``, ``0, 1 and 3``."""
+    """Return entries as a list in a sentence: ``image``, ``image and target``, ``0, 1 and 3``."""
     texts = [str(item) for item in entries]
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
 def ranks(numbers: Sequence[int]) -> str:
-    """Return ranks by name: ``rank 3``, ``ranks 0 and 1``; beyond six only how many: ``12 ranks``."""
+    """Return ranks by name: ``rank 3``, ``ranks 0 and 1``; only the number of more than six: ``12 ranks``."""
     if len(numbers) > 6:
         return plural(len(numbers), "rank")
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {listing(numbers)}"
 
 
 def rank_spans(numbers: Sequence[int]) -> str:
-    """Return all ranks by name, neighbours as a span: ``rank 3``, ``ranks 0-2, 5``; the numbers ascend."""
+    """Return all ranks by name, consecutive ones as a range: ``rank 3``, ``ranks 0-2, 5``; the numbers ascend."""
     spans: list[list[int]] = []
     for rank in numbers:
         if spans and rank == spans[-1][1] + 1:
@@ -201,7 +201,7 @@ def rank_spans(numbers: Sequence[int]) -> str:
 
 
 def processes(node_count: int, process_count_per_node: int) -> str:
-    """Return the sum that a job's size is, nodes times processes per node: ``2 x 2 = 4 processes``, ``1 process``."""
+    """Return the size of a job as nodes times processes per node: ``2 x 2 = 4 processes``, ``1 process``."""
     total = plural(node_count * process_count_per_node, "process")
     return total if total == "1 process" else f"{node_count} {TIMES} {process_count_per_node} = {total}"
 
@@ -212,11 +212,11 @@ def short_id(id_: str) -> str:
 
 
 def findings(entries: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each finding of the checks before a start that is more than information."""
+    """Return a line for each warning and error of the checks before a start."""
     worse = [entry for entry in entries if entry["level"] != "info"]
     return [f"{entry['level'].capitalize()}: {finding(entry)}" for entry in worse]
 
 
 def finding(entry: Mapping[str, Any]) -> str:
-    """Return what a finding says, with its remedy."""
+    """Return the text of a finding with its remedy."""
     return f"{entry.get('text', '')} {entry.get('remedy', '')}".strip()

@@ -1,6 +1,6 @@
-"""What it means to a user when the operating system gives no more processes, files or memory.
+"""Explain limits of the operating system on processes, files and memory.
 
-It is said when that happens, and before a start where it can be foreseen: ``shortages``, ``crowd``.
+Errors are explained when they occur, and predicted before a start where possible: ``shortages``, ``crowd``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from distdl_jupyter.core.errors import DiskRefused, LaunchFailed
 from distdl_jupyter.core.humanize import count, plural, size
 from distdl_jupyter.worker.hooks.frameworks import LARGE
 
-#: Ranks that one machine takes unasked: so many for each core, and so many in any case.
+#: Maximum number of ranks on one machine without ``oversubscribe``: per core, and at least this many.
 RANKS_PER_CORE, RANKS_ANYWAY = 8, 64
-#: What a rank takes at least: files that are open in the process which reads its output, processes with threads,
-#: and bytes of memory.
+#: Minimum needs of a rank: open files in the process that reads its output, processes including threads, and bytes
+#: of memory.
 _FILES_EACH, _TASKS_EACH, _BYTES_EACH = 2, 2, 10_000_000
 
 _PROCESSES = (
@@ -28,7 +28,7 @@ _PROCESSES = (
 _FILES = "The limit of open files per process is reached. Raise it with 'ulimit -n'."
 _MEMORY = "The memory is used up. End other programs, or run fewer processes."
 _ELSEWHERE = "set DISTDL_HOME to a folder on another disk"
-#: The code of the error and what to do about it, where no process, file or memory is left, and where a disk refuses.
+#: The error code and the remedy, by the limit that was reached, and by the error of a disk.
 LIMITS = {
     errno.EAGAIN: ("process-limit", _PROCESSES),
     errno.EMFILE: ("open-files-limit", _FILES),
@@ -46,15 +46,15 @@ DISK = {
     errno.EFBIG: ("file-size-limit", "The limit for file sizes is reached. Raise it with 'ulimit -f'."),
     errno.EIO: ("disk-damaged", f"The disk is damaged or not available: {_ELSEWHERE}."),
 }
-#: The same of any other refusal of a disk.
+#: The same for any other error of a disk.
 OTHER = ("disk-not-writable", "Set DISTDL_HOME to a folder that you can write to.")
 
 
 def remedy(error: BaseException) -> str:
-    """Return what to do about it, "" when no limit is the cause."""
+    """Return the remedy for an error, "" if no limit is the cause."""
     if isinstance(error, MemoryError):
         return _MEMORY
-    if isinstance(error, RuntimeError):  # that of a thread says no number
+    if isinstance(error, RuntimeError):  # the error of a thread has no errno
         return _PROCESSES if "start new thread" in str(error) else ""
     if isinstance(error, OSError):
         return LIMITS.get(error.errno or 0, ("", ""))[1]
@@ -62,7 +62,7 @@ def remedy(error: BaseException) -> str:
 
 
 def launch_failed(what: str, error: OSError) -> LaunchFailed:
-    """Return the error of a start that the operating system refused: ``what``, its reason, and the remedy."""
+    """Return the error for a start that the operating system rejected: ``what``, the reason, and the remedy."""
     named = f" ({error.filename})" if error.filename else ""
     code, hint = LIMITS.get(error.errno or 0, ("start-refused", ""))
     return LaunchFailed(f"{what}: {error.strerror or error}{named}.", code=code, hint=hint)
@@ -85,7 +85,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def file_system(path: Path) -> str:
-    """Return the kind of file system on which a path lies and where that is mounted: ``lustre at /scratch``."""
+    """Return the type of the file system of a path and its mount point: ``lustre at /scratch``."""
     description, at = "of an unknown type", Path()
     with contextlib.suppress(OSError):
         resolved = path.resolve()
@@ -100,7 +100,7 @@ def file_system(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Something of which a machine has too little for the ranks that are wanted there; an ``error`` forbids the start.
+    """A resource that is too scarce on a machine for the requested ranks; an ``error`` prevents the start.
 
     ``says`` has no full stop, ``remedy`` is a sentence.
     """
@@ -111,9 +111,9 @@ class Shortage:
 
 
 def crowd(ranks: int, cores: int, *, oversubscribe: bool = False, slots: int = 0) -> Shortage | None:
-    """Return why one machine does not start so many ranks; None when it does, as with ``oversubscribe``.
+    """Return why one machine rejects this number of ranks, or None; ``oversubscribe`` allows any number.
 
-    ``slots`` is how many processes the machine is said to take.
+    ``slots`` is the configured number of processes of the machine.
     """
     most = max(RANKS_ANYWAY, RANKS_PER_CORE * cores, slots)
     if oversubscribe or ranks <= most:
@@ -124,7 +124,7 @@ def crowd(ranks: int, cores: int, *, oversubscribe: bool = False, slots: int = 0
 
 
 def shortages(ranks: int, room: Mapping[str, int | None]) -> Iterator[Shortage]:
-    """Yield of what a machine has too little for so many ranks; ``room`` is what ``node.headroom.room`` says of it."""
+    """Yield the resources that are too scarce for this number of ranks; ``room`` comes from ``node.headroom.room``."""
     for name, each, what, remedy in (
         ("files", _FILES_EACH, "open files", _FILES),
         ("processes", _TASKS_EACH, "processes and threads", _PROCESSES),
@@ -145,8 +145,8 @@ def shortages(ranks: int, room: Mapping[str, int | None]) -> Iterator[Shortage]:
 
 
 def allow_files(count: int) -> None:
-    """Raise this process's own limit of open files where ``count`` more would pass it, as far as it may."""
-    import resource  # Unix alone has it
+    """Raise the soft limit of open files of this process if ``count`` more would exceed it, as far as allowed."""
+    import resource  # Unix only
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + 256

@@ -1,8 +1,8 @@
-"""Locks by which one process shows the others that it lives: ``flock`` on a file, given back whenever it dies.
+"""Liveness locks: ``flock`` on a file, which the kernel releases when the holder dies.
 
-Some file systems keep such locks to one host (Lustre with ``localflock``, NFS with ``local_lock``, BeeGFS): a lock that
-a process of another host holds seems to be free. So the holder writes into the file who it is, with its host and that
-host's boot, and sets the file's time now and then; a free lock proves that its holder is dead only on that host.
+On some file systems these locks are local to a host (Lustre with ``localflock``, NFS with ``local_lock``, BeeGFS), so a
+lock held on another host looks free. The holder therefore writes its identity, its host and the host's boot id into the
+file, and updates the file's time regularly. A free lock proves that its holder is dead only on the holder's host.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from distdl_jupyter.core.errors import DiskRefused
 from distdl_jupyter.core.humanize import ago, short_id
 from distdl_jupyter.node import processes
 
-#: Seconds between two signs of a living holder, and of silence after which it may be gone: some file systems show what
-#: another host has written up to a minute later.
+#: Seconds between two heartbeats of a holder, and of silence after which it may be gone: some file systems show writes
+#: of another host up to a minute later.
 BEAT, SILENT = 30.0, 120.0
-#: Bytes of what a holder writes: one write of always as many, so that nobody reads half of it.
+#: Fixed size in bytes of a holder's record: a single write, so that no reader gets half of it.
 _WIDTH = 256
-#: What a file system answers that has no locks.
+#: Errors of a file system without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class Holder(NamedTuple):
-    """Who holds a lock, as far as this host knows."""
+    """The holder of a lock, as seen from this host."""
 
-    #: Whether a process holds it that is seen from here.
+    #: Whether the lock is held, as seen from this host.
     held: bool
-    #: The host of the process that wrote itself down last, "" for this one.
+    #: The host of the last process that signed the lock, "" for this host.
     host: str = ""
-    #: The last sign of it (epoch seconds).
+    #: Its last heartbeat (epoch seconds).
     heard: float = 0.0
 
     @property
@@ -45,16 +45,16 @@ class Holder(NamedTuple):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether only a look at another host could tell."""
+        """Whether only a check on another host could decide."""
         return not self.held and bool(self.host)
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing was heard of it for so long that its host may be gone."""
+        """Whether its last heartbeat is so old that its host may be gone."""
         return time.time() - self.heard > SILENT
 
     def describe(self) -> str:
-        """Return where the supervisor of a job runs and when it was last heard, one sentence."""
+        """Return in one sentence where the supervisor runs, with the time of its last heartbeat."""
         silence = time.time() - self.heard
         return f"Its supervisor runs on {self.host}, last heard {ago(silence) if silence >= 60 else 'just now'}."
 
@@ -64,9 +64,9 @@ class Holder(NamedTuple):
 
 
 def holder(path: Path, *signs: Path) -> Holder:
-    """Return who holds a lock; one that is not there is held by no process. ``signs`` are what its holder writes to.
+    """Return the holder of a lock; a missing lock is not held. ``signs`` are files that its holder writes to.
 
-    What cannot be looked at (this process may open no more files) counts as held: nobody is dead for that.
+    A lock that cannot be checked (too many open files) counts as held.
     """
     host = ""
     try:
@@ -81,7 +81,7 @@ def holder(path: Path, *signs: Path) -> Holder:
 
 
 def is_free(fd: int) -> bool:
-    """Say whether no process keeps this one out of a file; a file system without locks does not tell."""
+    """Return whether a lock is free, as seen from this host; False on a file system without locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -90,20 +90,20 @@ def is_free(fd: int) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Say whether a process holds the lock, as seen from this host."""
+    """Return whether the lock is held, as seen from this host."""
     return holder(path).held
 
 
 def last_sign(*paths: Path) -> float:
-    """Return when one of the files was written to last (epoch seconds), 0 when none is there."""
+    """Return the latest modification time of the files (epoch seconds), 0 if none exists."""
     return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
 
 
 def sign(path: Path) -> None:
-    """Write down that this process holds the lock. Where that cannot be written, what stands there stays."""
+    """Record that this process holds the lock; if that fails, the old record stays."""
     text = processes.mark().encode()
     try:
-        # A descriptor of its own: on a network file system closing it is what shows the text to other hosts.
+        # A separate descriptor: on a network file system, closing it makes the text visible to other hosts.
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.pwrite(fd, text.ljust(_WIDTH - 1) + b"\n", 0)
@@ -114,7 +114,7 @@ def sign(path: Path) -> None:
 
 
 def prove(path: Path) -> None:
-    """Make the file of a lock and see that the lock keeps others out. Raises DiskRefused where it does not, OSError."""
+    """Create a lock file and verify that locking works. Raises DiskRefused if it does not, and OSError."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,21 +1,20 @@
 """The log of a job, folded for reading.
 
-* Equal lines of several ranks within ``WINDOW`` seconds are one row. A row keeps, for each of its ranks, the number of
-  the line in that rank's own output: the view of one rank orders its rows by it and so shows exactly what was printed.
-* A line that is drawn over and over (a progress bar) is not a row while it changes: it is in ``open`` and becomes a row
-  when it ends.
-* The newest ``tail`` rows are kept, the counts are of all.
+* Equal lines of several ranks within ``WINDOW`` seconds are one row. For each of its ranks, a row has the line number
+  in that rank's output; the view of one rank sorts its rows by this number and so shows exactly what was printed.
+* A line that is redrawn (a progress bar) is in ``open`` while it changes and becomes a row when it ends.
+* The newest ``tail`` rows are kept; the counts include all lines.
 
-``LogBook.apply(event)`` for each event in order; ``changes(mark)`` says which rows were appended or replaced since.
-Text is made safe to show (``core.printable``) but not escaped for HTML; its colours stand beside it.
+Call ``LogBook.apply(event)`` for each event in order; ``changes(mark)`` returns the rows that were added or replaced.
+Text is safe to display (``core.printable``) but not escaped for HTML; its styles are separate.
 
-``LogWindow`` reads the newest part of a log from its file, and any earlier part when it is asked for:
+``LogWindow`` reads the newest part of a log from its file, and any earlier part on request:
 
-* A short log is read from its beginning. A long one is read from its end, and a reader that falls far behind a flood
-  goes on at the end again: ``book`` then begins anew there. What it left out is never lost, ``before`` reads it.
-* Rows keep one number for ever, whoever reads them and from where: a book that begins at a byte of the file begins with
-  the number of that byte, which is never lower than the number of rows before it. What stands between two places is
-  folded by itself, so each line is in exactly one row.
+* A short log is read from its beginning, a long one from its end. A reader that falls far behind skips to the end,
+  where ``book`` starts afresh. ``before`` reads what was skipped.
+* The number of a row is the same for all readers: a book that starts at a byte of the file starts with the number of
+  that byte, which is never lower than the number of rows before it. The range between two starting points is folded
+  separately, so each line is in exactly one row.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ from distdl_jupyter.core.events import Event
 from distdl_jupyter.core.printable import MAX_SHOWN, Styles, styled
 from distdl_jupyter.core.view import JobView
 
-#: Equal lines of ranks are folded when they come within so many seconds.
+#: Equal lines of ranks are folded if they arrive within this many seconds.
 WINDOW = 2.0
-#: Rows among which a line finds its equal; they do not depend on how many a book keeps, so all books fold alike.
+#: Number of rows searched for an equal line; independent of how many a book keeps, so all books fold alike.
 RECENT = 20_000
 TAIL = 5000
-#: Bytes of log that are read from their beginning, and bytes that a reader may be behind before it skips ahead.
+#: Maximum bytes of a log that is read from its beginning, and of a reader's backlog before it skips ahead.
 LONG, BEHIND = 8 * 1024 * 1024, 4 * 1024 * 1024
-#: Bytes that are folded at a time (more than any line of the file has), and of a piece that is folded by itself.
+#: Bytes that are folded at a time (more than any line has), and of a piece that is folded separately.
 STEP, PIECE = 512 * 1024, 2 * 1024 * 1024
-#: Lines that are looked for before a place, in so many bytes at first and at most.
+#: Number of lines to search before a position, with the first and maximum number of bytes.
 _WANTED, _NEAR, _FAR = 400, 256 * 1024, 64 * 1024 * 1024
-#: Marks of a book that begins in the middle are no others'; all stay below 2**53, for JavaScript.
+#: Marks of a book that starts in the middle are unique; all are below 2**53, for JavaScript.
 _MARKS, _BOOKS = 2**32, 2**20
 
 
 class Row:
-    """One row: ``n`` is its number for ever, ``t`` epoch seconds, ``rank`` the first to print it (None: the system).
+    """One row: ``n`` is its permanent number, ``t`` epoch seconds, ``rank`` the first to print it (None: the system).
 
     ``lines`` maps each rank that printed it to the number of the line in that rank's output, from 1. ``redraws``
     counts how often the line was drawn over, ``styles`` are the colours of its text.
@@ -68,7 +67,7 @@ class Row:
         self.redraws = redraws
         self.styles = styles
         self.revision = 0
-        # Most rows have one rank, and there are many rows: only those of several ranks have a dict.
+        # To save memory, only rows of several ranks have a dict.
         self._line = 0
         self._more: dict[int, int] | None = None
 
@@ -78,7 +77,7 @@ class Row:
         return self._more or ({self.rank: self._line} if self._line and self.rank is not None else {})
 
     def shift(self, by: int, lines: Mapping[int, int]) -> None:
-        """Count the row and its lines on by so many, the lines rank by rank."""
+        """Shift the numbers of the row and of its lines."""
         self.n += by
         if self._more is not None:
             self._more = {rank: line + lines.get(rank, 0) for rank, line in self._more.items()}
@@ -86,7 +85,7 @@ class Row:
             self._line += lines.get(self.rank, 0)
 
     def add(self, rank: int, line: int) -> None:
-        """Note that a rank has printed it, as its line number ``line``."""
+        """Record that a rank has printed it as its line number ``line``."""
         if rank == self.rank and self._more is None:
             self._line = line
         else:
@@ -101,10 +100,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a view must do to be up to date: forget rows below ``first``, put ``rows`` in by ``n``, replace ``open``.
+    """An update of a view: drop rows below ``first``, insert ``rows`` by ``n``, replace ``open``.
 
-    ``rows`` ascend by ``n``; ``mark`` is what to ask with the next time. ``more`` rows changed too, beyond the number
-    that was asked for.
+    ``rows`` are sorted by ``n``; pass ``mark`` to the next call. ``more`` is the number of changed rows beyond the
+    requested number.
     """
 
     rows: list[Row]
@@ -116,10 +115,10 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """What a book that begins in the middle of a log counts on from: rows, lines of each rank, marks.
+    """The counters with which a book starts in the middle of a log: rows, lines of each rank, marks.
 
-    ``lines`` are those of the ranks, ``line`` is that of a rank which is not among them. Rows and lines must be counted
-    from at least as far as there are any before; the marks of another book are told apart by ``mark``.
+    ``lines`` has the line numbers by rank, ``line`` is that of all other ranks. The counters must not be lower than the
+    numbers of rows and lines before; ``mark`` distinguishes the marks of different books.
     """
 
     n: int = 0
@@ -135,7 +134,7 @@ class LogBook:
         self.process_count = process_count
         self.begin = begin or Begin()
         self.rows: deque[Row] = deque(maxlen=tail)
-        #: The kept rows by number, those that changed last at the end: what is new is found from there.
+        #: The kept rows by number, ordered by their last change, so that changes are found from the end.
         self._touched: dict[int, Row] = {}
         self.total = 0
         self.counts: dict[int, int] = {}
@@ -149,7 +148,7 @@ class LogBook:
         self._revision = self.begin.mark
 
     def apply(self, event: Event) -> None:
-        """Fold one line of the log in; other types than log and count are ignored."""
+        """Add one line of the log; types other than log and count are ignored."""
         if event.get("type") != "log":
             if event.get("type") == "count" and event.get("counts") is not None:
                 self._count(event)
@@ -161,15 +160,15 @@ class LogBook:
         if event.get("counts") is not None:  # lines before it were left out
             self._count(event)
             self._lines |= {rank: max(lines, self._lines.get(rank, 0)) for rank, lines in self.counts.items()}
-            self.total -= 1  # the line that says so takes the place of one
+            self.total -= 1  # the notice replaces one of these lines
             self.seal()
         for line in text.split("\n"):
-            clean = len(line) <= MAX_SHOWN and line.isprintable()  # what styled() leaves as it is, without the call
+            clean = len(line) <= MAX_SHOWN and line.isprintable()  # styled() would not change it
             shown, styles = (line, ()) if clean else styled(line)
             self._add(t, rank, stream, shown, styles=styles)
 
     def _count(self, event: Event) -> None:
-        """Take the number of all lines so far, also of those that were not read."""
+        """Set the number of all lines so far, including those that were not read."""
         for number, (lines, errors) in event["counts"].items():
             self.counts[int(number)] = lines
             if errors:
@@ -188,30 +187,30 @@ class LogBook:
 
     @property
     def mark(self) -> int:
-        """The mark of now, for ``changes``."""
+        """The current mark, for ``changes``."""
         return self._revision
 
     def knows(self, mark: int) -> bool:
-        """Say whether ``mark`` was given by this book, or by an equal one in another process."""
+        """Return whether ``mark`` is from this book, or from an equal one in another process."""
         return self.begin.mark < mark <= self._revision
 
     @property
     def here(self) -> Begin:
-        """What a book of the events to come would count on from."""
+        """The counters for a book that starts with the next event."""
         return Begin(self._next, dict(self._lines), self.begin.line, self._revision)
 
     def seal(self) -> None:
-        """Let no line to come be one row with a line before: a book that begins here folds to the same rows."""
+        """Do not fold later lines into earlier rows, so that a book that starts here has the same rows."""
         self._recent = _Recent()
 
     def everyone(self, row: Row) -> bool:
-        """Say whether all ranks of a job of several printed the row."""
+        """Return whether all ranks printed the row; False for a job with one rank."""
         return row.ranks == self.process_count > 1
 
     def changes(self, since: int = 0, most: int | None = None) -> Changes:
-        """Return what changed since the mark of an earlier call; 0 gives everything that is kept.
+        """Return what changed since the mark of an earlier call; 0 returns all kept rows.
 
-        With ``most`` it is that many rows, those that changed first, and a mark to ask for the others with.
+        ``most`` limits the rows to those that changed first; the mark then continues with the others.
         """
         rows = self._since(since)
         more = 0 if most is None else max(0, len(rows) - most)
@@ -232,7 +231,7 @@ class LogBook:
         start, stop = max(0, first - begin), min(size, before - begin)
         if start >= stop:
             return []
-        # A deque is walked to the place: from the end that is nearer.
+        # Access to a deque walks from the nearer end.
         if start < size - stop:
             return list(islice(self.rows, start, stop))
         rows = list(islice(reversed(self.rows), size - stop, size - start))
@@ -295,11 +294,11 @@ class LogBook:
 
 
 class _Recent:
-    """The rows of the last seconds by what they say, to find the one that a rank's equal line belongs to."""
+    """The rows of the last seconds by text, to find the row for an equal line of another rank."""
 
     def __init__(self) -> None:
         self._rows: deque[Row] = deque()
-        #: Nearly every text has one row and needs no list.
+        #: Nearly every text has only one row, which is stored without a list.
         self._by_text: dict[tuple[str, str], Row | _Equal] = {}
 
     def add(self, row: Row) -> None:
@@ -336,7 +335,7 @@ class _Recent:
 
 
 class _Equal:
-    """Several recent rows that say the same, in order."""
+    """Several recent rows with the same text, in order."""
 
     def __init__(self, first: Row) -> None:
         self._rows = [first]
@@ -371,7 +370,7 @@ def _number(row: Row) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A byte of the file where rows are folded afresh, and what they count on from; ``left_out`` up to the next one."""
+    """A byte of the file where a separate piece starts, with its counters; ``left_out``: skipped up to the next."""
 
     at: int
     begin: Begin
@@ -388,11 +387,11 @@ class LogWindow:
         self._path = path
         self._size = (process_count, tail)
         self._places = [_Place(0, Begin())]
-        #: The piece that was read last: a page asks for some of its rows at a time.
+        #: The last piece that was read: a page requests some of its rows at a time.
         self._piece: tuple[tuple[int, int], list[Row]] | None = None
 
     def step(self, view: JobView) -> bool:
-        """Read some more of the log, the lines of which ``view`` counts; False at the end."""
+        """Read more of the log, whose lines ``view`` counts; return False at the end."""
         end = parts.size(self._path)
         unread = end - self.cursor
         if unread <= 0:
@@ -450,7 +449,7 @@ class LogWindow:
         return True
 
     def _begin_at(self, at: int) -> None:
-        """Begin a new book; what the old one read stays a place of its own."""
+        """Start a new book; the range of the old one stays a separate piece."""
         if self.cursor == self._places[-1].at:
             self._places.pop()
         self._forget_places()
@@ -460,7 +459,7 @@ class LogWindow:
         self.book = LogBook(*self._size, begin)
 
     def _forget_places(self) -> None:
-        """Forget the places in what the log itself has left out; what stands behind it is numbered from its end."""
+        """Drop starting points in the deleted part of the log; rows after it are numbered from its end."""
         missing = parts.gap(self._path)
         if missing is None:
             return
@@ -469,7 +468,7 @@ class LogWindow:
             at = self._places.index(gone[0])
             self._places[at : at + len(gone)] = [replace(gone[-1], left_out=True)]
 
-    # ---- what was read before, or was left out ----
+    # ---- earlier and skipped parts ----
 
     def _whole(self, piece: _Place, end: _Place) -> list[Row]:
         """Return all rows of a piece."""
@@ -486,7 +485,7 @@ class LogWindow:
         return _Place(self.cursor, self.book.here)
 
     def _cut(self, index: int, end: _Place) -> list[Row]:
-        """Read the end of what was left out and return its rows; the rest stays left out."""
+        """Read the end of a skipped range and return its rows; the rest stays skipped."""
         piece = self._places[index]
         events, at, _ = _logs_before(self._path, end.at, piece.at)
         book = LogBook(self._size[0], 2**62)
@@ -503,7 +502,7 @@ class LogWindow:
 
 
 def _logs_before(path: Path, end: int, floor: int) -> logfile.Ending:
-    """Return the lines right before the byte ``end``, enough to see something; none before the byte ``floor``."""
+    """Return some lines before the byte ``end``, but none before the byte ``floor``."""
     for ending in logfile.endings(path, end, floor, _NEAR):
         lines = sum(event["text"].count("\n") + 1 for event in ending.lines if event["type"] == "log")
         if lines >= _WANTED or end - ending.begin >= _FAR:

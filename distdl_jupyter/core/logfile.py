@@ -1,8 +1,8 @@
-"""Reads the log of a job: the lines that its ranks and its system printed (see core.events and core.parts).
+"""Reads the log of a job: the lines of its ranks and of the system (see core.events and core.parts).
 
-``path`` is that of the log's first file (``JobFolder.log``). Cursors are bytes of the log. Of lines that were left out
-a reader gets one line that says how many they were; how many lines there are in all it knows from the last ``count``
-without reading those before it.
+``path`` is that of the log's first file (``JobFolder.log``). Cursors are byte offsets in the log. A reader
+gets one notice in place of deleted lines, with their number. The total number of lines follows from the last ``count``
+without reading the lines before it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from distdl_jupyter.core.view import JobView
 #: Bytes of text from one ``count`` to the next.
 COUNT_EVERY = 128 * 1024
 _READ_CHUNK = 8 * 1024 * 1024
-#: Bytes in which a line's begin is looked for at a time.
+#: Bytes that are searched for the beginning of a line at a time.
 _LINE = 128 * 1024
 #: Bytes that are read at first to find the last lines.
 _NEAR = 256 * 1024
 
 
 def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
-    """Return the lines of the log that start at byte ``after`` and the cursor behind the last of them.
+    """Return the log lines from byte ``after`` on, and the cursor after the last of them.
 
     At most about ``limit`` bytes are read (always at least one whole line when there is one), so a caller loops
-    until the cursor stands still. A missing file reads as empty.
+    until the cursor no longer moves. A missing file reads as empty.
     """
     try:
         begin, data = parts.lines(path, after, limit)
@@ -47,12 +47,12 @@ def _lines(data: bytes) -> list[Event]:
 
 
 def batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
-    """Yield (lines, cursor) in steps of some megabytes until nothing more stands in the log."""
+    """Yield (lines, cursor) in batches of some megabytes until the end of the log."""
     return events.batches(path, after, read)
 
 
 def between(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
-    """Return the lines from one cursor to another, and the cursor behind the last of them."""
+    """Return the lines from one cursor to another, and the cursor after the last of them."""
     lines: list[Event] = []
     while begin < end:
         more, after = read(path, begin, end - begin)
@@ -72,7 +72,7 @@ class Ending(NamedTuple):
 
 
 def endings(path: Path, end: int, floor: int = 0, size: int = _NEAR) -> Iterator[Ending]:
-    """Yield the lines before the byte ``end``, at first about ``size`` bytes of them and then four times as many.
+    """Yield the lines before the byte ``end``: first about ``size`` bytes, then four times as many each time.
 
     Nothing before the byte ``floor`` is read; the last ones that are yielded begin there.
     """
@@ -87,9 +87,9 @@ def endings(path: Path, end: int, floor: int = 0, size: int = _NEAR) -> Iterator
 
 
 def count(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
-    """Fold into a view how many lines stand from the byte ``begin`` on; return the cursor behind the last of them.
+    """Add the number of lines from the byte ``begin`` on to a view; return the cursor after the last of them.
 
-    Of a long log only what stands behind the last ``count`` is read.
+    Of a long log, only the lines after the last ``count`` are read.
     """
     for ending in endings(path, parts.size(path) if end is None else end, begin, 3 * COUNT_EVERY):
         counts = [number for number, line in enumerate(ending.lines) if line["type"] == "count"]
@@ -101,7 +101,7 @@ def count(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
 
 
 def notice(path: Path, begin: int) -> list[Event]:
-    """Return the line of the log that stands for those that were left out before the byte ``begin``.
+    """Return the notice that replaces the deleted lines before the byte ``begin``.
 
     It carries the ``counts`` of all lines before that byte, and ``lines``, their number.
     """
@@ -119,11 +119,11 @@ def notice(path: Path, begin: int) -> list[Event]:
 
 
 def line_from(path: Path, begin: int, end: int) -> int:
-    """Return where the first line that begins at a byte or behind it begins, at most ``end``."""
+    """Return the position of the first line that starts at a byte or later, at most ``end``."""
     at = begin - 1
     while 0 <= at < end:
         here, data = parts.read(path, at, _LINE)
-        if here > at:  # left out up to there
+        if here > at:  # deleted up to this byte
             return min(end, at + 1)
         if not data:
             break
@@ -149,7 +149,7 @@ class LogLine:
 def lines_of(events: Iterable[Event], folder: Path | None = None) -> Iterator[LogLine]:
     """Yield the lines of log events in order; a redrawn line counts once, in its last shape.
 
-    With the job's ``folder`` the line of a picture says where its file is.
+    With the job's ``folder``, the line of a picture contains the path of its file.
     """
     for event in events:
         if event["type"] != "log" or (event.get("redraws") and not event.get("closed")):
@@ -164,7 +164,7 @@ def last_lines(
 ) -> tuple[list[LogLine], int]:
     """Return the last lines of a log, of one rank when given, and the cursor behind them.
 
-    As much of the file's end is read as they take, but not much more than ``within`` bytes.
+    Reads no more of the end of the file than needed, and not much more than ``within`` bytes.
     """
     end = parts.size(path)
     for ending in endings(path, end):

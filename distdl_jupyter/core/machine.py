@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def installed_version(*names: str) -> str:
-    """Return the version of the first of these distributions that is installed, "" for none."""
-    from importlib import metadata  # brings the whole of ``email``
+    """Return the version of the first installed distribution of these, "" if there is none."""
+    from importlib import metadata  # imports the whole ``email`` package
 
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -18,7 +18,7 @@ def installed_version(*names: str) -> str:
 
 
 def requirement() -> str:
-    """Return what pip installs this package from: the clone or wheel that it came from here, else its name."""
+    """Return the pip requirement of this package: the clone or wheel it was installed from, else its name."""
     import json
     from importlib import metadata
 
@@ -29,8 +29,8 @@ def requirement() -> str:
 
 
 def has_java() -> bool:
-    """Say whether Java is here, as Spark's own scripts look for it."""
-    import shutil  # brings every way to compress
+    """Return whether Java is installed, searched as Spark's scripts do."""
+    import shutil  # imports all compression modules
 
     home = os.environ.get("JAVA_HOME")
     return Path(home, "bin", "java").exists() if home else shutil.which("java") is not None
