@@ -1,4 +1,4 @@
-"""Backends and types of clusters over HTTP, with their options as JSON schema."""
+"""HTTP API for backends and cluster types, with their options as JSON schema."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from distdl_jupyter.core.errors import DistDLError
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """One backend or type of cluster; ``options`` is the JSON schema of its options.
+    """One backend or cluster type; ``options`` is the JSON schema of its options.
 
-    The values of a property with ``x-asked`` can be listed (``POST choices``). ``problem`` says why the plug-in cannot
-    be used here ("" when it can), ``remedy`` is the fix, ``code`` the stable name of the problem.
+    The values of a property with ``x-asked`` can be listed (``POST choices``). ``problem`` is the reason why the
+    plug-in cannot be used here, "" if it can, ``remedy`` is the fix, and ``code`` the stable name of the problem.
     """
 
     name: str
@@ -51,7 +51,7 @@ def _plugin(kind: registry.Kind, name: str) -> Plugin:
     """Return one plug-in with its options; an error becomes its problem."""
     try:
         plugin = registry.get(kind, name)
-        # A cluster with required options has no problem that is known without them.
+        # A cluster with required options cannot be checked without them.
         problem = str(plugin.unavailable(plugin.Options())) if kind == "backends" or plugin.complete else ""
         title, labels = getattr(plugin, "title", "") or name, tuple(getattr(plugin, "labels", ()))
         return Plugin(name, title, labels, _options(plugin), problem, "", code="plugin-unavailable")
@@ -75,18 +75,18 @@ def _options(plugin: Any) -> dict[str, Any]:
 def json_schema(options: type) -> dict[str, Any]:
     """Return the JSON schema of an ``Options`` dataclass; an option without a default is required.
 
-    The fields' metadata may have ``help``, ``choices``, and ``first`` for options that a form asks before the others.
+    The metadata of a field may have ``help``, ``choices``, and ``first`` for options at the top of a form.
     """
     _, schemas = msgspec.json.schema_components([options], schema_hook=lambda _type: {})
     schema = schemas[options.__name__]
     required = {"required": schema["required"]} if schema["required"] else {}
     for field in dataclasses.fields(options):
-        known = schema["properties"].get(field.name, {})
+        property_ = schema["properties"].get(field.name, {})
         if choices := field.metadata.get("choices"):
-            known.pop("type", None)
-            known["enum"] = list(choices)
+            property_.pop("type", None)
+            property_["enum"] = list(choices)
         if help_ := field.metadata.get("help"):
-            known["description"] = help_
+            property_["description"] = help_
         if field.metadata.get("first"):
-            known["x-first"] = True
+            property_["x-first"] = True
     return {"type": "object", "properties": schema["properties"], **required, "additionalProperties": False}

@@ -1,4 +1,4 @@
-"""The list of what is sent, for display, and the sources of captured code for tracebacks and checks."""
+"""The list of captured names for display, and the sources of captured code for tracebacks and checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from distdl_jupyter.core.spec import Captured
 from distdl_jupyter.worker.hooks import tensors
 from distdl_jupyter.worker.secret_patterns import looks_secret
 
-#: Items of a container whose sizes stand for all of them.
+#: Number of items sampled to estimate the size of a container.
 _SAMPLE = 200
 
 
@@ -39,7 +39,7 @@ def is_reference(value: object) -> bool:
 def captured_list(
     values: Iterable[tuple[str, object]], sizes: Mapping[str, int], modules: Iterable[LocalModule]
 ) -> tuple[Captured, ...]:
-    """Return what is sent by value, then the modules beside the notebook."""
+    """Return the names that are sent by value, then the modules from the notebook's folder."""
     described = [(name, *_describe(name, value)) for name, value in values if not is_reference(value)]
     variables = [Captured(name=name, kind=kind, detail=text, size=sizes[name]) for name, kind, text in described]
     variables.sort(key=lambda variable: variable.kind)  # class, function, value
@@ -53,9 +53,9 @@ def numbers_of(values: Iterable[tuple[str, object]]) -> dict[str, float]:
 
 
 def sources_of(dump: PickleReport, location: CodeLocation) -> dict[str, CodeText]:
-    """Return the notebook's source behind every function that is shipped whole, by the file name that its code carries.
+    """Return the notebook's source of every function that is sent by value, by the file name of its code object.
 
-    Real files are left out: a traceback finds them by itself.
+    Existing files are omitted, because tracebacks can read them.
     """
     sources: dict[str, CodeText] = {}
     for filename in {function.__code__.co_filename for function in dump.functions.values()}:
@@ -66,7 +66,7 @@ def sources_of(dump: PickleReport, location: CodeLocation) -> dict[str, CodeText
 
 
 def texts_of(dump: PickleReport, location: CodeLocation) -> list[CodeText]:
-    """Return the text of every shipped function by itself; functions of installed packages are left out."""
+    """Return the text of each function that is sent by value, except those of installed packages."""
     is_installed = installed()
     functions = [f for f in dump.functions.values() if not is_installed(f.__code__.co_filename)]
     texts = (function_text(function, location) for function in functions)
@@ -83,7 +83,7 @@ def function_text(function: types.FunctionType, location: CodeLocation) -> CodeT
 
 
 def aliases_of(values: Iterable[tuple[str, object]]) -> dict[str, str]:
-    """Return the full name of each module, function and class that a rank imports, by the name it has in the code."""
+    """Return the full names of all modules, functions and classes that a rank imports, by their name in the code."""
     aliases: dict[str, str] = {}
     for name, value in values:
         if isinstance(value, types.ModuleType):
@@ -94,7 +94,7 @@ def aliases_of(values: Iterable[tuple[str, object]]) -> dict[str, str]:
 
 
 def announce_large(values: Mapping[str, object], unit: str) -> None:
-    """Name large values on standard error before they are pickled, which takes long."""
+    """Print a message about large values to standard error before they are pickled, which is slow."""
     for name, value in values.items():
         size = 0 if is_reference(value) else _estimated_size(value)
         if size >= LARGE:
@@ -103,7 +103,7 @@ def announce_large(values: Mapping[str, object], unit: str) -> None:
 
 
 def _estimated_size(value: Any, depth: int = 3) -> int:
-    """Return the bytes of arrays, tensors and texts in a value without going through all of it."""
+    """Estimate the bytes of arrays, tensors and strings in a value from a sample of its items."""
     if isinstance(value, str | bytes | bytearray):
         return len(value)
     if tensors.parameters(value) is not None:
@@ -125,17 +125,17 @@ def imports_of(dump: PickleReport, *more: Iterable[str]) -> frozenset[str]:
 
 
 def module_texts(modules: Iterable[LocalModule]) -> list[CodeText]:
-    """Return every Python file that is shipped."""
+    """Return the text of every Python file that is sent with the job."""
     return [CodeText(text, path, beside=True) for module in modules for path, text in module.texts()]
 
 
-# what a value is, in a few words --------------------------------------------------------------------
+# short descriptions of values --------------------------------------------------------------------
 
 _LONGEST_TEXT = 24
 
 
 def _describe(name: str, value: object) -> tuple[str, str]:
-    """Return kind and description of a value; only its type when ``name`` looks secret."""
+    """Return kind and description of a value; the description is only its type if ``name`` looks secret."""
     code = _code_of(value)
     if isinstance(value, type):
         kind = "class"
@@ -150,7 +150,7 @@ def _describe(name: str, value: object) -> tuple[str, str]:
 
 
 def _code_of(value: object) -> types.CodeType | None:
-    """Return the code object of a function, of the one inside a decorated one, or of a class's first own method."""
+    """Return the code object of a function (unwrapped if decorated) or of the first method that a class defines."""
     if isinstance(value, type):
         methods = (m for m in vars(value).values() if isinstance(m, types.FunctionType))
         return next((m.__code__ for m in methods if m.__module__ == value.__module__), None)

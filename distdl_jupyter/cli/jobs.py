@@ -1,4 +1,4 @@
-"""Commands that list jobs, show one of them, read what it recorded, stop and delete it."""
+"""Commands to list, inspect, stop and delete jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.logfile import LogLine
 
-#: Jobs that a list shows when not all are asked for.
+#: Number of jobs that ``ls`` shows without ``--all``.
 _NEWEST = 20
 _SWITCH: dict[str, Any] = {"action": "store_true"}
 _KEPT: dict[str, Any] = {"nargs": "?", "type": int, "const": 0, "metavar": "N"}
@@ -186,13 +186,13 @@ def _logs(args: argparse.Namespace) -> None:
 
 
 def _line_count(view: Any, rank: int | None) -> int:
-    """Return how many lines there are now, of one rank when given."""
-    of_rank = view if rank is None else view.rank(rank)
-    return int(of_rank.lines) if of_rank else 0
+    """Return the current number of lines of one rank, or of the job if ``rank`` is None."""
+    counted = view if rank is None else view.rank(rank)
+    return int(counted.lines) if counted else 0
 
 
 def prefix(line: LogLine, *, many: bool, timed: bool = False) -> str:
-    """Return what is printed before a line: its time, and its rank where ``many`` have lines."""
+    """Return the prefix of a line: its time, and its rank if ``many`` ranks are printed."""
     text = f"{clock(line.time)} " if timed else ""
     if many or line.rank is None:
         text += f"[{'job' if line.rank is None else line.rank}] "
@@ -262,8 +262,8 @@ def _location(traces: list[Path]) -> tuple[str]:
 
 
 def _checkpoints(args: argparse.Namespace) -> Reply:
-    known = find(args.id).checkpoints()
-    return Reply(text=known[0].load_code) if args.code and known else Reply(known)
+    checkpoints = find(args.id).checkpoints()
+    return Reply(text=checkpoints[0].load_code) if args.code and checkpoints else Reply(checkpoints)
 
 
 # commands that change something -----------------------------------------------------------------------
@@ -332,8 +332,8 @@ def _notify(args: argparse.Namespace) -> Reply:
     from distdl_jupyter.tracking.messages import notifications
 
     address = "" if args.off else _ask_address() if args.set else None
-    known = notifications(address, args.kinds, test=args.test)
-    return Reply(known, f"Messages are sent to {known}.", ("Test message sent.",) if args.test else ())
+    target = notifications(address, args.kinds, test=args.test)
+    return Reply(target, f"Messages are sent to {target}.", ("Test message sent.",) if args.test else ())
 
 
 def _ask_address() -> str:

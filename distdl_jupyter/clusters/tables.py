@@ -1,4 +1,4 @@
-"""Clusters, their nodes and the checks of their machines as rows and sentences, for a terminal and for a notebook."""
+"""Format clusters, nodes and checks as tables and sentences, for terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _LEVEL_SIGNS = {"ok": "✓", "info": "i", "warning": "!", "error": "✗"}
 #: Signs of ``check_table``.
 _TERMINAL_SIGNS: dict[CheckLevel, str] = {"ok": "✓", "info": "·", "warning": "!", "error": "✗"}
 _SEVERITY: dict[CheckLevel, int] = {"error": 0, "warning": 1, "info": 2, "ok": 3}
-#: Hosts named one by one in a line of passed checks.
+#: Maximum number of host names listed in a line of passed checks.
 _NAMED = 3
-#: The maximum number of lines for passed checks of one kind; more are counted in one line.
+#: Maximum number of lines for the same passed check; more are counted in one line.
 _MOST_LINES = 8
 _ARROW = "→"
 
 
 def cluster_rows(statuses: Iterable[ClusterStatus]) -> list[tuple[str, ...]]:
-    """Return a table of clusters with its head: name, kind, nodes, GPUs, what is wrong; the cost where there is one."""
+    """Return the rows of a table of clusters, header first; the cost column is omitted if no cluster costs money."""
     shown = list(statuses)
     costs = any(status.billed for status in shown)
     head = ("Name", "Kind", "Nodes", "GPUs", *(("Cost",) if costs else ()), "Problem")
@@ -45,7 +45,7 @@ def _cluster_row(status: ClusterStatus, *, costs: bool) -> tuple[str, ...]:
 
 
 def cluster_cost(status: ClusterStatus) -> str:
-    """Return the present cost of a cluster's nodes: ``2 nodes cost money: 1.05 USD/h``; "" without any."""
+    """Return the current cost of a cluster: ``2 nodes cost money: 1.05 USD/h``; "" if it is free."""
     if not status.billed:
         return ""
     verb = "costs" if status.billed == 1 else "cost"
@@ -55,7 +55,7 @@ def cluster_cost(status: ClusterStatus) -> str:
 
 
 def idle_cost_warning(min_nodes: int) -> str:
-    """Return the warning about nodes that stay up without a job, "" when none does."""
+    """Return a warning about nodes that stay up without a job, "" if there are none."""
     if not min_nodes:
         return ""
     verb = "keeps running and costs" if min_nodes == 1 else "keep running and cost"
@@ -63,17 +63,17 @@ def idle_cost_warning(min_nodes: int) -> str:
 
 
 def cluster_problem(status: ClusterStatus) -> str:
-    """Return what is wrong with a cluster in one line: itself, or its nodes that do not answer; "" when all is well."""
+    """Return the problem of a cluster or of its unresponsive nodes in one line, "" if there is none."""
     if status.problem:
         return f"{status.problem} {status.remedy}".strip()
     if status.machines is not None and status.machines.problem:
         return status.machines.problem
-    silent = [node for node in status.nodes if node.state in ("down", "unknown")]
-    return "; ".join(f"{node.name}: {node.detail or 'not responding'}" for node in silent)
+    unresponsive = [node for node in status.nodes if node.state in ("down", "unknown")]
+    return "; ".join(f"{node.name}: {node.detail or 'not responding'}" for node in unresponsive)
 
 
 def cluster_line(status: ClusterStatus) -> str:
-    """Return a cluster in one line: ``lab: ssh, 2 of 3 nodes up, 4 GPUs; node-c: no answer``."""
+    """Return a cluster in one line: ``lab: ssh, 2 of 3 nodes up, 4 GPUs; node-c: not responding``."""
     parts = [status.kind]
     if status.nodes:
         parts.append(f"{status.up} of {plural(len(status.nodes), 'node')} up")
@@ -87,7 +87,7 @@ def cluster_line(status: ClusterStatus) -> str:
 
 
 def node_rows(nodes: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
-    """Return a table of nodes with its head; what is not known stays empty."""
+    """Return the rows of a table of nodes, header first; unknown values are empty."""
     return [("Node", "State", "GPUs", "Cores", "Load", "Ranks", "Python", "Detail"), *map(_node_row, nodes)]
 
 
@@ -106,13 +106,13 @@ def _node_row(node: NodeInfo) -> tuple[str, ...]:
 
 
 def choice_rows(choices: Sequence[Choice]) -> list[tuple[str, ...]]:
-    """Return a table of values that an option may have, with its head."""
+    """Return the rows of a table of possible values of an option, header first."""
     return [("Value", "Name", "Detail"), *((choice.value, choice.label, choice.detail) for choice in choices)]
 
 
 def check_rows(checks: Sequence[Check]) -> list[tuple[str, ...]]:
-    """Return a table of checks with its head."""
-    head = ("Node", "What", "", "Says", "Remedy")
+    """Return the rows of a table of checks, header first."""
+    head = ("Node", "Check", "", "Result", "Fix")
     return [head, *((check.node, check.what, _LEVEL_SIGNS[check.level], check.says, check.remedy) for check in checks)]
 
 
@@ -122,17 +122,17 @@ def has_errors(checks: Iterable[Check]) -> bool:
 
 
 def merge_hosts(checks: Sequence[Check]) -> list[Check]:
-    """Return one row for hosts with the same result of a check; its ``node`` names them.
+    """Merge hosts with the same result of a check into one row, whose ``node`` lists them.
 
-    Checks keep their order, and within one the worst result comes first.
+    Checks keep their order; for each check, the worst result comes first.
     """
     hosts = list(dict.fromkeys(check.node for check in checks if check.node))
     whats = list(dict.fromkeys(check.what for check in checks))
     ordered = sorted(checks, key=lambda check: (whats.index(check.what), _SEVERITY[check.level]))
-    alike: dict[Check, list[str]] = {}
+    nodes_by_result: dict[Check, list[str]] = {}
     for check in ordered:
-        alike.setdefault(replace(check, node=""), []).append(check.node)
-    return _shorten([replace(check, node=_host_names(check, nodes, hosts)) for check, nodes in alike.items()])
+        nodes_by_result.setdefault(replace(check, node=""), []).append(check.node)
+    return _shorten([replace(check, node=_host_names(check, nodes, hosts)) for check, nodes in nodes_by_result.items()])
 
 
 def _host_names(check: Check, nodes: Sequence[str], hosts: Sequence[str]) -> str:
@@ -146,14 +146,14 @@ def _host_names(check: Check, nodes: Sequence[str], hosts: Sequence[str]) -> str
 
 
 def _shorten(rows: Sequence[Check]) -> list[Check]:
-    """Keep the first and a count of many passed checks of one kind, such as each host's address."""
+    """Replace many passed results of the same check, such as each host's address, by the first and a count."""
     shortened: list[Check] = []
-    well: dict[str, list[Check]] = {}
+    passed: dict[str, list[Check]] = {}
     for row in rows:
         if row.level == "ok":
-            well.setdefault(row.what, []).append(row)
+            passed.setdefault(row.what, []).append(row)
     for row in rows:
-        like = well.get(row.what, [])
+        like = passed.get(row.what, [])
         if row.level != "ok" or len(like) <= _MOST_LINES:
             shortened.append(row)
         elif row is like[0]:
@@ -162,9 +162,9 @@ def _shorten(rows: Sequence[Check]) -> list[Check]:
 
 
 def check_table(checks: Sequence[Check], width: int = 100) -> str:
-    """Return the checks as a table of ``width`` characters: sign, hosts, check, result; below it the remedy.
+    """Return the checks as a text table of ``width`` characters, each problem followed by its fix.
 
-    A remedy that is a command is never broken, so that it can be copied.
+    A fix is never wrapped, so that commands can be copied.
     """
     if not checks:
         return "Nothing was checked."
@@ -178,8 +178,8 @@ def check_table(checks: Sequence[Check], width: int = 100) -> str:
 
 def _check_lines(row: Check, node: int, what: int, indent: str, width: int) -> list[str]:
     head = f"{_TERMINAL_SIGNS[row.level]} {row.node:<{node}}  {row.what:<{what}}  "
-    room = max(30, width - len(indent))
-    first, *more = textwrap.wrap(row.says, room, break_long_words=False, break_on_hyphens=False) or [""]
+    result_width = max(30, width - len(indent))
+    first, *more = textwrap.wrap(row.says, result_width, break_long_words=False, break_on_hyphens=False) or [""]
     lines = [f"{head}{first}", *(f"{indent}{line}" for line in more)]
     if row.remedy and row.level in ("warning", "error"):
         lines.append(f"{indent}{_ARROW} {row.remedy}")
@@ -187,7 +187,7 @@ def _check_lines(row: Check, node: int, what: int, indent: str, width: int) -> l
 
 
 def check_summary(checks: Iterable[Check]) -> str:
-    """Return the number of errors and warnings: ``1 error, 2 warnings.``; a row of several hosts counts once."""
+    """Return the number of errors and warnings (``1 error, 2 warnings.``); a row of several hosts counts once."""
     levels = [row.level for row in merge_hosts(list(checks))]
     counts = [plural(levels.count(level), level) for level in ("error", "warning") if level in levels]
     return f"{', '.join(counts)}." if counts else "No problems found."

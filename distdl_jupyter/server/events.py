@@ -1,7 +1,7 @@
-"""``GET events``: the WebSocket over which a page receives changes of everything that it shows.
+"""``GET events``: the WebSocket that pushes updates to a page.
 
-Permissions are checked as for every other address, and again while the connection lasts. Jupyter's own settings of
-WebSockets (pings, compression) hold here too.
+Permissions are checked as for every other endpoint, and again while the connection is open. Jupyter's own WebSocket
+settings (pings, compression) apply.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from distdl_jupyter.server.sources import ClustersSource, ListSource, Source, So
 from distdl_jupyter.views import wire
 from distdl_jupyter.views.wire import encode
 
-#: Maximum number of jobs in one subscription, and of curves of each.
+#: Maximum number of jobs in one subscription, and of curves per job.
 _JOBS, _CURVES = 200, 20
-#: Why a connection ends: the page sent something invalid, or may no longer view (RFC 6455, section 7.4.1).
+#: Close code: the page sent an invalid message or has lost its permission (RFC 6455, section 7.4.1).
 _POLICY = 1008
 _NO_UPGRADE = (
     "This address is a WebSocket, but something between the page and the Jupyter server does not forward WebSockets"
@@ -35,7 +35,7 @@ _NO_UPGRADE = (
 
 
 class Events(WebSocketMixin, WebSocketHandler, Handler):
-    """A page's WebSocket: the page sends a Subscription, which replaces the one before, and receives Messages."""
+    """A page's WebSocket: the page sends a Subscription, which replaces the previous one, and receives Messages."""
 
     _sending: asyncio.Task[None] | None = None
 
@@ -47,7 +47,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         await WebSocketHandler.get(self)
 
     def get_compression_options(self) -> dict[str, Any] | None:
-        """Compress as the server's setting says."""
+        """Return the server's compression settings."""
         options: dict[str, Any] | None = self.settings.get("websocket_compression_options")
         return options
 
@@ -56,23 +56,24 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         WebSocketMixin.open(self)
         # Some browsers omit this header, and JupyterHub then logs a warning whenever it identifies the user.
         self.request.headers.setdefault("Sec-Fetch-Mode", "websocket")
-        self._wanted: Subscription | None = None
+        #: A received subscription that is not active yet.
+        self._pending: Subscription | None = None
         self._notify = asyncio.Event()
         self.app.sources.pages.add(self)
         self._sending = asyncio.ensure_future(self._send_messages())
 
     def on_message(self, message: str | bytes) -> None:
-        """Accept a subscription, in place of the one before."""
+        """Replace the current subscription."""
         try:
-            self._wanted = _subscription(message.encode() if isinstance(message, str) else message)
+            self._pending = _subscription(message.encode() if isinstance(message, str) else message)
         except DistDLError as error:
             self.write_message(encode(Refused(error_body(error, 400), "refused")))
             self.close(_POLICY, "The subscription was rejected.")
         self._notify.set()
 
     def on_close(self) -> None:
-        """Send no more."""
-        # The last messages are freed at once: some pages connect often, and the list of jobs may be long.
+        """Stop sending messages."""
+        # Free the last messages at once: some pages reconnect often, and the list of jobs may be long.
         if self._sending is not None:
             self._sending.cancel()
             self._sending = None
@@ -89,8 +90,8 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
                     subscriber.close()
                     subscriber = Subscriber(self.app.sources, subscription, self._notify)
                 lines = await subscriber.due()
-                if self._wanted is not None:
-                    continue  # the page has a newer subscription: these messages are not for it
+                if self._pending is not None:
+                    continue  # these messages belong to an outdated subscription
                 if time.monotonic() >= next_check:
                     next_check = time.monotonic() + self.app.keep_alive_seconds
                     if not await self._is_still_admitted():
@@ -109,27 +110,27 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
             subscriber.close()
 
     def _take_subscription(self) -> Subscription | None:
-        subscription, self._wanted = self._wanted, None
+        subscription, self._pending = self._pending, None
         return subscription
 
     async def _is_still_admitted(self) -> bool:
-        """Identify the user again, as when the page connected, and return whether they may still view."""
+        """Authenticate the user again and return whether they may still read."""
         handler = Handler(self.application, self.request)
         user = await ensure_async(self.identity_provider.get_user(handler))
         return user is not None and await handler.may(user, "read")
 
 
 class Subscriber:
-    """The subscription of one page: call ``due`` when ``wait`` returns, ``close`` at the end.
+    """The subscription of one page. Call ``due`` whenever ``wait`` returns, and ``close`` at the end.
 
-    ``notify`` is set whenever there may be something to send.
+    ``notify`` is set whenever there may be new messages.
     """
 
     def __init__(self, sources: Sources, subscription: Subscription, notify: asyncio.Event) -> None:
         self._server_id, self._run, self._notify = sources.server_id, sources.app.run, notify
-        #: The number of the subscription, until its welcome was sent.
+        #: The number of the subscription, None once its Welcome was sent.
         self._number: int | None = subscription.number
-        #: The mark that the page has of the list of jobs and of the clusters, if it wants them.
+        #: The page's versions of the job list and the clusters, if it subscribes to them.
         self._marks: dict[ListSource | ClustersSource, int] = {}
         if subscription.jobs:
             self._marks[sources.of(ListSource)] = self._mark(subscription.jobs_key)
@@ -147,12 +148,12 @@ class Subscriber:
             source.leave(self._notify)
 
     def _mark(self, key: str) -> int:
-        """Return the mark in the key of a list; only this process knows its own marks."""
+        """Return the version in a list's key, 0 if the key is from another server process."""
         server_id, _, mark = key.partition(" ")
         return int(mark) if server_id == self._server_id and mark.isdecimal() and len(mark) < 16 else 0
 
     async def due(self) -> list[bytes]:
-        """Return the messages of now."""
+        """Return the messages that are due now."""
         self._notify.clear()
         lines = []
         if self._number is not None:
@@ -169,14 +170,14 @@ class Subscriber:
         return lines
 
     async def wait(self, seconds: float) -> None:
-        """Wait until there may be something to send, at most so many seconds."""
+        """Wait until there may be new messages, at most this many seconds."""
         held = any(subscriber.held for subscriber in self._jobs)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._notify.wait(), min(seconds, 0.03 if held else 1.0))
 
 
 def _subscription(data: bytes) -> Subscription:
-    """Return what a page sent. Raises InvalidSpec."""
+    """Parse a subscription. Raises InvalidSpec."""
     subscription = wire.from_json(Subscription, data)
     if len(subscription.job) > _JOBS or any(len(request.curves) > _CURVES for request in subscription.job.values()):
         raise InvalidSpec(

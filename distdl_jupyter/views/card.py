@@ -1,7 +1,7 @@
-"""The card of a job: all that the head of its panel shows, with its cost, the staging of its data and its failure.
+"""The card of a job: the data for the header of its panel, including cost, data staging and failure.
 
 Pure. Times are epoch seconds of this machine's clock; ``now`` is sent too, because a browser's clock may differ.
-Hosts and times that no event reports are left out.
+Hosts and times that no event has reported are omitted.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from distdl_jupyter.core.view import JobView, Phase, Picture, ProfileView, Resta
 from distdl_jupyter.views.job_table import JobSummary, summary
 from distdl_jupyter.views.wire import finite, from_fields
 
-#: Maximum number of staging bars; more are summed up by source.
+#: Maximum number of staging bars; if there are more, they are summed by source.
 MAX_BARS = 8
 _LEVELS = {"warning": 1, "error": 2}
-#: A failure is shown when the job has ended: before that, the first error may turn out to be an echo of another.
+#: A failure is shown only after the job has ended, because the first error may be a consequence of another one.
 _HAS_FAILED = (State.FAILED, State.LOST)
-#: Ranks that ended in the same way within this many seconds are one entry.
+#: Ranks that ended in the same way within this many seconds share one timeline entry.
 _GROUP_SECONDS = 1.0
 
 
@@ -37,7 +37,7 @@ RankStatus = Literal["waiting", "started", "ready", "compiling", "ended", "faile
 
 @dataclass(frozen=True, slots=True)
 class ErrorFrame:
-    """One frame of a traceback; ``source`` has the lines around it as (number, text)."""
+    """One frame of a traceback; ``source`` has the surrounding lines as (number, text)."""
 
     file: str
     line: int
@@ -50,7 +50,7 @@ class ErrorFrame:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """An exception behind another."""
+    """An exception that caused another."""
 
     type: str = ""
     message: str = ""
@@ -106,7 +106,7 @@ StacksWhy = Literal["asked", "stall", "hang", "time", "failure"]
 
 @dataclass(frozen=True, slots=True)
 class StacksTaken:
-    """Saved stacks, which can be requested by ``number``."""
+    """A saved stack dump, which can be requested by ``number``."""
 
     number: int
     t: float
@@ -115,7 +115,7 @@ class StacksTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card(JobSummary):
-    """Everything that the head of a panel shows; ``now`` is the clock when it was made."""
+    """The data for the header of a panel; ``now`` is the time when it was created."""
 
     reason: str
     now: float
@@ -125,39 +125,39 @@ class Card(JobSummary):
     stop: StopView | None
     lines: int
     failure: FailureCard | None
-    #: The one line at the foot of the panel.
+    #: The message at the bottom of the panel.
     notice: Finding | None
     result: str
     has_metrics: bool
-    #: What one node costs in an hour, None if it is unknown; paid since it has its nodes.
+    #: Price of one node per hour, None if unknown; ``paid_since`` is when the job got its nodes.
     price_per_hour: float | None
     currency: str
     price_source: str
     paid_since: float | None
     staging: list[StagingView]
-    #: Oldest first; ``max_restarts`` is their maximum number.
+    #: Oldest first; there are at most ``max_restarts``.
     restarts: list[Restart]
     max_restarts: int
     stall: Stall | None
     #: Oldest first.
     stacks: tuple[StacksTaken, ...]
-    #: Whether its ranks can be asked for their stacks now.
+    #: Whether stacks of its ranks can be requested now.
     can_ask_stacks: bool
     #: Oldest first.
     profiles: list[ProfileView]
-    #: Whether its ranks can be asked to record their next steps now.
+    #: Whether a profile of the next steps can be requested now.
     can_profile: bool
     #: Oldest first.
     pictures: list[Picture]
-    #: The job from whose checkpoints this one continues, "" for none, and the step at which it forks from that job.
+    #: The job from whose checkpoints this one resumed ("" for none), and the step at which it forked.
     resumed_from: str
     forked_at: float | None
-    #: Its position while it is queued.
+    #: Its position in the queue, None if it is not queued.
     queue: QueueView | None
 
 
 def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
-    """Return everything that the head of a panel shows."""
+    """Return the data for the header of a panel."""
     first = view.ranks[0]
     return from_fields(
         Card,
@@ -178,7 +178,7 @@ def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
 
 
 def origin_text(of: JobSpec | JobView) -> str:
-    """Return the job from whose checkpoints this one continues, with the step at which it forks, "" for none."""
+    """Return the job from whose checkpoints this one resumed, and the step at which it forked; "" for none."""
     return of.resumed_from if of.forked_at is None else f"{of.resumed_from}, step {humanize.count(of.forked_at)}"
 
 
@@ -186,7 +186,7 @@ def rank_status(rank: RankView) -> RankStatus:
     """Return waiting, started, ready, compiling, ended or failed."""
     if rank.is_compiling:
         return "compiling"
-    return "failed" if has_failed(rank) else rank.status  # type: ignore[return-value]  # one of those by its docstring
+    return "failed" if has_failed(rank) else rank.status  # type: ignore[return-value]  # a str with these values only
 
 
 def can_ask_stacks(view: JobView) -> bool:
@@ -195,7 +195,7 @@ def can_ask_stacks(view: JobView) -> bool:
 
 
 def stacks_why(reason: str) -> StacksWhy:
-    """Return why stacks were captured; a reason of a later version counts as a request."""
+    """Return why stacks were captured; an unknown reason, from a later version, counts as a request."""
     return reason if reason in get_args(StacksWhy) else "asked"  # type: ignore[return-value]  # one of them
 
 
@@ -207,14 +207,14 @@ def elsewhere(view: JobView) -> str:
 
 
 def last_step(view: JobView) -> float | None:
-    """Return the highest step that a rank has reported, None when there is none."""
+    """Return the highest step that a rank has reported, None if there is none."""
     return max((step for rank in view.ranks if (step := finite(rank.last_step)) is not None), default=None)
 
 
 def notice(view: JobView) -> Finding | None:
-    """Return the most severe note, the newest of equals, without infos.
+    """Return the most severe warning or error, the newest of equals.
 
-    A supervisor on another host comes first when it is silent and last when it is not.
+    A notice about a supervisor on another host comes first if that does not respond, otherwise last.
     """
     graded = [note for note in view.notes if note["level"] in _LEVELS]
     if view.elsewhere is not None and (view.elsewhere.is_silent or not graded):
@@ -226,7 +226,7 @@ def notice(view: JobView) -> Finding | None:
 
 
 def cost_text(view: JobView, now: float) -> str:
-    """Return ``about 1.23 USD so far``, of an ended job the total, before the start the hourly rate, else ""."""
+    """Return the cost: ``about 1.23 USD so far``, the total after the end, the hourly rate before the start, or ""."""
     spent = view.cost(now)
     if spent is None or view.price_per_hour is None:
         return ""
@@ -236,28 +236,28 @@ def cost_text(view: JobView, now: float) -> str:
 
 
 def hourly_cost_text(per_hour: float, currency: str, nodes: int) -> str:
-    """Return what ``nodes`` nodes at this price cost in an hour: ``about 7.35 USD/h for 2 nodes``."""
+    """Return the hourly cost of ``nodes`` nodes at this price each: ``about 7.35 USD/h for 2 nodes``."""
     return f"about {humanize.money(per_hour * nodes, currency)}/h for {humanize.plural(nodes, 'node')}"
 
 
 def staging_bars(view: JobView) -> list[StagingView]:
-    """Return a bar for each data source on each node, or for each source if there are many."""
+    """Return one bar for each data source on each node, or for each source if there are too many."""
     if len(view.staging) <= MAX_BARS:
         return view.staging
     names = dict.fromkeys(item.source for item in view.staging)
     return [_sum_of(name, [item for item in view.staging if item.source == name]) for name in names]
 
 
-def _sum_of(name: str, same: list[StagingView]) -> StagingView:
-    sums = {field: sum(getattr(item, field) for item in same) for field in ("done", "total", "files", "of", "cached")}
-    return StagingView(node=0, host="", source=name, nodes=len(same), **sums)
+def _sum_of(name: str, bars: list[StagingView]) -> StagingView:
+    sums = {field: sum(getattr(bar, field) for bar in bars) for field in ("done", "total", "files", "of", "cached")}
+    return StagingView(node=0, host="", source=name, nodes=len(bars), **sums)
 
 
 def failure_card(view: JobView) -> FailureCard | None:
-    """Return the failure as the panel shows it, None when there is none.
+    """Return the failure for the panel, None if there is none.
 
-    A job that failed as a whole, before any rank did or because its ranks did not make the same calls, has ``rank``
-    None; the state's reason or ``what`` says why.
+    ``rank`` is None if the job failed as a whole: before any rank failed, or because its ranks did not make the same
+    calls. The reason is then in the state or in ``what``.
     """
     if view.state not in _HAS_FAILED:
         return None
@@ -265,7 +265,7 @@ def failure_card(view: JobView) -> FailureCard | None:
     if failure is None:
         return FailureCard(rank=None, when=view.ended, code=view.reason_code) if view.state is State.FAILED else None
     error = failure.error or {}
-    about = {
+    fields = {
         **error,
         "error_type": error.get("type", ""),
         "rank": None if failure.kind == "unequal" else failure.rank,
@@ -278,32 +278,32 @@ def failure_card(view: JobView) -> FailureCard | None:
         "timeline": failure_timeline(view, failure),
         "collectives": failure.collectives,
     }
-    # The supervisor has checked the error that a rank reported.
-    return msgspec.convert(about, FailureCard)
+    # The supervisor has validated the error that the rank reported.
+    return msgspec.convert(fields, FailureCard)
 
 
 def rank_place(rank: RankView) -> str:
-    """Return where a rank runs, as far as known: ``node-b (pid 48213, GPU 0)``."""
-    inside = [f"pid {rank.pid}"] if rank.pid is not None else []
-    inside += [f"GPU {rank.gpu}"] if rank.gpu is not None else []
+    """Return the known location of a rank: ``node-b (pid 48213, GPU 0)``."""
+    details = [f"pid {rank.pid}"] if rank.pid is not None else []
+    details += [f"GPU {rank.gpu}"] if rank.gpu is not None else []
     if not rank.host:
-        return ", ".join(inside)
-    return f"{rank.host} ({', '.join(inside)})" if inside else rank.host
+        return ", ".join(details)
+    return f"{rank.host} ({', '.join(details)})" if details else rank.host
 
 
 def failure_timeline(view: JobView, failure: Failure) -> list[TimelineEntry]:
-    """Return the events in order: the rendezvous, the first failure, the other ranks grouped by how they ended."""
+    """Return the timeline: start of training, the first failure, and the other ranks grouped by how they ended."""
     several = view.process_count > 1
     entries = []
     train = next((phase for phase in view.phases if phase.phase == "train"), None)
     if train is not None and train.begun is not None:
-        who = f"{humanize.plural(view.process_count, 'rank')} connected and started" if several else "Started"
-        entries.append(TimelineEntry(train.begun, f"{who} training", bad=False))
-    who = f"Rank {failure.rank}" if several else "The process"
-    text = failure.what if failure.kind == "unequal" else f"{who} {_how_ended(view.ranks[failure.rank])}"
+        subject = f"{humanize.plural(view.process_count, 'rank')} connected and started" if several else "Started"
+        entries.append(TimelineEntry(train.begun, f"{subject} training", bad=False))
+    subject = f"Rank {failure.rank}" if several else "The process"
+    text = failure.what if failure.kind == "unequal" else f"{subject} {_how_ended(view.ranks[failure.rank])}"
     entries += [TimelineEntry(failure.when, text, bad=True), *_other_entries(view, failure)]
-    known = all(rank.status == "ended" and not is_lost(rank) for rank in view.ranks)
-    if several and view.ended is not None and known:
+    all_exited = all(rank.status == "ended" and not is_lost(rank) for rank in view.ranks)
+    if several and view.ended is not None and all_exited:
         entries[-1] = replace(entries[-1], text=f"{entries[-1].text}; all processes have ended")
     return entries
 
@@ -321,19 +321,19 @@ def _other_entries(view: JobView, failure: Failure) -> list[TimelineEntry]:
 
 
 def _group_text(view: JobView, how: str, ranks: Sequence[int]) -> str:
-    """Return how some ranks ended; ``how`` is "" for those that were lost with their machines."""
-    who = humanize.ranks(ranks).capitalize()
+    """Return how some ranks ended; ``how`` is "" for those that were lost with their hosts."""
+    subject = humanize.ranks(ranks).capitalize()
     if how:
-        return f"{who} {how}"
+        return f"{subject} {how}"
     hosts = list(dict.fromkeys(view.ranks[rank].host for rank in ranks if view.ranks[rank].host))
     if not hosts:
-        return f"{who} lost"
+        return f"{subject} lost"
     where = hosts[0] if len(hosts) == 1 else humanize.plural(len(hosts), "node")
-    return f"{who} was lost with {where}" if len(ranks) == 1 else f"{who} were lost with {where}"
+    return f"{subject} was lost with {where}" if len(ranks) == 1 else f"{subject} were lost with {where}"
 
 
 def _how_ended(rank: RankView, first: int | None = None) -> str:
-    """Return how a rank ended; of one that ended after the ``first``, "" if it was lost."""
+    """Return how a rank ended; "" if it was lost after the ``first`` rank had failed."""
     if first is not None and is_lost(rank):
         return ""
     if first is not None and is_echo(rank.error):

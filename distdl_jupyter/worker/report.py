@@ -1,8 +1,8 @@
-"""``log`` and ``progress``: what training code calls to report, the same on one rank, on many and in a plain notebook.
+"""``log`` and ``progress``: the reporting API for training code, in a job of any size and in a plain notebook.
 
-* In a rank each call is one atomic write to its standard output, so nothing is lost when the rank is killed.
-* Values that are on a GPU are copied without waiting and sent by a thread as soon as they arrive.
-* Outside a job ``log`` prints a line, at most two a second, and ``progress`` does nothing.
+* In a rank, each call is one atomic write to standard output, so nothing is lost when the rank is killed.
+* GPU values are copied asynchronously and sent by a thread as soon as they arrive.
+* Outside a job, ``log`` prints a line, at most two per second, and ``progress`` does nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from distdl_jupyter.worker.step_axis import StepAxis
 #: Seconds between two lines that ``log`` prints outside a job.
 PRINT_EVERY = 0.5
 
-#: Names that training code logs itself; automatic pick-up leaves them alone.
+#: Names that training code logs itself; automatic logging skips them.
 own_names: set[str] = set()
 #: Whether training code reports its own progress.
 own_progress = False
@@ -56,12 +56,12 @@ def log(step: float | None = None, **metrics: Any) -> None:
 
 
 def send(step: float, metrics: dict[str, Any]) -> None:
-    """Report values at a step, of the code or of a framework. Raises TypeError for a value that is not one number."""
+    """Report values from user code or a framework at a step. Raises TypeError if a value is not a single number."""
     out = channel.current()
     values: dict[str, Number] = {}
     later: dict[str, Any] = {}
     for name, value in metrics.items():
-        # The common case first: this runs for each value of each training step.
+        # Common case first: this is on the hot path of every training step.
         if type(value) is float and math.isfinite(value):
             values[name] = value
         elif out is not None and getattr(value, "is_cuda", False):
@@ -93,18 +93,18 @@ def progress(done: float, total: float | None = None, unit: str = "") -> None:
 
 
 def send_progress(done: float, total: float | None, unit: str) -> None:
-    """Report progress, of the code or of a framework; nothing happens outside a job."""
+    """Report progress from user code or a framework; does nothing outside a job."""
     channel.send("progress", done=done, total=total, unit=unit)
 
 
 def flush() -> None:
-    """Wait until values that were still on a GPU are sent."""
+    """Wait until all GPU values are sent."""
     _flush_deferred()
     step_times.recorder.flush()
 
 
 def _note_start(name: str, step: float) -> None:
-    """Say once that a step count starts over."""
+    """Add a note, once, that a step count has restarted."""
     global _has_noted_start
     _has_noted_start = True
     channel.note(
@@ -141,7 +141,7 @@ def _print(step: float, values: dict[str, Number]) -> None:
 
 # numbers -----------------------------------------------------------------------------------------
 
-#: Larger integers are sent as floats: JSON readers in browsers hold no more.
+#: Larger integers are sent as floats, because JavaScript cannot represent them exactly.
 _EXACT = 2**53
 
 Number = float | str
@@ -150,12 +150,12 @@ Number = float | str
 def to_json(name: str, value: Any) -> Number:
     """Return ``value`` as a JSON number, or as "nan", "inf" or "-inf".
 
-    It is a Python or numpy number, or an array or tensor of one element; only what every array library has (``shape``,
-    ``item``, ``numpy``) is used. Raises TypeError that names the metric when ``value`` is not one real number. Waits
-    for the GPU where the value is on one.
+    ``value`` is a Python or numpy number, or an array or tensor with one element; only attributes common to all array
+    libraries (``shape``, ``item``, ``numpy``) are used. Raises TypeError, which names the metric, if it is not a single
+    real number. Waits for the GPU if the value is on one.
     """
-    kind = type(value)
-    if kind is not float and kind is not int:
+    type_ = type(value)
+    if type_ is not float and type_ is not int:
         value = _plain(name, value)
     if isinstance(value, int) and -_EXACT <= value <= _EXACT:
         return int(value)
@@ -187,11 +187,11 @@ def _element(name: str, value: Any) -> Any:
         )
     for method in ("item", "numpy"):
         if callable(getattr(value, method, None)):
-            return _taken(name, value, method)
+            return _call(name, value, method)
     return value
 
 
-def _taken(name: str, value: Any, method: str) -> Any:
+def _call(name: str, value: Any, method: str) -> Any:
     try:
         inner = getattr(value, method)()
     except Exception as error:
@@ -213,16 +213,16 @@ def _article(value: Any) -> str:
 
 # values on a GPU ---------------------------------------------------------------------------------
 #
-# ``Tensor.item()`` would stop the training loop until the GPU has caught up. So the copy to the host is queued on the
-# GPU's current stream behind the work that makes the value, an event marks its end, and a thread waits for the event.
-# One thread and one queue keep the order. What is in the queue is lost when the process is killed.
+# ``Tensor.item()`` would block the training loop until the GPU has caught up. Instead, the copy to the host is enqueued
+# on the GPU's current stream after the work that computes the value, an event marks its end, and a thread waits for
+# the event. A single thread and queue keep the order. Queued values are lost if the process is killed.
 
-#: Seconds that ``flush`` waits for a GPU at most: a GPU that hangs must not hold the end of the process for ever.
+#: Maximum seconds that ``flush`` waits for a GPU, so that a hanging GPU does not block the exit of the process.
 _GPU_TIMEOUT = 10.0
 
 
-class _Waiting(NamedTuple):
-    """The values of one call: copies on the host that are valid once every event has passed."""
+class _DeferredValues(NamedTuple):
+    """The values of one call: host copies that are valid once all events have completed."""
 
     out: Channel
     step: float
@@ -232,14 +232,14 @@ class _Waiting(NamedTuple):
     replace: bool
 
 
-_queue: queue.Queue[_Waiting] = queue.Queue()
+_queue: queue.Queue[_DeferredValues] = queue.Queue()
 _thread: threading.Thread | None = None
 
 
 def _defer(out: Channel, step: float, tensors: dict[str, Any], *, replace: bool = False) -> None:
-    """Send GPU tensors of one element each as soon as their values have arrived.
+    """Send GPU tensors with one element each as soon as their values arrive.
 
-    Raises TypeError for a tensor of more elements.
+    Raises TypeError for a tensor with more elements.
     """
     global _thread
     for name, tensor in tensors.items():
@@ -247,14 +247,14 @@ def _defer(out: Channel, step: float, tensors: dict[str, Any], *, replace: bool 
             to_json(name, tensor)
     values = {name: tensor.detach().to("cpu", non_blocking=True) for name, tensor in tensors.items()}
     events = [cuda_event(device) for device in {tensor.device for tensor in tensors.values()}]
-    _queue.put(_Waiting(out, step, time.time(), values, events, replace))
+    _queue.put(_DeferredValues(out, step, time.time(), values, events, replace))
     if _thread is None or not _thread.is_alive():
         _thread = threading.Thread(target=_send_deferred, name="distdl-metrics", daemon=True)
         _thread.start()
 
 
 def _flush_deferred() -> None:
-    """Wait until the queue is empty, _GPU_TIMEOUT seconds at most."""
+    """Wait until the queue is empty, at most ``_GPU_TIMEOUT`` seconds."""
     until = time.monotonic() + _GPU_TIMEOUT
     while _queue.unfinished_tasks and time.monotonic() < until:
         time.sleep(0.002)
@@ -262,20 +262,20 @@ def _flush_deferred() -> None:
 
 def _send_deferred() -> None:
     while True:
-        waiting = _queue.get()
-        # An error of the GPU is raised to the training code as well, which reports it.
+        deferred = _queue.get()
+        # A GPU error is also raised in the training code, which reports it.
         with contextlib.suppress(Exception):
-            for event in waiting.events:
+            for event in deferred.events:
                 event.synchronize()
-            values = {name: to_json(name, value) for name, value in waiting.values.items()}
-            waiting.out.metric(waiting.step, values, waiting.t, replace=waiting.replace)
+            values = {name: to_json(name, value) for name, value in deferred.values.items()}
+            deferred.out.metric(deferred.step, values, deferred.t, replace=deferred.replace)
         _queue.task_done()
 
 
-def _renew() -> None:
-    """Start again in a forked child: it has no thread, and the values are the parent's to send."""
+def _reset_after_fork() -> None:
+    """Reset the queue in a forked child, which has no thread; the parent sends the queued values."""
     global _queue, _thread
     _queue, _thread = queue.Queue(), None
 
 
-os.register_at_fork(after_in_child=_renew)
+os.register_at_fork(after_in_child=_reset_after_fork)
