@@ -1,7 +1,7 @@
-"""The options that every job takes, each declared once.
+"""The options of every job, each declared once.
 
-A field of ``JobOptions`` says what its value may be, what other tools call it, how it is written as a flag and who
-offers it. ``submit``, the magics, the command line, the form and a resume read it here; ``core.spec.JobSpec`` has the
+A field of ``JobOptions`` declares the allowed values, the aliases of other tools, the flag and where the option is
+offered. ``submit``, the magics, the command line, the form and a resume read it here; ``core.spec.JobSpec`` has the
 same fields with the checked values.
 """
 
@@ -19,25 +19,25 @@ from distdl_jupyter.core.data import DataSource, blob_place, place
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.packages import check_packages, check_requirements
 
-#: Returns the checked value, None for "as by default". Raises InvalidSpec.
+#: Returns the checked value, None for the default. Raises InvalidSpec.
 Check = Callable[[Any, str], Any]
 MAX_PROCESSES = 100_000
-#: Restarts beyond this are a loop and no remedy.
+#: More restarts than this would be an endless loop.
 MOST_RESTARTS = 1000
-#: The most that a process can ask for, and how far a job can be moved in a queue.
+#: Maximum resources of a process, and maximum priority of a job in a queue.
 MOST_GPUS, MOST_CORES, MOST_PRIORITY = 1024, 65_536, 1_000_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?")
 _KEEP = re.compile(
     r"last\s+(?P<last>\d{1,4})(?:\s*,\s*best\s+(?P<best>\d{1,4})\s+of\s+(?:(?P<way>lowest|highest)\s+)?(?P<metric>\S.*))?"
 )
-#: Metrics of which more is better, where nobody says it.
+#: Metrics that are maximized by default.
 _MORE_IS_BETTER = re.compile(
     r"acc|f1|auc|precision|recall|bleu|rouge|iou|dice|score|reward|r2|psnr|ssim", re.IGNORECASE
 )
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,120}")
 
 
-# what values may be -----------------------------------------------------------------------------
+# checks of values --------------------------------------------------------------------------------
 
 
 def check_count(value: Any, field: str) -> int:
@@ -99,7 +99,7 @@ def _bytes(value: Any, field: str) -> int | None:
 
 
 def within(least: int, most: int) -> Check:
-    """Return the check of an integer from ``least`` to ``most``; None is "as by default"."""
+    """Return the check of an integer from ``least`` to ``most``; None is the default."""
 
     def check(value: Any, field: str) -> int | None:
         if value is None:
@@ -188,7 +188,7 @@ def _outputs(value: Any, field: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How many checkpoints of each kind a job keeps: the newest ones, and the best ones of a metric."""
+    """How many checkpoints of each group a job keeps: the newest, and the best by a metric."""
 
     last: int
     best: int = 0
@@ -197,7 +197,7 @@ class Keep:
 
 
 def more_is_better(metric: str) -> bool:
-    """Say whether more of a metric is better, by its name."""
+    """Return whether a metric is maximized by default, by its name."""
     return _MORE_IS_BETTER.search(metric) is not None
 
 
@@ -223,31 +223,31 @@ def _keep_checkpoints(value: Any, field: str) -> str | None:
     return str(value)
 
 
-# how they are declared --------------------------------------------------------------------------
+# declarations ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What is known of an option besides its type and its default."""
+    """The metadata of an option besides its type and default."""
 
     check: Check
-    #: What it is, a sentence without its full stop, and what it is by default in words ("": nothing to say).
+    #: The description, a sentence without its full stop, and a description of the default ("" for none).
     help: str
     by_default: str = ""
-    #: Its flags and what stands for the value there; ``--no-...`` too where it is a ``switch``.
+    #: The flags and the metavar of the value; a ``switch`` also has ``--no-...``.
     flags: tuple[str, ...] = ()
     metavar: str = ""
-    #: What makes a value of a flag's word: int, float or str; ``auto`` is one too.
+    #: The type of the flag's value: int, float or str; ``auto`` also allows the word auto.
     word: type = str
     auto: bool = False
     repeats: bool = False
     switch: bool = False
-    #: What other tools call it.
+    #: Its names in other tools.
     aliases: tuple[str, ...] = ()
-    #: Its name for people, and its value in words; a value that is as by default is not shown.
+    #: The display name, and the function that formats the value; default values are not shown.
     label: str = ""
     shown: Callable[[Any], str] = str
-    #: Whether the form has a place for it, and whether a resumed job has it as the earlier one had.
+    #: Whether the form shows it, and whether a resumed job inherits it.
     in_form: bool = True
     kept: bool = True
 
@@ -262,7 +262,7 @@ def _option(default: Any, check: Check, help_: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """What every job takes; durations are seconds. In the order in which a ``%%distributed`` line says it."""
+    """The options of every job, in the order of a ``%%distributed`` line; durations are in seconds."""
 
     node_count: int = _option(
         1, check_count, "Nodes", by_default="1", flags=("-N",), metavar="N", word=int,
@@ -285,7 +285,7 @@ class JobOptions:
         None, _text, "Azure VM size, for clusters that rent machines", metavar="SIZE",
         aliases=("vm_series", "instance_type"), label="VM size",
     )  # fmt: skip
-    #: What one node costs in an hour, in the spec's ``currency``; None where nobody said it.
+    #: Price of one node per hour, in the spec's ``currency``; None if unknown.
     price_per_hour: float | None = _option(
         None, _anything, 'Price of one node per hour, for the running cost: 3.5, or "3.5 EUR"', metavar="PRICE",
         kept=False,
@@ -295,10 +295,10 @@ class JobOptions:
         None, _yes_or_no, "Whether each rank gets a GPU", by_default="if the machine has GPUs", switch=True,
         aliases=("useGpu",), label="GPU", shown=lambda needed: "required" if needed else "not used",
     )  # fmt: skip
-    #: GPUs, cores and bytes of memory of one process, which the job holds as long as it runs. GPUs are never shared:
-    #: without ``gpus`` each process gets one, and where a machine has fewer than processes they share all of them.
-    #: Cores and memory count only where a job asks for them, among those that do: a small job beside others starts at
-    #: once, as processes do, and what a training needs of them nobody can know before.
+    #: GPUs, cores and bytes of memory of one process, reserved while the job runs. Requested GPUs are never shared.
+    #: Without ``gpus`` each process gets one, or all processes share the GPUs of a machine that has fewer. Cores and
+    #: memory are reserved only for jobs that request them, because their need is not known in advance: a small job
+    #: without a request starts at once.
     gpus: int | None = _option(
         None, within(0, MOST_GPUS), "GPUs per process, reserved while it runs; 0 for none",
         by_default="one per process, if there are enough", metavar="N", word=int, label="GPUs per process",
@@ -311,7 +311,7 @@ class JobOptions:
         None, byte_count, 'Memory per process, reserved while it runs: "24 GB"', by_default="not limited",
         metavar="SIZE", label="Memory per process", shown=humanize.size,
     )  # fmt: skip
-    #: Among the waiting jobs of one user; those of other users keep their places.
+    #: Applies among the queued jobs of one user; jobs of other users keep their positions.
     priority: int = _option(
         0, within(-MOST_PRIORITY, MOST_PRIORITY), "Jobs of a higher priority start before your other queued jobs",
         by_default="0", metavar="N", word=int, label="Priority",
@@ -325,69 +325,69 @@ class JobOptions:
         None, _positive, "Stop the job after S seconds", metavar="S", word=float, aliases=("timeout",),
         label="Stops after", shown=humanize.duration,
     )  # fmt: skip
-    #: A job none of whose ranks makes progress for so long is ended as failed, with its stacks; None: only shown.
+    #: A job without progress on any rank for this long fails, with its stacks; None: it is only reported.
     hang_timeout_seconds: float | None = _option(
         None, _positive,
         "Stop the job and keep the stacks of all ranks when no rank makes progress for S seconds", metavar="S",
         word=float, aliases=("hang_timeout",), label="Hangs after", shown=humanize.duration,
     )  # fmt: skip
-    #: Of ranks that stay; those on other machines have a limit by default (see ``ranks.start``).
+    #: For persistent ranks; those on other machines have a default limit (see ``ranks.start``).
     idle_timeout_seconds: float | None = _option(
         None, _positive, "Stop a session's ranks after S seconds without a cell",
         by_default="never on this machine, 2 h on other clusters", metavar="S", word=float, aliases=("idle_timeout",),
         in_form=False, label="Ends when idle for", shown=humanize.duration,
     )  # fmt: skip
-    #: How often the ranks are started anew after a failure.
+    #: How often the ranks are restarted after a failure.
     max_restarts: int = _option(
         0, within(0, MOST_RESTARTS), "Restart all ranks after a failure, up to N times; files in checkpoint_dir() are "
         "kept", by_default="0",
         metavar="N", word=int, aliases=("reset_limit",), label="Restarts", shown=lambda most: f"up to {most}",
     )  # fmt: skip
-    #: How many checkpoints stay: "" for all.
+    #: How many checkpoints are kept: "" for all.
     keep_checkpoints: str = _option(
         "", _keep_checkpoints,
         "Delete older checkpoints in checkpoint_dir(): last 3, or last 3, best 2 of val_loss (add lowest or highest "
         "before the metric to choose)", by_default="all", metavar="WHICH", in_form=False, label="Keeps checkpoints",
     )  # fmt: skip
-    #: Rules on metrics: a message when one holds for the first time.
+    #: Rules on metrics; an alert is sent when one holds for the first time.
     notify_when: tuple[str, ...] = _option(
         (), check_rules, "Send a message when a metric's mean over ranks meets a rule for the first time, such as "
         "\"val_acc > "
             '0.9". Can be repeated', metavar="RULE", repeats=True, in_form=False, label="Notifies when",
         shown=", ".join,
     )  # fmt: skip
-    #: Where the supervisor has one run written for all ranks; "" as the user's settings say.
+    #: Trackers that get one run for all ranks; "" uses the user's settings.
     track: str = _option(
         "", tracking.check, "Track the job with mlflow, tensorboard or wandb, or several separated by commas; off for "
         "none", by_default="from your settings", metavar="NAME", label="Tracked with", shown=tracking.shown,
     )  # fmt: skip
-    #: With how few nodes the ranks may go on when others are gone; None: with all of them only.
+    #: Minimum number of nodes to continue with after others were lost; None: all nodes.
     min_node_count: int | None = _option(
         None, _count, "Restart with the remaining nodes after a node is lost, as long as at least N "
         "remain", by_default="all", metavar="N",
         word=int, in_form=False, label="Minimum nodes",
         shown=lambda fewest: f"at least {humanize.plural(fewest, 'node')}",
     )  # fmt: skip
-    #: Of a longer log the first half and the last lines are kept; metrics, states and results are always.
+    #: Of a longer log the first half and the last lines are kept; metrics, states and results are never dropped.
     max_log_bytes: int = _option(
         1_000_000_000, _bytes, "Longest log in bytes; of a longer log, keep the first half and the last "
         "lines", by_default="1 GB",
         metavar="N", word=int, in_form=False, label="Log", shown=lambda most: f"up to {humanize.size(most)}",
     )  # fmt: skip
-    #: Numbers that ranks print are metrics until they report some themselves.
+    #: Parse numbers in the output of ranks as metrics until they report metrics themselves.
     metrics_from_output: bool = _option(
         default=True, check=_yes_or_no, by_default="yes", switch=True,
         help_="Read metrics and progress from printed output, until the code reports its own",
         label="Printed metrics", shown=lambda wanted: "read" if wanted else "not read",
     )  # fmt: skip
-    #: Replicated weights that depart from each other are told (worker.hooks.parallel).
+    #: Report replicated weights that diverge (worker.hooks.parallel).
     weight_check_steps: int = _option(
         100, within(0, 1_000_000_000),
         "Compare the weights of all ranks every N optimizer steps (torch); 0: never",
         by_default="100", metavar="N", word=int, in_form=False, label="Weights compared",
         shown=lambda steps: f"every {humanize.plural(steps, 'step')}" if steps else "never",
     )  # fmt: skip
-    #: torch then keeps the stack of each live allocation, about 2 microseconds each (worker.hooks.gpu_memory).
+    #: torch then records the stack of each live allocation, about 2 microseconds each (worker.hooks.gpu_memory).
     record_gpu_memory: bool = _option(
         default=False,
         check=_yes_or_no,
@@ -398,7 +398,7 @@ class JobOptions:
         label="GPU memory",
         shown=lambda recorded: "recorded by line" if recorded else "not recorded",
     )
-    #: Where a check is wrong about the code: a module that puts names among the builtins, for example.
+    #: For code that a check misjudges, for example because a module adds names to the builtins.
     allow_undefined: bool = _option(
         default=False, check=_yes_or_no, switch=True, by_default="no",
         help_="Start although the code uses a name that nothing defines", label="Undefined names",
@@ -415,7 +415,7 @@ class JobOptions:
         "An environment variable of the ranks; NAME alone passes its value on this machine. Can be repeated",
         flags=("--env",), metavar="NAME=VALUE", repeats=True, aliases=("env",), kept=False,
     ))  # fmt: skip
-    #: What is brought to every node before the ranks start.
+    #: Data that is staged on every node before the ranks start.
     data: tuple[DataSource, ...] = _option(
         (), _anything,
         "Data to copy to every node before the ranks start: blob://account/container/prefix, s3://bucket/prefix, "
@@ -423,7 +423,7 @@ class JobOptions:
         "part. Can be repeated", metavar="NAME=PLACE", repeats=True,
         label="Data", shown=lambda sources: ", ".join(f"{one.name}={one.url}" for one in sources),
     )  # fmt: skip
-    #: What is installed on every node before the ranks start, over what is there; the file's text stands here.
+    #: Requirements (the text of the file) that are installed on every node before the ranks start.
     pip_packages: tuple[str, ...] = _option(
         (), check_packages,
         "A package to install from PyPI on every node before the ranks start, such as numpy==2.2. Can be repeated",
@@ -442,16 +442,16 @@ class JobOptions:
         "inline dependencies (PEP 723)", metavar="FILE", aliases=("pip_requirements_file",),
         label="Requirements", shown=lambda text: humanize.plural(text.count("\n"), "line"),
     )  # fmt: skip
-    #: Where outputs/ goes at the end, besides this job's folder: ``blob://account/container/prefix`` or "".
+    #: Where outputs/ is copied at the end, besides this job's folder: ``blob://account/container/prefix`` or "".
     outputs: str = _option(
         "", _outputs, "Where to copy outputs/ at the end, besides the job's folder: blob://account/container/prefix",
         metavar="PLACE", label="Outputs to",
     )  # fmt: skip
 
 
-#: What is known of each option, by name.
+#: The metadata of each option, by name.
 ABOUT: dict[str, About] = {field.name: field.metadata["about"] for field in dataclasses.fields(JobOptions)}
-#: What each option is where nothing was given.
+#: The default of each option.
 DEFAULTS: dict[str, Any] = {field.name: getattr(JobOptions(), field.name) for field in dataclasses.fields(JobOptions)}
 
 
@@ -462,9 +462,9 @@ def flags(name: str) -> list[str]:
 
 
 def checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the checked values of what was given under the primary names; what is as by default is left out.
+    """Return the checked values of options under their primary names, without defaults.
 
-    Raises InvalidSpec that names the option and what it takes.
+    Raises InvalidSpec, which names the option and the allowed values.
     """
     values = {name: about.check(options[name], name) for name, about in ABOUT.items() if name in options}
     return {name: value for name, value in values.items() if value is not None}

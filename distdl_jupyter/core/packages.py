@@ -1,7 +1,7 @@
-"""The packages that a job asks for, checked and with what stands in files, so that a spec needs no file of its user.
+"""The packages of a job: checked, and with the text of requirement files, so that a spec needs no other file.
 
 A file of requirements becomes its text: requirements as pip reads them, a lock (``pylock.toml``, PEP 751), or the
-dependencies that a script states in its own comments (PEP 723). What other machines cannot reach is refused here.
+dependencies that a script states in its own comments (PEP 723). What other machines cannot reach is rejected here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.worker.secret_patterns import mask
 
-#: The options that ask for packages.
+#: The options that request packages.
 FIELDS = ("pip_packages", "conda_packages", "requirements")
-#: The programs that install conda packages; the first that is found is used.
+#: The programs that install conda packages; the first one available is used.
 CONDAS = ("mamba", "micromamba", "conda")
 #: Bytes of a file of requirements, with what it includes.
 _LARGEST = 1_000_000
@@ -29,7 +29,7 @@ _SCRIPT = re.compile(r"(?m)^# /// script\s*$\s(?P<content>(^#(| .*)$\s)+)^# ///$
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s;\"']+", re.IGNORECASE)
 #: Flags of a file of requirements that name another file.
 _INCLUDES = ("-r", "--requirement", "-c", "--constraint")
-#: Files that only other tools read, and what makes one of them that pip reads.
+#: Files of other tools, and how to export them for pip.
 _OTHER_LOCKS = {
     "uv.lock": "uv export --format pylock.toml -o pylock.toml",
     "poetry.lock": "poetry export -o requirements.txt",
@@ -48,7 +48,7 @@ def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
     """Return requirements such as ``numpy>=2``, None for none. Raises InvalidSpec for invalid ones and secrets."""
     if value in (None, ""):
         return None
-    if isinstance(value, str):  # as it is typed on a line
+    if isinstance(value, str):  # as typed on a magic line
         value = value.replace(",", " ").split()
     if not isinstance(value, (list, tuple)) or any(not isinstance(package, str) for package in value):
         raise InvalidSpec(
@@ -93,9 +93,9 @@ def is_lock(text: str) -> bool:
 
 
 def requirements(source: str, folder: Path, field: str = "requirements") -> str:
-    """Return the text of a file of requirements, which ends with a newline, "" for none. Raises InvalidSpec.
+    """Return the text of a requirements file, which ends with a newline, "" for none. Raises InvalidSpec.
 
-    A path is relative to ``folder``; what ends with a newline is such a text already.
+    A path is relative to ``folder``; a ``source`` that ends with a newline is already the text.
     """
     if not source:
         return ""
@@ -142,12 +142,12 @@ def _read(path: Path, field: str) -> str:
 
 
 def states_packages(script: str) -> bool:
-    """Say whether a script's comments state its dependencies (PEP 723)."""
+    """Return whether a script's comments declare its dependencies (PEP 723)."""
     return _SCRIPT.search(script) is not None
 
 
 def of_script(text: str, name: str, field: str = "requirements") -> str:
-    """Return the dependencies that a script states, a line each. Raises InvalidSpec."""
+    """Return the dependencies that a script declares, one per line. Raises InvalidSpec."""
     blocks = [match["content"] for match in _SCRIPT.finditer(text)]
     example = 'Begin it with the lines # /// script, # dependencies = ["numpy"], # ///.'
     if len(blocks) != 1:
@@ -194,7 +194,7 @@ def _check_python(required: str, name: str, field: str) -> None:
 
 
 def _included(path: Path, text: str, field: str, visited: set[Path]) -> list[str]:
-    """Return the lines of a file with those of the files that it includes."""
+    """Return the lines of a file and of the files that it includes."""
     lines: list[str] = []
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         flag, _, rest = line.strip().replace("=", " ", 1).partition(" ")
@@ -228,11 +228,11 @@ def _check_line(line: str, field: str) -> None:
 
 
 def _check_reachable(text: str, field: str) -> None:
-    """Refuse passwords: what a job asks for is kept with it and shown."""
+    """Reject passwords, because requirements are stored and shown."""
     for address in _ADDRESS.findall(text):
         try:
             split = urlsplit(address)
-        except ValueError:  # which may quote a password
+        except ValueError:  # the error may quote a password
             raise InvalidSpec(
                 f"{field} contains an address that cannot be read.",
                 code="requirements-address-invalid",

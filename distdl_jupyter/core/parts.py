@@ -1,11 +1,10 @@
-"""Where the bytes of a job's log stand: in one file, and when the log is long in parts behind it.
+"""The files of a job's log: one file, followed by parts if the log is long.
 
-    log.jsonl              the log's first bytes, for most jobs all of them
-    parts/<begin>.jsonl    the last parts, each named for the byte of the log with which it begins
+    log.jsonl              the first bytes of the log, for most jobs all of them
+    parts/<begin>.jsonl    the last parts, each named after its first byte in the log
 
-A byte of the log keeps its number for ever, so a cursor stays true whatever is left out before it. No line is cut in
-two by a file's end. Only the log's one writer makes and deletes parts; a reader that comes too late for one goes on
-behind it.
+Offsets in the log never change, so a cursor stays valid when earlier parts are deleted. A line never spans two files.
+Only the writer of the log creates and deletes parts; a reader that is too late for a part continues after it.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-#: Bytes at the end of a file in which the time of its last line is searched.
+#: Bytes at the end of a file that are searched for the time of its last line.
 _LAST_LINE = 4096
-_sync = getattr(os, "fdatasync", os.fsync)  # which macOS lacks
+_sync = getattr(os, "fdatasync", os.fsync)  # not on macOS
 
 
 class Part(NamedTuple):
-    """One file of the log and the byte of the log with which it begins."""
+    """One file of the log and the offset of its first byte."""
 
     begin: int
     file: Path
 
 
 def parts(path: Path) -> list[Part]:
-    """Return the parts behind the first file in their order, [] for most logs."""
+    """Return the parts after the first file in order, [] for most logs."""
     folder = path.with_name("parts")
     try:
         files = [file for file in folder.iterdir() if file.suffix == ".jsonl" and file.stem.isdecimal()]
@@ -39,7 +38,7 @@ def parts(path: Path) -> list[Part]:
 
 
 def create(path: Path, begin: int, first_line: bytes) -> int:
-    """Create the part that begins at a byte, with its first line in it, and return a descriptor to append to it."""
+    """Create the part that begins at a byte, with its first line, and return a descriptor for appending."""
     folder = path.with_name("parts")
     folder.mkdir(mode=0o700, exist_ok=True)
     new = folder / f"{begin}.new"
@@ -57,7 +56,7 @@ def create(path: Path, begin: int, first_line: bytes) -> int:
 
 
 def size(path: Path) -> int:
-    """Return how many bytes the log has, those included that were left out; 0 when there is none."""
+    """Return the size of the log including deleted parts, 0 if there is none."""
     last = newest(path)
     try:
         return last.begin + last.file.stat().st_size
@@ -66,12 +65,12 @@ def size(path: Path) -> int:
 
 
 def newest(path: Path) -> Part:
-    """Return the file that is written now."""
+    """Return the file that is currently written."""
     return (parts(path) or [Part(0, path)])[-1]
 
 
 def gap(path: Path) -> tuple[int, int] | None:
-    """Return from where to where the log was left out, None where it is whole."""
+    """Return begin and end of the deleted range of the log, None if it is complete."""
     files = parts(path)
     if not files:
         return None
@@ -80,7 +79,7 @@ def gap(path: Path) -> tuple[int, int] | None:
 
 
 def part_at(path: Path, byte: int) -> Part:
-    """Return the file in which a byte stands or will stand; the first one behind it where the byte was left out."""
+    """Return the file that contains or will contain a byte, or the next file if the byte was deleted."""
     try:
         first = path.stat().st_size
     except FileNotFoundError:
@@ -91,10 +90,10 @@ def part_at(path: Path, byte: int) -> Part:
 
 
 def lines(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
-    """Return the whole lines of about ``limit`` bytes from the byte ``begin`` on, at least one when there is one.
+    """Return about ``limit`` bytes of complete lines from byte ``begin`` on, at least one line if there is one.
 
-    The first number is where they begin: behind ``begin`` where that was left out. Raises FileNotFoundError where
-    there is no log.
+    The first number is where they begin: after ``begin`` if that was deleted. Raises FileNotFoundError if there is
+    no log.
     """
     at, data = read(path, begin, limit)
     while data and b"\n" not in data:
@@ -106,9 +105,9 @@ def lines(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
 
 
 def read(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
-    """Return bytes from the byte ``begin`` of the log on up to a gap, and where they begin: behind a gap, if in one.
+    """Return bytes from ``begin`` up to a gap, and where they begin: after the gap if ``begin`` is in one.
 
-    Raises FileNotFoundError where there is no log.
+    Raises FileNotFoundError if there is no log.
     """
     at, data = _read(path, begin, limit)
     while 0 < len(data) < limit:
@@ -130,11 +129,11 @@ def _read(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
         except FileNotFoundError:
             if part.file == path:
                 raise
-            # It was left out just now.
+            # It was deleted in the meantime.
 
 
 def back(path: Path, end: int, many: int) -> int:
-    """Return the byte that has ``many`` bytes between itself and ``end`` that were not left out, 0 at least."""
+    """Return the position ``many`` existing bytes before ``end``, at least 0."""
     files = [Part(0, path), *parts(path)]
     lengths = [later.begin - part.begin for part, later in pairwise(files)] + [end - files[-1].begin]
     if len(files) > 1:
@@ -154,20 +153,20 @@ class LineFile:
         self._begin, self._path = part
         self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         length = os.fstat(self._fd).st_size
-        #: Bytes up to behind the last line, those of earlier parts included.
+        #: Position after the last line, including earlier parts.
         self.size = self._begin + length
         end = os.pread(self._fd, _LAST_LINE, max(0, length - _LAST_LINE)) if length else b""
-        #: Bytes of the last call of ``append`` that stand in the file.
+        #: Bytes that the last call of ``append`` has written.
         self.taken = 0
-        #: Whether the last line is that of a writer that died in it: the next one must not be glued to it.
+        #: Whether a writer died within the last line, so that a newline must precede the next one.
         self._torn = not end.endswith(b"\n") if end else False
         #: The time of the last line, 0 when there is none.
         self.last_moment = _last_moment(end)
 
     def append(self, lines: bytes) -> None:
-        """Append whole encoded lines with as few writes as the kernel needs (normally one).
+        """Append complete encoded lines with as few writes as possible (normally one).
 
-        Raises OSError when the disk refuses; ``taken`` of their bytes stand in the file then, whole lines.
+        Raises OSError; ``taken`` bytes, which are complete lines, were then written.
         """
         self.taken = 0
         if self._torn:
@@ -185,7 +184,7 @@ class LineFile:
             self.size = begin + written
 
     def _without_torn_line(self, begin: int, lines: bytes, written: int) -> int:
-        """Take away what stands of a line that did not fit, which no reader has read; return how much is left."""
+        """Truncate an incomplete line, which no reader has read; return the bytes that remain."""
         self.taken = lines.rfind(b"\n", 0, written) + 1
         try:
             os.ftruncate(self._fd, begin + self.taken - self._begin)
@@ -195,7 +194,7 @@ class LineFile:
         return self.taken
 
     def begin_part(self, path: Path, first_line: bytes) -> None:
-        """Go on in another part of the log at ``path``. Raises OSError when the disk refuses it."""
+        """Continue in a new part of the log at ``path``. Raises OSError."""
         if self._torn:
             self.append(b"")
         fd = create(path, self.size, first_line)
@@ -204,16 +203,16 @@ class LineFile:
 
     @property
     def part_size(self) -> int:
-        """Bytes of the file that is written now."""
+        """Size in bytes of the file that is currently written."""
         return self.size - self._begin
 
     def sync(self) -> None:
-        """Return when all that was appended is on the disk."""
+        """Sync the appended lines to the disk."""
         _sync(self._fd)
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the file has no name any more: what is written is read by nobody."""
+        """Whether the file was unlinked, so that nothing written can be read."""
         return os.fstat(self._fd).st_nlink == 0
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""The pictures that ranks have shown, as files ``pictures/<number>.<form>`` of a job's folder.
+"""The pictures that ranks have displayed, as files ``pictures/<number>.<form>`` of a job's folder.
 
-A page may show what ``read`` returns: it is a PNG or a JPEG by its bytes, and never markup.
+``read`` returns only data that starts as a PNG or a JPEG, never markup, so a page can show it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def path(folder: Path, number: int, form: str) -> Path:
 
 
 def read(folder: Path, number: int) -> tuple[bytes, str] | None:
-    """Return a kept picture and its form, None when it is not there or is none."""
+    """Return a stored picture and its form, None if it is missing or invalid."""
     for form in ("png", "jpeg"):
         try:
             with owned.open_own(path(folder, number, form)) as file:
@@ -36,7 +36,7 @@ def read(folder: Path, number: int) -> tuple[bytes, str] | None:
 
 
 def all_of(folder: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield number and bytes of all that are kept."""
+    """Yield number and bytes of all stored pictures."""
     for file in sorted((folder / FOLDER).glob("*.*")):
         if file.stem.isascii() and file.stem.isdecimal() and (picture := read(folder, int(file.stem))) is not None:
             yield int(file.stem), picture[0]

@@ -1,7 +1,7 @@
-"""The words in which a backend and a cluster speak of a job: where ranks run, and how to run them.
+"""The interface between backends and clusters: where ranks run (placement) and how to run them (plan).
 
-Values only. A cluster makes a placement, a backend turns it into a plan, the cluster starts that plan; neither knows
-the other.
+A cluster creates a placement, a backend turns it into a plan, and the cluster starts the plan. Neither depends on the
+other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RankPorts = tuple[str, tuple[int | str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class RankSlot:
-    """Where one rank runs. ``host`` is the node's logical name; ``gpu`` the device it owns (None: none).
+    """Where one rank runs. ``host`` is the node's logical name; ``gpu`` its device (None without one).
 
     ``interface`` and ``cores`` are set where nodes differ: the network interface of this node ("": the placement's)
     and this rank's share of its cores (0: the placement's). ``ports`` are this rank's own, free on ``address`` of its
@@ -31,7 +31,7 @@ class RankSlot:
     host: str
     local_rank: int
     gpu: int | None = None
-    #: All devices that it owns, where it was promised several.
+    #: All its devices, if it was assigned several.
     gpus: tuple[int, ...] = ()
     interface: str = ""
     cores: int = 0
@@ -41,10 +41,10 @@ class RankSlot:
 
 @dataclass(frozen=True)
 class Placement:
-    """What a cluster offers a job: one place per rank, ports reserved on ``address``, the network interface.
+    """The resources that a cluster assigns to a job: a slot per rank, ports on ``address``, the network interface.
 
-    ``address`` is one of node 0: services run there and rank 0 listens there. Where a platform chooses the nodes
-    later, they and ``network`` are words that the cluster replaces on the node.
+    ``address`` belongs to node 0, where services run and rank 0 listens. If a platform chooses the nodes later, the
+    addresses and ``network`` are placeholders that the cluster replaces on the node.
     """
 
     ranks: tuple[RankSlot, ...]
@@ -52,38 +52,38 @@ class Placement:
     ports: tuple[int | str, ...]
     interface: str
     cores_per_rank: int | str = 1
-    #: The network that the nodes share, as "10.0.0.0/24", for programs that choose an interface by it; "" for unknown.
+    #: The network that the nodes share, as "10.0.0.0/24", for programs that select an interface by it; "" if unknown.
     network: str = ""
     #: True when several logical nodes share one machine.
     emulated: bool = False
-    #: Words that run a command on a node when its host and the command follow, as "ssh" does; () where there are none.
+    #: The command prefix that runs a command on a host, such as ssh: host and command follow. () if there is none.
     remote_shell: tuple[str, ...] = ()
 
     def interface_of(self, slot: RankSlot) -> str:
-        """Return the network interface on which a rank meets the others."""
+        """Return the network interface of a rank."""
         return slot.interface or self.interface
 
     def cores_of(self, slot: RankSlot) -> int | str:
-        """Return how many cores a rank has for itself."""
+        """Return the number of cores of a rank."""
         return slot.cores or self.cores_per_rank
 
     @property
     def node_count(self) -> int:
-        """How many logical nodes there are."""
+        """The number of logical nodes."""
         return len(self._local_sizes)
 
     def local_size(self, node: int) -> int:
-        """How many ranks run on one node."""
+        """The number of ranks on one node."""
         return self._local_sizes[node]
 
     @cached_property
     def _local_sizes(self) -> Counter[int]:
-        """How many ranks run on each node; every rank is told of it."""
+        """The number of ranks on each node, which every rank receives."""
         return Counter(slot.node for slot in self.ranks)
 
 
 def with_ports(placement: Placement, ports: int, rank_ports: Callable[[RankSlot, int], RankPorts]) -> Placement:
-    """Return the placement with ``ports`` ports of its own for every rank, as ``rank_ports`` says; unchanged for 0."""
+    """Return the placement with ``ports`` ports for every rank from ``rank_ports``; unchanged for 0."""
     if not ports:
         return placement
     slots = []
@@ -107,12 +107,12 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """A program on node 0 that starts all ranks: the worker's command is put behind ``argv``.
+    """A program on node 0 that starts all ranks: the worker's command is appended to ``argv``.
 
-    ``argv`` begins with the program's bare name; it is looked for beside the job's Python, then on the PATH there.
+    ``argv`` begins with the program's name, which is searched beside the job's Python and then on the PATH there.
 
-    ``first_exit`` reads from what the launcher printed which rank ended first: (rank, exit code, signal number), None
-    when it does not say. ``environment`` holds settings of the launcher itself; ranks may inherit them.
+    ``first_exit`` parses the launcher's output for the rank that ended first: (rank, exit code, signal number) or
+    None. ``environment`` holds settings of the launcher itself; ranks may inherit them.
     """
 
     argv: tuple[str, ...]
@@ -130,9 +130,9 @@ class Plan:
     environments: tuple[dict[str, str], ...]
     services: tuple[Service, ...] = ()
     launcher: Launcher | None = None
-    #: How a platform that starts ranks itself, and lets nobody bring a launcher, is asked to start them.
+    #: For a platform that starts the ranks itself and accepts no launcher: its launch method.
     distribution: Distribution = "torch"
-    #: What to write into the log before the start, e.g. versions.
+    #: Lines for the log before the start, for example versions.
     notes: tuple[str, ...] = ()
 
 

@@ -1,8 +1,7 @@
-r"""A line of a program's output as it may be shown: no escape sequences, no control characters, not endlessly long.
+r"""Make a line of a program's output safe to display: no escape sequences or control characters, limited length.
 
-What a terminal would have drawn is kept: a backspace or carriage return moves back and the next characters overwrite.
-``styled`` tells the colours and font styles besides, ``printable`` leaves them out; text is never lost. Pure; escaping
-for HTML is the affair of whoever writes HTML.
+As in a terminal, a backspace or carriage return moves back and the next characters overwrite. ``styled`` also returns
+colours and font styles; ``printable`` drops them. Text is never lost. Pure functions; the caller must escape HTML.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 
 from distdl_jupyter.core.humanize import count
 
-#: Characters of a line that are shown; the event log keeps all of them.
+#: Maximum number of characters shown of a line; the log keeps all of them.
 MAX_SHOWN = 10_000
 
 #: ECMA-48: control sequences, operating system commands and other strings, two-character escapes.
@@ -22,16 +21,16 @@ _ESCAPES = re.compile(
     r"|\x9b[0-?]*[ -/]*[@-~]"
     r"|\x1b"
 )
-#: What would break a line, hide or turn text around: C0 and C1 controls but tab, line separators, direction marks,
-#: zero-width characters but the joiners (letters and emoji need them), lone surrogates, non-characters.
+#: Characters that would break lines, hide or reverse text: C0 and C1 controls except tab, line separators, direction
+#: marks, zero-width characters except joiners (letters and emoji need them), lone surrogates, non-characters.
 _UNSAFE = re.compile(
     "[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u061c\\u180e\\ufeff\\ufff9-\\uffff\\ud800-\\udfff]"
 )
 
 _STYLE = r"(?:[0-79]|2[1-9]|3[0-79]|4[0-79]|9[0-7]|10[0-7]|[34]8;5;\d{1,3}|[34]8;2;\d{1,3};\d{1,3};\d{1,3}|0[0-79])"
-#: ECMA-48 SGR with what changes the look of text and does not hide it.
+#: ECMA-48 SGR codes that style text without hiding it.
 STYLES = re.compile(rf"(\x1b\[(?:{_STYLE}(?:;{_STYLE})*)?m)")
-#: Which styles (bold, faint, italic, underlined, reversed, struck) a code ends.
+#: The styles (bold, faint, italic, underlined, reversed, struck) that a code ends.
 _ENDS = {22: (1, 2), 23: (3,), 24: (4,), 27: (7,), 29: (9,)}
 
 #: Begin and end (UTF-16 code units, as JavaScript counts) of a part of a line, and its styles: SGR codes with spaces
@@ -43,7 +42,7 @@ def printable(line: str, limit: int = MAX_SHOWN) -> str:
     """Return the line as it is shown; beyond ``limit`` characters it is cut with a note of its full length."""
     if line.isprintable() and len(line) <= limit:
         return line
-    # Escape sequences take room that is not shown: look at somewhat more than what can be left of it.
+    # Escape sequences are not shown, so examine somewhat more than the limit.
     shown = _ESCAPES.sub("", line[: 4 * limit])
     if "\b" in shown or "\r" in shown:
         shown = _drawn(shown)
@@ -71,7 +70,7 @@ def styled(line: str, limit: int = MAX_SHOWN) -> tuple[str, Styles]:
 
 
 class _Style:
-    """How a terminal would write the next characters."""
+    """The current style of a terminal."""
 
     def __init__(self) -> None:
         self._fonts: set[int] = set()
@@ -79,7 +78,7 @@ class _Style:
         self._colours: dict[int, str] = {}
 
     def take(self, codes: list[int]) -> None:
-        """Take one sequence."""
+        """Apply one sequence."""
         while codes:
             code = codes.pop(0)
             if code == 0:
@@ -101,7 +100,7 @@ class _Style:
 
 
 def _colour(code: int, more: list[int]) -> str:
-    """Return a colour of 256 or of 16 million, whose numbers are taken off; the first sixteen are those of a theme."""
+    """Consume and return a colour of 256 or 16 million; the first sixteen are those of the theme."""
     if more.pop(0) == 2:
         red, green, blue = (min(255, more.pop(0)) for _ in range(3))
         return f"{code}#{red:02x}{green:02x}{blue:02x}"
@@ -115,7 +114,7 @@ def _colour(code: int, more: list[int]) -> str:
 
 
 def _drawn(text: str) -> str:
-    """Return what stands on the line after its backspaces and carriage returns."""
+    """Return the line after its backspaces and carriage returns are applied."""
     cells: list[str] = []
     at = 0
     for character in text:

@@ -98,7 +98,7 @@ def numbers(folder: JobFolder) -> list[int]:
 
 
 def read(folder: JobFolder, number: int | None = None) -> Profile | None:
-    """Return a kept profile, the newest by default; None when there is none, or none that can be read."""
+    """Return a stored profile, the newest by default; None if there is none or it cannot be read."""
     if number is None:
         number = max(numbers(folder), default=None)
     if number is None:

@@ -1,4 +1,4 @@
-"""A job that waits for its turn: its place, what it waits for, and which jobs hold it. Values and texts."""
+"""A queued job: its position, the resources it waits for, and the jobs that hold them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from distdl_jupyter.core.errors import JobNotRunning
 from distdl_jupyter.core.humanize import count, listing, plural, size
 from distdl_jupyter.core.state import State
 
-#: The word of what is lacking: all is free, but kept for jobs that come before.
+#: Value of ``lacks``: resources are free but reserved for earlier jobs.
 ORDER = "order"
-#: The word of what is lacking where a job waits for the end of another.
+#: Value of ``lacks``: the job waits for the end of another one.
 AFTER = "after"
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one running job holds of a machine. ``user`` is "" for one's own."""
+    """The resources that a running job holds on a machine. ``user`` is "" for the user's own jobs."""
 
     job: str
     name: str
@@ -28,16 +28,16 @@ class Holding:
 
     @property
     def called(self) -> str:
-        """Its name, and whose it is where it is another user's."""
+        """Its name, with the user if it belongs to another one."""
         return f"{self.name} of {self.user}" if self.user else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
-    """A job of any user in a cluster's own queue, as ``id`` there; ``user`` is "" for one's own.
+    """A job of any user in the queue of a cluster, with its ``id`` there; ``user`` is "" for the user's own.
 
-    One that waits says ``why``. ``nodes``, ``cores`` and ``gpus`` are those of the whole job, or of each of the
-    ``tasks`` of an array that wait as one, from the task ``first`` on.
+    ``why`` is the reason of a queued job. ``nodes``, ``cores`` and ``gpus`` are those of the whole job, or of each of
+    the ``tasks`` of an array that are queued as one, from the task ``first`` on.
     """
 
     id: str
@@ -56,12 +56,13 @@ class QueuedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """A waiting job's place, from 1, among ``of`` that wait.
+    """The position of a queued job, from 1, among ``of`` queued jobs.
 
-    ``needs``, ``free`` and ``total`` are amounts by name (gpus, cores, memory in bytes), those that the job asks for.
-    ``lacks`` says what of it is not free ("gpus", ...), ``ORDER``, or ``AFTER``; ``names`` who has it, who is before
-    it, or who has to complete; ``why`` all of that in words. ``holding`` is what runs on the machine, ``host`` its name
-    where it is another one, ``number`` the job's own by time. An order that ``is_fixed`` cannot be changed from here.
+    ``needs``, ``free`` and ``total`` are amounts by name (gpus, cores, memory in bytes) of the requested resources.
+    ``lacks`` names those that are not free ("gpus", ...), or is ``ORDER`` or ``AFTER``; ``names`` are the jobs that
+    hold them, are ahead, or have to complete; ``why`` is a text about it. ``holding`` are the jobs that run on the
+    machine, ``host`` is its name if it is another one, ``number`` the job's number by time. An order that ``is_fixed``
+    cannot be changed from here.
     """
 
     place: int = 1
@@ -80,7 +81,7 @@ class QueueView:
 
 
 def amount(name: str, value: float) -> str:
-    """Return an amount in words: "2 GPUs", "4 cores", "24 GB of memory"."""
+    """Return an amount as text: "2 GPUs", "4 cores", "24 GB of memory"."""
     if name == "gpus":
         return plural(value, "GPU")
     if name == "cores":
@@ -100,15 +101,15 @@ def reason(needs: Mapping[str, float], lacks: Iterable[str], names: Iterable[str
 
 
 def moved_to(target: str) -> str:
-    """Return the reason of the end of a job that gave its place to one on another cluster."""
+    """Return the end reason of a job that was moved to another cluster."""
     return f"The job was moved to {target}."
 
 
 def was_moved(reason: str) -> bool:
-    """Say whether a reason is one of ``moved_to``."""
+    """Return whether a reason is from ``moved_to``."""
     return reason.startswith(moved_to("").rstrip("."))
 
 
 def waits_no_more(id_: str, state: State) -> JobNotRunning:
-    """Return the exception for a job that was asked to do what only one that waits can."""
+    """Return the error for an operation that needs a queued job."""
     return JobNotRunning(f"Job {id_} is not waiting: it is {state.value}.", code="job-not-queued")

@@ -18,17 +18,17 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.worker import secret_patterns
 from distdl_jupyter.worker.secret_patterns import MASK, looks_secret
 
-#: Shorter values are words that occur in many texts by chance.
+#: Shorter values occur in many texts by chance.
 SHORTEST = 6
-#: What a line that was cut somewhere may hold back at its end, where a secret could have begun.
+#: Maximum length held back at the end of a cut line, where a secret could begin.
 LONGEST_HELD = 512
 _KEY, _BEGIN, _END = "PRIVATE KEY-----", "-----BEGIN ", "-----END "
-#: Lines that a private key takes at most; a begin without an end must not swallow a log.
+#: Maximum number of lines of a private key; a begin without an end must not mask the whole log.
 _KEY_LINES = 200
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 #: A single surrogate is not a valid character, but Python strings can hold it.
 _HALVES = "surrogatepass"
-#: Characters from which on a text is a block of lines; lines that are remembered, and their bytes on average.
+#: Minimum length of a block of lines; number of lines in the cache, and their average size in bytes.
 _BLOCK, _MOST_SEEN, _LONGEST_SEEN = 2_000, 20_000, 400
 #: ``user:value`` as in HTTP basic authentication.
 _PAIR = re.compile(r"[^\s:/@]{1,64}:([^\s:/@][^\s]{5,})")

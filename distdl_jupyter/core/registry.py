@@ -1,7 +1,6 @@
-"""Plug-ins by name: backends and clusters from Python entry points, loaded when first asked for.
+"""Plug-ins by name: backends and clusters from Python entry points, loaded on first use.
 
-Built-in ones are registered like anybody else's. One broken plug-in never hides the others: ``problems()`` lists it.
-Knows nothing about what a plug-in does.
+Built-in plug-ins are registered in the same way. A broken plug-in does not affect the others; ``problems()`` lists it.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
 
 Kind = Literal["backends", "clusters"]
 KINDS: tuple[Kind, ...] = ("backends", "clusters")
-#: The backends when none is chosen, of several processes and of one.
+#: The default backends for several processes and for one.
 DEFAULT, SINGLE = "torch", "plain"
 
 
 @functools.cache
 def _every() -> dict[Kind, dict[str, EntryPoint]]:
-    """Return all plug-ins. It scans every installed package, so it runs once for both kinds."""
-    from importlib import metadata  # brings the whole of ``email``
+    """Return all plug-ins. The scan of every installed package runs once for both kinds."""
+    from importlib import metadata  # imports the whole ``email`` package
 
     points = metadata.entry_points()
     return {kind: {point.name: point for point in points.select(group=f"distdl_jupyter.{kind}")} for kind in KINDS}
@@ -70,7 +69,7 @@ def get(kind: Kind, name: str) -> Any:
 
 
 def _remedy(point: EntryPoint, error: Exception) -> str:
-    """Return the command that installs what a plug-in misses, when its package declares that as an extra."""
+    """Return the command that installs a missing dependency, if the plug-in's package declares it as an extra."""
     package, missing = point.dist, (getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and package is not None and missing:
         for line in package.requires or ():
@@ -82,7 +81,7 @@ def _remedy(point: EntryPoint, error: Exception) -> str:
 
 
 _EXTRA = re.compile(r"""(?P<package>[\w.-]+).*;.*\bextra\s*==\s*['"](?P<extra>[\w.-]+)['"]""")
-#: Modules of packages that have another name.
+#: Modules whose package has another name.
 _OTHERS = {"azure-ai-ml": "azure", "azure-identity": "azure"}
 
 
@@ -99,7 +98,7 @@ def problems() -> list[tuple[str, str, str]]:
 
 
 def options(kind: Kind, name: str) -> tuple[dataclasses.Field[Any], ...]:
-    """Return the fields of a plug-in's ``Options`` (help and choices stand in each field's metadata)."""
+    """Return the fields of a plug-in's ``Options`` (help and choices are in each field's metadata)."""
     return dataclasses.fields(get(kind, name).Options)
 
 
@@ -131,7 +130,7 @@ def checked(form: type, values: Mapping[str, Any], whose: str) -> Any:
 
 
 def _made(kind: type, values: Mapping[str, Any]) -> Any:
-    """Return the options, each of the type that its field says. Raises InvalidSpec."""
+    """Return the options converted to the types of their fields. Raises InvalidSpec."""
     for option in dataclasses.fields(kind):
         needed = option.default is dataclasses.MISSING and option.default_factory is dataclasses.MISSING
         if needed and option.name not in values:
@@ -164,7 +163,7 @@ def _fits(hint: Any, value: object) -> bool:
 def backends() -> list[Any]:
     """Return all backends in the order in which they are offered.
 
-    One that cannot be loaded is left out (``problems`` names it).
+    A backend that cannot be loaded is left out (see ``problems``).
     """
     loaded = []
     for name in names("backends"):
@@ -174,7 +173,7 @@ def backends() -> list[Any]:
 
 
 def backend_labels() -> dict[str, str]:
-    """Return every label a user can choose and the backend that knows it: {"horovod-mpi": "horovod", ...}."""
+    """Return every label and its backend: {"horovod-mpi": "horovod", ...}."""
     return {label: plugin.name for plugin in backends() for label in plugin.labels or (plugin.name,)}
 
 
@@ -196,7 +195,7 @@ def backend(label: str, values: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _named_after(label: str) -> str:
-    """Return the backend whose name is the label's first word, when it knows the label; the others stay unloaded."""
+    """Return the backend named by the label's first word if it has the label, without loading other backends."""
     name = label.partition("-")[0]
     if name in _points("backends"):
         with contextlib.suppress(PluginUnavailable):
