@@ -26,7 +26,7 @@ KINDS = "end,failure,stall,nan,rule"
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings by their names.
 
-    ``enabled`` exports ended jobs to OpenTelemetry, ``address`` names the service for messages, ``notify`` the events
+    ``enabled`` exports ended jobs to OpenTelemetry, ``address`` is the service for messages, ``notify`` the events
     that send one, ``track`` the trackers of jobs that set none, ``mlflow`` the address of MLflow.
     """
 

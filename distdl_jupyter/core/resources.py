@@ -1,8 +1,8 @@
-"""What the ranks and machines of a job used, second by second: ``resources.jsonl`` in its folder, and what it means.
+"""The resource usage of ranks and machines, second by second: ``resources.jsonl`` in the job's folder.
 
 Each line is a ``_Line`` as JSON; one writer appends them, and a reader ignores a torn tail and unknown fields. CPU is
 in percent of one core, busy in percent, memory in bytes, power in watts, rates in bytes a second. None is a number that
-the system did not give. A day of 8 ranks with a GPU each is about 39 MB.
+the system does not report. A day of 8 ranks with a GPU each is about 39 MB.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from distdl_jupyter.core.humanize import duration, size
 from distdl_jupyter.core.series import SeriesBook
 
 _READ = 4 * 1024 * 1024
-#: Names of the curves, in the order in which they are shown; those of a node are under its first rank.
+#: Names of the curves in display order; those of a node are listed under its first rank.
 CURVES = ("cpu", "memory", "gpu", "gpu_memory", "torch_allocated", "power", "disk", "network")
-#: Seconds of samples that a mark looks back, and the least number of seconds that a trend is taken from.
+#: Seconds of samples that a mark considers, and minimum number of seconds for a trend.
 _WINDOW, _TREND = 60.0, 20.0
-#: A GPU under this percentage is idle; memory over this part of the limit is nearly full.
+#: A GPU below this percentage is idle; memory above this share of the limit is nearly full.
 IDLE, FULL = 5.0, 0.95
-#: Memory that will reach its limit within so many seconds is marked; what grows by less than this part of it is not.
+#: Memory is marked if it will reach its limit within this many seconds, unless it grows by less than this share.
 _SOON, _GROWTH = 300.0, 0.02
-#: The part of the growth that the ranks of a job cause at least where one of them is named; what others cause comes and
-#: goes, and counts where this part of the limit is taken.
+#: Minimum share of the growth caused by the job's ranks to name one of them; growth by other programs fluctuates and
+#: counts only above this share of the limit.
 _OWN, _TIGHT = 0.5, 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """What a whole machine uses. ``cpu`` is in percent of one core; ``limit`` the memory that can be used at most."""
+    """Usage of a machine. ``cpu`` is in percent of one core; ``limit`` the memory that can be used at most."""
 
     cpu: float | None = None
     memory: float | None = None
@@ -54,7 +54,7 @@ class NodeUse:
 
 @dataclass(frozen=True, slots=True)
 class RankUse:
-    """What one rank uses: its processes, and the GPUs that it was given (None without any).
+    """The usage of one rank: its processes and its GPUs (None without any).
 
     ``gpu_memory`` is what all processes use of these GPUs (NVML). ``torch_allocated`` is what tensors of the rank use
     of it at the end of a training step, ``torch_reserved`` what torch holds for them and for later ones.
@@ -71,7 +71,7 @@ class RankUse:
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One GPU of a node: its bytes of memory, and the ranks that were given it."""
+    """One GPU of a node: its bytes of memory and the ranks that use it."""
 
     number: int
     name: str = ""
@@ -80,7 +80,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class About(msgspec.Struct, frozen=True):
-    """What does not change of a node: its name, its cores, its GPUs, and why those cannot be sampled."""
+    """The fixed facts of a node: its name, cores, GPUs, and why the GPUs cannot be sampled."""
 
     host: str = ""
     cores: int | None = None
@@ -90,7 +90,7 @@ class About(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ResourceSample:
-    """One moment (epoch seconds) on the node with a number: the machine, and each of its ranks."""
+    """One sample (at epoch seconds) of a node: the machine and each of its ranks."""
 
     t: float
     node: int
@@ -100,7 +100,7 @@ class ResourceSample:
 
 @dataclass(frozen=True, slots=True)
 class ResourceMark:
-    """Something that goes wrong now: ``kind`` is memory, gpu_memory or gpu."""
+    """A current problem: ``kind`` is memory, gpu_memory or gpu."""
 
     kind: str
     rank: int
@@ -138,7 +138,7 @@ def _whole(numbers: Iterable[float | None]) -> list[int | None]:
 
 
 def sample_line(node: int, sample: Mapping[str, Any], torch: Mapping[int, Sequence[float]] | None = None) -> bytes:
-    """Return the line of an agent's sample. Raises LookupError, TypeError, ValueError, OverflowError for another."""
+    """Return the line of an agent's sample. Raises LookupError, TypeError, ValueError or OverflowError if invalid."""
     data = {
         "t": round(sample["t"], 3),
         "node": node,
@@ -171,15 +171,15 @@ class ResourceReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        #: Bytes that were read.
+        #: Number of bytes read.
         self.cursor = 0
         #: What is known of each node.
         self.about: dict[int, About] = {}
-        #: The memory of torch that each rank reported last: allocated and reserved.
+        #: The memory of torch last reported by each rank: allocated and reserved.
         self._torch: dict[int, tuple[float, float]] = {}
 
     def read(self, most: int = _READ) -> list[ResourceSample]:
-        """Return the next samples, of about ``most`` bytes; [] when nothing is new or the job keeps none."""
+        """Return the next samples, about ``most`` bytes; [] if there are no new ones."""
         content = events.read_lines(self._path, self.cursor, most)
         self.cursor += len(content)
         samples = []
@@ -226,14 +226,14 @@ class ResourceReader:
 
 
 class ResourceBook:
-    """What can be shown of a job's resources at any time, in bounded memory: the newest sample, curves, marks."""
+    """The resources of a job in bounded memory: newest samples, curves and marks."""
 
     def __init__(self, about: Mapping[int, About], *, curves: bool = True) -> None:
         """``curves`` keeps the curves; marks do not need them."""
         #: What is known of each node.
         self.about = about
         self._keeps_curves = curves
-        #: The newest sample of each node, and of each rank with what it used then.
+        #: The newest sample of each node, and of each rank with its usage.
         self.nodes: dict[int, ResourceSample] = {}
         self.ranks: dict[int, tuple[ResourceSample, RankUse]] = {}
         #: Curves over seconds since the first sample, by the names in ``CURVES``.
@@ -243,7 +243,7 @@ class ResourceBook:
         self._recent: dict[int, deque[ResourceSample]] = {}
 
     def apply(self, sample: ResourceSample) -> None:
-        """Take a sample in."""
+        """Add a sample."""
         self._begun = sample.t if self._begun is None else self._begun
         self.count += 1
         self.nodes[sample.node] = sample
@@ -254,13 +254,13 @@ class ResourceBook:
             recent.popleft()
         if not self._keeps_curves:
             return
-        # Machines are sampled once a second, each at a moment of its own; they share the points of the curves.
+        # Machines are sampled once a second at different times; they share the points of the curves.
         step = round(sample.t - self._begun)
         for rank, values in _curve_values(sample):
             self.curves.apply({"type": "metric", "rank": rank, "step": step, "t": sample.t, "values": values})
 
     def marks(self) -> list[ResourceMark]:
-        """Return what goes wrong now, the worst first: memory that ends the job, then GPUs that cost for nothing."""
+        """Return the current problems, the worst first: memory that will end the job, then idle GPUs."""
         recent = [(self.about.get(node, About()), [*samples]) for node, samples in self._recent.items() if samples]
         memory = [mark for known, samples in recent if (mark := memory_mark(samples, known)) is not None]
         memory += [mark for known, samples in recent for mark in gpu_memory_marks(samples, known)]
@@ -292,7 +292,7 @@ def _curve_values(sample: ResourceSample) -> list[tuple[int, dict[str, float]]]:
 
 
 def memory_mark(samples: Sequence[ResourceSample], about: About) -> ResourceMark | None:
-    """Return the mark of a node whose memory is nearly full, or will be in a few minutes if it grows on like this."""
+    """Return the mark of a node whose memory is nearly full, or will be within minutes at its current growth."""
     last = samples[-1]
     used, limit, left = last.machine.memory, last.machine.limit, last.machine.left
     if used is None or not limit or left is None or not last.ranks:
@@ -361,7 +361,7 @@ _DEFRAGMENT = (
 
 
 def _rate_of_quarters(points: Sequence[tuple[float, float | None]], least: float) -> float | None:
-    """Return by how much a value grows per second; None unless it grows in each quarter, and by ``least`` in all."""
+    """Return the growth of a value per second; None unless it grows in each quarter, by ``least`` in total."""
     borders = [points[len(points) * quarter // 4] for quarter in range(4)] + [points[-1]]
     values = [value for _, value in borders if value is not None]
     if len(values) < len(borders) or sorted(set(values)) != values or values[-1] - values[0] < least:
@@ -370,7 +370,7 @@ def _rate_of_quarters(points: Sequence[tuple[float, float | None]], least: float
 
 
 def _steady_rate(points: Sequence[tuple[float, float | None]]) -> float | None:
-    """Return by how much a value grows in a second, the lesser of the rates of both halves; None unless both grow."""
+    """Return the growth of a value per second, the lower of both halves; None unless both grow."""
     there = [(t, value) for t, value in points if value is not None]
     if len(there) < 3 or there[-1][0] - there[0][0] < _TREND:
         return None

@@ -1,4 +1,4 @@
-"""How training scales with its processes: what short runs measured, and which of their rates can be compared."""
+"""How training scales with the number of processes: measurements of short runs, and which are comparable."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTime, StepTimes
 
-#: Steps at the beginning that are left out: caches fill, memory is allocated.
+#: Warm-up steps that are not measured.
 WARM_UP = 5
-#: Parts of a run whose rates are compared, and steps that are measured at least.
+#: Number of blocks of a run whose rates are compared, and minimum number of measured steps.
 _BLOCKS, LEAST_STEPS = 8, 16
-#: Runs of a point at least, and at most; of more than the least where these differ by more than this share.
+#: Minimum and maximum runs per point; more than the minimum if they differ by more than this share.
 RUNS, MOST_RUNS, ALIKE = 2, 3, 0.05
-#: More than this share of the ideal rate is no gain of more processes: the runs did not do the same work.
+#: An efficiency above this limit means that the runs did not do the same work.
 MOST_EFFICIENT = 1.1
 
 
@@ -25,7 +25,7 @@ class Run:
     """One short run: ``rate`` samples a second with its standard ``error``; times are seconds of a mean step.
 
     ``own``, ``communication`` and ``waiting`` are medians of the ranks. ``batch`` is the samples of a step of all
-    ranks; where no batch was seen, the rate and the batch count batches.
+    ranks; if it is unknown, the rate and the batch count batches.
     """
 
     rate: float
@@ -39,16 +39,16 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """How long it was measured."""
+        """The measured time."""
         return self.steps * self.batch / self.rate
 
     def is_whole(self, state: State, seconds: float) -> bool:
-        """Say whether a run that is in a state now was measured to its end, for ``seconds`` where it was not over."""
+        """Return whether a run in this state was measured to its end, or for ``seconds`` if it had not ended."""
         return state is State.COMPLETED or (state is State.CANCELED and self.seconds >= seconds)
 
 
 def measured(times: StepTimes) -> Run | None:
-    """Return the throughput of a job without its first steps, None for too few steps."""
+    """Return the throughput of a job without its warm-up steps, None if there are too few steps."""
     rows = [row for row in times.rows if row.attempt == times.rows[-1].attempt and row.step >= WARM_UP]
     by_step: dict[int, list[StepTime]] = {}
     for row in rows:
@@ -59,7 +59,7 @@ def measured(times: StepTimes) -> Run | None:
     if steps < LEAST_STEPS:
         return None
     counts_samples = all(row.samples for record in records for row in record)
-    # A record is of several steps in a long training.
+    # In a long training, a record covers several steps.
     work = [sum(row.samples if counts_samples else 1.0 for row in record) * record[0].steps for record in records]
     spent = [statistics.fmean(row.seconds for row in record) * record[0].steps for record in records]
     rate = sum(work) / sum(spent)
@@ -77,18 +77,18 @@ def measured(times: StepTimes) -> Run | None:
 
 
 def enough(rates: Sequence[float]) -> bool:
-    """Say whether a point needs no more runs than those that came to these rates."""
+    """Return whether a point with these rates needs no more runs."""
     return len(rates) >= MOST_RUNS or (len(rates) >= RUNS and max(rates) <= (1 + ALIKE) * min(rates))
 
 
 def too_few(name: str) -> str:
-    """Return what is said of a run that was over too early."""
+    """Return the message about a run that ended too early."""
     return f"{name} made too few steps to measure. An optimizer must make at least {WARM_UP + LEAST_STEPS} steps."
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What the runs of one backend on one number of processes came to; as in ``Run``, means over the runs."""
+    """The means over the runs of one backend with one number of processes; fields as in ``Run``."""
 
     backend: str
     processes: int
@@ -104,7 +104,7 @@ class Point:
 
 
 def point(backend: str, processes: int, nodes: int, runs: Sequence[Run]) -> Point:
-    """Return the mean of some runs. Its error is that of the mean, and of several runs how they differ as well."""
+    """Return the mean of some runs. Its error is that of the mean, including the spread of several runs."""
     rates = [run.rate for run in runs]
     within = math.sqrt(sum(run.error**2 for run in runs)) / len(runs)
     between = statistics.stdev(rates) / math.sqrt(len(rates)) if len(rates) > 1 else 0.0
@@ -134,7 +134,7 @@ class Scaling:
 
     @property
     def backends(self) -> list[str]:
-        """The backends in the order in which they were asked for."""
+        """The backends in the requested order."""
         return list(dict.fromkeys(point.backend for point in self.points))
 
     def of(self, backend: str) -> list[Point]:

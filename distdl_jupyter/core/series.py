@@ -1,14 +1,14 @@
-"""The curves of a job: metric events folded into bounded series, and read as a band over ranks or a line of each rank.
+"""The curves of a job: metric events in bounded series, read as a band over ranks or as a line per rank.
 
-``SeriesBook().apply(event)`` for each event in order, about a microsecond a value; ``band(name)`` and ``lines(name)``
+``SeriesBook().apply(event)`` for each event in order, about a microsecond per value; ``band(name)`` and ``lines(name)``
 cost some milliseconds whatever the number of points. How a curve looks is defined in ``core.figure``.
 
-* A bucket is the steps ``i * 2**k <= step < (i + 1) * 2**k``, the same for all ranks of a metric. ``k`` begins so low
-  that every point has a bucket of its own, and grows (widths double) when more buckets than allowed would be needed. It
-  is always the smallest ``k`` that fits, so the order in which points come makes no difference.
+* A bucket is the steps ``i * 2**k <= step < (i + 1) * 2**k``, the same for all ranks of a metric. At first
+  ``k`` is so low that every point has its own bucket; it grows (widths double) when the limit of buckets is exceeded.
+  It is always the smallest ``k`` that fits, so the order of the points does not matter.
 * A bucket keeps the lowest and the highest value of each rank exactly, with their steps, and count and sum.
-* After a restart the points of later steps than the first one that is reported again are taken away by whole buckets:
-  of the one bucket in which that step lies the earlier points stay, and with them what else it held.
+* After a restart, points from the first repeated step on are removed by whole buckets; the bucket that contains this
+  step is kept if it has earlier points.
 * NaN and inf never enter a mean or an extremum; they are remembered with their steps.
 """
 
@@ -20,16 +20,16 @@ from dataclasses import dataclass, field, replace
 
 from distdl_jupyter.core.events import Event
 
-#: Names of metrics beyond this many are not kept: a name made from the step would fill the memory.
+#: Maximum number of metrics: names that contain the step would otherwise fill the memory.
 MAX_METRICS = 500
-#: Steps beyond this (and those that are not finite) have no place on an axis; nanoseconds of the epoch have.
+#: Larger steps (and non-finite ones) are ignored; nanoseconds since the epoch are below it.
 MAX_STEP = 1e21
-#: Points of a line at most, and buckets of one metric: the exact first and last point come on top.
+#: Maximum points of a line and buckets of a metric, besides the exact first and last point.
 MAX_POINTS, MAX_BUCKETS = 1000, 998
-#: A metric of many ranks gets fewer buckets: their number times the ranks stays below this, down to a minimum.
+#: Maximum of buckets times ranks of a metric, and minimum number of buckets.
 _MAX_CELLS = 64_000
 _MIN_BUCKETS = 128
-#: The first buckets are 1 / 2**20 wide: steps that differ by a millionth are told apart.
+#: The first buckets are 1 / 2**20 wide, so steps that differ by a millionth are distinct.
 _FINEST = 2.0**20
 _NAN, _INF, _MINUS_INF = 1, 2, 4
 _KINDS = ((_NAN, "nan"), (_INF, "inf"), (_MINUS_INF, "-inf"))
@@ -48,7 +48,7 @@ class Point:
 
     @property
     def order(self) -> tuple[float, float]:
-        """Points are ordered by step, then time; equal ones in the order in which they come."""
+        """Points are ordered by step, then time; equal ones in order of arrival."""
         return (self.step, self.time)
 
 
@@ -73,7 +73,7 @@ class Span:
 
 
 class Bucket:
-    """What one rank reported in one bucket.
+    """The reports of one rank in one bucket.
 
     ``count`` finite values with their sum, the extrema with the lowest steps that reached them, and as bits the
     ``kinds`` of other values with the lowest step of one.
@@ -101,7 +101,7 @@ class Bucket:
             self.high, self.high_step = value, step
 
     def merge(self, folded: Sequence[float]) -> None:
-        """Add what another bucket holds (``folded``)."""
+        """Add the content of another bucket (``folded``)."""
         count, total, low, low_step, high, high_step, kinds, bad_step = folded
         self.count += int(count)
         self.total += total
@@ -113,13 +113,13 @@ class Bucket:
 
     @property
     def folded(self) -> tuple[float, ...]:
-        """All that it holds, as in events (``core.events``)."""
+        """Its content, as in events (``core.events``)."""
         low, high = (self.low, self.low_step), (self.high, self.high_step)
         return (self.count, self.total, *low, *high, self.kinds, self.bad_step)
 
     @property
     def mean(self) -> float:
-        """The mean of its finite values, of which there is one at least."""
+        """The mean of its finite values; it must have one."""
         return _within(self.total / self.count, self.low, self.high)
 
 
@@ -179,11 +179,11 @@ class Metric:
         self._cut = math.inf
 
     def restart(self) -> None:
-        """Let the points that come from now on replace those of the same and later steps."""
+        """Let later points replace those of the same and later steps."""
         self._restarted = set()
 
     def add(self, rank: int, step: float, value: float, time: float) -> None:
-        """Take one point of one rank. ``step`` and ``time`` must be finite."""
+        """Add one point of one rank. ``step`` and ``time`` must be finite."""
         if self._restarted is not None and rank not in self._restarted:
             self._go_back(rank, step, self._restarted)
         self._bucket(rank, step, value, time, points=1).add(step, value)
@@ -191,7 +191,7 @@ class Metric:
             self._coarsen()
 
     def add_folded(self, rank: int, points: int, last: Point, folded: Sequence[float]) -> None:
-        """Take several points of one rank in one bucket, of which ``extends`` was true."""
+        """Add several points of one rank in one bucket, for which ``extends`` returned true."""
         self._bucket(rank, last.step, last.value, last.time, points=points).merge([*map(float, folded)])
 
     def _bucket(self, rank: int, step: float, value: float, time: float, *, points: int) -> Bucket:
@@ -226,7 +226,7 @@ class Metric:
         return step >= series.last.step and self._number(step) == self._number(series.last.step)
 
     def _go_back(self, rank: int, step: float, restarted: set[int]) -> None:
-        """Take away what a rank's first report after a restart replaces; the first of all ranks speaks for all."""
+        """Remove what a rank's first report after a restart replaces; the first report decides for all ranks."""
         if not restarted:
             self._cut = step
             later = self._from(step)
@@ -241,7 +241,7 @@ class Metric:
         restarted.add(rank)
 
     def forget_from(self, rank: int, step: float) -> None:
-        """Take away what one rank reported of this step and of later ones."""
+        """Remove the reports of one rank for this step and later ones."""
         if rank in self.series:
             self.series[rank].forget(self._from(step), step)
 
@@ -286,7 +286,7 @@ class SeriesBook:
 
     def __init__(self) -> None:
         self._metrics: dict[str, Metric] = {}
-        #: Names of the metrics that are read in what ranks print.
+        #: Names of the metrics that are parsed from the output.
         self.output_metrics: set[str] = set()
 
     @property
@@ -300,11 +300,10 @@ class SeriesBook:
         return sum(len(metric.spans) * len(metric.series) for metric in self._metrics.values())
 
     def apply(self, event: Event) -> None:
-        """Fold one event in; other types than metric, metric_source and restart and what is malformed are ignored.
+        """Add one event; malformed ones and types other than metric, metric_source and restart are ignored.
 
-        After a restart, what ranks had reported of the first step that they report again, and of later ones, goes. So
-        does what a rank had reported before it says that it reports steps ``again``, and what was read in the output
-        when ranks report it themselves.
+        After a restart, reports from the first repeated step on are removed. The same happens when a rank reports steps
+        ``again``. Metrics that were parsed from the output are removed when ranks report them directly.
         """
         if event.get("type") != "metric":
             self._begin_anew(event)
@@ -339,7 +338,7 @@ class SeriesBook:
                 self._metrics.pop(name, None)
 
     def extends(self, rank: int, step: float, names: Iterable[str]) -> bool:
-        """Return whether a report of these metrics is one of several that a curve need not tell apart.
+        """Return whether a report of these metrics can be merged with the one before, without a change to any curve.
 
         Each of its points falls into the bucket of the rank's newest one, and not before it.
         """
@@ -352,12 +351,12 @@ class SeriesBook:
         return list(self._metrics)
 
     def count(self, name: str) -> int:
-        """Return how many points of a metric came, over all ranks: a view redraws when this has changed."""
+        """Return the number of points of a metric over all ranks: a view redraws when this has changed."""
         metric = self._metrics.get(name)
         return metric.count if metric else 0
 
     def series(self, name: str, rank: int) -> Series | None:
-        """Return the series of one rank, None when it reported nothing of that name."""
+        """Return the series of one rank, None if it has not reported this metric."""
         metric = self._metrics.get(name)
         return metric.series.get(rank) if metric else None
 
@@ -368,7 +367,7 @@ class SeriesBook:
     def lines(self, name: str, most: int = MAX_POINTS) -> list[Line]:
         """Return the metric's line of each rank, at most ``most`` points each (from 3); an unknown name gives none."""
         metric = self._metrics.get(name) or Metric()
-        groups = list(metric.groups(most - 2).values())  # the exact first and last point come on top
+        groups = list(metric.groups(most - 2).values())  # plus the exact first and last point
         return [_line(rank, series, metric.spans, groups) for rank, series in metric.ranked()]
 
     def _new(self, name: str) -> Metric | None:
@@ -378,7 +377,7 @@ class SeriesBook:
         return metric
 
 
-# curves out of buckets --------------------------------------------------------------------------
+# curves from buckets ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +391,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one bucket says over all ranks.
+    """One bucket over all ranks.
 
     ``step`` is the middle of the bucket's steps, ``time`` (epoch seconds) that of its highest step. ``mean`` is the
     mean over ranks of each rank's mean; None is a gap, because a rank reported nothing finite here. ``low`` and

@@ -1,6 +1,6 @@
-"""How a job's processes take signals: as a Python that was started from a terminal, whoever has submitted the job.
+"""Signal handling of a job's processes: as in a Python started from a terminal, however the job was submitted.
 
-``delay_interrupt`` keeps an interrupt out of a short block that must be done whole.
+``delay_interrupt`` delays an interrupt during a short block that must run to its end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-#: What Python sets at its start; everything else has the operating system's default.
+#: The handlers that Python sets at its start; other signals have the system's default.
 _PYTHONS: dict[int, Any] = {signal.SIGPIPE: signal.SIG_IGN, signal.SIGINT: signal.default_int_handler}
 if hasattr(signal, "SIGXFSZ"):
     _PYTHONS[signal.SIGXFSZ] = signal.SIG_IGN
@@ -20,7 +20,7 @@ _UNSET = (signal.SIGKILL, signal.SIGSTOP)
 
 
 def reset() -> None:
-    """Forget handlers of this process's own, and what was inherited: a script's ``command &`` ignores INT and QUIT."""
+    """Reset custom and inherited handlers: ``command &`` in a script, for example, ignores INT and QUIT."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - set(_UNSET):
         default = _PYTHONS.get(number, signal.SIG_DFL)
@@ -30,7 +30,7 @@ def reset() -> None:
 
 
 def wake_on_child() -> int:
-    """Return a descriptor that becomes readable when a child ends, so that an exit is noticed at once."""
+    """Return a descriptor that becomes readable as soon as a child process ends."""
     read, write = os.pipe()
     for fd in (read, write):
         os.set_blocking(fd, False)

@@ -1,4 +1,4 @@
-"""Unix sockets at which the processes of one user meet on one machine: where they lie, and who is at the other end."""
+"""Paths of the Unix sockets that processes of one user share on a machine."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 from distdl_jupyter.core.errors import DistDLError
 
-#: The longest path that a Unix socket takes everywhere (104 bytes with the closing one on macOS).
+#: Maximum length of a Unix socket's path on all platforms (macOS: 104 bytes including the final NUL).
 _LONGEST = 103
 
 
 def socket_path(name: str, folder: Path | None = None) -> Path:
-    """Return the path of the socket ``name``: one for each machine, since a home directory may be shared by several.
+    """Return the path of the socket ``name``, which contains the host because home directories may be shared.
 
-    It lies in ``folder``, by default Jupyter's runtime directory, or in a folder of the user's in the temporary one
-    where that path would be too long for a socket. Nothing is made; see ``secured``.
+    It is in ``folder`` (default: Jupyter's runtime directory), or in a user's folder of the temporary directory if that
+    path is too long for a socket. Nothing is created; see ``secured``.
     """
     runtime = folder or _runtime()
     file = f"{name}-{_short(socket.gethostname().encode(), 8)}.sock"

@@ -34,7 +34,7 @@ _USUAL = {"hvd": "horovod", "dist": "torch.distributed", "torch": "torch", "np":
 class CodeText:
     """The source from which a code object was compiled. ``cell`` is its execution count, None for a file.
 
-    ``first_line`` is the line that people see for line 1 of ``text``. ``beside`` is set for a module that is sent with
+    ``first_line`` is the displayed line number of line 1 of ``text``. ``beside`` is set for a module that is sent with
     the training code, whether or not that uses it.
     """
 
@@ -53,8 +53,8 @@ class CodeText:
 class Call:
     """One call: ``name`` is dotted and full where known (``horovod.torch.init``), ``last`` its last word.
 
-    ``one_rank`` is set inside a test of the rank, or inside one that calls something unknown; ``line`` is the line that
-    people see.
+    ``one_rank`` is set inside a test of the rank, or inside one that calls something unknown; ``line`` is the
+    displayed line number.
     """
 
     name: str
@@ -66,17 +66,17 @@ class Call:
 
     @property
     def last(self) -> str:
-        """Last word of the name."""
+        """The last part of the name."""
         return self.name.rpartition(".")[2]
 
     @property
     def place(self) -> str:
-        """The line, for people."""
+        """The displayed line."""
         return f"line {self.line} of {self.label}"
 
     @property
     def beginning(self) -> str:
-        """The place as the beginning of a sentence."""
+        """The line as the beginning of a sentence."""
         return f"L{self.place[1:]}"
 
 
@@ -93,7 +93,7 @@ class Code:
     #: Names of variables that hold the rank.
     ranks: set[str] = field(default_factory=set)
     read: int = 0
-    #: Labels of the training code itself, without modules that travel beside it.
+    #: Labels of the training code itself, without modules that are sent with it.
     own: set[str] = field(default_factory=set)
 
     def called(self, *last: str) -> Call | None:
@@ -268,7 +268,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 
 
 def dotted_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
-    """Return the full name of what is called, "" when it is no plain name: ``hvd.init`` is ``horovod.torch.init``."""
+    """Return the full name of what is called, "" if it is not a plain name: ``hvd.init`` is ``horovod.torch.init``."""
     if isinstance(node, ast.Name):
         return aliases.get(node.id, node.id)
     if isinstance(node, ast.Attribute):
@@ -285,7 +285,7 @@ def _ranks(assigned: Mapping[str, ast.expr]) -> Iterator[str]:
             if isinstance(value, ast.Call) and dotted_name(value.func, {}) == "int" and value.args
             else value
         )
-        # Other calls only take the rank, as a sampler does.
+        # Other calls only receive the rank, such as a sampler.
         is_call = isinstance(inner, ast.Call) and dotted_name(inner.func, {}).rpartition(".")[2] not in _READ_VARIABLE
         test = inner.func if isinstance(inner, ast.Call) and is_call else inner
         if isinstance(inner, ast.Call | ast.Subscript | ast.Compare) and depends_on_rank(test):
@@ -300,7 +300,7 @@ class _Walk:
         self._aliases, self._ranks, self._label, self._shift = aliases, ranks, label, shift
 
     def body(self, statements: Iterable[ast.stmt], *, one_rank: bool, function: str) -> None:
-        """Walk a block; behind ``if rank != 0: return`` only one rank goes on."""
+        """Visit a block; after ``if rank != 0: return`` only one rank continues."""
         for statement in statements:
             self.node(statement, one_rank=one_rank, function=function)
             if (
@@ -311,7 +311,7 @@ class _Walk:
                 one_rank = True
 
     def node(self, node: ast.AST, *, one_rank: bool, function: str) -> None:
-        """Walk one node with all that is inside it."""
+        """Visit one node and all its children."""
         if isinstance(node, ast.Call):
             name = dotted_name(node.func, self._aliases)
             self.calls.append(Call(name, node, self._label, node.lineno + self._shift, one_rank, function))

@@ -1,4 +1,4 @@
-"""What a sweep varies: for each parameter a range of numbers or some values, as plain data.
+"""The search space of a sweep: a range or a list of values for each parameter, as plain data.
 
 ``uniform``, ``loguniform`` and ``integers`` make ranges, ``choice`` (or a list) values to choose among. Optuna's own
 distributions are understood too.
@@ -17,7 +17,7 @@ from typing import Any
 from distdl_jupyter.core.errors import InvalidSpec
 
 _EXAMPLE = 'Example: {"lr": loguniform(1e-4, 1e-1), "width": [64, 128]}.'
-#: The most values of one choice, and the most parameters.
+#: Maximum number of values of a choice, and of parameters.
 MOST = 100
 
 
@@ -140,7 +140,7 @@ def _choice(values: Any, name: str) -> Choice:
 
 
 def checked(parameters: Any) -> Space:
-    """Return what is varied, by the parameter's name. Raises InvalidSpec."""
+    """Return the checked search space by parameter name. Raises InvalidSpec."""
     if not isinstance(parameters, Mapping) or not 1 <= len(parameters) <= MOST:
         raise InvalidSpec(
             "The parameters of a sweep must be a dict from names to ranges or lists of values.",
@@ -187,7 +187,7 @@ _MAKERS: dict[str, Callable[..., Range | Choice]] = {
 
 
 def parsed(name: str, text: str) -> Range | Choice:
-    """Return what is written on a line: ``loguniform(1e-4, 1e-1)``, ``integers(1, 8)``, ``64,128``.
+    """Parse a domain on a magic line: ``loguniform(1e-4, 1e-1)``, ``integers(1, 8)``, ``64,128``.
 
     Raises InvalidSpec.
     """
@@ -235,12 +235,12 @@ def _parsed(name: str, text: str) -> Range | Choice:
     return _choice(values, name)
 
 
-#: A name with its values, at the start of what is left of a line: a call may hold blanks.
+#: A name with its values at the start of the rest of a line; a call may contain spaces.
 _PARAMETER = re.compile(r"\s*([A-Za-z_]\w*)=(\w+\([^()]*\)|\[[^\]]*\]|[^\s'\"]+|'[^']*'|\"[^\"]*\")(?=\s|$)")
 
 
 def of_line(line: str) -> tuple[Space, str]:
-    """Return what a line begins with, ``lr=uniform(0,1) width=64,128``, and what follows. Raises InvalidSpec."""
+    """Return the space at the start of a line (``lr=uniform(0,1) width=64,128``) and the rest. Raises InvalidSpec."""
     domains: dict[str, Any] = {}
     while match := _PARAMETER.match(line):
         domains[match[1]] = parsed(match[1], match[2].strip("'\""))
@@ -270,7 +270,7 @@ def sample(space: Space) -> dict[str, Any]:
 
 
 def sampled(line: str) -> dict[str, Any]:
-    """Return the first value of each parameter that a line begins with, none where it cannot be read."""
+    """Return the first value of each parameter at the start of a line, {} if it cannot be parsed."""
     try:
         return sample(of_line(line)[0])
     except InvalidSpec:
@@ -278,7 +278,7 @@ def sampled(line: str) -> dict[str, Any]:
 
 
 def code(domain: Range | Choice) -> str:
-    """Return what makes a range or the values in Python: ``loguniform(0.0001, 0.1)``, ``[64, 128]``."""
+    """Return the Python code of a domain: ``loguniform(0.0001, 0.1)``, ``[64, 128]``."""
     if isinstance(domain, Choice):
         return repr([*domain.values])
     name = "integers" if domain.whole else "loguniform" if domain.log else "uniform"
@@ -286,7 +286,7 @@ def code(domain: Range | Choice) -> str:
 
 
 def combinations(space: Space) -> int | None:
-    """Return how many combinations there are of values that can be counted, None where one cannot."""
+    """Return the number of combinations, None if a parameter has infinitely many values."""
     if any(isinstance(domain, Range) and not domain.whole for domain in space.values()):
         return None
     counts = (

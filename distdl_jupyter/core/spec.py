@@ -1,7 +1,7 @@
-"""What a user asked for, as one frozen value that is written once to ``spec.json``.
+"""The specification of a job: one frozen value that is written once to ``spec.json``.
 
-A spec holds no secret: the values of environment variables whose name looks secret travel to the ranks through the
-supervisor's standard input and are kept here as names only.
+A spec contains no secrets: the values of environment variables whose name looks secret are sent to the ranks through
+the supervisor's standard input, and only their names are stored here.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Kind = Literal["cell", "function", "script", "ranks"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where the code of a job stands, for people: tracebacks, "Open cell", rerun."""
+    """The location of a job's code, for tracebacks, "Open cell" and reruns."""
 
     code: str = ""
-    #: File name that the code object carries in a traceback.
+    #: File name of the code object in a traceback.
     filename: str = ""
     notebook: str = ""
     cell_id: str = ""
@@ -36,7 +36,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """One name that travels with the job; ``size`` in bytes as pickled."""
+    """One variable that is sent with the job; ``size`` in bytes as pickled."""
 
     name: str
     kind: str
@@ -46,13 +46,13 @@ class Captured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """What a job belongs to together with others, the same in all of them: ``size`` parts, each run once or more often.
+    """The study that a job belongs to, the same in all its jobs: ``size`` parts, each run at least once.
 
-    ``kind`` is "scale" for a scaling study, "sweep" for a sweep; ``plan`` is what was asked for, as plain JSON data.
+    ``kind`` is "scale" for a scaling study, "sweep" for a sweep; ``plan`` is the request as plain JSON data.
     """
 
     kind: str
-    #: Made as the ids of jobs are.
+    #: Has the format of job ids.
     id: str
     name: str
     size: int
@@ -74,22 +74,22 @@ class JobSpec(JobOptions):
     #: Kind of the cluster that ``compute_target`` names; by default they are the same.
     cluster: str = ""
     cluster_options: dict[str, Any] = field(default_factory=dict)
-    #: Currency of the price, and who says it.
+    #: Currency and source of the price.
     currency: str = ""
     price_source: str = ""
-    #: Names of variables whose values are secret and therefore stand nowhere in the job's folder.
+    #: Names of variables whose values are secret and therefore not stored in the job's folder.
     secret_variables: tuple[str, ...] = ()
-    #: Of a job in check mode: {"steps", "replay"} (see worker.hooks.check); nothing for any other.
+    #: In check mode {"steps", "replay"} (see worker.hooks.check), otherwise empty.
     check: dict[str, Any] = field(default_factory=dict)
-    #: The job from whose checkpoints this one goes on, "" for none.
+    #: The job from whose checkpoints this one continues, "" for none.
     resumed_from: str = ""
-    #: The step of the checkpoint with which this job leaves that one's curve, None where it goes on from all of them.
+    #: The step of the checkpoint at which this job was forked, None if it continues from the newest one.
     forked_at: float | None = None
-    #: The job whose place in a queue this one took, "" for none: who waited for that one waits for this one.
+    #: The queued job that this one replaces, "" for none: jobs that waited for it wait for this one.
     moved_from: str = ""
-    #: The study that it is a run of, None for a job of its own.
+    #: The study that it belongs to, None for a single job.
     group: Group | None = None
-    #: Of a trial of a sweep: its number, from 0, and the values with which its code runs.
+    #: For a trial of a sweep: its number, from 0, and the values of its parameters.
     trial: int | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
     python: str = ""
@@ -117,12 +117,12 @@ class JobSpec(JobOptions):
 
     @property
     def most_processes(self) -> int:
-        """The number of processes of the largest run of its scaling study, else its own: they share this machine."""
+        """The number of processes of the largest run of its scaling study, else its own."""
         return max([self.process_count, *self._study("processes")])
 
     @property
     def most_processes_per_node(self) -> int:
-        """The same of one node. Shares of cores go by it, so that all runs have equally many threads."""
+        """The same for one node; it defines the share of cores, so that all runs have the same number of threads."""
         counts = zip(self._study("processes"), self._study("nodes"), strict=True)
         return max([self.process_count_per_node, *(count // nodes for count, nodes in counts)])
 

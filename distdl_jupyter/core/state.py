@@ -1,6 +1,6 @@
-"""The states of a job and which may follow which.
+"""The states of a job and their transitions.
 
-States are facts about the whole job; what a single rank does is in ``core.view.RankView.status``.
+A state applies to the whole job; the status of a single rank is in ``core.view.RankView.status``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """True for the states that nothing follows."""
+        """Whether it is a final state."""
         return self in ENDED
 
 
@@ -33,15 +33,15 @@ _ORDER = (State.QUEUED, State.PREPARING, State.STARTING, State.RUNNING, State.CA
 
 
 def may_follow(now: State, after: State) -> bool:
-    """Say whether ``after`` may come directly after ``now``.
+    """Return whether a job may change from ``now`` to ``after``.
 
-    A living job only moves forward (queued, preparing, starting, running, canceling); any living state may end in
-    any end state; an ended job stays as it is.
+    An active job only moves forward (queued, preparing, starting, running, canceling) and may enter any final state at
+    any time; a final state never changes.
     """
     if now.ended:
         return False
     return after.ended or _ORDER.index(after) > _ORDER.index(now)
 
 
-#: The phases of a job in order, as a panel shows them while it sets up.
+#: The phases of a job's startup in order, as a panel shows them.
 PHASES = ("capture", "stage", "start", "rendezvous", "train", "collect", "clean")

@@ -1,4 +1,4 @@
-"""Where the time of a job's training steps went: what its ranks reported, compared with each other.
+"""Step times of a job: the reports of its ranks, compared with each other.
 
 ``steps.jsonl`` of a job's folder has a line for each report of ``worker.step_times``::
 
