@@ -205,7 +205,8 @@ def _require_staged(stager: Stager, what: str) -> None:
         return
     if stager.lost_reason:
         raise DataUnavailable(
-            f"{stager.host} was lost while {what} was copied to it: {stager.lost_reason}", code="stager-host-lost"
+            f"The connection to {stager.host} was lost while copying {what}: {stager.lost_reason}",
+            code="stager-host-lost",
         )
     last = stager.error_tail.splitlines()[-1:]
     raise DataUnavailable(

@@ -292,14 +292,14 @@ def _add_cell_flags(parser: Parser) -> None:
     add(
         "--scale",
         metavar="1,2,4",
-        help="Measure short runs on these numbers of processes instead; -b a,b compares backends.",
+        help="Compare short runs with these process counts instead of starting a job; -b a,b compares backends.",
     )
     add(
         "--check",
         action="store_true",
         help="Check the code with short runs, on several ranks and on one process, instead of starting a job.",
     )
-    add("--on-ranks", action="store_true", help="Run the cell on the ranks started with %%dist_ranks, and wait.")
+    add("--on-ranks", action="store_true", help="Run the cell on the ranks of %%dist_ranks and wait for it to finish.")
 
 
 def add_sweep_flags(parser: argparse.ArgumentParser) -> None:

@@ -156,16 +156,16 @@ class Handler(APIHandler):
 
 
 class CallHandler(Handler):
-    """The calls of one address; none at an unknown one."""
+    """Handles the API calls of one address; an unknown address has none."""
 
     def initialize(self, calls: dict[str, Call]) -> None:
-        """Set the calls by their verbs."""
+        """Set the calls by HTTP method."""
         self.calls = calls
 
     async def _run(self, **path: str) -> None:
         call = self.calls.get(str(self.request.method).lower())
         if call is None:
-            raise web.HTTPError(405) if self.calls else web.HTTPError(404, "There is nothing at this address")
+            raise web.HTTPError(405) if self.calls else web.HTTPError(404, "Unknown API address")
         answer = await self._answer(call, self._arguments(call, path))
         self.set_status(call.status)
         if isinstance(answer, Download):

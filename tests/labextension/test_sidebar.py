@@ -266,7 +266,7 @@ def test_what_several_clusters_cost_is_known_where_it_is_known_of_all_in_one_cur
 
 
 @pytest.mark.parametrize(
-    ("place", "settled"),
+    ("place", "normalized"),
     [
         ("blob://a/c/p", ("blob://a/c/p", "download", False)),
         ("blob://a/c?shard", ("blob://a/c", "download", True)),
@@ -276,8 +276,8 @@ def test_what_several_clusters_cost_is_known_where_it_is_known_of_all_in_one_cur
         ("shared:/mnt?shard", ("shared:/mnt?shard", "download", False)),
     ],
 )
-def test_what_is_typed_behind_a_place_becomes_what_is_chosen_beside_it(node, place, settled):
+def test_what_is_typed_behind_a_place_becomes_what_is_chosen_beside_it(node, place, normalized):
     row = {"name": "data", "place": place, "shard": False, "mode": "download"}
-    assert node("(({place, mode, shard}) => [place, mode, shard])(ui.settled(given))", row) == list(settled)
+    assert node("(({place, mode, shard}) => [place, mode, shard])(ui.normalizeRow(given))", row) == list(normalized)
     chosen = {**row, "place": "blob://a/c?mode=download", "shard": True}
-    assert node("ui.settled(given)", chosen) == {**chosen, "place": "blob://a/c"}
+    assert node("ui.normalizeRow(given)", chosen) == {**chosen, "place": "blob://a/c"}

@@ -2,7 +2,7 @@
 import { h, setText } from '../ui/dom';
 import { __ } from '../ui/trans';
 import { Fold, Problem, TextField, freshId, labelled, link } from './controls';
-import { DataRowView, PLACE, unsigned } from './datarow';
+import { DataRowView, PLACEHOLDER, maskSignature } from './datarow';
 import type { Part, Store } from './state';
 
 export class Data implements Part {
@@ -20,7 +20,7 @@ export class Data implements Part {
     this.#problems = [new Problem(store, ['data']), new Problem(store, ['outputs'])];
     const outputs = freshId('outputs');
     this.#add = link(__('Add data'), () => this.#append(), { class: 'dd-link dd-s12 dd-nw' });
-    this.#outputs = new TextField({ 'aria-labelledby': outputs, placeholder: PLACE, class: 'dd-mono' }, (place) => this.#deliver(place));
+    this.#outputs = new TextField({ 'aria-labelledby': outputs, placeholder: PLACEHOLDER, class: 'dd-mono' }, (place) => this.#deliver(place));
     this.#data = new Fold(__('Data'), this.#add,
       h('div', { class: 'dd-labelled', role: 'group', 'aria-label': __('Data') }, this.#list, this.#problems[0].element, this.#help));
     this.#delivered = new Fold(__('Outputs'), null,
@@ -44,7 +44,7 @@ export class Data implements Part {
 
   #example(): string {
     const name = this.store.get('data').map((row) => row.name).find(Boolean) ?? 'data';
-    return __('Locations: %1, shared:/mnt/data (a path that every node can read) or a local path such as ./data. In the code, data_path("%2") of distdl_jupyter returns the folder.', `${PLACE}, s3://bucket/prefix, gs://bucket/prefix, https://host/file`, name);
+    return __('Locations: %1, shared:/mnt/data (a path that every node can read) or a local path such as ./data. In the code, data_path("%2") of distdl_jupyter returns the folder.', `${PLACEHOLDER}, s3://bucket/prefix, gs://bucket/prefix, https://host/file`, name);
   }
 
   #rebuild(): void {
@@ -81,7 +81,7 @@ export class Data implements Part {
   }
 
   #deliver(place: string): void {
-    this.#outputs.input.value = unsigned(place.trim());
+    this.#outputs.input.value = maskSignature(place.trim());
     this.store.set({ outputs: this.#outputs.input.value });
   }
 }

@@ -1,8 +1,8 @@
 /**
- * Computes the launch form: in the notebook's kernel, which knows its names, or on the server.
+ * Loads the launch form from the notebook's kernel or from the server.
  *
  * An idle kernel receives the request over a comm, so that backends, GPUs and captured names match the environment of the
- * cell. The server responds for a kernel that is busy or not started.
+ * cell. The server responds if the kernel is busy or not started.
  */
 import type { Kernel } from '@jupyterlab/services';
 import { KernelMessage, ServerConnection } from '@jupyterlab/services';
@@ -13,72 +13,72 @@ import { Refusal } from '../ui/refusal';
 import { __ } from '../ui/trans';
 import { valueOf, type Answer } from '../widgets/kernel';
 
-/** The target that the extension of the kernel registers (`magic/extension.py`). */
+/** The comm target that the kernel extension registers (`magic/extension.py`). */
 const TARGET = 'distdl-jupyter';
-/** Loads that extension; loading it again changes nothing. */
+/** Code that loads the kernel extension; loading it twice has no effect. */
 const LOAD = "get_ipython().extension_manager.load_extension('distdl_jupyter')";
-/** Timeout in milliseconds; an idle kernel responds faster, so a cell was started in between. */
+/** Timeout in milliseconds. An idle kernel responds sooner; after that, it must have started to run a cell. */
 const TIMEOUT = 8000;
 
-/** Return the form as the kernel knows it, null when the kernel did not respond in time. Raises Refusal. */
+/** Request the form from the kernel; null if it did not respond in time. Throws Refusal. */
 export async function askKernel(kernel: Kernel.IKernelConnection, request: FormRequest): Promise<FormState | null> {
-  return (await Promise.race([sendRequest(kernel, 'form.state', { request }), late(TIMEOUT)])) as FormState | null;
+  return (await Promise.race([sendRequest(kernel, 'form.state', { request }), nullAfter(TIMEOUT)])) as FormState | null;
 }
 
-/** Put secrets into the environment of the kernel, where `--env NAME` finds them. Raises Refusal. */
+/** Set secrets as environment variables of the kernel, where `--env NAME` reads them. Throws Refusal. */
 export async function keepSecrets(kernel: Kernel.IKernelConnection, variables: Record<string, string>): Promise<void> {
   await sendRequest(kernel, 'form.keep', { variables });
 }
 
-/** Return what the kernel answers (`magic/frontend_api.py`), null when the kernel did not handle the request. Raises Refusal. */
-async function sendRequest(kernel: Kernel.IKernelConnection, ask: string, params: Record<string, unknown>): Promise<unknown> {
+/** Send a request to the kernel (`magic/frontend_api.py`) and return its response, null if it was not handled. Throws Refusal. */
+async function sendRequest(kernel: Kernel.IKernelConnection, method: string, params: Record<string, unknown>): Promise<unknown> {
   const loaded = await kernel.requestExecute({ code: LOAD, silent: true, store_history: false, stop_on_error: false, allow_stdin: false }).done;
-  if (loaded.content.status === 'error') throw new Refusal(mishap(loaded.content));
+  if (loaded.content.status === 'error') throw new Refusal(describeError(loaded.content));
   if (loaded.content.status !== 'ok') return null;
   const id = UUID.uuid4();
-  // A connection that handles comms reports the end of one that it does not know as an error.
+  // A connection that handles comms reports an error when an unknown comm closes.
   if (kernel.handleComms) kernel.createComm(TARGET, id);
-  const content = { comm_id: id, target_name: TARGET, data: { ask, given: params } as JSONObject };
+  const content = { comm_id: id, target_name: TARGET, data: { ask: method, given: params } as JSONObject };
   const message = KernelMessage.createMessage<KernelMessage.ICommOpenMsg<'shell'>>({ msgType: 'comm_open', channel: 'shell', username: kernel.username, session: kernel.clientId, content });
   const future = kernel.sendShellMessage(message, false, true);
   const answers: Answer[] = [];
   future.onIOPub = (end) => void (KernelMessage.isCommCloseMsg(end) && answers.push(end.content.data as Answer));
   await future.done;
   const [answer] = answers;
-  if (answer && !('value' in answer) && !answer.error) throw new Refusal(mishap({ ename: 'ImportError', evalue: TARGET }));
+  if (answer && !('value' in answer) && !answer.error) throw new Refusal(describeError({ ename: 'ImportError', evalue: TARGET }));
   return answer ? valueOf(answer) : null;
 }
 
-const late = (milliseconds: number): Promise<null> => new Promise((resolve) => setTimeout(() => resolve(null), milliseconds));
+const nullAfter = (milliseconds: number): Promise<null> => new Promise((resolve) => setTimeout(() => resolve(null), milliseconds));
 
-function mishap({ ename, evalue }: { ename: string; evalue: string }): string {
+function describeError({ ename, evalue }: { ename: string; evalue: string }): string {
   if (ename === 'ModuleNotFoundError' || ename === 'ImportError') {
     return __('This kernel has no distdl_jupyter of this version (%1). Install it there as you did for JupyterLab, and restart the kernel.', evalue);
   }
   return __('The kernel could not create the form: %1', `${ename}: ${evalue}`);
 }
 
-/** Return the form as the server knows it, for the Python of a kernel; it stops when that is not wanted. Raises Refusal. */
-export async function askServer(request: FormRequest, kernelName: string, wanted?: AbortSignal): Promise<FormState> {
-  return (await posted('form', { ...request, kernel_name: kernelName }, wanted)) as FormState;
+/** Request the form from the server, for the Python environment of a kernel, until `signal` aborts. Throws Refusal. */
+export async function askServer(request: FormRequest, kernelName: string, signal?: AbortSignal): Promise<FormState> {
+  return (await post('form', { ...request, kernel_name: kernelName }, signal)) as FormState;
 }
 
-/** Start a job from source text, in the folder of the script it is from, and return its id and name. Raises Refusal. */
+/** Start a job from source text, in the folder of its script, and return its id and name. Throws Refusal. */
 export async function submitText(code: string, script: string, kernelName: string, options: Record<string, unknown>, check = false): Promise<{ id: string; name: string }> {
-  return (await posted('jobs', { code, notebook: script, kernel_name: kernelName, options, check })) as { id: string; name: string };
+  return (await post('jobs', { code, notebook: script, kernel_name: kernelName, options, check })) as { id: string; name: string };
 }
 
-/** Start a sweep of source text, as `submitText` starts a job; `plan` is what it varies, and how. Raises Refusal. */
+/** Start a sweep from source text, like `submitText`; `plan` has the parameters to vary and the sweep's options. Throws Refusal. */
 export async function sweepText(code: string, script: string, kernelName: string, options: Record<string, unknown>, plan: Record<string, unknown>): Promise<{ id: string; name: string }> {
-  return (await posted('sweeps', { code, notebook: script, kernel_name: kernelName, options, ...plan })) as { id: string; name: string };
+  return (await post('sweeps', { code, notebook: script, kernel_name: kernelName, options, ...plan })) as { id: string; name: string };
 }
 
-async function posted(path: string, body: unknown, wanted: AbortSignal | null = null): Promise<unknown> {
+async function post(path: string, body: unknown, signal: AbortSignal | null = null): Promise<unknown> {
   const settings = ServerConnection.makeSettings();
   const url = URLExt.join(settings.baseUrl, 'distdl', 'api', path);
   let response: Response;
   try {
-    response = await ServerConnection.makeRequest(url, { method: 'POST', body: JSON.stringify(body), signal: wanted }, settings);
+    response = await ServerConnection.makeRequest(url, { method: 'POST', body: JSON.stringify(body), signal }, settings);
   } catch {
     throw new Refusal(__('The Jupyter server is not responding.'));
   }
