@@ -1,7 +1,7 @@
 """``distdl``: jobs and clusters from a terminal, or from a notebook as ``%distdl``.
 
-A thin adapter over ``client``: a command parses, calls and returns what is shown. Exit codes: 0 done, 1 the job or
-check failed, 2 the request was refused, 130 interrupted.
+A thin adapter over ``client``: a command parses, calls and returns a reply. Exit codes: 0 success, 1 the job or check
+failed, 2 invalid request, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not hasattr(args, "run"):
             parser.print_help()
             return 0
-        # What installs draws its progress itself, and prints no text of others.
+        # Installers draw their own progress and print no foreign text.
         is_raw = args.run is _install or getattr(args, "raw", False)
         with contextlib.nullcontext() if is_raw else terminal.guarded():
             return _run(args)

@@ -1,4 +1,4 @@
-"""``python -m distdl_jupyter.cli``: the command line where no ``distdl`` is on PATH."""
+"""``python -m distdl_jupyter.cli``: the command line if ``distdl`` is not on PATH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands about Azure: sign in and out, choose a subscription, list GPU sizes with their prices. No token is printed.
+"""Commands for Azure: sign in and out, choose a subscription, list GPU sizes with prices. No token is printed.
 
 ``distdl vm-sizes`` sends no request without ``--prices`` (the Retail Prices API); its prices are cached and shown with
 their date.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.azure.prices import Price
     from distdl_jupyter.core.azure import SignInStatus
 
-#: Seconds between two requests for the status of a sign-in that waits.
+#: Seconds between two polls of a pending sign-in.
 _POLL = 1.0
 _FLAGS = ("tenant_id", "client_id", "cloud", "token_cache")
 
@@ -90,7 +90,7 @@ def _sign_in(args: argparse.Namespace) -> Reply:
 
 
 def _wait(now: SignInStatus) -> SignInStatus:
-    """Print what the user has to do, wait for it, and return the status."""
+    """Print the instructions for the user, wait for the sign-in, and return the status."""
     from distdl_jupyter.azure import identity
     from distdl_jupyter.views import azure
 

@@ -1,8 +1,7 @@
 """``distdl clusters``: list, add, show, check and remove clusters, and create and delete their machines.
 
 The options of ``add`` and ``change`` come from the cluster type, those of ``compute create`` from its ``compute_spec``.
-A cluster that does not respond is listed as such after ``TIMEOUT`` seconds. What costs money is named, and confirmed,
-before it is done.
+A cluster that does not respond is listed as such after ``TIMEOUT`` seconds. Actions that cost money must be confirmed.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def _add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def _read(parser: Parser, fields: Iterable[Any], arguments: list[str]) -> dict[str, Any]:
-    """Return the values of the declared ``fields`` that the words of a command line give. Raises InvalidSpec."""
+    """Parse arguments with the declared ``fields`` as options. Raises InvalidSpec."""
     parser.argument_default = argparse.SUPPRESS
     for field in fields:
         add_option(parser, field)
@@ -102,7 +101,7 @@ def _change(args: argparse.Namespace) -> None:
 
 
 def _options(call: str, kind: str, arguments: list[str]) -> dict[str, Any]:
-    """Return the options of a cluster type that the words of a command line give. Raises InvalidSpec."""
+    """Parse the options of a cluster type. Raises InvalidSpec."""
     kinds = registry.names("clusters")
     if kind not in kinds:
         raise InvalidSpec(unknown(kind, kinds, "cluster type"), code="cluster-kind-unknown", field="kind")
@@ -191,7 +190,7 @@ def _cluster(name: str) -> handle.ClusterHandle:
 
 
 def _confirm(question: str) -> bool:
-    """Ask at the terminal; without one, --yes is required."""
+    """Ask for confirmation at the terminal; without a terminal, --yes is required."""
     if not sys.stdin.isatty():
         raise InvalidSpec(
             "This command needs confirmation.", code="confirmation-missing", field="yes", hint="Add --yes."

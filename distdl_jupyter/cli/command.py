@@ -1,4 +1,4 @@
-"""How a command is declared, and what it returns: to a terminal as text, to a notebook as an object."""
+"""Declaration of commands and their replies: text for a terminal, an object for a notebook."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a command returns.
+    """The reply of a command.
 
-    ``value`` is the object that a notebook shows. A terminal prints ``text``, or ``value`` without one, and then the
+    ``value`` is the object that a notebook displays. A terminal prints ``text``, or ``value`` without one, and then the
     ``notes``. ``code`` is the exit code.
     """
 
@@ -32,15 +32,15 @@ class Reply:
     code: int = 0
 
 
-#: A command returns a Reply, or only its value.
+#: A command returns a Reply, or just its value.
 Command = Callable[[argparse.Namespace], Any]
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Raises InvalidSpec for mistakes; an unknown option or command is answered with the nearest ones."""
+    """A parser that raises InvalidSpec for errors; for an unknown option or command it suggests the nearest ones."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse words; an option that this very command does not have is refused here."""
+        """Parse arguments; reject an option that this command does not have."""
         parsed, rest = super().parse_known_args(args, namespace)
         flag = next((argument for argument in rest if argument.startswith("-")), "")
         if flag:
@@ -71,7 +71,7 @@ def add_command(
     aliases: tuple[str, ...] = (),
     reads: bool = False,
 ) -> argparse.ArgumentParser:
-    """Add a command and return its parser; ``more`` follows ``text`` in its help. One that ``reads`` has ``--json``."""
+    """Add a command and return its parser; ``more`` follows ``text`` in its help. With ``reads``, it has ``--json``."""
     description = f"{text[0].upper()}{text[1:]}. {more}".strip()
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description, aliases=aliases)
     parser.set_defaults(run=run, command=name)
@@ -81,19 +81,19 @@ def add_command(
 
 
 def add_group(commands: Any, name: str, run: Command, text: str, *, more: str = "", reads: bool = False) -> Any:
-    """Add a command that has commands of its own, and return what these are added to."""
+    """Add a command with subcommands, and return the object to add these to."""
     parser = add_command(commands, name, run, text, more=more, reads=reads)
     return parser.add_subparsers(title="commands", metavar="COMMAND")
 
 
 def reply_of(args: argparse.Namespace) -> Reply:
-    """Run the command that was chosen."""
+    """Run the selected command."""
     value = args.run(args)
     return value if isinstance(value, Reply) else Reply(value)
 
 
 def print_reply(reply: Reply, args: argparse.Namespace) -> None:
-    """Print a reply as a terminal shows it, or as the JSON or CSV that was asked for."""
+    """Print a reply as text, or as JSON or CSV if requested."""
     value = reply.value
     if getattr(args, "json", False):
         if value is not None:
@@ -111,7 +111,7 @@ def print_reply(reply: Reply, args: argparse.Namespace) -> None:
 
 
 def _data(value: Any) -> Any:
-    """Return a value as strict JSON data; numbers that are not finite become their names, or null."""
+    """Return a value as strict JSON data; non-finite numbers become their names, or null."""
     from distdl_jupyter.jobs.client import Job
 
     if isinstance(value, Job):
@@ -124,7 +124,7 @@ def _data(value: Any) -> Any:
 
 
 def find(id_: str | None) -> Job:
-    """Return a job by its id, or the newest one. Raises JobNotFound."""
+    """Return the job with this id, by default the newest. Raises JobNotFound."""
     from distdl_jupyter.jobs import client
 
     try:

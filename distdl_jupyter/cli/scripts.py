@@ -1,4 +1,4 @@
-"""Commands that start jobs: a script, once or many times, or another run of an earlier job."""
+"""Commands that start jobs: a script once or many times, or a rerun of an earlier job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.studies.sweeps import Sweep
 
-#: Seconds between two requests for the state of a sweep.
+#: Seconds between two polls of a sweep.
 _POLL = 0.5
 _SWEEP = "Example: distdl sweep --param 'lr=loguniform(1e-4,1e-1)' --param width=64,128 --metric loss train.py"
 
@@ -85,7 +85,7 @@ def add_to(commands: Any) -> None:
 
 
 def _add_job_flags(command: argparse.ArgumentParser) -> None:
-    """Add what another run of a job takes."""
+    """Add the flags of a rerun."""
     arguments.add_needed_id(command)
     arguments.add_job_flags(command, by_default="as in the old job")
     arguments.name_backends(command)
@@ -104,12 +104,12 @@ def _add_script_flags(command: argparse.ArgumentParser) -> argparse.ArgumentPars
     return command
 
 
-#: Flags of horovodrun, mpirun and torchrun that are written otherwise than all others.
+#: Flags of horovodrun, mpirun and torchrun with an unusual spelling.
 _ODD_FLAGS = {"-np": "np", "--nproc": "np", "--nproc_per_node": "nproc_per_node"}
 
 
 def add_other_flags(command: argparse.ArgumentParser) -> None:
-    """Add what other launchers call our options, without listing it."""
+    """Add the names that other launchers use for our options, hidden from the help."""
     for flag, name in (OTHER_FLAGS | _ODD_FLAGS).items():
         command.add_argument(flag, dest=name, type=_value, help=argparse.SUPPRESS)
     command.add_argument("-m", "--module", dest="module", help=argparse.SUPPRESS)
@@ -131,7 +131,7 @@ def _rerun(args: argparse.Namespace) -> Reply:
 
 
 def _script(args: argparse.Namespace) -> tuple[CapturedCode, dict[str, Any]]:
-    """Return the captured script and the options. Raises InvalidSpec where the line names no script."""
+    """Return the captured script and the options. Raises InvalidSpec if no script is named."""
     from distdl_jupyter import capture
 
     _understand_launchers(args)
@@ -176,7 +176,7 @@ def _follow(job: Job) -> Reply:
 
 
 def _understand_launchers(args: argparse.Namespace) -> None:
-    """Take a leading ``python`` away; answer another launcher, or a module, with what to write. Raises InvalidSpec."""
+    """Remove a leading ``python``. Raises InvalidSpec with the right command for another launcher or a module."""
     program = Path(args.script or "").name
     if re.fullmatch(r"python[\d.]*", program) and args.arguments and not Path(args.script).is_file():
         args.script, *args.arguments = args.arguments
@@ -200,13 +200,13 @@ def _understand_launchers(args: argparse.Namespace) -> None:
 
 
 def _replaced_programs() -> dict[str, str]:
-    """Return the programs that start processes as distdl submit does, with the backend that replaces each."""
+    """Return the launcher programs that distdl submit replaces, with the backend for each."""
     from distdl_jupyter.core import registry
 
     return {program: label for backend in registry.backends() for program, label in backend.replaces.items()}
 
 
-#: Flags that many a script takes itself.
+#: Flags that many scripts have themselves.
 _OF_SCRIPTS = ("-b", "--name", "--data", "--env", "--outputs", "--use-gpu", "--vm-size", "--price-per-hour")
 
 
@@ -221,7 +221,7 @@ def _warn_of_arguments(args: argparse.Namespace) -> None:
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that were given, those of backends and clusters too."""
+    """Return the given options, including those of backends and clusters."""
     plugin_options = {name: _value(text) for name, text in arguments.pairs(args.option).items()}
     others = {name: getattr(args, name, None) for name in OTHER_FLAGS.values()}
     return {
@@ -232,7 +232,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _job_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of every job that were given."""
+    """Return the given common options of jobs."""
     options = {name: getattr(args, name) for name in ABOUT if hasattr(args, name)}
     if "environment_variables" in options:
         options["environment_variables"] = arguments.pairs_of(options["environment_variables"])
@@ -240,7 +240,7 @@ def _job_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """Return what JSON reads in the text (true, 3, 0.5, "3"), else the text itself."""
+    """Return the text parsed as JSON (true, 3, 0.5, "3"), else the text itself."""
     with contextlib.suppress(ValueError):
         return json.loads(text)
     return text
@@ -332,7 +332,7 @@ def _start_sweep(args: argparse.Namespace, options: Mapping[str, Any]) -> Sweep:
 
 
 def _follow_sweep(sweep: Sweep) -> Reply:
-    """Print a line for each trial that ends until the sweep has ended."""
+    """Print a line for each ended trial until the sweep has ended."""
     from distdl_jupyter.studies import sweeps
     from distdl_jupyter.views.sweep import value_text
 

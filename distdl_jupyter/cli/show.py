@@ -22,7 +22,7 @@ _STAGING = ("Data", "Node", "Copied", "Files", "From the cache")
 
 
 def lines(job: Job) -> Iterator[str]:
-    """Yield what is known of a job now: the text that a notebook keeps, then what matters while it runs, its ranks."""
+    """Yield the current state of a job: the text of a saved notebook, then details of a running job, then its ranks."""
     reader, now = JobReader(job.folder, curves=True), time.time()
     view = reader.catch_up()
     yield from saved.lines(view, reader.book, reader.spec, view.ranks[0].result or "", now)
@@ -45,14 +45,14 @@ def lines(job: Job) -> Iterator[str]:
 
 
 def staging_row(bar: StagingView) -> tuple[str, ...]:
-    """Return how much of one data source one node has, or several together."""
+    """Return the staging progress of one data source on one node, or on several."""
     files = f"{bar.files:,} of {bar.of:,}"
     node = bar.host or plural(bar.nodes, "node")
     return bar.source, node, f"{size(bar.done)} of {size(bar.total)}", files, size(bar.cached) if bar.cached else ""
 
 
 def ending(view: JobView, known: Collection[str] = ()) -> Iterator[str]:
-    """Yield how a job has ended, what to do about a failure, and the warnings that were not ``known`` before it ran."""
+    """Yield how a job ended, how to fix a failure, and the warnings that were not ``known`` before it started."""
     yield f"{view.name} {view.id} {view.state.value} {view.reason}".rstrip()
     if (card := failure_card(view)) is not None and card.hint:
         yield card.hint

@@ -1,8 +1,8 @@
-"""What may reach the user's terminal: text and colours.
+"""Makes output safe for the user's terminal: only text and colours.
 
-A line that a job printed, a name or an error may hold sequences that retitle the terminal, move its cursor, hide text
-or type commands into it. Of these only colours and font styles pass, and only where a terminal shows them; all else is
-shown as ``core.printable`` shows it everywhere.
+A line printed by a job, a name or an error may contain sequences that retitle the terminal, move its cursor, hide text
+or inject commands. Only colours and font styles pass, and only to a terminal; everything else is escaped by
+``core.printable``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from distdl_jupyter.core.printable import STYLES, printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Nothing is cut: a reader of a log may need any part of a line.
+#: No limit: a reader of a log may need any part of a line.
 _ENDLESS = sys.maxsize // 8
 
 
 def safe(text: str, *, colours: bool) -> str:
-    """Return lines of text as a terminal may show them."""
+    """Return lines of text that are safe for a terminal."""
     if text.isprintable():
         return text
     return "\n".join(_line(line, colours=colours) for line in text.split("\n"))
@@ -32,12 +32,12 @@ def _line(line: str, *, colours: bool) -> str:
         return printable(line, _ENDLESS)
     parts = STYLES.split(line)
     shown = [part if number % 2 else printable(part, _ENDLESS) for number, part in enumerate(parts)]
-    # What a line has coloured must not colour the prompt behind it.
+    # The colour of a line must not continue into the prompt.
     return "".join(shown) + ("\x1b[0m" if len(parts) > 1 else "")
 
 
 class Guarded:
-    """A stream that writes only what is safe; everything else is the stream's own."""
+    """A wrapper of a stream that writes only safe text."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -54,7 +54,7 @@ class Guarded:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Let everything that is printed inside be safe."""
+    """Make everything that is printed inside safe."""
     out: Any = Guarded(sys.stdout)
     err: Any = Guarded(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -62,7 +62,7 @@ def guarded() -> Iterator[None]:
 
 
 def as_it_is() -> None:
-    """Let text that has no encoding, as half a surrogate pair, be written all the same."""
+    """Allow text that cannot be encoded, such as lone surrogates, to be written."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")

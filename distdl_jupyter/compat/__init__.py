@@ -1,6 +1,6 @@
-"""Calls and job files of other tools, by one import: Azure's SDK v1 and Batch AI, Databricks, PySpark, Horovod.
+"""Drop-in replacements for calls and job files of Azure's SDK v1, Batch AI, Databricks, PySpark and Horovod.
 
-Here is what blocking calls share: they submit, show the job in a notebook, and return when it has ended.
+This module contains the blocking calls: they submit, show the job in a notebook, and return when it has ended.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 def run(what: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any) -> Job:
     """Run a function, or a script with its arguments, on every rank and return the job when it has ended.
 
-    An interrupt cancels the job. Raises what ``submit`` raises, JobFailed, and TypeError for keyword arguments of a
-    script.
+    An interrupt cancels the job. Raises JobFailed, TypeError for keyword arguments of a script, and the errors of
+    ``submit``.
     """
     from distdl_jupyter.core.errors import explain
     from distdl_jupyter.core.humanize import short_id
-    from distdl_jupyter.jobs import client  # ranks may import what calls this, and do not need it
+    from distdl_jupyter.jobs import client  # lazy: ranks may import this module, but do not need it
 
     if callable(what):
         job = client.submit(what, args, kwargs, **options)
@@ -46,7 +46,7 @@ def run(what: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[str
 
 
 def ranks(count: int, *, local: bool) -> dict[str, Any]:
-    """Return the options of ranks that are processes of this machine, or tasks of the notebook's Spark session."""
+    """Return the options of ranks that run as local processes, or as tasks of the notebook's Spark session."""
     if local:
         return {"compute_target": "local", "process_count_per_node": count}
     return {"compute_target": "spark", "node_count": count}

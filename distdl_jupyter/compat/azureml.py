@@ -1,7 +1,7 @@
-"""Azure ML's SDK v1 (azureml-core and azureml-train-core 1.x): the same calls, as jobs of any cluster.
+"""Calls of Azure ML's SDK v1 (azureml-core and azureml-train-core 1.x) for jobs on any cluster.
 
-``from distdl_jupyter.compat.azureml import Experiment, PyTorch, Run`` in place of the imports from ``azureml.core`` and
-``azureml.train.dnn``. The same import in the entry script lets ``Run.get_context().log(...)`` draw the curves.
+Use ``from distdl_jupyter.compat.azureml import Experiment, PyTorch, Run`` instead of the imports from ``azureml.core``
+and ``azureml.train.dnn``. In the entry script, the same import makes ``Run.get_context().log(...)`` report metrics.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _STATUS = {"canceling": "CancelRequested", "lost": "Failed"}
 
 @dataclasses.dataclass
 class MpiConfiguration:
-    """MPI for ``distributed_training``: ranks of Horovod."""
+    """MPI for ``distributed_training``: runs Horovod ranks."""
 
     process_count_per_node: int = 1
     node_count: int = 1
 
 
 class PyTorch:
-    """The estimator: which script runs where, with which packages and data. ``Experiment.submit`` starts it."""
+    """An estimator: the script, where it runs, its packages and its data. ``Experiment.submit`` starts it."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class PyTorch:
             warnings.warn(f"The argument {name} of PyTorch() is ignored.", stacklevel=2)
 
     def _argument(self, value: Any) -> Any:
-        """Return a value of the command line; a datastore or a reference becomes the variable of its folder."""
+        """Return a command-line value; a datastore or data reference becomes the environment variable of its folder."""
         store = getattr(value, "datastore", value)
         if not hasattr(store, "datastore_type"):
             return value
@@ -101,25 +101,25 @@ class PyTorch:
 
 @dataclasses.dataclass
 class Experiment:
-    """A name under which runs are started. ``workspace`` may be None, because a cluster has its own."""
+    """A name for runs. ``workspace`` may be None, because clusters have their own."""
 
     workspace: Any
     name: str
 
     def submit(self, config: PyTorch) -> Run:
-        """Start a job with the name of the experiment and return at once. Raises what ``submit`` raises."""
+        """Start a job with the name of the experiment and return at once. Raises the errors of ``submit``."""
         from distdl_jupyter import capture
-        from distdl_jupyter.jobs import client  # ranks import this module, and need neither
+        from distdl_jupyter.jobs import client  # lazy: ranks import this module, but need neither
 
         code = capture.capture_script(config.entry_script, config.source_directory, config.script_params)
-        # With it, ranks fill in variables in arguments.
+        # A data source makes ranks expand variables in arguments.
         layout: dict[str, Any] = {"variables": []} if config.options["data"] else {}
         code = dataclasses.replace(code, payload_json={**code.payload_json, "layout": layout})
         return Run(self, client.launch(code, name=self.name, **config.options).id)
 
 
 class Run:
-    """A run of an experiment, which is a job; in the entry script ``Run.get_context()`` is the one that runs it."""
+    """A run of an experiment, that is, a job; ``Run.get_context()`` returns the current run in the entry script."""
 
     def __init__(self, experiment: Experiment | None, run_id: str) -> None:
         """Attach to a job by its id."""
@@ -134,14 +134,14 @@ class Run:
         return client.attach(self.id)
 
     def get_status(self) -> str:
-        """Return Azure's name for the state of the job; a lost job has failed."""
+        """Return Azure's name for the state of the job; lost jobs are reported as failed."""
         state = self.job.state.value
         return _STATUS.get(state, state.capitalize())
 
     def wait_for_completion(self, show_output: bool = False, *, raise_on_error: bool = True) -> dict[str, Any]:
-        """Wait for the end and return ``runId`` and ``status``; with ``show_output`` print the log of all ranks.
+        """Wait for the end and return ``runId`` and ``status``; with ``show_output``, print the log of all ranks.
 
-        An interrupt ends the waiting only. Raises JobFailed with the error of the first failed rank.
+        An interrupt only stops waiting. Raises JobFailed with the error of the first failed rank.
         """
         job = self.job
         if show_output:
@@ -153,7 +153,7 @@ class Run:
         return {"runId": self.id, "status": self.get_status()}
 
     def cancel(self) -> None:
-        """Stop the job. Raises JobNotRunning when it has ended."""
+        """Cancel the job. Raises JobNotRunning if it has ended."""
         self.job.cancel()
 
     def get_metrics(self, name: str | None = None) -> dict[str, Any]:
@@ -171,13 +171,13 @@ class Run:
 
     @classmethod
     def get_context(cls) -> Run:
-        """Return the run of this rank; outside a job one whose metrics are printed."""
+        """Return the run of this rank; outside a job, return one that prints its metrics."""
         return cls(None, os.environ.get("DISTDL_JOB_ID", f"OfflineRun_{uuid.uuid4()}"))
 
     def log(self, name: str, value: Any, description: str = "", step: int | None = None) -> None:
         """Log one value of a metric in the entry script; the default step is the count of earlier values.
 
-        Raises TypeError for a value that is not one number.
+        Raises TypeError if the value is not a single number.
         """
         report.own_names.add(name)
         report.send(next(self._steps[name]) if step is None else step, {name: value})

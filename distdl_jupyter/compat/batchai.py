@@ -36,18 +36,18 @@ _COMMAND = re.compile(
         (?P<arguments>(?:\s[^;&\n]*)?)(?=$|;|&&|\n)""",
     re.VERBOSE,
 )
-#: What a rank cannot do without a shell: pipes, redirections, substitutions, and several programs for ``mpirun``.
+#: Syntax that needs a shell: pipes, redirections, substitutions, and several programs for ``mpirun``.
 _SHELL = re.compile(r"[`|<>]|\$\(|\s:\s")
 
 
 def submit(job: str | os.PathLike[str], *, mounts: Mapping[str, str] | None = None, **options: Any) -> client.Job:
-    """Run the job of a job.json and return its handle at once; warn about fields that are not carried over.
+    """Run the job of a job.json and return its handle at once; warn about ignored fields.
 
-    ``mounts`` maps a mount to where its files are today: ``{"nfs": "shared:/mnt/nfs", "extfs": "./files"}``. Containers
-    that the job mounted are read from Blob; account keys in the file are never used. ``options`` are those of
-    ``distdl_jupyter.submit`` and override the file.
+    ``mounts`` maps mounts to the current locations of their files: ``{"nfs": "shared:/mnt/nfs", "extfs": "./files"}``.
+    Containers that the job mounted are read from Blob; account keys in the file are never used. ``options`` are those
+    of ``distdl_jupyter.submit`` and override the file.
 
-    Raises InvalidSpec that names what is missing, and what ``distdl_jupyter.submit`` raises.
+    Raises InvalidSpec if something is missing, and the errors of ``distdl_jupyter.submit``.
     """
     path = Path(job).expanduser().resolve()
     try:
@@ -74,7 +74,7 @@ def submit(job: str | os.PathLike[str], *, mounts: Mapping[str, str] | None = No
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the fields of a job.json that are set; those within ``properties`` count as fields of their own."""
+    """Return the fields of a job.json that are set; those within ``properties`` become top-level fields."""
     account = os.environ.get("AZURE_BATCHAI_STORAGE_ACCOUNT")
     text = path.read_text(encoding="utf-8-sig")
     content = json.loads(text.replace("<AZURE_BATCHAI_STORAGE_ACCOUNT>", account) if account else text)
@@ -110,7 +110,7 @@ class _Import:
         self.arguments = [self._on_ranks(text) for text in shlex.split(command["arguments"])]
 
     def _set_command(self, fields: Mapping[str, Any]) -> re.Match[str]:
-        """Set counts, backend and variables of the command line, and return its parts. Raises InvalidSpec."""
+        """Set counts, backend and variables from the command line, and return its arguments. Raises InvalidSpec."""
         toolkit = next((name for name in _BACKENDS if name in fields), "")
         settings, nodes, backend = fields.get(toolkit, {}), fields.get("nodeCount", 1), _BACKENDS.get(toolkit)
         line = settings.get("commandLine", "").replace("\\\n", " ")
@@ -128,7 +128,7 @@ class _Import:
             name: int(value) for name, value in re.findall(r"(?<!\S)--?(np|n|ppn|npernode|perhost|N)[=\s](\S+)", flags)
         }
         if line and not flags:
-            nodes, backend = 1, "plain"  # Batch AI ran such a command on the first node only
+            nodes, backend = 1, "plain"  # Batch AI ran this command on the first node only
         in_all = counts.pop("np", 0) or counts.pop("n", 0)
         total = in_all or nodes * sum(counts.values()) or settings.get("processCount", nodes)
         self.options |= {"node_count": min(nodes, total), "np": total, "distributed_backend": backend}
@@ -165,7 +165,7 @@ class _Import:
             self.options["outputs"] = self._address(match[1])
 
     def _address(self, below: str) -> str:
-        """Return where a path below the mount root is today: in a mount, in Blob, beside job.json, or "" (unknown)."""
+        """Return the current location of a path below the mount root: a mount, Blob, beside job.json, or ""."""
         for parent in (below, *map(str, PurePosixPath(below).parents)):
             if address := self._mounts.get(parent) or self._containers.get(parent):
                 return address.rstrip("/") + below[len(parent) :]

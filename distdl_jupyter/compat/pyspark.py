@@ -1,8 +1,8 @@
-"""``pyspark.ml.torch.distributor`` and ``pyspark.ml.deepspeed``: the same calls, with live logs and the first failure.
+"""The calls of ``pyspark.ml.torch.distributor`` and ``pyspark.ml.deepspeed``, with live logs and the first failure.
 
-``from distdl_jupyter.compat.pyspark import TorchDistributor`` in place of
-``from pyspark.ml.torch.distributor import TorchDistributor`` (PySpark 4). With ``local_mode=False`` the ranks are tasks
-of one barrier stage in the notebook's session of Spark.
+``from distdl_jupyter.compat.pyspark import TorchDistributor`` in place of ``from pyspark.ml.torch.distributor import
+TorchDistributor`` (PySpark 4). With ``local_mode=False``, the ranks are tasks of one barrier stage in the notebook's
+Spark session.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TorchDistributor:
         check_count(num_processes, "num_processes")
 
     def run(self, train_object: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any | None:
-        """Run it and return the value of rank 0, None for a file. Raises JobFailed, and what ``submit`` raises."""
+        """Run it and return the value of rank 0, None for a file. Raises JobFailed, and the errors of ``submit``."""
         job = compat.run(train_object, args, kwargs, **self._options())
         return job.result() if callable(train_object) else None
 

@@ -1,7 +1,7 @@
 """``%%distributed`` starts a cell as a job and shows it; ``%%sweep`` starts many trials of it.
 
-``--wait`` waits for the end. A notebook that is run by a program (papermill, nbconvert) waits too unless there is
-``--no-wait``: it would be saved, as a success, before the job ends.
+``--wait`` waits for the end. A notebook executed by a program (papermill, nbconvert) also waits unless ``--no-wait`` is
+given; otherwise it would be saved as successful before the job ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CellMagics:
 
     def distributed(self, name: str) -> Callable[..., Any]:
         """Return the function to register under this name."""
-        # The help lists the flags of every plug-in. Loading them all would take longer than the rest of the extension.
+        # The help is built lazily: it lists the flags of every plug-in, and loading them all is slow.
         text = "Run this cell on every rank of a distributed job."
         return as_magic(name, functools.partial(self.run, name), text, lambda: cell_parser(name).format_help())
 
@@ -47,7 +47,7 @@ class CellMagics:
         return as_magic("sweep", self._sweep, text, lambda: sweep_parser().format_help())
 
     def run(self, name: str, line: str, cell: str) -> Any:
-        """Run one cell; returns rank 0's value when it waits, else None."""
+        """Run one cell; return rank 0's value if it waits, else None."""
         from distdl_jupyter.jobs import client
 
         args = cell_parser(name).parse(line)
@@ -112,8 +112,8 @@ class CellMagics:
 
 
 def _start_study(draft: CapturedCode, args: argparse.Namespace, options: dict[str, Any]) -> Any:
-    """Do what ``--scale`` or ``--check`` asks for and return the result."""
-    from distdl_jupyter.studies import correctness, scaling  # few cells need them
+    """Run ``--scale`` or ``--check`` and return the result."""
+    from distdl_jupyter.studies import correctness, scaling  # lazy: few cells need them
 
     if getattr(args, "scale", ""):
         return scaling.of_options(draft, scaling.numbers(args.scale), options)
@@ -121,7 +121,7 @@ def _start_study(draft: CapturedCode, args: argparse.Namespace, options: dict[st
 
 
 def capture_cell(cell: str, namespace: Mapping[str, Any], command: str) -> CapturedCode:
-    """Capture the running cell, below its magic line ``command``, with what it uses from ``namespace``."""
+    """Capture the running cell, below its magic line ``command``, with the names it uses from ``namespace``."""
     notebook = capture.here()
     first_line = _line_below_magic(notebook.raw, cell)
     timer = threading.Timer(_LONG, say, ("Packing the variables and modules that the cell uses ...",))
@@ -141,7 +141,7 @@ def capture_cell(cell: str, namespace: Mapping[str, Any], command: str) -> Captu
 
 
 def _line_below_magic(raw: str, cell: str) -> int | None:
-    """Return the number of the cell's first line within the whole cell, None when ``raw`` is another cell."""
+    """Return the line number of the code within the whole cell, None if ``raw`` is another cell."""
     position = raw.rstrip().rfind(cell.rstrip())
     return raw.count("\n", 0, position) + 1 if position >= 0 and cell.strip() else None
 
@@ -162,15 +162,15 @@ def _show(job: Job, *, with_panel: bool) -> None:
 def _wait(job: Job) -> Any:
     """Wait for the job's end and return rank 0's value. Raises JobFailed.
 
-    The first interrupt cancels a job on this machine, the second kills it, the third leaves it alone; a job elsewhere
-    continues after the first.
+    The first interrupt cancels a job on this machine, the second kills it, the third only stops waiting. For a job
+    elsewhere, the first interrupt only stops waiting.
     """
     from distdl_jupyter.jobs import client
 
     interrupts = obeyed = 0
     while True:
         try:
-            if interrupts > obeyed:  # here, where the next interrupt may come meanwhile
+            if interrupts > obeyed:  # inside this try, because the next interrupt may arrive here
                 obeyed = interrupts
                 _stop(job, now=interrupts == 2)
             job.wait()
@@ -182,7 +182,7 @@ def _wait(job: Job) -> Any:
                 raise
     try:
         return job.result()
-    except ResultUnavailable as error:  # the cell's work is done; its last expression is seldom wanted then
+    except ResultUnavailable as error:  # the cell has completed; its value is seldom needed then
         say(str(error))
         return None
 

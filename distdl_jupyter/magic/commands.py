@@ -1,6 +1,6 @@
 """``%distdl`` runs a command of the command line in this notebook, and ``%dist_config`` sets the kernel's defaults.
 
-The other line magics are short names of commands: ``%dist_logs -f k3f9`` is ``%distdl logs -f k3f9``.
+The other line magics are short names of commands: ``%dist_logs -f k3f9`` runs ``%distdl logs -f k3f9``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from distdl_jupyter.jobs import jobspec
 from distdl_jupyter.magic.session import Session, as_magic, say
 from distdl_jupyter.magic.topics import TOPICS
 
-#: The words of ``distdl`` for which each line magic is a short name.
+#: The ``distdl`` command that each line magic stands for.
 COMMANDS = {
     "distdl": "",
     "dist_jobs": "ls",
@@ -35,7 +35,7 @@ COMMANDS = {
     "dist_cancel": "stop --no-wait",
     "dist_clusters": "clusters",
 }
-#: Methods of objects that a notebook shows as more than their repr.
+#: Methods that mark objects with a rich display.
 _DISPLAYS = ("_repr_html_", "_repr_mimebundle_", "_ipython_display_")
 _CONFIG = """
     Show or set this kernel's defaults for %%distributed.
@@ -65,7 +65,7 @@ class LineMagics:
         return as_magic(name, functools.partial(self._run, name), text)
 
     def _run(self, name: str, line: str) -> Any:
-        """Run a command; the job is the newest one of this kernel where the line names none."""
+        """Run a command; the default job is the newest one of this kernel."""
         arguments = [*shlex.split(COMMANDS[name]), *split_words(line)]
         if name == "dist_clusters":
             arguments = ["check" if argument == "--check" else argument for argument in arguments]
@@ -80,7 +80,7 @@ class LineMagics:
         return None
 
     def _value(self, arguments: Sequence[str]) -> Any:
-        """Return what a command shows, None when it has printed it."""
+        """Return the object to display, None if the command has printed its output."""
         from distdl_jupyter.cli import command, command_line
 
         parser = command_line()
@@ -128,7 +128,7 @@ def config_parser() -> Parser:
 
 
 def configured(defaults: dict[str, Any], changes: dict[str, str]) -> dict[str, Any]:
-    """Return the defaults with the changes made and checked; an empty value removes one. Raises InvalidSpec."""
+    """Return the defaults with checked changes; an empty value removes a default. Raises InvalidSpec."""
     values = {name: value_of(text) for name, text in changes.items() if text}
     removed = jobspec.resolved(dict.fromkeys(changes.keys() - values.keys()))
     if isinstance(env := values.pop("env", values.pop("environment_variables", None)), str):

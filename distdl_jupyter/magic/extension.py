@@ -1,4 +1,4 @@
-"""Registers the magics with an IPython shell, beside whatever other extensions have registered."""
+"""Registers the magics with an IPython shell, without replacing magics of other extensions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from distdl_jupyter.magic.session import Session, say
 _NAMES = ("distributed", "distdl")
 #: The target of the comms that pages open.
 TARGET = "distdl-jupyter"
-#: What the magics of each shell remember; loading them again forgets nothing.
+#: State of the magics of each shell, kept when the extension is loaded again.
 _SESSIONS: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 
 
 def load(ip: Any) -> None:
     """Register ``%%distributed``, its alias ``%%distdl``, ``%%sweep``, ``%%ranks``, ``%distdl`` and ``%dist_...``.
 
-    Repeated calls are harmless. When another extension owns ``%%distributed`` it keeps it, and a message names it.
+    Repeated calls are harmless. If another extension owns ``%%distributed``, it keeps the name and a message is
+    printed.
     """
     session = _SESSIONS.setdefault(ip, Session(ip))
     cells, ranks, foreign = CellMagics(session), RanksMagics(session), owner(ip)
@@ -47,18 +48,18 @@ def load(ip: Any) -> None:
 
 
 def _answer(session: Session, comm: Any, opening: dict[str, Any]) -> None:
-    """Answer the request with which a page opened a comm."""
-    from distdl_jupyter.magic import frontend_api  # few notebooks open a form
+    """Respond to the request of a page that opened a comm."""
+    from distdl_jupyter.magic import frontend_api  # lazy: few notebooks open a form
 
     magic = f"%%{_NAMES[0] if owner(session.ip) is None else _NAMES[1]}"
     comm.close(data=frontend_api.answer(session, magic, opening["content"]["data"]))
 
 
 class HelpWithoutBody:
-    """Give a cell that only asks a cell magic for its help the body without which IPython refuses the cell."""
+    """Adds a body to a cell that only requests a cell magic's help: IPython rejects cell magics without one."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        # %distdl with one sign is the line magic, which answers itself.
+        # %distdl with a single % is the line magic, which prints its own help.
         self._request = re.compile(rf"%(?:%|(?!distdl\b))({'|'.join(names)})([ \t].*)?[ \t](-h|--help)([ \t].*)?")
 
     def __call__(self, lines: list[str]) -> list[str]:
@@ -68,7 +69,7 @@ class HelpWithoutBody:
 
 
 def owner(ip: Any) -> str | None:
-    """Return the name of the other package whose magic ``%%distributed`` is, None when it is free or ours."""
+    """Return the name of another package that owns ``%%distributed``, None if it is free or ours."""
     manager = ip.magics_manager
     magic, lazy = manager.magics["cell"].get("distributed"), manager.lazy_magics.get("distributed", "")
     module = str(getattr(magic, "__module__", None) or type(magic).__module__) if magic is not None else str(lazy)

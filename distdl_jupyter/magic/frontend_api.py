@@ -1,7 +1,7 @@
-"""What a page asks a kernel: the launch form for one of the notebook's cells, with the names that the kernel has.
+"""Kernel side of the launch form: it serves a form for a cell of the notebook, with the kernel's names.
 
-* The page opens a comm with a request, ``{"ask": name, "given": arguments}``. The kernel closes it with the answer.
-* Nothing is printed and no cell is counted.
+* The page opens a comm with a request, ``{"ask": name, "given": arguments}``. The kernel closes it with the response.
+* Nothing is printed and the execution count does not change.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from distdl_jupyter.form.target import CodeInfo
     from distdl_jupyter.magic.session import Session
 
-#: What was known of the last cell.
+#: State of the last cell.
 _CACHE: dict[Hashable, CodeInfo] = {}
 
 
 def answer(session: Session, magic: str, request: Any) -> dict[str, Any]:
-    """Answer what a page asks for; ``magic`` is the cell magic that the form writes."""
+    """Respond to a request of a page; ``magic`` is the cell magic that the form writes."""
 
     def state(request: object) -> FormState:
         kernel = KernelContext(session.ip.user_ns, session.defaults, magic, session.ip.execution_count, _CACHE)
@@ -39,6 +39,6 @@ def answer(session: Session, magic: str, request: Any) -> dict[str, Any]:
 
 
 def keep(variables: Mapping[str, object]) -> dict[str, list[str]]:
-    """Put secrets into this kernel's environment, where ``--env NAME`` finds them; their values go nowhere else."""
+    """Put secrets into this kernel's environment, where ``--env NAME`` reads them; they are stored nowhere else."""
     os.environ.update({str(name): str(value) for name, value in variables.items()})
     return {"kept": sorted(variables)}

@@ -1,7 +1,7 @@
 """``%dist_ranks`` starts persistent ranks, controls them and exchanges variables with them; ``%%ranks`` runs a cell.
 
 A kernel uses the ranks that it started or attached to, else the newest ones of the user, such as those from before a
-restart of the kernel. Ranks belong to no kernel: only ``%dist_ranks stop`` ends them.
+kernel restart. Ranks outlive kernels; ``%dist_ranks stop`` stops them.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class RanksMagics:
         return None if ranks is None or ranks.state() == "ended" else ranks
 
     def _find(self) -> Ranks | None:
-        """Return the running ranks of this kernel, else the newest of the user, else None."""
+        """Return the running ranks of this kernel, else the user's newest ones, else None."""
         from distdl_jupyter import ranks
 
         return self._running() or ranks.current()
 
     def _get(self) -> Ranks:
-        """Return the ranks to use, those of this kernel even if they have ended. Raises JobNotFound."""
+        """Return the ranks to use, including ended ranks of this kernel. Raises JobNotFound."""
         if self._session.ranks is not None:
             return self._session.ranks
         ranks = self._find()
@@ -195,7 +195,7 @@ class RanksMagics:
     # %%ranks --------------------------------------------------------------------------------------
 
     def _run_cell(self, line: str, cell: str) -> Any:
-        """Run one cell and return its values, None when there are none. Raises CellFailed."""
+        """Run one cell and return its values, None if there are none. Raises CellFailed."""
         args = cell_parser().parse(line)
         identifier(args.out)
         ranks = self._get()
@@ -212,14 +212,14 @@ class RanksMagics:
         return None
 
     def run_draft(self, draft: CapturedCode) -> Any:
-        """Run what ``%%distributed --on-ranks`` captured and return the values. Raises CellFailed."""
+        """Run the captured cell of ``%%distributed --on-ranks`` and return the values. Raises CellFailed."""
         ranks = self._get()
         return self._show(ranks, None, lambda on_event: ranks.run_distributed(draft, on_event=on_event), quiet=False)
 
     def _show(
         self, ranks: Ranks, on: Sequence[int] | None, run: Callable[[Callable[[Event], None]], Answer], *, quiet: bool
     ) -> Any:
-        """Run something on ranks with its output shown; return the values. Raises CellFailed."""
+        """Run code on ranks and display its output; return the values. Raises CellFailed."""
         from distdl_jupyter.ranks import Done, Interrupted, Output
         from distdl_jupyter.ranks.answer import CellFailed, failures
         from distdl_jupyter.widgets.ranks import CellOutput, PrintedOutput, Values, ValuesOf
@@ -256,7 +256,7 @@ class RanksMagics:
         return Values(answer.values, forms) if on is None else ValuesOf(answer.values, forms)
 
     def _with_hint(self, error: dict[str, Any]) -> dict[str, Any]:
-        """Return the error with a hint for a name that the notebook has and the rank lacks."""
+        """Return the error with a hint if a name is defined in the notebook but not on the rank."""
         match = _UNKNOWN.match(str(error.get("message", ""))) if error.get("type") == "NameError" else None
         if match is None or match[1] not in self._session.ip.user_ns:
             return error
@@ -295,8 +295,8 @@ def _verb(ranks: Ranks) -> str:
 class RanksTable(table.Display):
     """Persistent ranks with their state, processes and memory.
 
-    ``known`` is set when this kernel has used the ranks, else they are from before. ``ended`` says how the kernel's own
-    ranks ended ("" when they did not).
+    ``known`` is set if this kernel has used the ranks; otherwise they are from an earlier kernel. ``ended`` is how the
+    kernel's ranks ended ("" if they have not).
     """
 
     def __init__(self, ranks: Ranks | None, *, known: bool = True, ended: str = "") -> None:
@@ -340,7 +340,7 @@ def _limits(ranks: Ranks) -> str:
 
 
 def _rows(ranks: Ranks) -> list[tuple[str, ...]]:
-    """Return a row for each rank below the head, with the newest memory that the job has measured."""
+    """Return a header and a row for each rank, with its last measured memory."""
     samples = ResourceReader(ranks.job.folder.resources).all()
     used = {rank: use.memory for sample in samples for rank, use in sample.ranks.items()}
     show_host = ranks.job.spec.cluster != "local"

@@ -1,6 +1,6 @@
 """The state that the magics of one kernel share, and how they show errors.
 
-Errors of this package are shown as one line: the frames of the magic are of no use to a user.
+Errors of this package are shown as one line, because frames of the magics do not help users.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Session:
         self.ranks: Ranks | None = None
 
     def job(self) -> Job:
-        """Return the newest job of this kernel, else of all. Raises JobNotFound."""
+        """Return the newest job of this kernel, else of the user. Raises JobNotFound."""
         from distdl_jupyter.jobs import client
 
         return client.attach(self.newest or None)
 
     def is_interactive(self) -> bool:
-        """Return whether a person runs this cell on a page or in a terminal and sees later output.
+        """Return whether a person runs this cell in a front end or a terminal and sees later output.
 
         nbclient, which runs cells for papermill and nbconvert, sets ``allow_stdin`` to False.
         """
@@ -66,13 +66,13 @@ def as_magic(
 
 @contextlib.contextmanager
 def short_errors() -> Iterator[None]:
-    """Let IPython show errors of this package as one line, and a cell's syntax error with its place only."""
+    """Make IPython show errors of this package as one line, and syntax errors of a cell with their location only."""
     try:
         yield
     except HelpRequested as request:
         sys.stdout.write(f"{request.text}\n")
     except DistDLError as error:
-        if "_render_traceback_" not in vars(type(error)):  # it renders its own traceback
+        if "_render_traceback_" not in vars(type(error)):  # it has its own rendering
             show_as(error, [f"{type(error).__name__}: {with_flags(str(error))}"])
         raise
     except KeyboardInterrupt as interrupt:
@@ -88,7 +88,7 @@ def short_errors() -> Iterator[None]:
 
 
 def identifier(name: str | None) -> str | None:
-    """Return the name of a variable. Raises InvalidSpec for what cannot be one."""
+    """Return the name of a variable. Raises InvalidSpec if it is not a valid name."""
     if name is not None and not name.isidentifier():
         raise InvalidSpec(f"--out must be a variable name, not {name!r}.", code="out-name-invalid", field="out")
     return name

@@ -1,4 +1,4 @@
-"""``%dist_config azure``, ``monitoring`` and ``tracking``: change settings of a user for all kernels, and show them."""
+"""``%dist_config azure``, ``monitoring`` and ``tracking``: show and change settings for all kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distdl_jupyter.magic.session import say
 def azure(changes: Mapping[str, str], *, paged: bool = True) -> Any:
     """Change settings for Azure, and sign in if ``credential`` is given. Raises InvalidSpec.
 
-    On a page (``paged``) the panel is returned, which shows who is signed in; in a terminal that is printed.
+    On a page (``paged``), return the panel, which shows the account; in a terminal, print the account.
     """
     from distdl_jupyter.azure import identity, settings
     from distdl_jupyter.views import azure as azure_view
@@ -54,5 +54,5 @@ def tracking(changes: Mapping[str, str]) -> None:
     say(f"artifacts = {settings.artifacts}")
 
 
-#: What the first word of the line shows and changes; ``warm`` runs the command of that name.
+#: Functions by topic, the first word of the line; ``warm`` runs the command of that name.
 TOPICS: dict[str, Callable[..., Any]] = {"azure": azure, "monitoring": monitoring, "tracking": tracking}

@@ -1,7 +1,7 @@
 """Persistent ranks: processes that stay alive between cells and share a namespace, as a kernel does.
 
-They are a job like any other, so they outlive kernel, server and page. Here is the kernel's side; the ranks' side is
-``worker.serving``.
+They are a job like any other, so they outlive kernel, server and page. This package is the kernel's side; the ranks'
+side is ``worker.serving``.
 
     session = ranks.start(process_count_per_node=4)
     answer = session.run("import torch; torch.get_num_threads()")

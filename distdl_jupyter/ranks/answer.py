@@ -1,8 +1,8 @@
-"""What ranks send back: events while a cell runs, then one answer; and which rank failed first. Plain data.
+"""Responses of ranks: events while a cell runs, then one answer; and which rank failed first. Plain data.
 
-A value stays a pickle until it is used: showing a cell's result needs none of the modules that unpickling it would
-import. The rules for failures are those of jobs (``core.failure``): an error that only says that a peer is gone is not
-the cause where there is another one. Errors are data as ranks report them (``worker.failure.describe``).
+Values are unpickled on first use, so that showing a cell's result imports no modules. The rules for failures are those
+of jobs (``core.failure``): a lost-peer error is not the cause if there is another error. Errors are data as reported by
+ranks (``worker.failure.describe``).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Error = Mapping[str, Any]
 
 
 class RanksBusy(JobStillRunning):
-    """The ranks run another cell; the message says which and whose."""
+    """The ranks are running another cell; the message names the cell and its client."""
 
 
 class RanksState(str):
-    """``"idle"``, ``"busy"`` or ``"ended"``, with one sentence why in ``reason`` ("" when idle)."""
+    """``"idle"``, ``"busy"`` or ``"ended"``, with an explanation in ``reason`` ("" if idle)."""
 
     __slots__ = ("reason",)
     reason: str
@@ -39,7 +39,7 @@ class RanksState(str):
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """Takes the place of a value that stayed in its rank: its text there, and why."""
+    """Placeholder for a value that was not sent: its text on the rank, and the reason."""
 
     repr: str
     why: str
@@ -47,9 +47,9 @@ class Unsent:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A piece of what a rank printed on "out" or "err", mostly whole lines.
+    """A piece of a rank's output on "out" or "err", mostly whole lines.
 
-    A line that is drawn over begins with a carriage return.
+    A redrawn line begins with a carriage return.
     """
 
     rank: int
@@ -59,11 +59,11 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A rank has finished. All its output came before.
+    """A rank has finished. All its output was reported before.
 
-    ``repr`` is the value's text, at most 400 characters, and ``shown`` its forms by MIME type (``text/plain`` the whole
-    text; pictures are base64), both empty for None. ``error`` is None, or the error as in a job's ``result`` event
-    (see worker.failure). ``unsent`` says why the value itself stayed there, "" when it came.
+    ``repr`` is the value's text, at most 400 characters, and ``shown`` its representations by MIME type (``text/plain``
+    is the full text; pictures are base64), both empty for None. ``error`` is None, or the error as in a job's
+    ``result`` event (see worker.failure). ``unsent`` is why the value itself was not sent, "" if it was.
     """
 
     rank: int
@@ -77,7 +77,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A sentence for the user while a cell runs: which ranks it waits for, and what can be done."""
+    """A message for the user while a cell runs: which ranks it waits for, and what to do."""
 
     text: str
 
@@ -86,14 +86,14 @@ Event = Output | Done | Notice
 
 
 class Values(Mapping[int, Any]):
-    """Values by rank, each unpickled when it is first used; one that cannot be unpickled here is ``Unsent``."""
+    """Values by rank, each unpickled on first use; one that cannot be unpickled here is ``Unsent``."""
 
     def __init__(self) -> None:
         self._pickles: dict[int, tuple[bytes, str]] = {}
         self._loaded: dict[int, Any] = {}
 
     def put(self, rank: int, data: bytes, done: Done) -> None:
-        """Keep what a rank sent."""
+        """Store the response of a rank."""
         if done.unsent:
             self._loaded[rank] = Unsent(done.repr, done.unsent)
         self._pickles[rank] = (data, done.repr)
@@ -135,7 +135,7 @@ class Answer:
     dones: dict[int, Done] = field(default_factory=dict)
 
     def check(self) -> Answer:
-        """Return this answer when every rank succeeded. Raises CellFailed with the first failing rank's traceback."""
+        """Return this answer if every rank succeeded. Raises CellFailed with the traceback of the first failed rank."""
         failed = failures(self.errors, sorted(self.dones))
         if failed is not None:
             raise CellFailed(failed, self.errors)
@@ -143,7 +143,7 @@ class Answer:
 
 
 class Interrupted(KeyboardInterrupt):
-    """The cell was interrupted and every rank has stopped; ``answer`` is what came of it."""
+    """The cell was interrupted and every rank has stopped; ``answer`` is the partial result."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__("The cell was interrupted. The ranks are idle again.")
@@ -155,7 +155,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """``first`` failed first, with ``error``; ``alike`` failed with the same error, ``others`` with another one.
+    """``first`` failed first, with ``error``; ``alike`` failed with the same error, ``others`` with other errors.
 
     ``others`` are (ranks, their error, seconds behind the first failure). ``ranks`` are all ranks of the cell.
     """
@@ -168,7 +168,7 @@ class Failures:
 
     @property
     def who(self) -> str:
-        """Return who failed, as a sentence begins: ``Rank 1 of 4 failed first``, ``All 4 ranks failed with ...``."""
+        """Return the start of a sentence: ``Rank 1 of 4 failed first``, ``All 4 ranks failed with ...``."""
         if len(self.alike) + 1 == len(self.ranks) > 1:
             return f"{('Both' if len(self.ranks) == 2 else f'All {len(self.ranks)}')} ranks failed with the same error"
         alone = len(self.ranks) == 1
@@ -176,17 +176,17 @@ class Failures:
 
     @property
     def interrupted(self) -> bool:
-        """Whether an interrupt is all that happened."""
+        """Whether an interrupt was the only failure."""
         return self.error.get("type") == "KeyboardInterrupt"
 
     @property
     def where(self) -> str:
-        """Return ``Cell [7] in quickstart.ipynb, line 11``, "" when no frame is the user's."""
+        """Return ``Cell [7] in quickstart.ipynb, line 11``, "" if no frame is in the user's code."""
         frames, at = self.error.get("frames") or [], self.error.get("values_at")
         return f"{frames[at]['label']}, line {frames[at]['line']}" if isinstance(at, int) and at < len(frames) else ""
 
     def sentence(self) -> str:
-        """Return who failed with what and where, as one sentence."""
+        """Return the ranks, error and location of the failure as one sentence."""
         if self.interrupted:
             return f"Interrupted on {named((self.first, *self.alike))}."
         location = f", in {self.where}" if self.where else ""
@@ -226,12 +226,12 @@ class CellFailed(JobFailed):
         self._shown = shown
 
     def _render_traceback_(self) -> list[str]:
-        """Show one line where the cell's output shows the rest, else all; frames of this process would not help."""
+        """Show one line if the cell's output shows the rest, else everything, but no frames of this process."""
         return [f"CellFailed: {self.message}"] if self._shown else f"CellFailed: {self}".splitlines()
 
 
 def failures(errors: Mapping[int, Error], ranks: Sequence[int]) -> Failures | None:
-    """Return what failed on the ranks of the cell; None when nothing did."""
+    """Return the failures on the ranks of the cell, None if there are none."""
     if not errors:
         return None
 
@@ -263,7 +263,7 @@ def what(error: Error) -> str:
 
 
 def spans(ranks: Sequence[int]) -> str:
-    """Return ranks as they are written for ``%%ranks``: ``0-3``, ``0,2``, ``0-2,5``."""
+    """Format ranks as for ``%%ranks``: ``0-3``, ``0,2``, ``0-2,5``."""
     ordered = sorted(set(ranks))
     runs = (list(run) for _, run in groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0]))
     ends = [(run[0][1], run[-1][1]) for run in runs]
@@ -271,5 +271,5 @@ def spans(ranks: Sequence[int]) -> str:
 
 
 def named(ranks: Sequence[int]) -> str:
-    """Return ranks as a sentence names them: ``rank 2``, ``ranks 0-3``."""
+    """Format ranks for a sentence: ``rank 2``, ``ranks 0-3``."""
     return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {spans(ranks)}"

@@ -1,4 +1,4 @@
-"""How a session's ranks are reached: by the notes in its job's private folder, by one client at a time."""
+"""Connections to a session's ranks. Addresses are in the job's private folder; one client at a time has the lock."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.store import JobFolder
 
-#: Seconds within which a rank's other threads must answer; its own code may hold Python's lock that long.
+#: Seconds within which a rank's service thread must respond; the user's code may hold the GIL that long.
 _TIMEOUT = 60.0
-#: How often a lock that another client has is tried, and the seconds between.
+#: Number of attempts to take a lock that another client has, and the seconds between them.
 _TRIES, _PAUSE = 5, 0.005
 
 
 class RankConnection(Connection):
-    """A connection to one rank. ``doing`` is what it ran when it accepted the connection ("": nothing)."""
+    """A connection to one rank. ``doing`` is what it was running when it accepted the connection ("": nothing)."""
 
     def __init__(self, rank: int, connection: socket.socket) -> None:
         super().__init__(connection)
@@ -36,7 +36,7 @@ class RankConnection(Connection):
 
     @property
     def is_open(self) -> bool:
-        """Whether the other end has not hung up, as far as is known here."""
+        """Whether the other end has not closed the connection, as far as is known here."""
         try:
             return self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
         except BlockingIOError:
@@ -45,7 +45,7 @@ class RankConnection(Connection):
             return False
 
     def query(self) -> str:
-        """Ask the rank what it runs now. Raises ConnectionLost."""
+        """Return what the rank is running now. Raises ConnectionLost."""
         self.send({"do": "state"})
         while True:
             for message in self.receive():
@@ -57,7 +57,7 @@ class RankConnection(Connection):
 
 
 def connect(folder: JobFolder, rank: int) -> RankConnection:
-    """Connect to a rank. Raises ConnectionLost when it does not listen, DistDLError when another user listens."""
+    """Connect to a rank. Raises ConnectionLost if it does not listen, DistDLError if another user's process listens."""
     try:
         note = json.loads(note_of(folder.path / NOTES, rank).read_text(encoding="utf-8"))
         path, token = str(note["socket"]), str(note["token"])
@@ -88,7 +88,7 @@ def connect(folder: JobFolder, rank: int) -> RankConnection:
 
 
 def stamps(folder: JobFolder) -> dict[str, int]:
-    """Return when the note of each rank was written, in ns: another supervisor writes them again."""
+    """Return when the address file of each rank was written, in ns: a new supervisor writes it again."""
     times = {}
     for path in (folder.path / NOTES).glob("rank-*.json"):
         with contextlib.suppress(OSError):
@@ -97,10 +97,10 @@ def stamps(folder: JobFolder) -> dict[str, int]:
 
 
 def running() -> Iterator[JobFolder]:
-    """Yield the folders of sessions that may be alive and have their supervisor on this machine, newest first.
+    """Yield the folders of sessions that may be alive and whose supervisor is on this machine, newest first.
 
-    No job's log is read. A session whose supervisor was killed may continue in an allocation of Slurm: then its notes
-    are still there.
+    No log is read. A session whose supervisor was killed may continue in a Slurm allocation; then its address files
+    still exist.
     """
     for folder in JobStore().folders():
         if (folder.path / NOTES).is_dir():
@@ -114,10 +114,10 @@ def running() -> Iterator[JobFolder]:
 
 @contextlib.contextmanager
 def locked(folder: JobFolder, doing: str, owner: str = "") -> Iterator[bool]:
-    """Lock the session for one request, ``doing`` what users know it by. Raises RanksBusy when another client has it.
+    """Lock the session for one request; ``doing`` is its name for users. Raises RanksBusy if it is locked.
 
-    The lock ends with its process. Yields whether the same ``owner`` had it last, so that no other client has asked the
-    ranks anything since.
+    The lock is released when its process exits. Yields whether the same ``owner`` had it last, so that no other client
+    has sent requests since.
     """
     fd = _open_lock(folder)
     try:
@@ -133,7 +133,7 @@ def locked(folder: JobFolder, doing: str, owner: str = "") -> Iterator[bool]:
 
 
 def lock_holder(folder: JobFolder) -> int:
-    """Return the process that has locked the session, 0 without one."""
+    """Return the id of the process that has locked the session, 0 if none has."""
     fd = _open_lock(folder)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -145,7 +145,7 @@ def lock_holder(folder: JobFolder) -> int:
 
 
 def busy(doing: str, pid: int = 0) -> RanksBusy:
-    """Return the error that says what the ranks run, and which process asked for it (0: it is gone)."""
+    """Return the error that names what the ranks are running, and for which process (0: it has exited)."""
     of = "" if not pid else " of this notebook" if pid == os.getpid() else f" of another kernel (process {pid})"
     started = "" if pid else ", started by a kernel that is gone"
     return RanksBusy(
@@ -160,7 +160,7 @@ def _open_lock(folder: JobFolder) -> int:
 
 
 def _lock(fd: int) -> bool:
-    """Take the lock; ``lock_holder`` holds it for an instant."""
+    """Take the lock, with retries because ``lock_holder`` holds it briefly."""
     for _ in range(_TRIES):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""What the ranks of one cell printed, gave back and raised, as HTML below the cell.
+"""HTML below a cell: output, values and errors of its ranks.
 
-It is drawn anew for each update and is what a saved notebook keeps.
+It is rebuilt for each update, and is what a saved notebook contains.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _FRAMES = 12
 
 
 def cell(fold: Fold, failed: Failures | None = None, *, job: str, status: str = "", newest: int | None = None) -> str:
-    """Return everything about a cell so far; ``status`` is a sentence about ranks that still run, "" at the end.
+    """Return the HTML of a cell so far; ``status`` is a sentence about running ranks, "" at the end.
 
-    ``job`` is the short id of the ranks' job, ``newest`` how many rows are shown at most (None: all that are kept).
+    ``job`` is the short id of the ranks' job, ``newest`` the maximum number of rows (None: all stored ones).
     """
     blocks = [
         {
@@ -44,14 +44,14 @@ def values(groups: Sequence[tuple[Sequence[int], Mapping[str, str]]]) -> str:
 
 
 def running(ranks: Sequence[int], done: Sequence[int], seconds: float) -> str:
-    """Return the sentence of a cell that runs, such as ``Ranks 2-3 still run, 12 s``."""
+    """Return the status of a running cell, such as ``Ranks 2-3 still run, 12 s``."""
     left = [rank for rank in ranks if rank not in done] or ranks
     verb = "runs" if len(left) == 1 else "run"
     return f"{named(left).capitalize()}{' still' if done else ''} {verb}, {humanize.duration(seconds)}."
 
 
 def _badge(ranks: Sequence[int], *, every: bool = False) -> dict[str, str]:
-    """Return ranks as the log writes them: a single one in its colour, several, or all that there are, in grey."""
+    """Return a badge of ranks as in the log: a single rank in its colour, several or all in grey."""
     if len(ranks) > 1 or every:
         return {"said": spans(ranks), "colour": "", "classes": "dd-rn"}
     number = ranks[0] % len(theme.RANKS)
@@ -60,7 +60,7 @@ def _badge(ranks: Sequence[int], *, every: bool = False) -> dict[str, str]:
 
 
 def _value(forms: Mapping[str, str]) -> dict[str, Any]:
-    """Return a value as its own class wants it shown, else as text."""
+    """Return a value in its richest representation, else as text."""
     pictures = (f"data:{kind};base64,{forms[kind]}" for kind in ("image/png", "image/jpeg") if forms.get(kind))
     plain = forms.get("text/plain", "None")
     lines = [printable(line) for line in plain.split("\n")]
@@ -79,7 +79,7 @@ def _failure(failed: Failures | None) -> dict[str, Any] | None:
     return {
         "what": what(error),
         "hint": error.get("hint", ""),
-        # The lines of the magics above the code are not known here.
+        # The number of magic lines above the code is not known here.
         "frames": [
             {**frame, "source": list(dropwhile(lambda line: not str(line[1]).strip(), frame["source"]))}
             for frame in with_source

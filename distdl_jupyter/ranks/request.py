@@ -1,8 +1,8 @@
-"""Requests to ranks: what is sent, the wait for all answers with the output of the ranks, and how a session ends.
+"""Requests to ranks: their contents, waiting for all responses and output, and how a session ends.
 
-Events are reported in order of arrival: a rank's output before its end. The output is read from the job's own log, the
-only way of all output, so nothing is lost when a rank dies, and a reader that stops reading makes no rank wait. A rank
-that dies ends the session, and the reason is raised.
+Events are reported in order of arrival: a rank's output before its end. All output is read from the job's log, so
+nothing is lost if a rank dies, and a slow reader does not block ranks. A rank that dies ends the session, and the
+reason is raised.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile(r"In \[(\d+)\]")
 _STREAMS = ("out", "err")
-#: Seconds between two reads of the log: the first while a short cell runs, the last while a long one does.
+#: Seconds between two reads of the log: the minimum, for short cells, and the maximum, for long ones.
 _SHORTEST, _LONGEST = 0.0005, 0.02
-#: Seconds after which ranks that continue without a failed one are named, and those that ignore an interrupt.
+#: Seconds after which running ranks are named once another has failed, and ranks that ignore an interrupt.
 _WAITS_FOR_FAILED = 2.0
 _DEAF = 5.0
 #: Seconds that the log may take to contain a rank's last lines.
 _LOG_TIMEOUT = 15.0
-#: Seconds until the reason why ranks are gone is known, and in which another supervisor replaces a killed one.
+#: Seconds to wait for the reason of lost ranks, and for a new supervisor to replace a killed one.
 _TIMEOUT, _ATTACH_TIMEOUT = 15.0, 60.0
 _POLL = 0.02
 _RESTART = "Start new ones with %dist_ranks start, or ranks.start()."
-#: Bytes at the end of the log in which the last cell is looked for.
+#: Bytes at the end of the log that are searched for the last cell.
 _END = 1_000_000
 
 OnEvent = Callable[[Event], object]
@@ -81,7 +81,7 @@ def session() -> CapturedCode:
 
 
 def cell(code: str, number: int, *, label: str, raw_cell: str) -> dict[str, Any]:
-    """Return the request to run a cell. Raises InvalidSpec, SyntaxError (both name the line as the cell shows it)."""
+    """Return the request to run a cell. Raises InvalidSpec, SyntaxError (with line numbers of the cell)."""
     notebook = capture.here()
     raw = raw_cell or notebook.raw
     position = raw.rstrip().rfind(code.rstrip()) if code.strip() else -1
@@ -103,7 +103,7 @@ def cell(code: str, number: int, *, label: str, raw_cell: str) -> dict[str, Any]
 
 
 def names(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Return ``names`` and ``sources`` of a request, and the pickles. Raises InvalidSpec for what cannot be sent."""
+    """Return ``names``, ``sources`` and pickles of a request. Raises InvalidSpec for values that cannot be sent."""
     if not values:
         return {}, b""
     notes, file = pickled(values.items())
@@ -115,7 +115,7 @@ def names(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
 
 
 def files(draft: CapturedCode) -> bytes:
-    """Return the files of a job's code as a tar: ranks on another machine do not see the job's folder."""
+    """Return the files of a job's code as a tar, because ranks on other machines cannot read the job's folder."""
     with tempfile.TemporaryDirectory(prefix="distdl-") as name:
         folder = JobFolder(Path(name))
         folder.code.mkdir(mode=0o700)
@@ -130,7 +130,7 @@ def files(draft: CapturedCode) -> bytes:
 
 
 class PendingRequest:
-    """A request to ``ranks``, sent over the ``connections`` of all ranks, whose notes had these ``stamps``."""
+    """A request to ``ranks``, sent over the ``connections`` of all ranks, whose address files had these ``stamps``."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class PendingRequest:
         self._warned: set[str] = set()
 
     def wait(self, header: dict[str, Any], body: bytes) -> Answer:
-        """Send the request and wait for all answers. Raises what ``Ranks.run`` raises."""
+        """Send the request and wait for all responses. Raises the errors of ``Ranks.run``."""
         begin = time.perf_counter()
         prints = self._running if header["do"] in ("run", "distributed") else ()
         self._output = CellOutput(self._job.folder, prints, header["id"])
@@ -168,7 +168,7 @@ class PendingRequest:
                     self._pass_on(len(interrupts))
                     self._warn()
             except ConnectionLost:
-                # What all ranks have printed comes before the reason.
+                # Report the output of all ranks before the reason.
                 replaced = is_replaced(self._job, self._stamps, self._read_output)
                 self._read_output()
                 raise (_supervisor_replaced() if replaced else why_ended(self._job)) from None
@@ -211,7 +211,7 @@ class PendingRequest:
         self._done[rank] = (done, time.monotonic())
 
     def _read_output(self) -> bool:
-        """Report what was printed, then the ends of ranks whose output is complete."""
+        """Report new output, then the ends of ranks whose output is complete."""
         outputs = self._output.read()
         for output in outputs:
             self._on_event(output)
@@ -235,7 +235,7 @@ class PendingRequest:
                 self._connections[rank].send({"do": "interrupt"})
 
     def _warn(self) -> None:
-        """Tell the user which ranks are waited for, and what can be done."""
+        """Report which ranks the cell waits for, and what to do."""
         if not self._running:
             return
         now, left = time.monotonic(), named(sorted(self._running))
@@ -262,9 +262,9 @@ class PendingRequest:
 
 @contextlib.contextmanager
 def _count_interrupts() -> Iterator[list[int]]:
-    """Collect SIGINT in a list instead of raising it: what a rank has sent must not be lost.
+    """Collect SIGINT in a list instead of raising KeyboardInterrupt, so that no received data are lost.
 
-    In a thread that gets no signals the list stays empty.
+    Outside the main thread the list stays empty.
     """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -278,20 +278,20 @@ def _count_interrupts() -> Iterator[list[int]]:
 
 
 class CellOutput:
-    """Follows the output of one cell on some ranks from now on: the lines between its marks in the job's log."""
+    """Follows the new output of one cell on some ranks: the lines between its marks in the job's log."""
 
     def __init__(self, folder: JobFolder, ranks: Iterator[int] | set[int] | tuple[()], number: int) -> None:
         self._path = folder.log
         _, self._cursor = logfile.last_lines(self._path, 0)
         self._number = number
         self._begun: set[tuple[Any, Any]] = set()
-        #: What was reported of each stream's line that has not ended.
+        #: Reported part of each stream's unfinished line.
         self._unended: dict[tuple[Any, Any], str] = {}
-        #: Streams whose end mark has not come.
+        #: Streams without an end mark yet.
         self._open = {(rank, stream) for rank in ranks for stream in _STREAMS}
 
     def read(self) -> list[Output]:
-        """Return what came since the last call, in order; neighbouring pieces of one stream are joined."""
+        """Return the output since the last call, in order; adjacent pieces of one stream are joined."""
         events, self._cursor = logfile.read(self._path, self._cursor)
         outputs: list[Output] = []
         for event in events:
@@ -304,7 +304,7 @@ class CellOutput:
         return outputs
 
     def is_complete(self, rank: int) -> bool:
-        """Return whether everything that a rank has printed was read."""
+        """Return whether all output of a rank was read."""
         return not any((rank, stream) in self._open for stream in _STREAMS)
 
     def _take(self, event: dict[str, Any]) -> Output | None:
@@ -318,7 +318,7 @@ class CellOutput:
         return None
 
     def _text(self, key: tuple[Any, Any], event: dict[str, Any]) -> str:
-        """Return what is new for a terminal: a line that only grew continues, one that is drawn over begins again."""
+        """Return the new text for a terminal: a line that grew is continued, a redrawn line starts again."""
         shown, text = self._unended.pop(key, ""), str(event["text"])
         if not event.get("redraws"):
             return f"{text}\n"
@@ -336,7 +336,7 @@ class LastCell(NamedTuple):
 
 
 def last_cell(log: Path) -> LastCell | None:
-    """Return the last cell that ran on ranks, from the end of their job's log; None when it holds none."""
+    """Return the last cell that ran on the ranks, from the end of their job's log; None if there is none."""
     end = parts.size(log)
     lines, _ = logfile.between(log, logfile.line_from(log, max(0, end - _END), end), end)
     marks = (line for line in reversed(lines) if line["type"] == "mark" and not line.get("ended"))
@@ -347,9 +347,9 @@ def last_cell(log: Path) -> LastCell | None:
 
 
 def is_replaced(job: Job, before: Mapping[str, int], meanwhile: Callable[[], object] = bool) -> bool:
-    """Wait until it is known why ranks do not answer; return whether another supervisor has replaced theirs.
+    """Wait until it is known why ranks do not respond; return whether their supervisor was replaced.
 
-    ``before`` are the ``stamps`` of their notes; ``meanwhile`` is called during the wait.
+    ``before`` are the ``stamps`` of their address files; ``meanwhile`` is called during the wait.
     """
     attaches = registry.get("clusters", job.spec.cluster).can_attach
     until = time.monotonic() + (_ATTACH_TIMEOUT if attaches else _TIMEOUT)
@@ -363,7 +363,7 @@ def is_replaced(job: Job, before: Mapping[str, int], meanwhile: Callable[[], obj
 
 
 def why_ended(job: Job) -> DistDLError:
-    """Return the exception for a session whose rank is gone, as soon as the reason is known."""
+    """Return the exception for a session that lost a rank, as soon as the reason is known."""
     until = time.monotonic() + _TIMEOUT
     while (view := job.view()).failure is None and not view.state.ended and time.monotonic() < until:
         time.sleep(_POLL)
@@ -375,7 +375,7 @@ def why_ended(job: Job) -> DistDLError:
 
 
 def reason(job: Job) -> str:
-    """Return one sentence why the ranks are gone."""
+    """Return one sentence that explains why the ranks are gone."""
     view = job.view()
     if view.failure is not None:
         return results.job_failed(job.folder, view).message

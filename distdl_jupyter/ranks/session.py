@@ -1,6 +1,6 @@
 """A session of persistent ranks, as a notebook, a program or a later kernel uses it.
 
-It has no state but its connections; what the session is, is in its job's folder.
+It has no state except its connections; the state of the session is in its job's folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: Seconds between two checks whether the ranks listen.
 _POLL = 0.01
-#: Seconds between two reports of what the start of ranks waits for.
+#: Seconds between two progress reports during the start of ranks.
 _REPORT = 2.0
 
 OnWait = Callable[[str], object]
@@ -43,7 +43,7 @@ class Ranks:
     def __init__(self, job: Job) -> None:
         self.job = job
         self._connections: dict[int, RankConnection] = {}
-        #: The ``stamps`` of the notes that these were made from.
+        #: The ``stamps`` of the address files of these connections.
         self._stamps: dict[str, int] = {}
         self._owner = secrets.token_hex(8)
 
@@ -59,7 +59,7 @@ class Ranks:
 
     @property
     def setup_call(self) -> str:
-        """The call with which a cell connects the ranks, once ("" where they need none)."""
+        """The call with which a cell connects the ranks, once ("" if none is needed)."""
         return str(registry.backend(self.job.spec.distributed_backend, {})[0].usage.call)
 
     # requests ---------------------------------------------------------------------------------
@@ -76,13 +76,13 @@ class Ranks:
     ) -> Answer:
         """Run a cell on all ranks, or on those in ``on``, and wait for the results.
 
-        ``code`` is the cell without its magic line, ``raw_cell`` the whole of it and ``label`` its name for users
-        ("In [7]"), for errors; ``values`` are put into the namespace first. ``on_event`` is called in this thread with
-        events as they come (Output, Done, Notice).
+        ``code`` is the cell without its magic line; ``raw_cell`` is the whole cell and ``label`` its name for users
+        ("In [7]"), both for errors. ``values`` are put into the namespace first. ``on_event`` is called in this thread
+        with events as they come (Output, Done, Notice).
 
-        An error of a rank is not raised here: it is in the answer. Raises InvalidSpec and SyntaxError for what cannot
-        run, RanksBusy, Interrupted (a KeyboardInterrupt) when the wait was interrupted and the ranks have stopped, and
-        JobFailed or JobNotRunning when the ranks are gone.
+        Errors of ranks are not raised but returned in the answer. Raises InvalidSpec and SyntaxError for invalid code,
+        RanksBusy, Interrupted (a KeyboardInterrupt) if the wait was interrupted and the ranks have stopped, and
+        JobFailed or JobNotRunning if the ranks are gone.
         """
         header = request.cell(code, _number(), label=label, raw_cell=raw_cell)
         more, body = request.names(values or {})
@@ -101,9 +101,10 @@ class Ranks:
         return dict(self._request(self._selected(on), header, b"").check().values)
 
     def run_distributed(self, draft: CapturedCode, *, on_event: OnEvent | None = None) -> Answer:
-        """Run a job's code on these ranks: what it captured is sent with it, into a namespace of its own.
+        """Run a job's code on these ranks, with its captured variables, in a separate namespace.
 
-        Ranks that are connected stay so. Raises InvalidSpec when a check of the code fails, and what ``run`` raises.
+        The ranks stay connected to each other. Raises InvalidSpec if a check of the code fails, and the errors of
+        ``run``.
         """
         preflight.refuse(preflight.check(draft, self.job.spec))
         header = {"do": "distributed", "id": _number(), "label": draft.name}
@@ -122,12 +123,12 @@ class Ranks:
                     self._refuse_busy(ranks)
                 return PendingRequest(self.job, self._connections, self._stamps, ranks, on_event).wait(header, body)
             except BaseException:
-                # What still comes on these connections belongs to this request.
+                # Pending data on these connections belong to this request.
                 self._close()
                 raise
 
     def _refuse_busy(self, ranks: list[int]) -> None:
-        """Make sure that every rank is connected and idle. Raises RanksBusy, and why the ranks are gone."""
+        """Make sure that every rank is connected and idle. Raises RanksBusy, or the reason why the ranks are gone."""
         if doing := self._retried(lambda: self._running(ranks)):
             raise busy(doing)
 
@@ -144,7 +145,7 @@ class Ranks:
             raise
 
     def _retried(self, ask: Callable[[], str]) -> str:
-        """Return what ``ask`` returns, called again where another supervisor has come. Raises why ranks are gone."""
+        """Return the result of ``ask``, retried once if the supervisor was replaced. Raises why the ranks are gone."""
         for _ in range(2):
             before = self._stamps or stamps(self.job.folder)
             try:
@@ -172,7 +173,7 @@ class Ranks:
     # life -------------------------------------------------------------------------------------
 
     def state(self) -> RanksState:
-        """Return "idle", "busy" or "ended"; ``reason`` is a sentence that says what runs or why the ranks ended."""
+        """Return "idle", "busy" or "ended"; ``reason`` is what is running or why the ranks ended."""
         if self.is_over:
             return RanksState("ended", request.reason(self.job))
         try:
@@ -183,7 +184,7 @@ class Ranks:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the ranks have ended, or are ending because one of them has ended."""
+        """Return whether the ranks have ended, or are stopping because one of them has ended."""
         view = self.job.view()
         return view.state.ended or view.failure is not None
 
@@ -204,7 +205,7 @@ class Ranks:
             self.job.wait()
 
     def _send_stop(self) -> bool:
-        """Tell all ranks to end; False when one of them runs something, which then continues everywhere."""
+        """Ask all ranks to exit; return False, without any effect, if one of them is busy."""
         try:
             with locked(self.job.folder, "stop"):
                 self._refuse_busy(list(range(self.size)))
@@ -226,7 +227,7 @@ class Ranks:
     def await_ranks(self, on_wait: OnWait | None = None) -> None:
         """Wait until every rank is ready. Raises JobFailed or JobNotRunning if one ends before that.
 
-        ``on_wait`` is called with what is waited for when that has changed, every 2 s at most.
+        ``on_wait`` is called with the current status when it has changed, at most every 2 s.
         """
         reported, report_at = "", time.monotonic() + _REPORT
         waiting = {note_of(self.job.folder.path / NOTES, rank) for rank in range(self.size)}
@@ -241,7 +242,7 @@ class Ranks:
             time.sleep(_POLL)
 
     def _doing(self, rank: int) -> str:
-        """Return what a rank runs, over a connection of its own. Raises ConnectionLost."""
+        """Return what a rank is running, over a separate connection. Raises ConnectionLost."""
         with contextlib.closing(connect(self.job.folder, rank)) as connection:
             return connection.doing
 
@@ -250,7 +251,7 @@ class Ranks:
 
 
 def _number() -> int:
-    """Return a number for a request that no other has."""
+    """Return a unique number for a request."""
     return time.time_ns() // 1000
 
 
@@ -263,15 +264,14 @@ def _not_started(job: Job) -> DistDLError:
 
 
 def start(*, on_wait: OnWait | None = None, **options: Any) -> Ranks:
-    """Start persistent ranks and return when every one answers. ``options`` are those of ``submit``.
+    """Start persistent ranks and return when all of them are ready. ``options`` are those of ``submit``.
 
-    ``on_wait`` is called now and then with what is waited for: "waiting for free nodes (Resources)".
+    ``on_wait`` is called periodically with the current status, such as "waiting for free nodes (Resources)".
 
-    On other machines (``compute_target``) they end after 2 h without a cell, unless ``idle_timeout_seconds`` says
-    otherwise.
+    On other machines (``compute_target``) they stop after 2 h without a cell, unless ``idle_timeout_seconds`` is set.
 
-    As in a job, a cell calls ``hvd.init()`` or ``init_process_group()`` once before the ranks can work together. Raises
-    InvalidSpec, PluginUnavailable, and JobFailed when a rank ends before it answers.
+    As in a job, a cell must call ``hvd.init()`` or ``init_process_group()`` once before the ranks can communicate.
+    Raises InvalidSpec, PluginUnavailable, and JobFailed if a rank ends before it is ready.
     """
     session = Ranks(client.launch(request.session(), **options))
     try:
@@ -285,9 +285,9 @@ def start(*, on_wait: OnWait | None = None, **options: Any) -> Ranks:
 
 
 def current(only: str = "") -> Ranks | None:
-    """Return the newest session of this user that was started on this machine, also one of another kernel.
+    """Return the newest session of this user that was started on this machine, also by another kernel.
 
-    ``only`` is the id of the one to return. Raises JobNotFound when that is not a session, JobNotRunning when it was
+    ``only`` is the id of the session to return. Raises JobNotFound if it is not a session, JobNotRunning if it was
     started on another host.
     """
     if not only:
@@ -311,8 +311,8 @@ def current(only: str = "") -> Ranks | None:
 
 
 def _is_alive(session: Ranks) -> bool:
-    """Return whether the ranks have not ended, after the wait for those that are just starting."""
-    with contextlib.suppress(DistDLError):  # they ended meanwhile
+    """Return whether the ranks are alive, after waiting for those that are still starting."""
+    with contextlib.suppress(DistDLError):  # they ended in the meantime
         if not session.is_over:
             session.await_ranks()
             return True

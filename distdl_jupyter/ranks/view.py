@@ -73,7 +73,7 @@ class Fold:
         self._count = dict.fromkeys(self.ranks, 0)
         self._lines: dict[int, deque[Line]] = {rank: deque(maxlen=most) for rank in self.ranks}
         self._open: dict[tuple[int, str], str] = {}
-        #: The newest slots, by how many lines they show, until more lines come.
+        #: Cache of the newest slots by number of lines, valid until more lines arrive.
         self._merged: dict[int, list[Slot]] = {}
 
     def add(self, rank: int, stream: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""``check(train)``: is distributed training code right? Its first steps on several ranks, and on one process."""
+"""``check(train)``: checks distributed training code: compares its first steps on several ranks and on one process."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.views.correctness import JobCheck
 
-#: Steps and seconds of each of the two runs at most; ranks where a job had more.
+#: Maximum steps and seconds of each of the two runs; maximum ranks when checking a job.
 MOST_STEPS, _SECONDS, _MOST_RANKS = 100, 900.0, 4
-#: Seconds after the first run in which the second one begins.
+#: Seconds after the first run within which the second one starts.
 _PATIENCE = 10.0
 #: Seconds between two polls of a run.
 _POLL = 0.2
@@ -57,7 +57,7 @@ def check(
 
 
 def compare(code: CapturedCode | Job, *, steps: int = 3, **options: Any) -> Comparison:
-    """Do what ``check`` does with captured code, or with the code and the values of a job."""
+    """Run ``check`` for captured code, or for the code and the values of a job."""
     job = start(code, steps=steps, **options)
     counts = plural(steps, "step"), plural(job.spec.process_count, "process")
     sys.stderr.write(f"Check: {counts[0]} on {counts[1]}, then on one with the same samples.\n")
@@ -72,7 +72,8 @@ def compare(code: CapturedCode | Job, *, steps: int = 3, **options: Any) -> Comp
 def start(code: CapturedCode | Job, *, steps: int = 3, **options: Any) -> Job:
     """Start the run on several ranks; ``finish`` does the rest.
 
-    The code of a job runs on as many ranks as the job had, from 2 to ``_MOST_RANKS``; ``options`` replace its own.
+    The code of a job runs on as many ranks as the job had, from 2 to ``_MOST_RANKS``; ``options`` replace those of the
+    job.
     """
     if isinstance(code, client.Job):
         return _start_again(code, steps, options)
@@ -104,9 +105,9 @@ def _start_again(job: Job, steps: int, options: Mapping[str, Any]) -> Job:
 
 
 def finish(job: Job) -> Job | None:
-    """Wait for the run on several ranks and let one process do its steps; return that job, None where nothing is left.
+    """Wait for the run on several ranks and repeat its steps on one process; return that job or None.
 
-    An interrupt ends the run.
+    An interrupt stops the run.
     """
     _follow(job)
     if job.state is not State.COMPLETED:
@@ -124,12 +125,12 @@ def finish(job: Job) -> Job | None:
 
 
 def finish_later(job: Job) -> None:
-    """Do what ``finish`` does in a thread of this process; should it end before, the ranks are compared alone."""
+    """Run ``finish`` in a thread of this process; if the process exits early, only the ranks are compared."""
     threading.Thread(target=finish, args=(job,), name="check", daemon=True).start()
 
 
 def check_status(job: Job) -> JobCheck:
-    """Return the progress of the check of a job and its findings so far. Raises JobNotFound for any other job."""
+    """Return the progress and the findings so far of a check. Raises JobNotFound if the job is not a check."""
     if not job.spec.check or job.spec.check.get("replay"):
         raise JobNotFound(
             f"Job {job.id} is not a check.",
@@ -149,9 +150,9 @@ def check_status(job: Job) -> JobCheck:
 
 
 def of_jobs(job: Job, alone: Job | None = None) -> Comparison:
-    """Compare the records of a checked job, and of the one process that did its steps.
+    """Compare the records of a checked job and of the single process that repeated its steps.
 
-    Without ``alone``, only the ranks are compared, for code that runs on several processes only.
+    Without ``alone``, only the ranks are compared, for code that requires several processes.
     """
     records = correctness.read(alone.folder.path) if alone is not None else []
     comparison = correctness.compare(correctness.read(job.folder.path), records[0] if records else None)
@@ -207,7 +208,7 @@ def _count(options: Mapping[str, Any]) -> int:
 
 
 def _follow(job: Job) -> None:
-    """Wait for the end of a run; an interrupt ends it."""
+    """Wait for the end of a run; an interrupt stops the run."""
     try:
         with explain_interrupt(lambda: "Interrupted; the check was stopped, and none of its runs is still running."):
             while not job.state.ended:

@@ -1,7 +1,7 @@
-"""``scale(train, processes=[1, 2, 4])``: short runs of a training function, and how they scale.
+"""``scale(train, processes=[1, 2, 4])``: measures how a training function scales, in short runs.
 
-Each run is a job whose spec names the study and its plan (``core.spec.Group``), and what it measured is in its
-``steps.jsonl``: a study has no files of its own, and ``distdl_jupyter.scaling(id)`` reads it again.
+Each run is a job whose spec names the study and its plan (``core.spec.Group``), with its measurements in
+``steps.jsonl``. A study has no other files; ``distdl_jupyter.scaling(id)`` opens it again.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from distdl_jupyter.views.job_table import JobRow, Listed
 
 KIND = "scale"
-#: Options of one job, and the arguments that replace them.
+#: Options of a job that are set by arguments of ``scale``, and these arguments.
 _INSTEAD = {"process_count_per_node": "processes", "node_count": "nodes", "distributed_backend": "backends"}
 #: Seconds between two polls of a run.
 _POLL = 0.2
-#: A run is long enough when the error of its rate is below this share, or after so many times ``seconds``.
+#: A run is long enough once the relative error of its rate is below this, or after this multiple of ``seconds``.
 _PRECISE, _AT_MOST = 0.02, 3.0
-#: Seconds that a run may last besides those in which it is measured, should its driver be gone.
+#: Seconds that a run may last beyond its measurement if its driver has exited.
 _SPARE = 600.0
 
 
@@ -93,7 +93,7 @@ def of_draft(
     seconds: float = 10.0,
     **options: Any,
 ) -> ScalingStudy:
-    """Do what ``scale`` does with captured code."""
+    """Run ``scale`` for captured code."""
     counts, by_count = _listed(processes), _listed(nodes)
     by_count = by_count if isinstance(nodes, Iterable) else by_count * len(counts)
     labels = backends.split(",") if isinstance(backends, str) else _listed(backends)
@@ -107,7 +107,7 @@ def of_draft(
 
 
 def _missing(group: Group, known: dict[tuple[str, int], list[Run]]) -> Iterator[dict[str, Any]]:
-    """Yield the options of one run after the other until those that are ``known``, to which they are added, suffice."""
+    """Yield the options of each missing run; the caller adds the measured runs to ``known``."""
     plan = group.plan
     for backend in plan["backends"]:
         for count, nodes in zip(plan["processes"], plan["nodes"], strict=True):
@@ -121,7 +121,7 @@ def _missing(group: Group, known: dict[tuple[str, int], list[Run]]) -> Iterator[
 
 
 def _measure_missing(group: Group, known: dict[tuple[str, int], list[Run]], start: Callable[..., Job]) -> ScalingStudy:
-    """Start the runs that are missing of a study, measure each, and return it."""
+    """Start and measure the missing runs of a study, and return the study."""
     state, problem = State.CANCELED, ""
     try:
         for run_options in _missing(group, known):
@@ -135,7 +135,7 @@ def _measure_missing(group: Group, known: dict[tuple[str, int], list[Run]], star
             sys.stderr.write(f"{backend}, {plural(count, 'process')}, run {len(runs)}: {rate}\n")
             sys.stderr.flush()
         state = State.COMPLETED
-    except BaseException as error:  # an interrupt may have come while a run was started
+    except BaseException as error:  # an interrupt may have arrived while a run was started
         _end_runs(group.id)
         if isinstance(error, Exception):
             state, problem = State.FAILED, _in_short(error)
@@ -150,7 +150,7 @@ def _measure_missing(group: Group, known: dict[tuple[str, int], list[Run]], star
 def of_options(
     draft: CapturedCode, processes: Sequence[int], options: Mapping[str, Any], *, seconds: float = 10.0
 ) -> ScalingStudy:
-    """Do what ``scale`` does with the options of a line: its nodes are those of each run, its backends a list."""
+    """Run ``scale`` with options of a magic or command line, where nodes are per run and backends are a list."""
     more = dict(options)
     nodes, backends = more.pop("node_count", 1), more.pop("distributed_backend", registry.DEFAULT)
     more |= {"nodes": nodes, "backends": backends, "seconds": seconds}
@@ -158,7 +158,7 @@ def of_options(
 
 
 def _interrupted(id_: str) -> str:
-    """Return the explanation of an interrupt of a study whose runs were ended."""
+    """Return the message for an interrupted study whose runs were stopped."""
     try:
         facts = scaling(id_).facts
     except JobNotFound:
@@ -171,7 +171,7 @@ def _interrupted(id_: str) -> str:
 
 
 def numbers(text: str) -> list[int]:
-    """Return the numbers of processes that are typed as ``1,2,4``. Raises InvalidSpec."""
+    """Parse numbers of processes such as ``1,2,4``. Raises InvalidSpec."""
     try:
         return [int(number) for number in text.replace(" ", ",").split(",") if number]
     except ValueError:
@@ -231,14 +231,14 @@ def _check(
 
 
 def _in_short(error: Exception) -> str:
-    """Return an error as the sentences of a message."""
+    """Return an error as the text of a message."""
     if isinstance(error, DistDLError):
         return " ".join(filter(None, (error.message.partition("\n")[0], error.hint)))
     return f"{type(error).__name__}: {error}"
 
 
 def _end_runs(study: str) -> None:
-    """End what still runs of a study; a run whose supervisor had yet to be started was none."""
+    """Stop the running jobs of a study, and remove a run whose supervisor was never started."""
     for row in client.rows():
         if row.group is not None and row.group.id == study:
             job = client.attach(row.id)
@@ -249,14 +249,14 @@ def _end_runs(study: str) -> None:
 
 
 def _measure(job: Job, seconds: float) -> Run:
-    """Follow a job until it has been measured, and end it. Raises JobFailed, InvalidSpec."""
+    """Follow a job until it is measured, and stop it. Raises JobFailed, InvalidSpec."""
     reader = step_times.StepTimesReader(job.folder.steps)
     try:
         while not (ended := job.state.ended):
             if reader.read() and _is_enough(measured(reader.times()), seconds):
                 break
             time.sleep(_POLL)
-    finally:  # also when this is interrupted
+    finally:  # also after an interrupt
         if not job.state.ended:
             with contextlib.suppress(JobNotRunning):
                 job.cancel()
@@ -289,17 +289,17 @@ def _is_enough(result: Run | None, seconds: float) -> bool:
 
 
 class ScalingStudy(ScalingView):
-    """A scaling study, read from the folders of its runs: any process may open it, also while it is measured."""
+    """A scaling study, read from the folders of its runs. Any process may open it, also during the measurements."""
 
     def resume(self) -> ScalingStudy:
-        """Resume an interrupted study: keep its measurements and run the missing ones.
+        """Resume an interrupted study: keep its measurements and start the missing runs.
 
-        The code is that of the study's runs, so nothing of it need be defined here; secret environment variables are
-        taken from this process's environment. Raises JobStillRunning, JobNotRunning where nothing is missing,
-        JobNotFound when its runs are gone, InvalidSpec where a secret variable is missing, and what ``scale`` does.
+        The code is that of the study's runs, so it need not be defined here. Secret environment variables are read from
+        the environment of this process. Raises JobStillRunning, JobNotRunning if nothing is missing, JobNotFound if its
+        runs were deleted, InvalidSpec if a secret variable is missing, and the errors of ``scale``.
         """
         _, folders, _ = _unfinished(self.id)
-        with control.alone(folders[0].control):  # only one of two that resume it at the same moment does
+        with control.alone(folders[0].control):  # if two processes resume it at the same moment, only one succeeds
             spec, folders, known = _unfinished(self.id)
             assert spec.group is not None
             group = replace(spec.group, plan={**spec.group.plan, "driver": mark()})
@@ -316,12 +316,12 @@ class ScalingStudy(ScalingView):
 
 @dataclass(frozen=True, slots=True)
 class _StudyRun:
-    """One job of a study; ``run`` is None before it has made enough steps."""
+    """One job of a study; ``run`` is None until it has made enough steps."""
 
     row: JobRow
     run: Run | None
     straggler: Straggler | None
-    #: Whether it was measured to its end, and not cut off.
+    #: Whether it was measured completely.
     is_whole: bool
 
     @property
@@ -331,7 +331,7 @@ class _StudyRun:
 
 
 def scaling(id: str = "") -> ScalingStudy:  # noqa: A002 - as all calls that take an id
-    """Return the scaling study with this id or its last part, the newest without one. Raises JobNotFound."""
+    """Return the scaling study with this id or the last part of it, by default the newest. Raises JobNotFound."""
     listed = _jobs_of(id)
     spec = JobStore().folder(listed[0].row.id).spec()
     assert spec.group is not None
@@ -367,7 +367,7 @@ def _runs(listed: Sequence[Listed], group: Group) -> list[_StudyRun]:
 
 @functools.lru_cache(maxsize=512)
 def _steps_of_ended(path: str) -> tuple[Run | None, Straggler | None]:
-    """Return what an ended job measured, which does not change any more."""
+    """Return the measurements of an ended job, which are final."""
     return _steps_of(JobFolder(Path(path)))
 
 
@@ -381,17 +381,17 @@ def _steps_of(folder: JobFolder) -> tuple[Run | None, Straggler | None]:
 
 
 def _points(runs: Sequence[_StudyRun]) -> list[Point]:
-    """Return a point for each backend and number of processes that was measured, in the order of the runs."""
+    """Return a point for each measured backend and number of processes, in the order of the runs."""
     groups: dict[tuple[str, int, int], list[Run]] = {}
     for job in sorted(runs, key=lambda job: not job.is_whole):
-        # A run that is not over, or was cut off, counts only if there is no other.
+        # An unfinished or incomplete run counts only if there is no other.
         if job.run is not None and (job.is_whole or not groups.get(job.key)):
             groups.setdefault(job.key, []).append(job.run)
     return [point(*key, group) for key, group in groups.items()]
 
 
 def _whole(runs: Sequence[_StudyRun]) -> dict[tuple[str, int], list[Run]]:
-    """Return what was measured to its end, by backend and number of processes."""
+    """Return the complete measurements by backend and number of processes."""
     groups: dict[tuple[str, int], list[Run]] = {}
     for job in runs:
         if job.run is not None and job.is_whole:
@@ -400,7 +400,7 @@ def _whole(runs: Sequence[_StudyRun]) -> dict[tuple[str, int], list[Run]]:
 
 
 def _done(known: Mapping[tuple[str, int], Sequence[Run]]) -> int:
-    """Return how many points need no more runs."""
+    """Return the number of points that need no more runs."""
     return sum(enough([run.rate for run in runs]) for runs in known.values())
 
 
@@ -425,7 +425,7 @@ def _facts(spec: JobSpec, runs: Sequence[_StudyRun], listed: Sequence[Listed]) -
         seconds=(rows[-1].ended or time.time()) - rows[0].created,
         processes=tuple(group.plan.get("processes", ())),
         backends=tuple(group.plan.get("backends", ())),
-        # Only a straggler that all runs of a point name.
+        # Report a straggler only if all runs of a point agree on it.
         stragglers={
             key: named[-1]
             for key, named in stragglers.items()
@@ -435,9 +435,10 @@ def _facts(spec: JobSpec, runs: Sequence[_StudyRun], listed: Sequence[Listed]) -
 
 
 def _unfinished(id_: str) -> tuple[JobSpec, list[JobFolder], dict[tuple[str, int], list[Run]]]:
-    """Return a study that can be resumed: its newest spec, the folders of its runs, and what was measured.
+    """Return a study that can be resumed: its newest spec, the folders of its runs, and its measurements.
 
-    Raises JobNotFound, JobStillRunning, JobNotRunning where nothing is missing, InvalidSpec where a secret variable is.
+    Raises JobNotFound, JobStillRunning, JobNotRunning if no run is missing, InvalidSpec if a secret variable is
+    missing.
     """
     listed = _jobs_of(id_)
     folders = [JobStore().folder(job.row.id) for job in listed]

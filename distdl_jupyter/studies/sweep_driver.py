@@ -1,14 +1,14 @@
 """``python -m distdl_jupyter.studies.sweep_driver FOLDER LOCK_FD``: start the trials of a sweep, prune bad ones early.
 
-It is started like the supervisor of a job, and outlives kernel, server and terminal. Standard input holds one JSON
-line with the values of secret environment variables. All its state is in files, so that it may be killed at any time
-and another driver continues:
+It is started like the supervisor of a job, and outlives kernel, server and terminal. Standard input contains one JSON
+line with the values of secret environment variables. All its state is in files, so it may be killed at any time and
+another driver continues:
 
-* a trial is written to Optuna's storage before its job is started, and its job names it: a trial without a job is
-  started, and a trial with a job is followed;
-* Optuna gets the result of a trial from the trial's job.
+* a trial is written to Optuna's storage before its job starts, and the job names the trial: a new driver starts trials
+  without a job and follows those with one;
+* the result of a trial is read from its job.
 
-A trial that was lost with its machine has no result: another trial gets its values.
+A trial that was lost with its machine has no result; its values are queued again as another trial.
 """
 
 from __future__ import annotations
@@ -46,18 +46,19 @@ if TYPE_CHECKING:
 
 #: Seconds between two polls of the trials.
 _POLL = 0.5
-#: Trials that fail before one ends well, or in a row that cannot begin, after which no other is started; trials in a
-#: row that may be lost.
+#: Limits after which no other trial is started: failed trials while none has completed; trials in a row that cannot
+#: start; lost trials in a row.
 _FAILURES, _LOSSES = 3, 3
-#: Trials before the first one is stopped early, and before values are chosen by what others came to, at most.
+#: Completed trials before one may be pruned, and maximum number of random trials before the sampler uses earlier
+#: results.
 _STARTUP, _MOST_RANDOM = 5, 10
-#: The share of a trial before which it is not stopped early by default.
+#: Share of a trial before which it is not pruned by default.
 _EARLIEST = 0.1
 SAMPLERS, PRUNERS = ("tpe", "random", "grid", "qmc", "gp"), ("median", "halving", "hyperband", "none")
 
 
 class Broken(Exception):
-    """The sweep cannot continue; the message is the reason, ``hint`` the fix."""
+    """Raised if the sweep cannot continue; the message is the reason, ``hint`` the fix."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -65,7 +66,7 @@ class Broken(Exception):
 
 
 def made(plan: Plan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, optuna.pruners.BasePruner]:
-    """Return Optuna's sampler and pruner of a plan. Raises InvalidSpec, ImportError of a package that one needs."""
+    """Return Optuna's sampler and pruner for a plan. Raises InvalidSpec, ImportError if a package is missing."""
     import optuna
 
     if plan.sampler == "grid":
@@ -78,7 +79,7 @@ def made(plan: Plan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, opt
 
     class Grid(optuna.samplers.GridSampler):
         def after_trial(self, *_: object) -> None:
-            """Leave the end to the number of trials: Optuna's own ends a loop that there is none of here."""
+            """Do nothing: Optuna's method stops its own trial loop, which is not used here."""
 
     startup = min(_MOST_RANDOM, max(3, plan.trials // 3))
     samplers: dict[str, Callable[[], optuna.samplers.BaseSampler]] = {
@@ -99,12 +100,12 @@ def made(plan: Plan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, opt
         "none": optuna.pruners.NopPruner,
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # some samplers are since years
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # some samplers
         return samplers[plan.sampler](), pruners[plan.pruner]()
 
 
 def distributions(parameters: space.Space) -> dict[str, optuna.distributions.BaseDistribution]:
-    """Return Optuna's distributions of a space."""
+    """Return Optuna's distributions for a search space."""
     import optuna.distributions as of
 
     def to_optuna(domain: space.Range | space.Choice) -> of.BaseDistribution:
@@ -119,11 +120,11 @@ def distributions(parameters: space.Space) -> dict[str, optuna.distributions.Bas
 
 @dataclass(slots=True)
 class _Going:
-    """A trial whose job has not been seen to end."""
+    """A trial whose job has not ended yet."""
 
     trial: optuna.Trial
     reader: JobReader
-    #: The last step that was reported to Optuna.
+    #: The last step reported to Optuna.
     step: int = -1
     is_pruned: bool = field(default=False)
 
@@ -136,7 +137,7 @@ def _storage(folder: JobFolder) -> optuna.storages.JournalStorage:
 
 
 def stored_study(folder: JobFolder) -> optuna.Study | None:
-    """Return the study in the journal of a sweep's folder, None where there is none yet or any more."""
+    """Return the study in the journal of a sweep's folder, None if it does not exist."""
     import optuna
 
     if not (folder.path / "journal.log").exists():
@@ -147,7 +148,7 @@ def stored_study(folder: JobFolder) -> optuna.Study | None:
 
 
 class Driver:
-    """Run one sweep from its current state to its end."""
+    """Runs one sweep from its current state to its end."""
 
     def __init__(self, folder: JobFolder, secrets: Mapping[str, str]) -> None:
         import optuna
@@ -158,12 +159,12 @@ class Driver:
         assert self._spec.group is not None
         self._id, self._plan = self._spec.group.id, Plan.of(self._spec.group)
         self._control = ControlReader(folder.control, folder.lock)
-        # Left by a driver that was killed while it wrote; the sweep's own lock keeps every other writer out.
+        # A driver that was killed while writing leaves this lock behind; the sweep's own lock excludes other writers.
         (folder.path / "journal.log.lock").unlink(missing_ok=True)
         storage = _storage(folder)
         known = optuna.study.get_all_study_names(storage)
         taken = len(storage.get_all_trials(storage.get_study_id_from_name(known[0]), deepcopy=False)) if known else 0
-        # A restarted sampler would repeat the values of its first trials.
+        # A restarted sampler with the same seed would repeat the values of its first trials.
         seed = None if self._plan.seed is None else self._plan.seed + taken
         sampler, pruner = made(self._plan, seed)
         self._study = optuna.create_study(
@@ -176,13 +177,13 @@ class Driver:
         )
         self._distributions = distributions(self._plan.parameters)
         self._going: dict[int, _Going] = {}
-        #: Trials that were lost in a row, each begun after the one before was seen to be lost, and when that was.
+        #: Number of trials lost in a row, each started after the loss of the one before, and the time of the last loss.
         self._losses, self._lost_at = 0, 0.0
-        #: Trials in a row that failed before their ranks ran.
+        #: Number of trials in a row that failed before their ranks started.
         self._refusals = 0
 
     def run(self) -> State:
-        """Start, follow and end trials until all are done, or the sweep is stopped. Raises Broken, DistDLError."""
+        """Start, follow and stop trials until all are done, or the sweep is stopped. Raises Broken, DistDLError."""
         self._resume_trials()
         while True:
             if not self._folder.path.exists():
@@ -198,7 +199,7 @@ class Driver:
             time.sleep(_POLL)
 
     def _resume_trials(self) -> None:
-        """Follow the trials of an earlier driver, and start those that it had only created."""
+        """Follow the trials of an earlier driver, and start those that it had created but not started."""
         import optuna
 
         jobs = sweep_study.numbers_of(sweep_study.rows_of(self._id))
@@ -242,7 +243,7 @@ class Driver:
     def _update(self, number: int, going: _Going) -> None:
         try:
             view = going.reader.catch_up()
-        except JobNotFound:  # deleted by its user, who wants no more of it
+        except JobNotFound:  # deleted by the user, so it is not repeated
             self._finish(number, None)
             return
         self._judge(going, ended=view.state.ended)
@@ -277,7 +278,7 @@ class Driver:
                 self._prune(going, int(rows[-1].step))
 
     def _may_prune(self, going: _Going) -> bool:
-        """Return whether trials may be stopped early by now: before, a difference may be noise."""
+        """Return whether trials may be pruned yet: early differences may be noise."""
         if self._plan.prune_after is not None:
             return True
         import optuna
@@ -292,7 +293,7 @@ class Driver:
         return going.step >= _EARLIEST * lengths[len(lengths) // 2]
 
     def _prune(self, going: _Going, newest: int) -> None:
-        """Stop a trial; ``newest`` is the last step that it has reported."""
+        """Prune a trial; ``newest`` is the last step that it has reported."""
         going.is_pruned = True
         than = "not among the best"
         if self._plan.pruner == "median":
@@ -302,7 +303,7 @@ class Driver:
             client.Job(going.reader.folder).cancel(reason=PRUNED + reason)
 
     def _value(self, going: _Going) -> float | None:
-        """Return the final metric of a trial, None if not numeric. Raises Broken when it was never reported."""
+        """Return the final metric of a trial, None if it is not numeric. Raises Broken if it was never reported."""
         book, metric = going.reader.book, self._plan.metric
         if metric in book.metrics:
             value = book.band(metric).last
@@ -331,7 +332,7 @@ class Driver:
             self._study.tell(going.trial, state=optuna.trial.TrialState.FAIL)
 
     def _lost(self, number: int, going: _Going) -> None:
-        if going.reader.spec.created > self._lost_at:  # else the machine took it together with the last one
+        if going.reader.spec.created > self._lost_at:  # otherwise it was lost together with the last one
             self._losses, self._lost_at = self._losses + 1, time.time()
         self._requeue(number, going)
         if self._losses >= _LOSSES:
@@ -349,7 +350,7 @@ class Driver:
         self._study.enqueue_trial(values)
 
     def _check_failures(self, view: JobView) -> None:
-        """Raise Broken when trials fail and none has completed, or the last ones could not start."""
+        """Raise Broken if trials fail and none has completed, or the last ones could not start."""
         study = sweep_study.read(self._id)
         failed = [trial for trial in study.trials if trial.state == State.FAILED]
         goes_well = any(trial.state in ("completed", "pruned") for trial in study.trials)
@@ -363,7 +364,7 @@ class Driver:
         raise Broken(message, f"distdl logs {short_id(failed[-1].id)} shows why.")
 
     def _stop(self) -> None:
-        """Cancel the trials that run and wait until they have ended."""
+        """Cancel the running trials and wait until they have ended."""
         jobs = [client.Job(going.reader.folder) for going in self._going.values()]
         for job in jobs:
             with contextlib.suppress(DistDLError):
@@ -376,7 +377,7 @@ class Driver:
 
 
 def main() -> None:
-    """Drive the sweep, and write down how it ended."""
+    """Drive the sweep, and record how it ended."""
     signals.reset()
     os.set_inheritable(int(sys.argv[2]), False)  # noqa: FBT003 - the lock stays here, no job may hold it
     folder = JobFolder(Path(sys.argv[1]))

@@ -1,8 +1,8 @@
 """Reads a sweep from its own folder and those of its trials, in any process, while it runs and afterwards.
 
 Each trial is a job whose spec names the sweep, its number and its values (``core.spec``). Its result is in its curve,
-and why it was pruned in the reason of its end. The sweep's folder ``$DISTDL_HOME/sweeps/<id>/`` is
-made as that of a job, and holds besides:
+and the reason for pruning in its end event. The sweep's folder ``$DISTDL_HOME/sweeps/<id>/`` is like that of a job, and
+also contains:
 
     journal.log     Optuna's storage, a JournalStorage file that Optuna's own tools open
     end.json        how the sweep ended; missing while it runs
@@ -50,7 +50,7 @@ class SweepTrial(Trial):
 
         ``options`` replace those of the trial. Raises InvalidSpec, PluginUnavailable, JobNotFound.
         """
-        from distdl_jupyter.core import registry  # readers of sweeps need no plug-ins
+        from distdl_jupyter.core import registry  # lazy: reading sweeps needs no plug-ins
         from distdl_jupyter.jobs import jobspec
 
         resolved, spec = jobspec.resolved(options), self.job.spec
@@ -66,12 +66,12 @@ def store() -> JobStore:
 
 
 def folder(id_: str) -> JobFolder:
-    """Return the folder of the sweep with this whole id, whether it is there or not."""
+    """Return the folder of the sweep with this full id, which need not exist."""
     return store().folder(id_)
 
 
 def find(id_: str = "") -> str:
-    """Return the whole id of the sweep with an id, or its last part; without one of the newest. Raises JobNotFound."""
+    """Return the full id of a sweep from its id or the last part of it (default: the newest). Raises JobNotFound."""
     groups = (candidate.row.group for candidate in job_list.here().all())
     known = {*store().ids(), *(group.id for group in groups if group and group.kind == KIND)}
     matches = sorted(
@@ -87,7 +87,7 @@ def find(id_: str = "") -> str:
 
 
 def read(id_: str) -> Study:
-    """Return the sweep with this whole id. Raises JobNotFound."""
+    """Return the sweep with this full id. Raises JobNotFound."""
     sweep_folder, rows = folder(id_), rows_of(id_)
     try:
         spec = sweep_folder.spec()
@@ -97,11 +97,11 @@ def read(id_: str) -> Study:
         spec = _spec(str(JobStore().folder(rows[0].id).path))
     assert spec.group is not None
     plan = Plan.of(spec.group)
-    state, end = study_rows.sweep_state(id_, rows, plan.trials)  # before its trials are read: what ends then is seen
+    state, end = study_rows.sweep_state(id_, rows, plan.trials)  # read before the trials, so that no end is missed
     every = [trial for row in rows if (trial := _trial(row, plan)) is not None and trial.state != State.LOST]
     trials = tuple(
         trial
-        for trial in every  # a stopped trial is queued again under another number
+        for trial in every  # a stopped trial is queued again with another number
         if not trial.was_stopped or all(other.number <= trial.number or other.params != trial.params for other in every)
     )
     return Study(
@@ -117,7 +117,7 @@ def read(id_: str) -> Study:
 
 
 def rows_of(id_: str) -> list[JobRow]:
-    """Return the rows of a sweep's jobs, the oldest first."""
+    """Return the rows of a sweep's jobs, oldest first."""
     return [entry.row for entry in reversed(job_list.here().all()) if entry.row.group and entry.row.group.id == id_]
 
 
@@ -168,7 +168,7 @@ def _trial(row: JobRow, plan: Plan) -> SweepTrial | None:
 
 @functools.lru_cache(maxsize=2048)
 def _curve(path: str, metric: str) -> tuple[tuple[tuple[float, float], ...], float | None]:
-    """Return some points of a job's curve and its newest value, None if it is not a number."""
+    """Return some points of a job's curve, and its newest value (None if it is not a number)."""
     reader = JobReader(JobFolder(Path(path)), curves=True)
     reader.catch_up()
     if metric not in reader.book.metrics:

@@ -1,7 +1,7 @@
-"""``sweep(train, {"lr": loguniform(1e-4, 1e-1)}, metric="loss")``: many trials of one training, and the best of them.
+"""``sweep(train, {"lr": loguniform(1e-4, 1e-1)}, metric="loss")``: runs many trials of a training to find the best.
 
-The trials are jobs, started by a process of their own (``sweep_driver``). So a sweep continues without the kernel, and
-``sweep(id)`` opens it anywhere.
+The trials are jobs, started by a separate process (``sweep_driver``). So a sweep continues without the kernel, and
+``sweep(id)`` opens it in any process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 #: Seconds between two polls of a sweep.
 _POLL = 0.3
 TRIALS = 20
-#: The options of ``sweep`` that are its plan; the others are those of each trial.
+#: Options of ``sweep`` that define its plan; the others apply to each trial.
 _PLAN = ("trials", "metric", "maximize", "parallel", "sampler", "pruner", "prune_after", "seed")
 
 
@@ -271,7 +271,7 @@ def sweep(
 
 
 def of_draft(draft: CapturedCode, parameters: space.Space, **options: Any) -> Sweep:
-    """Do what ``sweep`` does with captured code. ``options`` are those of ``sweep``."""
+    """Run ``sweep`` for captured code; ``options`` are those of ``sweep``."""
     plan_options = {"metric": "loss", **{name: options.pop(name) for name in _PLAN if name in options}}
     trials, maximize = plan_options.pop("trials", None), plan_options.pop("maximize", None)
     flags = {} if draft.kind == "function" else _flags(draft, parameters)
@@ -325,7 +325,7 @@ def _count(value: Any, field: str) -> int:
 
 
 def _check_plan(plan: Plan) -> None:
-    """Refuse what Optuna would refuse, before anything is started. Raises InvalidSpec, PluginUnavailable."""
+    """Check the plan before anything is started. Raises InvalidSpec, PluginUnavailable."""
     for field, known in (("sampler", SAMPLERS), ("pruner", PRUNERS)):
         if getattr(plan, field) not in known:
             raise InvalidSpec(
@@ -369,9 +369,9 @@ def _check_optuna() -> None:
 
 
 def _flags(draft: CapturedCode, parameters: space.Space) -> dict[str, str]:
-    """Return the flag of each parameter of a script, and of a cell of each that is none of its names.
+    """Return the flag of each parameter of a script, and of each parameter of a cell that is not a variable.
 
-    Raises InvalidSpec for one that could change nothing.
+    Raises InvalidSpec for a parameter that would have no effect.
     """
     if draft.kind == "script":
         return dict(_flag(draft, name) for name in parameters)
@@ -387,9 +387,9 @@ def _flags(draft: CapturedCode, parameters: space.Space) -> dict[str, str]:
 
 
 def _flag(draft: CapturedCode, name: str, stored: int | None = None) -> tuple[str, str]:
-    """Return a parameter's name and its flag: as it was given, else as the code spells it.
+    """Return a parameter's name and its flag, with the spelling of the user, else of the code.
 
-    ``stored`` is the line at which a cell sets the name. Raises InvalidSpec.
+    ``stored`` is the line in which a cell sets the name. Raises InvalidSpec.
     """
     spellings = [name] if name.startswith("-") else [f"--{name}", f"--{name.replace('_', '-')}"]
     known = [spelling for spelling in spellings if any(spelling in text.text for text in draft.texts)]
@@ -419,7 +419,7 @@ def _flag(draft: CapturedCode, name: str, stored: int | None = None) -> tuple[st
 
 
 def interrupted(sweep: Sweep, stop: str = "") -> str:
-    """Return the explanation of an interrupt that leaves a sweep as it is; ``stop`` is the command before its id."""
+    """Return the message for an interrupt that leaves the sweep running; ``stop`` is the command before its id."""
     id_ = short_id(sweep.id)
     command = f"{stop} {id_}" if stop else f"sweep({id_!r}).stop()"
     return client.left_as_it_is(f"sweep {sweep.name} ({id_})", sweep.state, command)

@@ -1,7 +1,7 @@
-"""Horovod's own calls: ``from distdl_jupyter.compat import horovod`` in place of ``import horovod``.
+"""Horovod's calls: use ``from distdl_jupyter.compat import horovod`` instead of ``import horovod``.
 
 ``run`` of Horovod 0.28.1 and Databricks' ``HorovodRunner``, with live logs and the first failure; ``keras`` averages
-gradients under Keras 3, ``spark.run`` runs in the notebook's session of Spark.
+gradients under Keras 3, ``spark.run`` runs in the notebook's Spark session.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from distdl_jupyter import compat
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.options import check_count
 
-#: Names of this machine in a list of hosts, to which no ssh is needed.
+#: Names of this machine in a list of hosts; these need no ssh.
 _HERE = ("localhost", "127.0.0.1", "::1", socket.gethostname())
-#: Arguments that a job does not need: it finds networks itself, and its log has everything.
+#: Ignored arguments: a job finds networks itself, and its log is complete.
 _WITHOUT_EFFECT = {
     "start_timeout", "disable_cache", "verbose", "cooldown_range", "reset_limit", "max_num_proc", "max_np",
     "use_gloo", "network_interface", "network_interfaces", "stdout", "stderr", "nics", "prefix_output_with_timestamp",
@@ -35,7 +35,7 @@ def run(
     use_mpi: bool | None = None,
     **more: Any,
 ) -> list[Any]:
-    """Run ``func(*args, **kwargs)`` on ``np`` ranks of this machine, or of ``hosts``; return the values of all of them.
+    """Run ``func(*args, **kwargs)`` on ``np`` ranks on this machine or on ``hosts``; return the values of all ranks.
 
     Raises InvalidSpec for other arguments of Horovod that would change what runs, JobFailed, and what ``submit``
     raises.
@@ -50,7 +50,7 @@ def run(
 
 
 def refuse(arguments: Mapping[str, Any], call: str) -> None:
-    """Raise InvalidSpec for an argument that is set and would change what a call runs."""
+    """Raise InvalidSpec for an unsupported argument that would change what a call runs."""
     for name in arguments.keys() - _WITHOUT_EFFECT:
         if arguments[name] is not None:
             raise InvalidSpec(
@@ -62,7 +62,7 @@ def refuse(arguments: Mapping[str, Any], call: str) -> None:
 
 
 def _on_hosts(count: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a job on as few hosts as Horovod uses: the first ones with enough slots."""
+    """Return the options of a job on the hosts that Horovod would use: the first ones with enough slots."""
     from distdl_jupyter.clusters.ssh.hosts import SshOptions, listed
 
     hosts = listed(SshOptions(**options))

@@ -1,8 +1,8 @@
-"""``horovod.keras`` for Keras 3: ``import distdl_jupyter.compat.horovod.keras as hvd``, and the rest of a script stays.
+"""``horovod.keras`` for Keras 3: change the import to ``import distdl_jupyter.compat.horovod.keras as hvd``.
 
-Horovod 0.28 averages gradients in a method of the optimizer that Keras 3 no longer calls, so each rank would train its
-own model, without an error. Here they are averaged in ``Optimizer.apply``, for the backends torch and TensorFlow (with
-a Horovod built for it). All other names are those of ``horovod.torch`` or ``horovod.tensorflow``.
+Horovod 0.28 averages gradients in an optimizer method that Keras 3 no longer calls, so each rank would silently train a
+separate model. This module averages them in ``Optimizer.apply``, for the torch and TensorFlow backends (the latter
+needs a Horovod built for it). All other names are those of ``horovod.torch`` or ``horovod.tensorflow``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
 class _Averaging:
     """Base class of optimizers that average gradients over all ranks."""
 
-    #: The operation and the compression of Horovod.
+    #: Horovod's reduction operation and compression.
     _how: dict[str, Any]
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
@@ -46,7 +46,7 @@ class _Averaging:
 def DistributedOptimizer(  # noqa: N802  Horovod's name
     optimizer: keras.Optimizer, *, op: Any = _hvd.Average, compression: Any = _hvd.Compression.none
 ) -> keras.Optimizer:
-    """Return an equal optimizer, of a class of the same name, that averages gradients over all ranks."""
+    """Return a copy of an optimizer, with the same class name, that averages gradients over all ranks."""
     kind = type(optimizer)
     made: Any = type(kind.__name__, (_Averaging, kind), {"_how": {"op": op, "compression": compression}})
     return made.from_config(optimizer.get_config())
@@ -57,7 +57,7 @@ _compile = keras.Model.compile
 
 @functools.wraps(_compile)
 def _compile_without_xla(self: Any, optimizer: Any = "rmsprop", *args: Any, **kwargs: Any) -> Any:
-    """XLA cannot compile the operations of Horovod."""
+    """Disable XLA, which cannot compile Horovod's operations."""
     if isinstance(optimizer, _Averaging) and kwargs.get("jit_compile", "auto") == "auto":
         kwargs["jit_compile"] = False
     return _compile(self, optimizer, *args, **kwargs)
@@ -115,7 +115,7 @@ class callbacks:  # noqa: N801  Horovod's module
             self._initial, self._epochs, self._steps, self._epoch = initial_lr, warmup_epochs, steps_per_epoch, 0
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            """Note the number of the epoch."""
+            """Remember the number of the epoch."""
             self._epoch = epoch
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:

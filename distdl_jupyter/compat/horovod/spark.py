@@ -1,6 +1,6 @@
-"""``horovod.spark.run``: the same call, in the notebook's session of Spark.
+"""``horovod.spark.run`` in the notebook's Spark session.
 
-``import distdl_jupyter.compat.horovod.spark`` in place of ``import horovod.spark``.
+Use ``import distdl_jupyter.compat.horovod.spark`` instead of ``import horovod.spark``.
 """
 
 from __future__ import annotations
