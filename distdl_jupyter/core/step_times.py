@@ -8,9 +8,9 @@
 ``first`` is the first record's first step, from 0 in each attempt; a record is of ``size`` steps. Times are
 microseconds. ``sending`` is for how long the rank's busiest connection sent in these steps (``worker.links``).
 
-A collective operation ends for all ranks at about the same time, so the rank that was blocked shortest in it came
-last: for so long each rank was blocked by the operation itself (``communication``), and beyond that by the slowest
-rank (``waiting``). No clocks are compared.
+A collective operation ends on all ranks at about the same time, so the rank that was blocked shortest was the last to
+enter it. This shortest time is the cost of the operation itself (``communication``); the rest of a rank's blocked time
+is spent waiting for the slowest rank (``waiting``). No clocks are compared.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from distdl_jupyter.core import events
 from distdl_jupyter.worker.step_times import HEAD
 
 Record = list[int]
-#: The parts of a step in the order in which they are shown.
+#: The parts of a step in display order.
 PARTS = ("data", "compute", "communication", "rest", "waiting")
-#: Measured steps below which no rank is named: chance decides which of equal ranks is later in so few.
+#: Minimum number of measured steps to name a rank: with fewer, chance decides which rank is late.
 _FEWEST_STEPS = 15
-#: A straggler costs so much of a step at least (a share, seconds), and so many times the error of that mean.
+#: Minimum delay by a straggler: share of a step, seconds, and multiple of the standard error.
 _LEAST_SHARE, _LEAST_SECONDS, _LEAST_SIGMA = 0.05, 0.0005, 4.0
-#: What counts as a pause: seconds, and how many mean steps. A rank is named for so many pauses, and so many times those
-#: of any other rank: their error is too large for the test of the mean.
+#: Minimum length of a pause: seconds, and multiple of the mean step. Minimum number of pauses to name a rank, and
+#: multiple of those of any other rank: pauses vary too much for the test of the mean.
 _LEAST_PAUSE, _PAUSE_STEPS, _FEWEST_PAUSES, _TIMES_OTHERS_PAUSES = 0.1, 3.0, 3, 3
-#: The same of a slow link; how much of the communication it explains, and how many times longer than the others its
-#: rank sends. What others send to it is acknowledged late, and the kernel counts in ticks of up to 10 ms.
+#: The same for a slow link, with the minimum share of the communication that it explains, and how many times longer
+#: its rank sends than the others. Data sent to it is acknowledged late, and the kernel counts in ticks of up to 10 ms.
 _LEAST_LINK_SHARE, _LEAST_LINK_SECONDS, _EXPLAINED, _TIMES_OTHERS = 0.1, 0.005, 0.75, 1.25
-#: Seconds instead of ``_LEAST_LINK_SECONDS`` where all ranks are on one host: more than a late acknowledgment takes.
+#: Replaces ``_LEAST_LINK_SECONDS`` if all ranks are on one host: longer than a delayed acknowledgment.
 _LEAST_LOCAL_SECONDS = 0.05
 _MICRO = 1e-6
 
@@ -134,7 +134,7 @@ class StepTimes:
 
     rows: list[StepTime] = field(default_factory=list)
     hosts: Mapping[int, str] = field(default_factory=dict)
-    #: For how many microseconds the busiest connection of each rank sent, in how many steps.
+    #: Microseconds that the busiest connection of each rank was sending, and the number of steps.
     sending: dict[int, tuple[int, int]] = field(default_factory=dict)
     why: str = ""
     ended: bool = False
@@ -179,12 +179,12 @@ class StepTimes:
 
     @functools.cached_property
     def straggler(self) -> Straggler | None:
-        """The rank for which the others wait most; None when no rank is slower than its like by more than chance."""
+        """The rank for which the others wait most; None if no rank is significantly slower than the others."""
         means = {rank_time.rank: rank_time for rank_time in self.ranks()}
         if len(means) < 2 or not self.has_enough_steps:
             return None
         slowest, link = self._slowest(means), self._slow_link(means)
-        # A rank that comes late acknowledges late, too, so its peers seem to send for longer.
+        # A late rank also acknowledges late, so its peers seem to send for longer.
         return link if link and not (slowest and slowest.seconds > link.seconds / 2) else slowest
 
     def _slowest(self, means: dict[int, RankTime]) -> Straggler | None:
@@ -256,7 +256,7 @@ _OWN_PARTS = ("data", "compute", "rest")
 
 
 def read(path: Path, hosts: Mapping[int, str] | None = None, *, ended: bool = False) -> StepTimes:
-    """Return what is known of a job's steps now, in order of attempts, steps and ranks."""
+    """Return the steps of a job so far, in order of attempts, steps and ranks."""
     reader = StepTimesReader(path)
     reader.read()
     return reader.times(hosts, ended=ended)

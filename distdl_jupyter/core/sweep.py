@@ -1,4 +1,4 @@
-"""What a sweep was asked for and how far it has come, as plain data; who reads it is ``sweep_study``."""
+"""The plan and the progress of a sweep as plain data; ``sweep_study`` reads them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from distdl_jupyter.core.series import Row
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.state import State
 
-#: The reason of a trial's end when its sweep is stopped.
+#: The end reason of a trial whose sweep was stopped.
 STOPPED = "The sweep was stopped."
-#: What the reason of a trial begins with that was stopped early.
+#: Prefix of the end reason of a pruned trial.
 PRUNED = "Pruned: "
-#: How far the steps at which trials are compared lie apart, as a factor; points of a curve that is drawn.
+#: Ratio between the steps at which trials are compared; maximum number of points of a drawn curve.
 _GROWTH, _POINTS = 1.05, 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What was asked for. ``flags`` are those of a script, by parameter; none where names or arguments are set."""
+    """The plan of a sweep. ``flags`` are those of a script by parameter, empty if names or arguments are set."""
 
     parameters: space.Space
     trials: int
@@ -33,7 +33,7 @@ class Plan:
     parallel: int = 1
     sampler: str = "tpe"
     pruner: str = "median"
-    #: The step from which on trials may be stopped early; None: from 10 % of a trial on, once 5 have finished.
+    #: The first step at which trials may be pruned; None: after 10 % of a trial, once 5 trials have finished.
     prune_after: int | None = None
     seed: int | None = None
     flags: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One trial as far as it has come: ``state`` is its job's, or "pruned", ``value`` the metric's newest mean."""
+    """One trial so far: ``state`` is that of its job or "pruned", ``value`` the newest mean of the metric."""
 
     number: int
     id: str
@@ -69,7 +69,7 @@ class Trial:
     created: float
     ended: float | None = None
     says: str = ""
-    #: Progress that was reported, of how much; else the last step.
+    #: Reported progress and its total, else the last step.
     done: float | None = None
     total: float | None = None
     #: Step and mean over ranks.
@@ -77,18 +77,18 @@ class Trial:
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it ended because its sweep was stopped: another one with its values takes its place."""
+        """Whether it ended because its sweep was stopped; another trial with its values replaces it."""
         return self.state == "canceled" and self.says == STOPPED
 
     @property
     def has_ended(self) -> bool:
-        """Whether it goes on no more."""
+        """Whether it has ended."""
         return self.state == "pruned" or State(self.state).ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A sweep as far as it has come: ``trials`` by number, without those that were lost or have been run again."""
+    """A sweep so far: ``trials`` by number, without those that were lost or run again."""
 
     id: str
     spec: JobSpec
@@ -101,7 +101,7 @@ class Study:
 
     @property
     def group(self) -> Group:
-        """What its trials have in common."""
+        """The group of its trials."""
         assert self.spec.group is not None
         return self.spec.group
 
@@ -128,12 +128,12 @@ class Study:
 
 
 def duration(study: Study) -> float:
-    """Return how many seconds the sweep lasted up to now."""
+    """Return how many seconds the sweep has been running."""
     return max(0.0, (study.ended or time.time()) - study.spec.created)
 
 
 def left(study: Study) -> float | None:
-    """Return about how many seconds it still takes, by what trials took up to now; None before the first has ended."""
+    """Estimate the remaining seconds from the duration of ended trials; None before the first has ended."""
     ended = [trial for trial in study.trials if trial.ended is not None]
     if study.state is not State.RUNNING or not ended:
         return None
@@ -145,24 +145,24 @@ def left(study: Study) -> float | None:
 
 
 def thinned(rows: Sequence[Row]) -> list[tuple[float, float]]:
-    """Return step and mean of some rows that are enough to draw a curve, the last one among them."""
+    """Return step and mean of enough rows to draw a curve, including the last."""
     known = [(row.step, float(row.mean)) for row in rows if row.mean is not None and math.isfinite(row.mean)]
     every = -(-len(known) // _POINTS)
     return [*known[:-1:every], known[-1]] if known else []
 
 
 def compared(rows: Sequence[Row], after: int, *, complete: bool) -> list[tuple[int, float]]:
-    """Return step and mean at the steps behind ``after`` at which trials are compared: all up to 40, then fewer.
+    """Return step and mean at the comparison steps after ``after``: all steps up to 40, then fewer.
 
-    They are the same in all trials, whenever a trial is looked at: the value is the newest mean up to that step.
-    ``complete`` says that all ranks have reported the last row.
+    The steps are the same for all trials at any time; the value is the newest mean up to that step.
+    ``complete`` is true if all ranks have reported the last row.
     """
     known = [row for row in rows if row.mean is not None and row.step >= 0]
     points: list[tuple[int, float]] = []
     at, before, newest = 0, -1, known[-1].step if known else -1
     while before < newest:
         step = max(before + 1, int(before * _GROWTH))
-        if step > newest:  # the last one counts where nothing follows it
+        if step > newest:  # the last row counts if nothing follows it
             break
         if step == newest and not complete:
             break

@@ -10,12 +10,12 @@ Rows = Sequence[Sequence[str]]
 
 
 class Display:
-    """A value that shows itself as sentences and tables: as text in a terminal, as HTML in a notebook."""
+    """A value displayed as sentences and tables: text in a terminal, HTML in a notebook."""
 
     __slots__ = ()
 
     def _parts(self) -> Iterable[str | Rows]:
-        """Return the sentences and the tables in the order in which they are shown; "" is an empty line of the text."""
+        """Return the sentences and tables in display order; "" is an empty line of the text."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class Display:
 
 
 class Code(str):
-    """Lines whose spaces matter, one of the parts of a display."""
+    """A part of a display with preformatted lines."""
 
     __slots__ = ()
 
@@ -45,12 +45,12 @@ def _part_html(part: str | Rows) -> str:
 
 
 def sentence_html(sentence: str) -> str:
-    """Return an escaped sentence in which `names` between backticks are code."""
+    """Return an escaped sentence with `names` between backticks as code."""
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(sentence))
 
 
 def text(rows: Rows) -> str:
-    """Return aligned lines; a column that holds nothing below its head is left out."""
+    """Return aligned lines; a column without values is left out."""
     columns = _columns(rows)
     widths = [max(len(cell) for cell in column) for column in columns]
     lines = (

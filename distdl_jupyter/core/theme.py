@@ -1,4 +1,4 @@
-"""Colours of figures and of saved pages, for light pages. JupyterLab's own variables are used where there are any.
+"""Colours of figures and of saved pages, for light pages. JupyterLab's variables are used where defined.
 
 Text has a contrast of 4.5:1 and curves of 3:1 on ``SURFACE``. The rank colours stay distinct for protanopia,
 deuteranopia and tritanopia; they never mean a state, and state colours never mean a rank. JupyterLab's pages have those
@@ -8,7 +8,7 @@ of ranks and of a step's parts as variables of ``labextension/src/ui/ui.css``, a
 
 from __future__ import annotations
 
-#: Ranks beyond so many are drawn in grey together.
+#: More ranks than this are drawn in grey.
 COLOURED_RANKS = 8
 SURFACE = "#ffffff"
 #: Text, and secondary text.

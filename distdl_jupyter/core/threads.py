@@ -1,8 +1,8 @@
-"""Stacks of threads as ``faulthandler`` writes them: read, and named as people name code.
+"""Parse the stacks of threads that ``faulthandler`` writes, and name their code for display.
 
-A call is of a cell, the user's files, a library or the worker. Tracebacks of failed ranks are named by the ranks
-(``worker.failure``); stacks are named here, because a rank that is stuck cannot name anything. Both give the same code
-the same name.
+A call is of a cell, the user's files, a library or the worker. Failed ranks name the frames of their
+tracebacks themselves (``worker.failure``); stacks are named here, because a stuck rank cannot do it. Both use the same
+names.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from distdl_jupyter.worker.hooks.frameworks import COLLECTIVES
 _THREAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')
 _ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
-#: Calls inside a library by which its own functions are only wrapped.
+#: Functions of a library that only wrap its other functions.
 _WRAPPERS = frozenset(("wrapper", "inner", "wrapped", "decorate_context"))
-#: A cell that a rank which stays compiles itself: <in [7], 12>.
+#: The file name of a cell compiled by a persistent rank: <in [7], 12>.
 _ASKED_CELL = re.compile(r"<((?!frozen |string>|stdin>).+), \d+>")
 #: The execution count in the label of a cell: "In [7]".
 _COUNT = re.compile(r"\[(\d+)\]")
@@ -37,10 +37,10 @@ _LONGEST_LINE = 300
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call. ``line`` is 0 where it is not known, and counts as the notebook does in cells.
+    """One call. ``line`` is 0 if it is unknown; in cells it is the notebook's line number.
 
     ``kind`` is cell, user, library or worker ("" before ``Names`` has named it); ``label`` is "In [7]" or a short
-    path, ``source`` the line's text for the user's own code, where it could be read.
+    path, ``source`` the line's text in the user's code, if available.
     """
 
     file: str
@@ -49,17 +49,17 @@ class Frame:
     kind: str = ""
     label: str = ""
     source: str = ""
-    #: The execution count of its cell, None where that is not known.
+    #: The execution count of its cell, None if unknown.
     cell: int | None = None
 
     @property
     def own(self) -> bool:
-        """Whether it is the user's code."""
+        """Whether it is in the user's code."""
         return self.kind in ("cell", "user")
 
     @property
     def place(self) -> str:
-        """Where it is, as people say it: "In [7], line 12"."""
+        """The location for display: "In [7], line 12"."""
         return f"{self.label or self.file}, line {self.line}" if self.line else self.label or self.file
 
 
@@ -67,7 +67,7 @@ class Frame:
 class Thread:
     """One thread, its newest call first. ``current`` is the one that took the signal, ``main`` runs the user's code.
 
-    ``collective`` is the unfinished operation that it waits for where its frames do not show it.
+    ``collective`` is the unfinished operation that it waits for, if its frames do not show it.
     """
 
     ident: str
@@ -84,19 +84,19 @@ class Thread:
 
     @property
     def inside(self) -> tuple[Frame, ...]:
-        """The calls of libraries that the user's newest call has led to, newest first; all without one."""
+        """The library calls made by the user's newest call, newest first; all calls if there is none."""
         return tuple(itertools.takewhile(lambda frame: not frame.own, self.frames))
 
     @property
     def is_workers(self) -> bool:
-        """Whether the worker itself has started it, or nothing of Python runs in it."""
+        """Whether it was started by the worker or runs no Python code."""
         return not self.frames or self.frames[0].kind == "worker"
 
     @property
     def waits_in(self) -> str:
         """The collective operation in which it waits for other ranks ("hvd.allreduce"), "" for none."""
         if any(frame.file.startswith("<frozen importlib") for frame in self.inside):
-            return ""  # such a module is being imported, which waits for nobody
+            return ""  # the module is being imported, so nothing waits
         for frame in reversed(self.inside):
             for folder, module in COLLECTIVES:
                 if f"/{folder}" in frame.file and not frame.function.startswith(("_", "<")) and (
@@ -107,16 +107,16 @@ class Thread:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What threads that stand at the same place have in common."""
+        """The key shared by threads at the same location."""
         call, newest = self.own, next(iter(self.frames), None)
         library = () if newest is None or newest.own else (newest.file, newest.function)
         return (None if call is None else (call.file, call.line), self.waits_in or library)
 
 
 def parse(text: str) -> tuple[Thread, ...]:
-    """Return the threads of a text of ``faulthandler``, in its order; of a thread that stands there twice the last.
+    """Return the threads in the output of ``faulthandler`` in order; of a repeated thread only the last.
 
-    Lines that are neither a thread's nor a frame's are left out. The frames have no kind and no label yet.
+    Other lines are skipped. The frames have no kind and no label yet.
     """
     threads: dict[str, Thread] = {}
     frames: list[Frame] = []
@@ -133,21 +133,21 @@ def parse(text: str) -> tuple[Thread, ...]:
 
 
 def _plain(text: str) -> str:
-    r"""Return a name with its characters: ``faulthandler`` writes those beyond ASCII as \xe9, \u4e2d."""
+    r"""Return an unescaped name: ``faulthandler`` writes non-ASCII characters as \xe9, \u4e2d."""
     return _ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)), text)
 
 
 class Names:
-    """Tells cells, the user's files, libraries and the worker apart, and calls them as tracebacks do.
+    """Classifies frames as cell, user's file, library or worker, and labels them as tracebacks do.
 
-    ``payload`` is the job's payload.json, ``about`` what a rank said of itself, ``sources`` lines by file and number.
+    ``payload`` is the job's payload.json, ``about`` the rank's description, ``sources`` lines by file and number.
     """
 
     def __init__(
         self, payload: Mapping[str, Any], about: Mapping[str, Any], sources: Mapping[str, Mapping[str, str]]
     ) -> None:
         self._cells: Mapping[str, Mapping[str, Any]] = payload.get("sources") or {}
-        #: The cell that the rank compiles itself counts its lines as the notebook does.
+        #: A cell that the rank compiles itself has the notebook's line numbers.
         self._compiled = str(payload.get("filename") or "") if payload.get("kind") == "cell" else ""
         self._worker = _folder(about.get("worker"))
         self._code = _folder(about.get("code"))
@@ -156,7 +156,7 @@ class Names:
         self._sources = sources
 
     def thread(self, thread: Thread, *, main: bool) -> Thread:
-        """Return the thread with its frames named, without this package's that the user's code has led to.
+        """Return the thread with named frames, without frames of this package below the user's code.
 
         Those are hooks around calls of torch and Horovod. The text of the dump (``RankStacks.text``) has them all.
         """
@@ -167,7 +167,7 @@ class Names:
                 continue
             starts = frame.file.startswith(("<frozen ", f"{self._stdlib}runpy.py")) or self._is_package(frame.file)
             if main and starts and all(outer.kind == "worker" for outer in frames):
-                kind = "worker"  # what leads to the user's code: this package, and Python's own start of a program
+                kind = "worker"  # callers of the user's code: this package, and Python's start of a program
             frames.append(self._named(frame, kind))
         return dataclasses.replace(thread, frames=tuple(reversed(frames)), main=main)
 
@@ -222,7 +222,7 @@ def _folder(path: object) -> str:
 def sources(
     folder: JobFolder, payload: Mapping[str, Any], texts: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> dict[str, dict[str, str]]:
-    """Return the lines of the user's own files that stand in ``texts`` (with what their ranks said of themselves)."""
+    """Return the lines of the user's files that occur in ``texts`` (with the descriptions of their ranks)."""
     excerpts: dict[str, dict[str, str]] = {}
     linecache.checkcache()
     for text, about in texts:
@@ -231,7 +231,7 @@ def sources(
         for frame in frames:
             if frame.kind != "user" or frame.line < 1:
                 continue
-            # Modules that travelled lie in the job's own folder.
+            # Modules that were sent are in the job's folder.
             path = folder.code / frame.file[len(code) :] if code and frame.file.startswith(code) else Path(frame.file)
             with contextlib.suppress(OSError, ValueError):
                 if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _LARGEST_SOURCE:

@@ -10,14 +10,14 @@ import msgspec
 from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.errors import InvalidSpec
 
-#: By name, as people know them.
+#: Display names.
 TITLES = {"mlflow": "MLflow", "tensorboard": "TensorBoard", "wandb": "Weights & Biases"}
 #: Disables tracking for one job, if the user's settings name trackers.
 OFF = "off"
 
 
 def check(value: Any, field: str) -> str | None:
-    """Return trackers as a text, separated by commas; None for "as the settings say". Raises InvalidSpec."""
+    """Return trackers as a text, separated by commas; None for the settings' default. Raises InvalidSpec."""
     items = value.split(",") if isinstance(value, str) else value or ()
     trackers = tuple(dict.fromkeys(str(item).strip().lower() for item in items if str(item).strip()))
     if any(name not in (*TITLES, OFF) for name in trackers) or (OFF in trackers and len(trackers) > 1):
@@ -35,7 +35,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def shown(text: str) -> str:
-    """Return the trackers in a checked text as people know them."""
+    """Return the display names of the trackers in a checked text."""
     return ", ".join(TITLES[name] for name in names(text)) or OFF
 
 
@@ -58,11 +58,11 @@ class TrackerRecord(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The tracker's name for people."""
+        """The tracker's display name."""
         return TITLES[self.tracker]
 
     def __str__(self) -> str:
-        """Return it in words: ``MLflow: run 4f2a at tracking.example, complete``."""
+        """Return it as text: ``MLflow: run 4f2a at tracking.example, complete``."""
         state = self.trouble or ("complete" if self.done else "being written")
         return f"{self.title}: run {self.run} at {self.place}, {state}" if self.run else f"{self.title}: {state}"
 

@@ -1,8 +1,8 @@
-"""What everyone shows of a job: a pure fold over its events, and nothing else.
+"""The view of a job that all front ends show: a pure fold over its events.
 
-``JobView.of(spec)`` then ``view.apply(event)`` for each event in order. The result is plain data (``to_json``); two
-readers of the same bytes hold equal views. Curves and log lines are folded by their own rooms (``core.series`` and
-``core.log``), because they are large.
+``JobView.of(spec)`` then ``view.apply(event)`` for each event in order. The result is plain data (``to_json``); readers
+of the same bytes have equal views. Curves and log lines are large and are folded separately (``core.series``,
+``core.log``).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State, may_follow
 
-#: Seconds in a queue that count as none: the way through an empty one.
+#: Shorter waits do not count: passing through an empty queue takes this long.
 SHORT_WAIT = 1.0
-#: Most points of a trail.
+#: Maximum number of points of a trail.
 MOST = 64
 
 
 @dataclass(slots=True)
 class Phase:
-    """One step of the job's set-up; ``seconds`` is None while it lasts and ``begun`` None before it began."""
+    """One phase of the startup; ``seconds`` is None until it ends and ``begun`` is None until it starts."""
 
     phase: str
     detail: str = ""
@@ -39,7 +39,7 @@ class Phase:
 
 @dataclass(slots=True)
 class StopView:
-    """A job that is being stopped: the signal sent last, and when the next one comes (epoch seconds)."""
+    """A job that is being stopped: the last signal, and when the next one is sent (epoch seconds)."""
 
     by: str
     signal: str
@@ -51,9 +51,9 @@ class StopView:
 
 @dataclass(slots=True)
 class StagingView:
-    """One data source on its way to one node, or to several in sum: bytes and files that are done, of how many.
+    """The staging of one data source to one node, or the sum over several: bytes and files done and in total.
 
-    ``cached`` are the bytes of ``done`` that were on the disk already.
+    ``cached`` are the bytes of ``done`` that were already on the disk.
     """
 
     node: int
@@ -64,7 +64,7 @@ class StagingView:
     files: int = 0
     of: int = 0
     cached: int = 0
-    #: How many nodes these are together.
+    #: Number of nodes.
     nodes: int = 1
 
     @property
@@ -86,10 +86,10 @@ class Stall:
 
 @dataclass(slots=True)
 class StacksView:
-    """Stacks that were taken; their text is in the job's folder (core.stacks).
+    """Captured stacks; their text is in the job's folder (core.stacks).
 
-    ``why`` is asked, stall, hang, time or failure. ``missing`` are the ranks that gave none; ``collectives`` is the
-    last collective operation of each rank, ``finding`` what it tells with its ``remedy`` and ``code``.
+    ``why`` is asked, stall, hang, time or failure. ``missing`` are the ranks that sent none; ``collectives`` is the
+    last collective operation of each rank, ``finding`` the conclusion with its ``remedy`` and ``code``.
     """
 
     number: int
@@ -108,7 +108,7 @@ ProfileStatus = Literal["asked", "recording", "saving", "done", "failed"]
 
 @dataclass(slots=True)
 class ProfileView:
-    """A profile that was asked for at ``t``; what was recorded is in the job's folder (core.profiles).
+    """A profile that was requested at ``t``; the recording is in the job's folder (core.profiles).
 
     ``status`` is asked, recording, saving, done or failed, ``recorded`` the steps so far, ``why`` the reason of a
     failure.
@@ -124,13 +124,13 @@ class ProfileView:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether it is done or has failed."""
         return self.status in ("done", "failed")
 
 
 @dataclass(slots=True)
 class Picture:
-    """A picture that ``ranks`` have shown, the first of them at ``t``; a file in the job's folder (core.pictures)."""
+    """A picture that ``ranks`` have displayed, first at ``t``; a file in the job's folder (core.pictures)."""
 
     number: int
     t: float
@@ -144,7 +144,7 @@ class Picture:
 class Restart:
     """One restart of all ranks: when (epoch seconds), after which failure, and which rank had failed.
 
-    One that is ``requeued`` came after no failure: a queue had taken the machines away.
+    ``requeued`` means that no rank had failed but a queue had revoked the machines.
     """
 
     t: float
@@ -155,7 +155,7 @@ class Restart:
 
 @dataclass(slots=True)
 class Trail:
-    """The course of a metric in a few points, evenly spread: enough for a curve as small as a word.
+    """A metric in a few evenly spaced points, enough for a sparkline.
 
     One of ``every`` finished steps is kept, ``passed`` were skipped since the last. When there are ``MOST`` points,
     every second one goes, and from then on only every second new one is kept.
@@ -164,13 +164,13 @@ class Trail:
     points: list[float] = field(default_factory=list)
     every: int = 1
     passed: int = 0
-    #: The newest step, which goes on until a later one begins.
+    #: The newest step, which is open until a later one starts.
     step: float = -math.inf
     #: The first step of all.
     first: float = math.inf
 
     def finishes(self, step: float, steps: int = 1) -> bool:
-        """Take notice of a step, the last of so many, and say whether the value before it is to be kept (``keep``)."""
+        """Add a step, the last of ``reports``, and return whether the value before it must be kept (``keep``)."""
         if not step > self.step:
             return False
         begins, self.step = self.step == -math.inf, step
@@ -185,12 +185,12 @@ class Trail:
         self.passed = 0
         self.points.append(value)
         if len(self.points) >= MOST:
-            # The last of each pair stays: the next one kept follows it after twice as many steps.
+            # Keep the last of each pair: the next kept point follows after twice as many steps.
             del self.points[::2]
             self.every *= 2
 
     def go_back(self, step: float) -> None:
-        """Forget what was kept of ``step`` and later ones, as nearly as can be said: they come once more."""
+        """Drop points from about ``step`` on, because these steps are reported again."""
         if step <= self.step:
             span = self.step - self.first
             share = min(1.0, (self.step - step) / span) if span > 0 else 1.0
@@ -217,7 +217,7 @@ class MetricView:
     count: int = 0
     #: The means of the steps before the newest one.
     trail: Trail = field(default_factory=Trail)
-    #: Whether the ranks that these values are of have ended, and others were started that have not reported it yet.
+    #: Whether the ranks that reported these values were replaced by others that have not reported yet.
     stale: bool = False
 
     def take(self, rank: int, step: float, value: float, reports: int = 1, *, repeated: bool = False) -> None:
@@ -250,7 +250,7 @@ class MetricView:
 
 @dataclass(slots=True)
 class JobView:
-    """Everything small that is known of a job. Times are epoch seconds."""
+    """The state of a job without its large parts. Times are epoch seconds."""
 
     id: str
     name: str
@@ -264,11 +264,11 @@ class JobView:
     reason: str = ""
     #: The code of the error that is the reason, "" for none.
     reason_code: str = ""
-    #: When its nodes were its own (it waited in no queue any more), and when its ranks had met.
+    #: When its nodes were allocated (it was no longer queued), and when its ranks had met.
     placed: float | None = None
     started: float | None = None
     ended: float | None = None
-    #: Seconds in a queue until now, those of them in which its nodes had been its own before; and since when it waits.
+    #: Seconds in queues so far, those of them after nodes were first allocated, and since when it is queued.
     waited: float = 0.0
     requeued: float = 0.0
     queued_since: float | None = None
@@ -282,43 +282,43 @@ class JobView:
     progress_from: tuple[float, float] | None = None
     progress_at: float | None = None
     metrics: dict[str, MetricView] = field(default_factory=dict)
-    #: Names of the metrics that are read in what ranks print.
+    #: Names of the metrics that are parsed from the output.
     output_metrics: list[str] = field(default_factory=list)
     notes: list[dict[str, Any]] = field(default_factory=list)
     lines: int = 0
     stop: StopView | None = None
     handle: dict[str, Any] | None = None
-    #: Data sources on their way, in the order of nodes and as they were told.
+    #: Data sources being staged, in the order of nodes and of reports.
     staging: list[StagingView] = field(default_factory=list)
-    #: What one node costs in an hour, in ``currency``, and who says so; None where nobody did.
+    #: Price of one node per hour, in ``currency``, with its source; None if unknown.
     price_per_hour: float | None = None
     currency: str = ""
     price_source: str = ""
     max_restarts: int = 0
     restarts: list[Restart] = field(default_factory=list)
-    #: None while the job makes progress, or cannot be expected to.
+    #: None while the job makes progress, or none is expected.
     stall: Stall | None = None
     stacks: list[StacksView] = field(default_factory=list)
     profiles: list[ProfileView] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
-    #: The job from whose checkpoints this one goes on, "" for none.
+    #: The job from whose checkpoints this one continues, "" for none.
     resumed_from: str = ""
     forked_at: float | None = None
-    #: Its place while it waits for its turn, None at other times and where the place is not known.
+    #: Its position while it is queued; None at other times or if unknown.
     queue: QueueView | None = None
-    #: Who writes the log, where only a look at another host could tell whether it lives; a reader notes it.
+    #: The holder of the lock, if only a check on another host could decide whether it is alive; set by a reader.
     elsewhere: Holder | None = None
 
     @classmethod
     def of(cls, spec: JobSpec) -> JobView:
-        """Return the view of a job of which nothing but the spec is known."""
+        """Return the initial view of a job with this spec."""
         per_node = spec.process_count_per_node
         same: dict[str, Any] = {name: getattr(spec, name) for name in cls.__dataclass_fields__ if hasattr(spec, name)}
         ranks = [RankView(r, node=r // per_node, local_rank=r % per_node) for r in range(spec.process_count)]
         return cls(**same, last_sign=spec.created, ranks=ranks)
 
     def apply(self, event: Event) -> None:
-        """Fold one event in; unknown types and ranks are ignored."""
+        """Apply one event; unknown types and ranks are ignored."""
         self.last_sign = max(self.last_sign, event.get("t", 0.0))
         fold = _FOLDS.get(event["type"])
         if fold is not None:
@@ -344,21 +344,21 @@ class JobView:
 
     @property
     def by_request(self) -> bool:
-        """Whether the stop was asked for (then ranks that end are no failure)."""
+        """Whether the stop was requested, so that ranks that end have not failed."""
         return self.stop is not None and self.stop.by in ("user", "time", "hang")
 
     @property
     def restart_count(self) -> int:
-        """How often the ranks were started anew."""
+        """How often the ranks were restarted."""
         return len(self.restarts)
 
     @property
     def requeue_count(self) -> int:
-        """How many of the restarts came after no failure."""
+        """How many of the restarts had no failure as their cause."""
         return sum(restart.requeued for restart in self.restarts)
 
     def elapsed(self, now: float) -> float:
-        """Seconds from creation to the end, or to ``now`` while the job lives."""
+        """Seconds from creation to the end, or to ``now`` for an active job."""
         return max(0.0, (self.ended or now) - self.created)
 
     def waiting_time(self, now: float) -> float:
@@ -372,10 +372,10 @@ class JobView:
         return max(0.0, self.elapsed(now) - self.waiting_time(now))
 
     def cost(self, now: float) -> float | None:
-        """Return nodes x hours x price since its nodes were its own, until its end or ``now``; None without a price.
+        """Return nodes x hours x price from their allocation to the end or ``now``; None without a price.
 
-        The time in which nodes start before that, in which the job waits in a queue once more, and in which they stay
-        up afterwards, is not in it.
+        Not included: the startup of nodes before the allocation, later time in queues, and idle time of nodes after the
+        end.
         """
         if self.price_per_hour is None:
             return None
@@ -387,11 +387,11 @@ class JobView:
 
     @property
     def paid_since(self) -> float | None:
-        """Return when its nodes were its own, later by the time that it waited in a queue since then."""
+        """Return when its nodes were allocated, plus the time in queues since then."""
         return None if self.placed is None else self.placed + self.requeued
 
     def remaining(self, now: float) -> float | None:
-        """Seconds left at the mean pace of the progress so far, None when that cannot be said."""
+        """Estimated remaining seconds at the mean pace so far, None if unknown."""
         if not self.total or self.done is None or self.progress_from is None or self.state is not State.RUNNING:
             return None
         since, first = self.progress_from
@@ -454,7 +454,7 @@ def _queue(view: JobView, event: Event) -> None:
 
 def _phase(view: JobView, event: Event) -> None:
     if event["phase"] == "start":
-        _join_queue(view, event["t"])  # a cluster that queues jobs itself has it now
+        _join_queue(view, event["t"])  # the job is now queued by the cluster itself
     name, detail = event["phase"], event.get("detail", "")
     if view.phases and view.phases[-1].phase == name:
         view.phases[-1].detail = detail
@@ -506,7 +506,7 @@ def _log(view: JobView, event: Event) -> None:
 
 
 def _count(view: JobView, event: Event) -> None:
-    """Take the number of all lines so far, also of those that were left out (see core.events)."""
+    """Set the number of all lines so far, including deleted ones (see core.events)."""
     view.lines = event["lines"]
     for number, (lines, errors) in event["counts"].items():
         if (rank := view.rank(int(number))) is not None:
@@ -539,7 +539,7 @@ def _metric_source(view: JobView, event: Event) -> None:
 
 
 def _progress(view: JobView, event: Event) -> None:
-    # Ranks of synchronous training go on together; the lowest reporting rank speaks for all.
+    # Ranks of synchronous training advance together; the lowest reporting rank represents all.
     if event.get("rank", 0) != 0 and view.progress_from is not None and view.ranks[0].status != "waiting":
         return
     done, total = event["done"], event.get("total")
@@ -566,7 +566,7 @@ def _result(view: JobView, event: Event) -> None:
     rank.collectives = event.get("collectives") or rank.collectives
     rank.error_time = None if rank.ok else (rank.error or {}).get("time", event["t"])
     if code := str((rank.error or {}).get("code") or ""):
-        _withdraw(view, code)  # the failure says it
+        _withdraw(view, code)  # the failure contains it
 
 
 def _stop(view: JobView, event: Event) -> None:
@@ -608,7 +608,7 @@ def _world(view: JobView, event: Event) -> None:
 
 
 def _restart(view: JobView, event: Event) -> None:
-    """Begin again: what the ranks were is over, what they have reported stays."""
+    """Reset the ranks after a restart; their reports stay."""
     view.restarts.append(msgspec.convert(event, Restart))
     for metric in view.metrics.values():
         metric.stale = True
@@ -621,7 +621,7 @@ def _restart(view: JobView, event: Event) -> None:
 
 
 def _anew(rank: RankView) -> RankView:
-    """Return what stays of a rank when another process takes its place."""
+    """Return the fields of a rank that remain when a new process replaces it."""
     return RankView(rank.rank, node=rank.node, host=rank.host, local_rank=rank.local_rank, gpu=rank.gpu,
                     lines=rank.lines, error_lines=rank.error_lines)  # fmt: skip
 
