@@ -171,7 +171,7 @@ def _show(args: argparse.Namespace) -> Reply:
 
 def _logs(args: argparse.Namespace) -> None:
     if args.raw:
-        terminal.as_it_is()
+        terminal.escape_unencodable()
     job = find(args.id)
     many = job.spec.process_count > 1 and args.rank is None
     if args.tail and (left_out := _line_count(job.view(), args.rank) - args.tail) > 0 and not args.follow:

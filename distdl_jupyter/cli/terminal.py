@@ -61,7 +61,7 @@ def guarded() -> Iterator[None]:
         yield
 
 
-def as_it_is() -> None:
+def escape_unencodable() -> None:
     """Allow text that cannot be encoded, such as lone surrogates, to be written."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:

@@ -79,13 +79,13 @@ class Server:
         }
         self._marks = Marks(identity)
         self._requests: queue.SimpleQueue[tuple[ServedConnection, Message] | None] = queue.SimpleQueue()
-        self._claiming = threading.Lock()
-        self._doing: str | None = None
+        self._claim_lock = threading.Lock()
+        self._current_label: str | None = None
         self._main = threading.get_ident()
         #: Whether a signal may interrupt the running code, and whether the job was canceled.
         self._interruptible = self._canceled = False
         #: When signals were sent for clients and have not arrived yet; two may be delivered as one.
-        self._announced: deque[float] = deque(maxlen=100)
+        self._client_signals: deque[float] = deque(maxlen=100)
         if identity.pipes is None:
             raise RuntimeError("This rank is not reachable: only an agent can start the ranks of a session.")
         self._listener = Listener(identity.pipes, identity.rank)
@@ -118,13 +118,19 @@ class Server:
                 ServedConnection(connection, self._listener, self._state("hello"), self._on_message)
 
     def _state(self, say: str, **fields: Any) -> dict[str, Any]:
-        return {"say": say, "rank": self._identity.rank, "pid": os.getpid(), "doing": self._doing or "", **fields}
+        return {
+            "say": say,
+            "rank": self._identity.rank,
+            "pid": os.getpid(),
+            "doing": self._current_label or "",
+            **fields,
+        }
 
     def _on_message(self, connection: ServedConnection, message: Message) -> None:
         header = message.header
         if header.get("do") == "interrupt":
             if self._interruptible:
-                self._announced.append(time.monotonic())
+                self._client_signals.append(time.monotonic())
                 signal.pthread_kill(self._main, signal.SIGINT)
         elif header.get("do") == "state":
             connection.reply(self._state("state", id=header.get("id")))
@@ -134,19 +140,19 @@ class Server:
             self._requests.put(None if header.get("do") == "stop" else (connection, message))
 
     def _claim(self, label: str) -> bool:
-        with self._claiming:
-            if self._doing is not None:
+        with self._claim_lock:
+            if self._current_label is not None:
                 return False
-            self._doing = label
+            self._current_label = label
             return True
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         """Interrupt the user's code; a signal that no client requested cancels the job and stops the rank."""
-        announced = False
-        while self._announced and not announced:
-            announced = time.monotonic() - self._announced.popleft() < _SIGNAL_SECONDS
-        self._canceled = self._canceled or not announced
-        if self._interruptible or not announced:
+        is_client_signal = False
+        while self._client_signals and not is_client_signal:
+            is_client_signal = time.monotonic() - self._client_signals.popleft() < _SIGNAL_SECONDS
+        self._canceled = self._canceled or not is_client_signal
+        if self._interruptible or not is_client_signal:
             raise KeyboardInterrupt
 
     # in the main thread -----------------------------------------------------------------------
@@ -158,10 +164,10 @@ class Server:
         if is_cell:
             self._marks.begin(number, str(header.get("label") or ""))
         try:
-            answer, body, error = self._try(message)
+            answer, body, error = self._handle(message)
         except KeyboardInterrupt as interrupt:  # raised while another error or interrupt was being described
             self._interruptible = False
-            answer, body, error = self._failed(interrupt)
+            answer, body, error = self._describe_failure(interrupt)
         with contextlib.suppress(Exception):
             autolog.release()
             report.flush()
@@ -172,12 +178,12 @@ class Server:
             with contextlib.suppress(Exception):
                 sys.stderr.write(error if error.endswith("\n") else f"{error}\n")
                 sys.stderr.flush()
-        self._doing = None
+        self._current_label = None
         if not self._canceled:  # otherwise the client notices that the process has exited
             seconds = time.perf_counter() - begin
             connection.reply({"say": "done", "id": number, "seconds": seconds, **answer}, body)
 
-    def _try(self, message: Message) -> tuple[dict[str, Any], bytes, str]:
+    def _handle(self, message: Message) -> tuple[dict[str, Any], bytes, str]:
         """Run a request and return the reply, its body and the text of an error."""
         try:
             signal.signal(signal.SIGINT, self._on_signal)
@@ -192,16 +198,16 @@ class Server:
             self._interruptible = False
             if error.code in (None, 0):
                 return *_value(None), ""
-            return self._failed(error)
+            return self._describe_failure(error)
         except BaseException as error:  # noqa: BLE001  every error of user code is reported
             self._interruptible = False
-            return self._failed(error)
+            return self._describe_failure(error)
         finally:
             # A handler that the cell installed applies to that cell only.
             signal.signal(signal.SIGINT, self._on_signal)
         return answer, body, ""
 
-    def _failed(self, error: BaseException) -> tuple[dict[str, Any], bytes, str]:
+    def _describe_failure(self, error: BaseException) -> tuple[dict[str, Any], bytes, str]:
         described = failure.describe(error, self._sources, self._identity.folder / "code")
         interrupted = isinstance(error, KeyboardInterrupt)
         return {"ok": False, "error": described}, b"", "Interrupted.\n" if interrupted else str(described["traceback"])
