@@ -1,7 +1,7 @@
-"""Machines with an agent on each: what all such clusters share, however an agent is started there.
+"""Code shared by all clusters that run an agent on each machine, however the agent is started.
 
-* ``package`` starts an agent, ``connection`` speaks to it over any link (``wire``), ``rank_relay`` to ranks;
-* ``checkup`` asks machines, ``checks`` judges their answers and chooses the network on which ranks meet;
-* ``staging`` and ``data`` bring a job's files and data there and its results back;
-* ``run`` starts or resumes the job, and follows it to its end.
+* ``package`` starts an agent, ``connection`` talks to it over any link (``wire``), ``rank_relay`` connects to ranks;
+* ``checkup`` queries the machines, ``checks`` evaluates the answers and selects the network for the ranks;
+* ``staging`` and ``data`` copy a job's files and data to the machines and its results back;
+* ``run`` starts or resumes the job and follows it until it ends.
 """

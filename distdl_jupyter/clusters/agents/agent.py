@@ -1,4 +1,4 @@
-"""The machines of a started job: an agent on each starts, signals and watches processes.
+"""The machines of a started job. An agent on each machine starts, signals and watches processes.
 
 ``AgentConnection`` is the supervisor's side of an agent (requests as in ``distdl_jupyter.node.requests``): the agent is
 part of this process (``local_node``) or runs on another machine (``connection``).
@@ -21,7 +21,7 @@ from distdl_jupyter.core.plan import RankSlot
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.stacks import Answer
 
-#: Seconds for an answer that is ready at once.
+#: Timeout in seconds of requests that are answered immediately.
 ANSWER_SECONDS = 15.0
 #: Seconds between two calls of ``while_waiting``.
 _POLL_SECONDS = 0.5
@@ -67,28 +67,28 @@ class Host:
 
 
 class AgentConnection(ABC):
-    """The supervisor's side of one agent. ``host`` is the name of its machine, "" for this one."""
+    """The supervisor's side of one agent; ``host`` is the name of its machine, "" for this one."""
 
     host: str
 
     def __init__(self, host: str) -> None:
         self.host = host
-        #: Called with the agent's events: ``exit`` of a process, ``shell`` (a remote shell is wanted), ``lost``.
+        #: Called with the agent's events: ``exit`` of a process, ``shell`` (request for a remote shell), ``lost``.
         self.on_event: Callable[[dict[str, Any]], object] = bool
 
     @property
     def lost(self) -> str:
-        """Why the machine is lost, one sentence; "" while it responds."""
+        """The reason why the machine is lost, as one sentence; "" while it responds."""
         return ""
 
     @abstractmethod
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
-        """Send a request. The answer is its fields, or HostFailed (in this process also OSError)."""
+        """Send a request and return a future of the answer's fields. It may hold HostFailed, for a local agent also OSError."""
 
     def ask(
         self, type_: str, /, timeout: float = ANSWER_SECONDS, while_waiting: Callable[[], object] = bool, **fields: Any
     ) -> dict[str, Any]:
-        """Send a request and return the answer. Raises HostFailed: refused, no answer in ``timeout`` s, or lost."""
+        """Send a request and return the answer. Raises HostFailed if it is refused, times out, or the host is lost."""
         with self.bypass_backpressure():
             return self.result(self.begin(type_, **fields), type_, timeout, while_waiting)
 
@@ -101,9 +101,9 @@ class AgentConnection(ABC):
         *,
         waited: bool = False,
     ) -> dict[str, Any]:
-        """Wait for the answer of ``begin``, unless the caller has ``waited`` for so long. Raises HostFailed.
+        """Wait for the answer to ``begin``; ``waited`` seconds of the timeout have passed already. Raises HostFailed.
 
-        ``while_waiting`` is called meanwhile, and ends the wait by raising.
+        ``while_waiting`` is called repeatedly; an exception that it raises ends the wait.
         """
         until = math.inf if timeout is None else time.monotonic() + (0.0 if waited else timeout)
         while not answer.done():
@@ -121,25 +121,25 @@ class AgentConnection(ABC):
 
     @abstractmethod
     def open_stream(self) -> tuple[int, int | Inbox]:
-        """Open a channel and return its number and what to read its bytes from (see ``base.Stream``)."""
+        """Open a channel; return its number and the source of its bytes (see ``base.Stream``)."""
 
     def poll(self) -> None:
-        """Deliver events that no agent sends. Called about ten times a second."""
+        """Deliver events that do not come from agents. Called about ten times per second."""
         return
 
     @abstractmethod
     def ask_stacks(self, ranks: Sequence[int]) -> None:
-        """Ask ranks for the stacks of their threads, without waiting."""
+        """Request the stacks of all threads of some ranks, without waiting."""
 
     @abstractmethod
     def stacks(self) -> Mapping[int, Answer]:
-        """Return the answers of ranks since the last call."""
+        """Return the ranks' answers since the last call."""
 
 
 def ask_all(
     requests: Iterable[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
 ) -> list[dict[str, Any] | HostTrouble]:
-    """Send a request with its fields to several agents; return each one's answer, or its error, after ``timeout`` s."""
+    """Send requests to several agents at once; return the answer or the error of each within ``timeout`` seconds."""
     begun = [(connection, connection.begin(type_, **fields)) for connection, fields in requests]
     with contextlib.ExitStack() as stack:
         for connection, _ in begun:
@@ -168,9 +168,10 @@ def ask_all_or_raise(
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One machine of a job: the job's folder there, and the working directory of its ranks.
+    """One machine of a job, with the job's folder and the working directory of its ranks there.
 
-    ``run`` is the agent's private folder, removed with the job; ``python`` that of the job's packages, "" without.
+    ``run`` is the agent's private folder, which is removed with the job. ``python`` is the interpreter with the job's
+    packages, "" without packages.
     """
 
     connection: AgentConnection
@@ -191,7 +192,7 @@ N = TypeVar("N", bound=Node)
 class Nodes(ABC, Generic[N]):
     """All machines of a started job, in the order of the job's nodes."""
 
-    #: Whether the job continues without its supervisor, and another one can read the agents' output again
+    #: Whether the job continues without its supervisor, and a new supervisor can read the agents' output again
     #: (``Connection.reopen``).
     outlive_supervisor: ClassVar[bool] = False
 
@@ -199,7 +200,7 @@ class Nodes(ABC, Generic[N]):
         self.nodes = list(nodes)
         #: Notices for the user; the run removes them.
         self.notices: list[Notice] = []
-        #: Output there that is not of an agent's processes.
+        #: Output of the machines that does not come from an agent's processes.
         self.streams: tuple[Stream, ...] = ()
 
     @property
@@ -208,7 +209,7 @@ class Nodes(ABC, Generic[N]):
         return [node for node in self.nodes if not node.connection.lost]
 
     def poll(self) -> None:
-        """Deliver events that no agent sends. Called about ten times a second."""
+        """Deliver events that do not come from agents. Called about ten times per second."""
         for node in self.nodes:
             node.connection.poll()
 
@@ -218,54 +219,54 @@ class Nodes(ABC, Generic[N]):
 
     @abstractmethod
     def environment(self, node: N) -> dict[str, str]:
-        """Return the environment of all processes of the job on a machine."""
+        """Return the environment that all processes of the job have on a machine."""
 
     @abstractmethod
     def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
-        """Return a rank's own ``variables`` with those of its machine."""
+        """Return the ``variables`` of a rank, extended by those of its machine."""
 
     def keep_slots(self) -> None:
-        """Keep the job's entries in the machines' queues. Called about once a second."""
+        """Renew the job's entries in the queues of the machines. Called about once per second."""
         return
 
     def service_variables(self, number: int) -> dict[str, str]:
-        """Return further variables of a service."""
+        """Return additional variables for a service."""
         return {}
 
     def on_launcher_output(self, text: str) -> None:
-        """Handle output that is not a rank's."""
+        """Handle output of the launcher or of a service."""
         return
 
     def on_signal(self, name: str) -> None:
-        """Handle that all machines were asked to signal the job."""
+        """React to a signal that was sent to all machines."""
         return
 
     def explain_exit(self, exit_: Exit) -> Exit | None:
-        """Return the end of a rank with its cause, None while the cause is being queried."""
+        """Return the exit of a rank with its cause added; None while the cause is being queried."""
         return exit_
 
     def interrupted(self) -> str:
-        """Return why a queue took the machines from a job that had not failed (see ``Run.interrupted``)."""
+        """Return why a queue preempted a job that had not failed (see ``Run.interrupted``)."""
         return ""
 
     def note_start(self, *, launcher: str = "") -> None:
-        """Add a notice on how ranks were started; ``launcher`` is the program that starts them."""
+        """Add a notice about how the ranks were started; ``launcher`` is the program that started them."""
         return
 
     @abstractmethod
     def handle(self) -> dict[str, Any]:
-        """Return plain data by which ``Cluster.sweep`` finds what is left of the job."""
+        """Return plain data with which ``Cluster.sweep`` finds the remains of the job."""
 
     def collect(self) -> None:
-        """Copy back what ranks have written elsewhere (see ``Run.collect``)."""
+        """Copy files of ranks back to the job's folder (see ``Run.collect``)."""
         return
 
     @abstractmethod
     def close(self) -> None:
-        """End the agents with all processes, and release what is held for the job."""
+        """End the agents and all their processes, and release the job's resources."""
 
 
-#: Help texts of options that all clusters with agents have.
+#: Help texts of the options that all clusters with agents share.
 DIRECTORY_HELP = (
     "folder for the files of jobs on a host that shares no folder with this machine (default: ~/.cache/distdl)"
 )

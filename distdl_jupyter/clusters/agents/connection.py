@@ -1,6 +1,6 @@
-"""The connection to the agent of one host: requests and their answers, channels of bytes, heartbeats, and its end.
+"""The connection to the agent of one host: requests, answers, byte channels and heartbeats.
 
-Any thread may send requests and data; frames are moved, and answers and events handled, on the loop of ``wire``.
+Any thread may send requests and data. The event loop of ``wire`` transfers frames and handles answers and events.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from distdl_jupyter.node import frames
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.stacks import Answer
 
-#: Seconds to an agent's greeting: 10 for ssh, then Python's start on a slow disk.
+#: Timeout in seconds of an agent's greeting: 10 for ssh, the rest for the start of Python on a slow disk.
 REACH_SECONDS = 25.0
-#: Seconds for all hosts to end their processes, and for one agent to end when its input has ended.
+#: Timeouts in seconds for all hosts to end their processes, and for one agent to exit after its input was closed.
 _END_SECONDS, _CLOSE_SECONDS = 10.0, 5.0
 #: The default folder of jobs on a host.
 DIRECTORY = "~/.cache/distdl"
-#: Seconds that an agent started by a scheduler waits for a silent supervisor; its input ends earlier.
+#: Seconds without a heartbeat after which an agent of a scheduler exits; usually its input is closed earlier.
 TIMEOUT = "20"
-#: Bytes that may wait to be sent before a sender must wait.
+#: The limit in bytes of the send queue, above which senders wait.
 _MOST_UNSENT = 4 * 1024 * 1024
-#: Seconds between two polls whether slow readers have taken something.
+#: Seconds between two polls of slow readers.
 _PAUSE = 0.02
 
 
 class Connection(AgentConnection):
-    """An agent on one host. ``host`` is its name, ``python`` the path of its Python there, "" while not known."""
+    """An agent on one host; ``python`` is the path of its interpreter there, "" until it is known."""
 
     def __init__(self, host: Host, python: str, link: Link, first_input: bytes = b"", first: int = 1) -> None:
-        """Send ``first_input`` before all frames.
+        """Prepare to send ``first_input`` before all frames.
 
-        Requests and channels are numbered from ``first``, above all numbers of an earlier supervisor.
+        Requests and channels are numbered from ``first``, above all numbers that an earlier supervisor has used.
         """
         super().__init__(host.name)
         self.target = host
         self.python = python
-        #: How a user would run a command there: "ssh gpu1".
+        #: The command prefix with which a user runs commands there: "ssh gpu1".
         self.shell = ""
-        #: Set when the agent has sent its greeting.
+        #: Set when the agent's greeting has arrived.
         self.greeted = threading.Event()
         self._link = link
         self._reader = frames.Reader(greeting=True)
@@ -72,7 +72,7 @@ class Connection(AgentConnection):
         self._backpressure_bypassed = 0
         self._begun = self._closing = False
         self._received_at = time.monotonic()
-        #: Set on the loop when there is something to send, and to end the connection at once.
+        #: Set on the loop when data is queued, and to close the connection immediately.
         self._more, self._cut = asyncio.Event(), asyncio.Event()
         self._ended = threading.Event()
         #: The ranks of the pending stack request, and its answer.
@@ -82,11 +82,11 @@ class Connection(AgentConnection):
 
     @property
     def lost(self) -> str:
-        """Why the host is lost, one sentence; "" while it responds."""
+        """The reason why the host is lost, as one sentence; "" while it responds."""
         return self._lost
 
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
-        """Send a request; ``result`` waits for the answer, which has ``received_at`` (epoch seconds)."""
+        """Send a request; ``result`` waits for the answer, which includes ``received_at`` (epoch seconds)."""
         answer: Future[dict[str, Any]] = Future()
         number = next(self._numbers)
         content = frames.message(type_, request=number, **fields)
@@ -110,7 +110,7 @@ class Connection(AgentConnection):
                 self._backpressure_bypassed -= 1
 
     def _send(self, content: bytes, *, wait: bool = False) -> bool:
-        """Queue frames and return whether the host is there; ``wait`` until most of what was queued before is sent."""
+        """Queue frames and return whether the host is connected. ``wait`` blocks while the queue is too long."""
         with self._lock:
             while wait and self._unsent_bytes > _MOST_UNSENT and not self._lost:
                 self._lock.wait(1.0)
@@ -138,16 +138,16 @@ class Connection(AgentConnection):
         return inbox
 
     def _inbox(self, skip: int = 0) -> Inbox:
-        """Return a new inbox; while much waits in all of them, nothing more is read from the host."""
+        """Return a new inbox. Reading from the host pauses while the inboxes hold too many bytes."""
         inbox = Inbox(skip)
         with self._lock:
             self._inboxes = [*(old for old in self._inboxes if old.pending or not old.ended), inbox]
         return inbox
 
     def channel(self, sink: Callable[[bytes], None], hold: Callable[[bool], object] = bool) -> int:
-        """Open a channel that passes its bytes to ``sink`` on the loop; b"" is its end.
+        """Open a channel whose bytes are passed to ``sink`` on the loop; b"" is its end.
 
-        ``hold`` is called there with whether writing must pause.
+        ``hold`` is called on the loop with whether the writer must pause.
         """
         number = next(self._channels)
         with self._lock:
@@ -169,7 +169,7 @@ class Connection(AgentConnection):
         self._stack_request = list(ranks), self.begin("stacks", ranks=list(ranks))
 
     def stacks(self) -> Mapping[int, Answer]:
-        """Return the answers once; a failed or lost host gives the reason for each of its ranks."""
+        """Return each answer once. For a failed or lost host, the answer of each rank is the reason."""
         if self._stack_request is None or not self._stack_request[1].done():
             return {}
         (ranks, answer), self._stack_request = self._stack_request, None
@@ -180,14 +180,14 @@ class Connection(AgentConnection):
     # begin and end --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to move frames."""
+        """Start to transfer frames."""
         self._begun = True
         asyncio.run_coroutine_threadsafe(self._run(), wire.loop())
 
     def await_greeting(self, explain: Callable[[str, int | None], Unreachable]) -> None:
-        """Wait for the agent's greeting, and send the package where it is missing. Raises Unreachable.
+        """Wait for the agent's greeting, and send the package if the host lacks it. Raises Unreachable.
 
-        ``explain`` returns the error for the output outside of frames and the exit code (None: still running).
+        ``explain`` returns the error for the unframed output and the exit code (None: still running).
         """
         until = time.monotonic() + REACH_SECONDS
         request: bytes | None = package.request_marker()
@@ -218,7 +218,7 @@ class Connection(AgentConnection):
             why = await self._move()
         except frames.BrokenWire as error:
             why = f"{self.host} sent an invalid message: {error}"
-        except Exception as error:  # noqa: BLE001  callers that wait for this host must get an answer
+        except Exception as error:  # noqa: BLE001  pending requests must not wait forever
             why = f"The connection to {self.host} failed: {type(error).__name__}: {error}."
         try:
             self._send_no_more()
@@ -229,7 +229,7 @@ class Connection(AgentConnection):
             self._ended.set()
 
     async def _move(self) -> str:
-        """Move frames until the host is gone, and return why."""
+        """Transfer frames until the connection ends, and return the reason."""
         await self._link.open()
         sending = asyncio.create_task(self._send_queued())
         ends = [asyncio.create_task(end) for end in (self._receive(), self._watch(), self._wait_for_cut())]
@@ -242,11 +242,11 @@ class Connection(AgentConnection):
             await asyncio.gather(sending, *ends, return_exceptions=True)
 
     async def _receive(self) -> str:
-        """Handle received frames; return why the output ended."""
+        """Handle received frames until the output ends, and return the reason."""
         while True:
             while sum(inbox.pending for inbox in self._inboxes) > Inbox.MOST and not self._backpressure_bypassed:
                 await asyncio.sleep(_PAUSE)
-                self._received_at = time.monotonic()  # it is this side that does not read
+                self._received_at = time.monotonic()  # this side has paused reading
             content = await self._link.read()
             if not content:
                 return await self._link.why_ended(time.monotonic() - self._received_at)
@@ -257,7 +257,7 @@ class Connection(AgentConnection):
                 self.greeted.set()
 
     async def _send_queued(self) -> None:
-        with contextlib.suppress(OSError):  # the agent has ended, and its output shows why
+        with contextlib.suppress(OSError):  # the agent has exited, and its output explains why
             while self._unsent or not self._closing:
                 if not self._unsent:
                     self._more.clear()
@@ -278,12 +278,12 @@ class Connection(AgentConnection):
         self._link.close_input()
 
     async def _watch(self) -> str:
-        """Send heartbeats; return when no byte came for too long."""
+        """Send heartbeats; return when nothing was received for too long."""
         while True:
             await asyncio.sleep(self._link.beat_seconds)
             if self._closing or not self.greeted.is_set():
                 continue
-            if not self._unsent:  # any queued frame is a heartbeat as well
+            if not self._unsent:  # any frame serves as a heartbeat
                 self._send(frames.message("beat"))
             if time.monotonic() - self._received_at > self._link.silence_seconds:
                 return f"No response from {self.host} for {self._link.silence_seconds:.0f} s."
@@ -323,7 +323,7 @@ class Connection(AgentConnection):
             answer.set_result({**reply, "received_at": time.time()})
 
     def _lose(self, why: str) -> None:
-        """Fail all pending requests and end all channels: the host is lost."""
+        """Mark the host as lost: fail all pending requests and end all channels."""
         with self._lock:
             self._lost = why
             waiting, self._waiting = self._waiting, {}
@@ -343,7 +343,7 @@ def _number(value: object) -> int:
 
 
 def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Connection]:
-    """Connect to agents that a scheduler started, each of which reads ``first``. Raises Unreachable."""
+    """Connect to agents that a scheduler started, and send ``first`` to each. Raises Unreachable."""
     connections: list[Connection] = []
     for host, link in links:
         connections.append(Connection(host, "", link, first))
@@ -363,7 +363,7 @@ def _not_started(host: str, output: str, _code: int | None) -> Unreachable:
 
 
 def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None:
-    """End agents side by side; the folders of the hosts in ``keep`` stay."""
+    """End agents in parallel; keep the folders on the hosts in ``keep``."""
     hosts = set(keep)
     ending = list(connections)
     ask_all([(connection, {"keep": connection.host in hosts}) for connection in ending], "end", _END_SECONDS)
@@ -371,11 +371,11 @@ def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None
         list(pool.map(Connection.close, ending))
 
 
-# what an agent may send -------------------------------------------------------------------------
-# It runs where training code runs, so its events and replies are checked before they are used.
+# messages of an agent -------------------------------------------------------------------------
+# Training code runs on the same host and may tamper with the agent, so its messages are validated.
 
 Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-#: The greatest number of process ids of Linux.
+#: The maximum number of process ids on Linux.
 Count = Annotated[int, Meta(ge=0, le=2**22)]
 Text = Annotated[str, Meta(max_length=4096)]
 Amount = Annotated[float, Meta(ge=-1e18, le=1e18)]
@@ -393,7 +393,7 @@ class ExitEvent(msgspec.Struct, tag_field="type", tag="exit"):
 
 
 class ShellEvent(msgspec.Struct, tag_field="type", tag="shell"):
-    """The launcher runs a command on another host of the job."""
+    """The launcher requests a command on another host of the job."""
 
     shell: Number
     host: Annotated[str, Meta(max_length=300)]
@@ -401,7 +401,7 @@ class ShellEvent(msgspec.Struct, tag_field="type", tag="shell"):
 
 
 class ShellClosedEvent(msgspec.Struct, tag_field="type", tag="shell-closed"):
-    """The launcher no longer waits for such a command."""
+    """The launcher has closed its request for a remote command."""
 
     shell: Number
 
@@ -417,7 +417,7 @@ class ResourcesEvent(msgspec.Struct, tag_field="type", tag="resources"):
 
 
 class Sample(msgspec.Struct):
-    """One moment (see ``node.resources``). The values of each rank are checked where they are read."""
+    """One sample (see ``node.resources``). The values of each rank are validated where they are used."""
 
     t: Amount
     node: Any
@@ -457,7 +457,7 @@ _REPLIES: Mapping[str, type[msgspec.Struct]] = {
 
 
 def _check(data: Mapping[str, Any], shape: Any) -> None:
-    """Raise BrokenWire for an invalid message, which ends the connection to its host and nothing else."""
+    """Raise BrokenWire for an invalid message, which closes only the connection to that host."""
     try:
         msgspec.convert(data, shape, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:

@@ -1,7 +1,7 @@
-"""Data sources of a job on hosts: a stager run by each host's agent, and folders of this machine copied before.
+"""Copies the data sources of a job to hosts: local folders first, then each host's agent runs a stager.
 
-A host that sees the same folder under the same path uses it there. Others get a copy, kept by its content, so that the
-next job with the same data copies nothing.
+A host that has the same folder at the same path uses it directly. Other hosts get a copy, cached by its content, so
+that the next job with the same data copies nothing.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from distdl_jupyter.node.job import DATA
 if TYPE_CHECKING:
     from distdl_jupyter.data.staging import JobStaging
 
-#: Characters of a line that go in one message.
+#: The maximum number of characters of a line in one message.
 _PIECE = 1 << 20
-#: Seconds for an agent that starts a process or takes a line.
+#: Timeout in seconds of requests to an agent.
 _SECONDS = 60.0
 _HEED = 0.25
 _AT_ONCE = 16
 
 
 def stage_data(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Context) -> None:
-    """Bring a job's data to its hosts and note each one's variables. Raises DataUnavailable, HostFailed."""
+    """Copy a job's data to its hosts and set the variables of each node. Raises DataUnavailable, HostFailed."""
     assert context.staging is not None, "a job without data is not brought any"
     for source in spec.data:
         if source.scheme == "shared":
@@ -65,7 +65,7 @@ def stage_data(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Co
 
 
 def _agree(path: str, nodes: Sequence[AgentNode]) -> None:
-    """Raise DataUnavailable when hosts have different content at a path; a host without the path reports it itself."""
+    """Raise DataUnavailable if the content at a path differs between hosts; a host without the path reports it itself."""
     answers = ask_all_or_raise([(node.connection, {"path": path}) for node in nodes], "look", _SECONDS)
     present = [
         (node.host, answer["fingerprint"])
@@ -82,7 +82,7 @@ def _agree(path: str, nodes: Sequence[AgentNode]) -> None:
 
 
 class AgentStager(stagers.Stager):
-    """A stager that an agent started; ``relocated`` are the sources that lie elsewhere on its host."""
+    """A stager that an agent runs; ``relocated`` maps sources to their paths on its host."""
 
     def __init__(self, number: int, node: AgentNode, relocated: dict[str, str]) -> None:
         self._connection = node.connection
@@ -100,7 +100,7 @@ class AgentStager(stagers.Stager):
         self._connection.ask("start", _SECONDS, processes=[process])
 
     def adapt_order(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Return the order with the paths of this host."""
+        """Return the order with the paths on this host."""
         sources = [
             {**source, "path": self._relocated[source["name"]], "fingerprint": None}
             if source["name"] in self._relocated
@@ -110,7 +110,7 @@ class AgentStager(stagers.Stager):
         return {**order, "sources": sources}
 
     def write(self, line: bytes) -> None:
-        """Give it a line, in pieces that do not hold up what else the connection carries."""
+        """Send a line in small parts, which do not delay other traffic of the connection."""
         text = line.decode()
         with contextlib.suppress(HostFailed):
             for at in range(0, len(text), _PIECE):
@@ -118,11 +118,11 @@ class AgentStager(stagers.Stager):
 
     @property
     def lost_reason(self) -> str:
-        """Why its host does not answer any more, "" while it does."""
+        """The reason why the host is lost; "" while it responds."""
         return self._connection.lost
 
     def end(self) -> None:
-        """Read nothing more; a program that still works is ended with its agent."""
+        """Stop reading; the agent ends a program that still runs."""
         self.out.close()
 
 
@@ -149,7 +149,7 @@ class _Copy:
 
 
 class _Content(NamedTuple):
-    """A folder's content, read once though many hosts get it."""
+    """The content of a folder; it is read once for all hosts."""
 
     digest: str
     total: int

@@ -1,4 +1,4 @@
-"""The bytes of an agent that is reached through files (``node.folder``), and any other file that grows, as a stream."""
+"""Links to agents that communicate through files (``node.folder``), and streams of growing files."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from distdl_jupyter.node import folder, frames
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.folder import Follower
 
-#: Seconds after the end of a job in which the last that was written on a node may still become visible here.
+#: Seconds after the end of a job in which its last writes on a node may become visible here.
 GRACE_SECONDS = 3.0
-#: Seconds between two looks whether what was sent has been read.
+#: Seconds between two polls of the agent's read position.
 _PAUSE = 0.2
-#: Seconds in which an agent reads what an earlier supervisor has sent.
+#: Timeout in seconds for an agent to read the messages of an earlier supervisor.
 _TAKEOVER_SECONDS = 60.0
 
 
 class Tail:
-    """What is appended to a file, until some seconds after ``is_over`` says so."""
+    """The stream of bytes appended to a file. It ends ``GRACE_SECONDS`` after ``is_over`` returns true."""
 
     def __init__(self, path: Path, is_over: Callable[[], object], position: int = 0) -> None:
         self._file = Follower(path, position)
@@ -34,9 +34,9 @@ class Tail:
         self._stopping = False
 
     async def read(self) -> bytes:
-        """Return what comes next, b"" at the end."""
+        """Return the next bytes, b"" at the end."""
         while True:
-            with contextlib.suppress(OSError):  # a file server that is away comes back
+            with contextlib.suppress(OSError):  # the file server may be temporarily unavailable
                 if content := self._file.read():
                     self._file.took(len(content))
                     return content
@@ -47,11 +47,11 @@ class Tail:
             await asyncio.sleep(self._file.pause)
 
     def stop(self) -> None:
-        """Return what is there and then the end."""
+        """End the stream after the bytes that exist now."""
         self._stopping = True
 
     def open_stream(self) -> Inbox:
-        """Return an inbox that gets what comes."""
+        """Return an inbox that receives the stream."""
         inbox = Inbox()
         asyncio.run_coroutine_threadsafe(self._feed(inbox), wire.loop())
         return inbox
@@ -65,14 +65,14 @@ class Tail:
 
 
 class FolderLink(wire.Link):
-    """The link to the agent of one node. ``why_lost`` says why the node is gone, "" while it is there.
+    """The link to the agent of one node. ``why_lost`` returns the reason if the node is lost, else "".
 
-    With ``takeover`` an earlier supervisor has begun; what it had sent is read by the agent first. Raises LaunchFailed.
-    What the agent prints goes to the job's own output, and its exit code is the batch system's affair.
+    With ``takeover``, it waits until the agent has read the messages of an earlier supervisor. Raises LaunchFailed.
+    The agent's own output is part of the job's output, and the batch system handles its exit code.
     """
 
     beat_seconds = folder.BEAT_SECONDS
-    #: The batch system says when a node is lost; a file server may be away for minutes.
+    #: The batch system reports lost nodes; a file server may be unavailable for minutes.
     silence_seconds = math.inf
 
     def __init__(self, run: Path, node: int, why_lost: Callable[[], str], *, takeover: bool = False) -> None:
@@ -80,16 +80,16 @@ class FolderLink(wire.Link):
         inbox, read, outbox = folder.files(node)
         self._inbox, self._read = run / inbox, run / read
         self._why_lost = why_lost
-        #: Bytes that were sent to the agent so far, by an earlier supervisor too.
+        #: Bytes sent to the agent so far, including those of earlier supervisors.
         self.sent = self._await_reader() if takeover else 0
         self._tail = Tail(run / outbox, why_lost)
 
     async def open(self) -> None:
-        """Forget what was read."""
+        """Start to erase messages that were read."""
         self._forgetting = asyncio.create_task(self._forget())
 
     def _await_reader(self) -> int:
-        """Wait until the agent has read all whole frames, cut off half a one, and return where the next one goes."""
+        """Wait until the agent has read all complete frames, cut off an incomplete one, and return the position."""
         until = time.monotonic() + _TAKEOVER_SECONDS
         while True:
             at = self._count_read()
@@ -99,7 +99,7 @@ class FolderLink(wire.Link):
                     file.truncate(at)
                     return at
             if self._why_lost():
-                return self._inbox.stat().st_size  # nobody reads it any more; what it has said can still be read
+                return self._inbox.stat().st_size  # the node is lost, but its output can still be read
             if time.monotonic() > until:
                 raise LaunchFailed(
                     f"The agent does not read its messages from {self._inbox}.",
@@ -116,16 +116,16 @@ class FolderLink(wire.Link):
             return 0
 
     async def read(self) -> bytes:
-        """Return what the agent has written next."""
+        """Return the next output of the agent."""
         return await self._tail.read()
 
     async def write(self, content: bytes) -> None:
-        """Append what is to be sent."""
+        """Append bytes for the agent."""
         await self._put(self.sent, content)
         self.sent += len(content)
 
     async def _put(self, at: int, content: bytes) -> None:
-        """Write bytes at a place of the file; the job goes on while the disk is full or the file server is away."""
+        """Write bytes at a position; retry while the disk is full or the file server is unavailable."""
         while content and not self._why_lost():
             try:
                 descriptor = os.open(self._inbox, os.O_WRONLY | os.O_CLOEXEC)
@@ -138,7 +138,7 @@ class FolderLink(wire.Link):
                 await asyncio.sleep(_PAUSE)
 
     async def _forget(self) -> None:
-        """Overwrite what was read: it may hold what nobody else should see."""
+        """Overwrite bytes that were read, because they may contain secrets."""
         forgotten = 0
         while True:
             await asyncio.sleep(_PAUSE)
@@ -147,13 +147,13 @@ class FolderLink(wire.Link):
                 forgotten = read
 
     def close_input(self) -> None:
-        """Send no more, and listen to nothing more; idempotent."""
+        """Stop sending and reading; idempotent."""
         self._forgetting.cancel()
         self._tail.stop()
 
     async def end(self, grace: float = 0.0) -> None:
-        """Do nothing: the batch system takes the agent away."""
+        """Do nothing: the batch system ends the agent."""
 
     async def why_ended(self, silent: float) -> str:
-        """Return why nothing more comes."""
+        """Return why the output ended."""
         return self._why_lost() or "The agent has ended."

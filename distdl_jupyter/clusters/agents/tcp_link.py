@@ -1,7 +1,7 @@
-"""Agents that connect back: a port of the supervisor, and the link of each connection (``node.connect_back``).
+"""Agents that connect to the supervisor (``node.connect_back``): the listener, and the link of each connection.
 
-A scheduler runs the other side somewhere; it knows the port, a secret, and the certificate that was made for the job.
-A connection is unproven until it has sent the secret. Few may be unproven at a time, each for a few seconds.
+A scheduler starts the other side on some host, with the port, a secret and the job's own certificate. A connection is
+unproven until it has sent the secret. The number of unproven connections and their lifetime are limited.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from distdl_jupyter.clusters.agents.connection import TIMEOUT, Connection, start
 from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.node import frames
 
-#: Seconds in which a connection must have sent the secret, and what remains of them while others wait to be accepted.
+#: Timeouts in seconds for sending the secret: normally, and while other connections wait to be accepted.
 _HELLO_SECONDS, _CROWDED_SECONDS = 10.0, 1.0
-#: Connections that may be unproven at a time: more than most jobs have nodes, which all connect at once.
+#: The maximum number of unproven connections. All nodes of a job connect at once, so it exceeds most node counts.
 _MAX_UNPROVEN = 256
 _PIECE = 256 * 1024
 _INPUT, _OUTPUT = 0, 1
 
 
 class ConnectedAgent(NamedTuple):
-    """A place of the job that has connected: its number, its host, and the link to its agent."""
+    """A connected node of the job: its number, its host, and the link to its agent."""
 
     number: int
     hostname: str
@@ -46,10 +46,10 @@ class ConnectedAgent(NamedTuple):
 
 
 class AgentListener:
-    """A port to which the places of one job connect, each once; ``agents`` are those that have."""
+    """A listening port for the nodes of one job; ``agents`` are the connected nodes."""
 
     def __init__(self, host: str, lost: Callable[[str], str]) -> None:
-        """``host`` is the address that they connect to; ``lost`` says of the node with a name that it is gone."""
+        """Listen on the address ``host``; ``lost`` returns the message for a lost node of a given name."""
         self._lost = lost
         self._secret = secrets.token_urlsafe(32)
         self._host = host
@@ -62,12 +62,12 @@ class AgentListener:
 
     @property
     def back(self) -> dict[str, Any]:
-        """What ``connect_back.serve`` needs; it holds the secret."""
+        """The arguments of ``connect_back.serve``, including the secret."""
         return {"host": self._host, "port": self._number, "certificate": self._certificate, "secret": self._secret}
 
     @property
     def shares_hosts(self) -> bool:
-        """Whether several have connected from one host."""
+        """Whether several nodes have connected from one host."""
         return len({agent.hostname for agent in self.agents.values()}) < len(self.agents)
 
     async def _start(self) -> asyncio.Task[None]:
@@ -80,7 +80,7 @@ class AgentListener:
             await self._make_room()
             try:
                 connection, _address = await loop.sock_accept(self._socket)
-            except OSError:  # no descriptor is free, or the client has hung up already
+            except OSError:  # no file descriptor is free, or the client has disconnected
                 await asyncio.sleep(_CROWDED_SECONDS)
                 continue
             task = asyncio.create_task(self._admit(connection))
@@ -93,7 +93,7 @@ class AgentListener:
             asyncio.get_running_loop().call_soon(connection.close)
 
     async def _make_room(self) -> None:
-        """Wait until a connection is proven or refused; end those that have had enough time."""
+        """Wait until fewer connections are unproven; end those that have timed out."""
         while len(self._unproven) >= _MAX_UNPROVEN:
             now = asyncio.get_running_loop().time()
             late = [task for task, since in self._unproven.items() if now - since >= _CROWDED_SECONDS]
@@ -103,7 +103,7 @@ class AgentListener:
             await asyncio.wait(list(self._unproven), timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
     async def _admit(self, connection: socket.socket) -> bool:
-        """Keep the connection of a node of this job and return True, or end any other one."""
+        """Keep a connection from a node of this job and return True; close any other connection."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
@@ -128,7 +128,7 @@ class AgentListener:
     def _authenticate(
         self, line: bytes, reader: asyncio.StreamReader, transport: Any, protocol: Any
     ) -> ConnectedAgent | None:
-        """Return the node that has sent this line, None without the job's secret."""
+        """Return the node that sent this line; None if the secret is wrong."""
         hello = json.loads(line)
         if not hmac.compare_digest(str(hello["secret"]).encode(), self._secret.encode()) or hello["attempt"]:
             return None
@@ -137,7 +137,7 @@ class AgentListener:
         return ConnectedAgent(number, hostname, address, TcpLink(reader, writer, self._lost))
 
     def close(self) -> None:
-        """Let nobody connect any more; idempotent."""
+        """Stop listening; idempotent."""
         wire.loop().call_soon_threadsafe(self._close)
 
     def _close(self) -> None:
@@ -147,12 +147,12 @@ class AgentListener:
         self._socket.close()
 
     def cut(self) -> None:
-        """End all connections, and with them the agents."""
+        """Close all connections, which ends the agents."""
         for agent in list(self.agents.values()):
             wire.loop().call_soon_threadsafe(agent.link.cut)
 
     def connect(self, directory: str) -> list[Connection]:
-        """Start an agent at each place; return the connections in the order of the hosts' names. Raises Unreachable."""
+        """Start an agent on each node; return the connections ordered by host name. Raises Unreachable."""
         program = package.first_input("", directory, [TIMEOUT]).partition(b"\n")[2]
         agents = sorted(self.agents.values(), key=lambda agent: (agent.hostname, agent.number))
         for name, agent in zip(distinct([agent.hostname for agent in agents]), agents, strict=True):
@@ -161,7 +161,7 @@ class AgentListener:
 
 
 class TcpLink(Link):
-    """The bytes of an agent that has connected back, as frames on one connection."""
+    """The link to an agent over a connection that it opened."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: Callable[[str], str]) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class TcpLink(Link):
         self.name = ""
 
     async def read(self) -> bytes:
-        """Return what the agent has sent next."""
+        """Return the next output of the agent."""
         while self._code is None:
             try:
                 content = await self._reader.read(_PIECE)
@@ -188,7 +188,7 @@ class TcpLink(Link):
         return b""
 
     def _take(self, frame: frames.Message | frames.Data) -> bytes:
-        """Return what of a frame is the agent's output."""
+        """Return the agent's output in a frame; store its exit code and error output."""
         if isinstance(frame, frames.Message):
             self._code = int(frame.data["code"])
         elif frame.channel == _OUTPUT:
@@ -204,7 +204,7 @@ class TcpLink(Link):
 
     @property
     def code(self) -> int | None:
-        """The exit code of the agent, 255 where nothing is known of it."""
+        """The exit code of the agent, 255 if it is unknown."""
         return self._code
 
     def close_input(self) -> None:
@@ -214,7 +214,7 @@ class TcpLink(Link):
             self._writer.write(frames.data(_INPUT, b""))
 
     async def end(self, grace: float = 0.0) -> None:
-        """Wait for its end, after ``grace`` seconds by force."""
+        """Wait for the agent to exit; kill it after ``grace`` seconds."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._drain(), grace)
         self._code = 255 if self._code is None else self._code
@@ -225,18 +225,18 @@ class TcpLink(Link):
             pass
 
     def cut(self) -> None:
-        """End the connection, and with it the agent; idempotent. Called on the loop."""
+        """Close the connection, which ends the agent; idempotent. Called on the loop."""
         self._writer.transport.abort()
 
     async def why_ended(self, silent: float) -> str:
-        """Return what the end of its output means."""
+        """Return why the output ended."""
         if self._code is not None:
             return f"The agent on {self.name} ended with code {self._code}{self.last_line}."
         return self._lost(self.name)
 
 
 def distinct(hostnames: Sequence[str]) -> list[str]:
-    """Return a name for each place: its host's, with -0, -1, ... where a host has several."""
+    """Return a name for each node: its host name, with -0, -1, ... if a host has several nodes."""
     several = {name for name, count in Counter(hostnames).items() if count > 1}
     numbers: Counter[str] = Counter()
     names = []
@@ -250,7 +250,7 @@ def _listen(host: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, 0), family=family, backlog=1024)
-    except OSError:  # an address that another machine translates
+    except OSError:  # the address belongs to a NAT gateway, not to this machine
         listener = socket.create_server(("", 0), backlog=1024)
     listener.settimeout(0)
     return listener
@@ -261,7 +261,7 @@ def _on_loop(work: Any) -> Any:
 
 
 def _certificate() -> tuple[ssl.SSLContext, str]:
-    """Return what a server needs that proves itself by a certificate made for it, and the certificate (PEM)."""
+    """Return the TLS context of a server with a new self-signed certificate, and the certificate (PEM)."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,7 +1,7 @@
-"""The loop that moves the streams of agents, and the links that it reads and writes.
+"""The event loop that transfers the streams of agents, and the base class of links.
 
-One asyncio loop in a thread of its own serves the links to all hosts, so they continue while the supervisor's thread
-waits for Slurm or Azure. It waits neither for a host nor for the readers of ranks' output.
+One asyncio loop in its own thread serves the links to all hosts, so transfers continue while the supervisor's thread
+waits for Slurm or Azure. It never blocks on a host or on a reader of output.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
 _READ = 256 * 1024
-#: Bytes at the end of what was printed that are kept.
+#: The number of bytes kept from the end of error output.
 ERROR_TAIL = 8192
 
 
@@ -27,7 +27,7 @@ _inherited: list[asyncio.AbstractEventLoop | None] = []
 
 
 def loop() -> asyncio.AbstractEventLoop:
-    """Return the loop of all links of this process, which runs from the first call on."""
+    """Return the event loop of all links of this process; the first call starts it."""
     global _loop
     with _starting:
         if _loop is None:
@@ -37,7 +37,7 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 def _in_child() -> None:
-    """Let a forked child, which has no such thread, start a loop of its own when it needs one.
+    """Reset the loop in a forked child, which has no such thread; it starts its own loop if needed.
 
     The parent's loop is kept: closing it would change the list of its epoll, which both processes share.
     """
@@ -50,7 +50,7 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 async def read(fd: int) -> bytes:
-    """Return what can be read from a descriptor that does not block, b"" at its end. Raises OSError."""
+    """Return available bytes of a non-blocking descriptor, b"" at its end. Raises OSError."""
     loop_ = asyncio.get_running_loop()
     while True:
         await _ready(fd, loop_.add_reader, loop_.remove_reader)
@@ -59,7 +59,7 @@ async def read(fd: int) -> bytes:
 
 
 async def write(fd: int, content: bytes) -> None:
-    """Write all of it to a descriptor that does not block. Raises OSError."""
+    """Write all bytes to a non-blocking descriptor. Raises OSError."""
     loop_, view = asyncio.get_running_loop(), memoryview(content)
     while view:
         try:
@@ -69,7 +69,7 @@ async def write(fd: int, content: bytes) -> None:
 
 
 async def _ready(fd: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
-    """Wait for a descriptor. It must not be closed meanwhile, because its number would be used again."""
+    """Wait until a descriptor is ready. It must not be closed meanwhile, because its number could be reused."""
     ready = asyncio.Event()
     add(fd, ready.set)
     try:
@@ -84,17 +84,17 @@ async def _ready(fd: int, add: Callable[..., Any], remove: Callable[[int], Any])
 class Link(ABC):
     """The byte streams of an agent, such as those of a process with pipes. Coroutines run on ``loop``."""
 
-    #: Seconds between two heartbeats, and without a byte after which the host is lost.
+    #: Seconds between two heartbeats, and seconds of silence after which the host is lost.
     beat_seconds: ClassVar[float] = 1.0
     silence_seconds: ClassVar[float] = 10.0
 
     def __init__(self) -> None:
-        #: The end of what was printed as errors.
+        #: The end of the error output.
         self.error_tail = b""
 
     @property
     def code(self) -> int | None:
-        """The agent's exit code, None while it runs or where a batch system handles it."""
+        """The agent's exit code; None while it runs, or if a batch system handles it."""
         return None
 
     async def open(self) -> None:
@@ -103,40 +103,40 @@ class Link(ABC):
 
     @abstractmethod
     async def read(self) -> bytes:
-        """Return what the agent has sent next, b"" at the end."""
+        """Return the next output of the agent, b"" at the end."""
 
     @abstractmethod
     async def write(self, content: bytes) -> None:
-        """Send all of it. Raises OSError when the other side is gone."""
+        """Send all bytes. Raises OSError if the other side has disconnected."""
 
     @abstractmethod
     def close_input(self) -> None:
-        """End what the agent reads; idempotent."""
+        """Close the agent's input; idempotent."""
 
     @abstractmethod
     async def end(self, grace: float = 0.0) -> None:
-        """Wait for the agent's end, after ``grace`` seconds by force."""
+        """Wait for the agent to exit; kill it after ``grace`` seconds."""
 
     @abstractmethod
     async def why_ended(self, silent: float) -> str:
-        """Return why its output ended, when no byte came for ``silent`` seconds."""
+        """Return why the output ended, after ``silent`` seconds without a byte."""
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close all streams."""
         self.close_input()
 
     def keep(self, errors: bytes) -> None:
-        """Add text that was printed as errors."""
+        """Append error output."""
         self.error_tail = (self.error_tail + errors)[-ERROR_TAIL:]
 
     async def keep_errors(self, next_: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
-        """Keep the end of what ``next_`` returns, until that is b""."""
+        """Append error output from ``next_`` until it returns b""."""
         with contextlib.suppress(OSError):
             while content := await next_():
                 self.keep(content)
 
     @property
     def last_line(self) -> str:
-        """The last line that was printed as errors, as ": says why", "" without one."""
+        """The last line of error output with a leading ": "; "" without one."""
         lines = [line.strip() for line in self.error_tail.decode(errors="replace").splitlines() if line.strip()]
         return f": {lines[-1][:300].rstrip('.')}" if lines else ""
