@@ -83,7 +83,7 @@ class AgentConnection(ABC):
 
     @abstractmethod
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
-        """Send a request and return a future of the answer's fields. It may hold HostFailed, for a local agent also OSError."""
+        """Send a request; return a future of the answer's fields, or of HostFailed (local agents: also OSError)."""
 
     def ask(
         self, type_: str, /, timeout: float = ANSWER_SECONDS, while_waiting: Callable[[], object] = bool, **fields: Any

@@ -65,7 +65,7 @@ def stage_data(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Co
 
 
 def _agree(path: str, nodes: Sequence[AgentNode]) -> None:
-    """Raise DataUnavailable if the content at a path differs between hosts; a host without the path reports it itself."""
+    """Raise DataUnavailable if the content at a path differs between hosts; hosts without it report that themselves."""
     answers = ask_all_or_raise([(node.connection, {"path": path}) for node in nodes], "look", _SECONDS)
     present = [
         (node.host, answer["fingerprint"])

@@ -1,10 +1,10 @@
-"""A started job whose nodes have agents: services, streams, signals, the ends of ranks, whatever machine they are on.
+"""A started job whose nodes have agents: its services, streams, signals and exits, on any machine.
 
-``DirectRun`` lets the agents start the ranks, so that each end is known exactly. The ranks of a ``LauncherRun`` are
-started by a program such as ``mpirun`` on node 0; where the nodes are other hosts, agents start its daemons there
-(``Relay``). Each of its ranks connects its output to named pipes of its own machine, and which rank ended first is read
-from the launcher's last words. Nothing waits for a machine that does not respond: it is lost after some seconds, its
-ranks with it, and its agent ends them there by itself.
+The agents of a ``DirectRun`` start the ranks, so that every exit is known exactly. The ranks of a ``LauncherRun`` are
+started by a program such as ``mpirun`` on node 0; agents start its daemons on other hosts (``Relay``). Each rank
+connects its output to named pipes on its own machine, and the end of the launcher's output names the rank that ended
+first. Nothing waits for a machine that does not respond: it is lost with its ranks after some seconds, and its agent
+ends them there.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
 WORKER = ("{python}", "-P", "-m", "distdl_jupyter.worker")
 _SERVICE_SECONDS = 60.0
-#: Seconds for a machine to start the processes of one request.
+#: Timeout in seconds for a machine to start the processes of one request.
 START_SECONDS = 60.0
-#: Ranks that one request starts; between two requests the start may be stopped.
+#: The number of ranks that one request starts; the start can be canceled between two requests.
 _AT_ONCE = 8
 _WARNED = ("The job will be stopped soon by its time limit or for another job. Ranks were asked to save a checkpoint "
            "(should_checkpoint(), SIGUSR1).")  # fmt: skip
-#: Seconds between two calls while a service starts, and bytes that are read of its output at once.
+#: Seconds between two polls of a starting service, and the number of output bytes per read.
 _POLL_SECONDS, _PIECE = 0.5, 65_536
-#: The greatest number of living processes of a machine that counts.
+#: The maximum number of living processes per machine that is reported.
 _MAX_COUNTED = 10_000
 
 
@@ -65,7 +65,7 @@ class AgentRun(Run):
         self._context = context
         self._nodes = nodes
         self._streams: list[Stream] = []
-        #: The channels for another supervisor to reopen: node, channel, rank (None: the launcher), stream.
+        #: The channels that another supervisor can reopen: node, channel, rank (None: the launcher), stream.
         self._channels: list[tuple[int, int, int | None, str]] = []
         self._events: queue.SimpleQueue[tuple[Node, dict[str, Any]]] = queue.SimpleQueue()
         self._exits: list[Exit] = []
@@ -76,13 +76,13 @@ class AgentRun(Run):
         self._warned = False
         self._served: set[int] = set()
         self._rank_relay: RankRelay | None = None
-        #: A failure on another thread.
+        #: A failure of another thread, raised by ``poll``.
         self._failure: LaunchFailed | None = None
 
     # start ------------------------------------------------------------------------------------
 
     def launch(self) -> None:
-        """Start services, then ranks. Raises LaunchFailed; nothing is left running then."""
+        """Start services, then ranks. Raises LaunchFailed and leaves nothing running."""
         try:
             for node in self._nodes.nodes:
                 self._listen_to(node)
@@ -101,11 +101,11 @@ class AgentRun(Run):
 
     def _listen_to(self, node: Node) -> None:
         node.connection.on_event = lambda data: self._on_event(node, data)
-        if node.connection.lost:  # before this call
+        if node.connection.lost:  # lost before this call
             raise HostFailed(node.host, node.connection.lost, code="host-lost")
 
     def _on_event(self, node: Node, data: dict[str, Any]) -> None:
-        """Queue an event, on the connection's thread if it has one. Raises BrokenWire for another node's rank."""
+        """Queue an event, on the connection's thread if it has one. Raises BrokenWire for a rank of another node."""
         self._check_owner(node, data)
         self._events.put((node, data))
 
@@ -149,17 +149,17 @@ class AgentRun(Run):
             )
 
     def progress(self, detail: str) -> Callable[[], object]:
-        """Return a function that reports progress, and raises when the start must stop."""
+        """Return a function that reports progress, and raises if the start was canceled."""
         return lambda: self._context.report("start", detail)
 
     def _listen(self, rank: int | None, name: str, source: int | Inbox, start: int | None = None) -> None:
-        """Add a stream to read."""
+        """Add an output stream."""
         if isinstance(source, int):
             os.set_blocking(source, False)
         self._streams.append(Stream(source, rank, name, start))
 
     def channel(self, node: Node, rank: int | None, name: str) -> int:
-        """Open a stream of a rank, or of the launcher, and return its channel."""
+        """Open a stream of a rank or of the launcher; return its channel."""
         channel, source = node.connection.open_stream()
         self._listen(rank, name, source, 0 if self._nodes.outlive_supervisor else None)
         self._channels.append((self._nodes.nodes.index(node), channel, rank, name))
@@ -179,7 +179,7 @@ class AgentRun(Run):
             self._listen_to(node)
 
     def rank_environment(self, slot: RankSlot) -> dict[str, str]:
-        """Return the variables of one rank beside those of its node."""
+        """Return the variables of one rank, in addition to those of its node."""
         variables = {**self._plan.environments[slot.rank], **environment.rank_variables(self._placement, slot)}
         return self._nodes.rank_variables(slot, variables)
 
@@ -215,7 +215,7 @@ class AgentRun(Run):
         self._notices.append(Notice(level, text, code))
 
     def notices(self) -> list[Notice]:
-        """Return what the user should read since the last call."""
+        """Return the notices for the user since the last call."""
         notices = [*self._nodes.notices, *self._notices]
         self._nodes.notices, self._notices = [], []
         return notices
@@ -223,7 +223,7 @@ class AgentRun(Run):
     def poll(self) -> list[Exit]:
         """Return the exits since the last call.
 
-        Raises LaunchFailed if a persistent rank cannot be exposed.
+        Raises LaunchFailed if the endpoint of a persistent rank cannot be opened.
         """
         if self._failure is not None:
             raise self._failure
@@ -253,7 +253,7 @@ class AgentRun(Run):
             self._samples += [NodeSample(at, sample) for sample in data["samples"]]
 
     def keep_slots(self) -> None:
-        """Keep the job's entries in the machines' queues."""
+        """Renew the job's entries in the queues of the machines."""
         self._nodes.keep_slots()
 
     def samples(self) -> list[NodeSample]:
@@ -269,22 +269,22 @@ class AgentRun(Run):
         """Handle changes that no event reports."""
 
     def ended(self, exit_: Exit) -> None:
-        """Record the end of a rank; only the first one counts."""
+        """Record the exit of a rank; only the first exit counts."""
         if exit_.rank not in self._ended:
             self._ended.add(exit_.rank)
             self._exits.append(exit_)
 
     def alive(self) -> list[str]:
-        """Return the machine of every living process; a lost machine has none."""
+        """Return the machine of each living process; a lost machine has none."""
         answers = self._ask_all("alive")
         return [node.host for node, data in answers for _ in range(min(int(data["alive"]), _MAX_COUNTED))]
 
     def unkillable(self) -> list[Unkillable]:
-        """Return processes that KILL does not reach, as far as machines answer."""
+        """Return processes that survived KILL, on machines that answer."""
         return [Unkillable(node.host, int(pid)) for node, data in self._ask_all("stuck") for pid in data["pids"]]
 
     def _ask_all(self, type_: str) -> list[tuple[Node, dict[str, Any]]]:
-        """Send a request to all machines side by side and return the answers."""
+        """Send a request to all machines in parallel and return the answers."""
         nodes = self._nodes.connected
         answers = ask_all([(node.connection, {}) for node in nodes], type_, ANSWER_SECONDS)
         return [(node, data) for node, data in zip(nodes, answers, strict=True) if isinstance(data, dict)]
@@ -296,7 +296,7 @@ class AgentRun(Run):
         self._nodes.on_signal(name)
 
     def on_launcher_output(self, text: str) -> None:
-        """Pass on output that is not a rank's."""
+        """Forward output of the launcher or of a service to the nodes."""
         self._nodes.on_launcher_output(text)
 
     def ask_stacks(self) -> None:
@@ -305,7 +305,7 @@ class AgentRun(Run):
             node.connection.ask_stacks([slot.rank for slot in self.slots_on(node)])
 
     def stacks(self) -> Mapping[int, Answer]:
-        """Return the answers of ranks since the last call."""
+        """Return the ranks' answers since the last call."""
         return {
             rank: answer
             for node in self._nodes.nodes
@@ -324,7 +324,7 @@ class AgentRun(Run):
                 node.connection.begin("profile", ranks=ranks_here, recording=dict(request))
 
     def expose_endpoint(self, rank: int) -> None:
-        """Write the rank's address: its own socket on this machine, else a relay's socket."""
+        """Write the address of the rank's socket; for a remote rank, that of a relay."""
         node = self._nodes.node_of(self._placement.ranks[rank])
         self._served.add(rank)
         answer = node.connection.begin("serving", rank=rank)
@@ -335,22 +335,22 @@ class AgentRun(Run):
                 with contextlib.suppress(HostFailed):  # the rank has ended, which an event reports
                     write_note(note_of(self._context.folder.path / NOTES, rank), answer.result())
         except OSError as error:
-            raise _unserved(rank, error) from error
+            raise _endpoint_error(rank, error) from error
 
     def _relay_to(self, connection: Connection, rank: int, answer: Future[dict[str, Any]]) -> None:
-        """Open a local socket for a remote rank. Raises OSError; ``poll`` raises later failures."""
+        """Open a local socket for a remote rank. Raises OSError; later failures are raised by ``poll``."""
 
         def failed(error: OSError) -> None:
-            self._failure = _unserved(rank, error)
+            self._failure = _endpoint_error(rank, error)
 
         if self._rank_relay is None:
-            from distdl_jupyter.clusters.agents.rank_relay import RankRelay  # asyncio is only needed for remote ranks
+            from distdl_jupyter.clusters.agents.rank_relay import RankRelay  # imports asyncio
 
             self._rank_relay = RankRelay(self._context.folder)
         self._rank_relay.offer(connection, rank, answer, failed)
 
     def fetch(self, rank: int, path: str, most: int) -> None:
-        """Copy a file from a machine that does not see the job's folder."""
+        """Copy a file from a machine that does not share the job's folder."""
         node = self._nodes.node_of(self._placement.ranks[rank])
         if not getattr(node, "shared", True):
             from distdl_jupyter.clusters.agents import staging  # not needed on this machine
@@ -360,11 +360,11 @@ class AgentRun(Run):
     # end --------------------------------------------------------------------------------------
 
     def interrupted(self) -> str:
-        """Return why a queue took the machines."""
+        """Return why a queue preempted the job."""
         return self._nodes.interrupted()
 
     def handle(self) -> dict[str, Any]:
-        """Return the data for a sweep, and for another supervisor where the job outlives this one."""
+        """Return the data for a sweep, and for another supervisor if the job can outlive this one."""
         handle = self._nodes.handle()
         if self._nodes.outlive_supervisor:
             handle["channels"] = [list(channel) for channel in self._channels]
@@ -373,7 +373,7 @@ class AgentRun(Run):
         return handle
 
     def collect(self) -> None:
-        """Copy back what ranks wrote on machines that do not see the job's folder."""
+        """Copy back the files of ranks from machines that do not share the job's folder."""
         self._nodes.collect()
 
     def close(self) -> None:
@@ -389,10 +389,10 @@ class AgentRun(Run):
 
 
 class DirectRun(AgentRun):
-    """Agents start the ranks and report their ends."""
+    """Agents start the ranks and report their exits."""
 
     def _start_ranks(self) -> None:
-        """Start some ranks on all machines, then the next ones."""
+        """Start ranks on all machines, in batches."""
         waiting = {node: self.slots_on(node) for node in self._nodes.nodes}
         while any(waiting.values()):
             begun = []
@@ -402,13 +402,13 @@ class DirectRun(AgentRun):
                     begun.append((node, node.connection.begin("start", processes=list(map(self.rank_process, now)))))
             for node, answer in begun:
                 with node.connection.bypass_backpressure():
-                    data = node.connection.result(answer, "start", START_SECONDS, self._progress_of_start)
+                    data = node.connection.result(answer, "start", START_SECONDS, self._report_started_ranks)
                 pids = {int(rank): int(pid) for rank, pid in data["pids"].items() if self._is_on(node, int(rank))}
                 self._started += [Start(rank, pid) for rank, pid in pids.items()]
-            self._progress_of_start()
+            self._report_started_ranks()
         self._nodes.note_start()
 
-    def _progress_of_start(self) -> None:
+    def _report_started_ranks(self) -> None:
         self._context.report("start", f"{len(self._started)} of {plural(len(self._placement.ranks), 'process')}")
 
     def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:
@@ -416,7 +416,7 @@ class DirectRun(AgentRun):
             self.ended(Exit(int(end["process"]), end["code"], end["signal"], str(end.get("evidence") or "")))
 
 
-def _unserved(rank: int, error: OSError) -> LaunchFailed:
+def _endpoint_error(rank: int, error: OSError) -> LaunchFailed:
     return limits.launch_failed(f"Cannot write the address of rank {rank}", error)
 
 
@@ -429,9 +429,9 @@ def _close(source: int | Inbox) -> None:
 
 
 def _await_line(source: int | Inbox, text: str, timeout: float, while_waiting: Callable[[], object]) -> str:
-    """Read until ``text`` was printed, the stream ended or ``timeout`` seconds are over; return all output.
+    """Read until ``text`` is printed, the stream ends or ``timeout`` seconds have passed; return all output.
 
-    ``while_waiting`` is called meanwhile, and ends the wait by raising.
+    ``while_waiting`` is called repeatedly; an exception that it raises ends the wait.
     """
     output, until = "", time.monotonic() + timeout
     while text not in output and (left := until - time.monotonic()) > 0:
@@ -444,7 +444,7 @@ def _await_line(source: int | Inbox, text: str, timeout: float, while_waiting: C
 
 
 def _read(source: int | Inbox, seconds: float) -> bytes | None:
-    """Return new bytes, b"" at the end, None without any in ``seconds``."""
+    """Return new bytes, b"" at the end, None if there are none within ``seconds`` seconds."""
     if isinstance(source, Inbox):
         return source.take(_PIECE, seconds)
     return os.read(source, _PIECE) if select.select([source], [], [], seconds)[0] else None
@@ -453,9 +453,9 @@ def _read(source: int | Inbox, seconds: float) -> bytes | None:
 # ranks that a launcher starts ---------------------------------------------------------------------
 
 
-#: Characters of the launcher's output that are kept.
+#: The number of characters kept from the end of the launcher's output.
 _MAX_OUTPUT = 20_000
-#: Seconds that a launcher may run after its last rank.
+#: Seconds that a launcher may run after its last rank has ended.
 _IDLE_SECONDS = 10.0
 #: Seconds between two counts of living ranks.
 _COUNT_SECONDS = 2.0
@@ -464,9 +464,9 @@ First = tuple[int, int | None, int | None]
 
 
 def start(placement: Placement, plan: Plan, context: Context, nodes: Nodes[Any]) -> Run:
-    """Start services, then ranks, or the program that starts them. Raises LaunchFailed; nothing is left running then.
+    """Start services, then the ranks or their launcher. Raises LaunchFailed and leaves nothing running.
 
-    The nodes belong to the run, which closes them.
+    The run owns the nodes and closes them.
     """
     run = _run_class(plan)(placement, plan, context, nodes)
     run.launch()
@@ -482,7 +482,7 @@ def resume(
 ) -> Run:
     """Return the run of a job that an earlier supervisor started. Raises LaunchFailed.
 
-    ``handle`` is that of its run, ``read`` the number of bytes of each stream that were read. The run closes the nodes.
+    ``handle`` is that of its run, ``read`` the number of bytes read of each stream. The run closes the nodes.
     """
     name = handle.get("first_exit")
     plan = Plan(({},) * len(placement.ranks), launcher=Launcher((), _reader_of(name)) if name else None)
@@ -492,7 +492,7 @@ def resume(
 
 
 def _reader_of(name: str) -> Callable[[str], First | None]:
-    """Return the function that reads a launcher's output, by the name in a handle. Raises LaunchFailed."""
+    """Return the parser of a launcher's output by its name in a handle. Raises LaunchFailed."""
     module, _, function = name.partition(":")
     try:
         reader: Callable[[str], First | None] = getattr(importlib.import_module(module), function)
@@ -521,7 +521,7 @@ class LauncherRun(AgentRun):
         self._drained = False
         self._evidence = ""
         self._counts: list[Future[dict[str, Any]]] = []
-        #: Living ranks, None before any machine has answered.
+        #: The living ranks; None before any machine has answered.
         self._workers: int | None = None
         self._count_at = 0.0
         self._had_ranks = False
@@ -551,15 +551,15 @@ class LauncherRun(AgentRun):
         self._nodes.note_start(launcher=Path(self._launch_with.argv[0]).name)
 
     def _variables(self, slot: RankSlot) -> dict[str, str]:
-        """Return the variables of one rank beside those of all; its TMPDIR is not the launcher's."""
+        """Return the variables of one rank, in addition to those of all; its TMPDIR differs from the launcher's."""
         temporary = self._nodes.environment(self._nodes.node_of(slot)).get("TMPDIR")
         return {**({"TMPDIR": temporary} if temporary else {}), **self.rank_environment(slot)}
 
     def _environment_of_all(self, node: Node) -> dict[str, str]:
         """Return the environment of launcher, daemons and ranks on a machine.
 
-        Open MPI names folders in TMPDIR by process ids and leaves them there when it is killed. Such a folder makes the
-        next daemon with that id fail, so TMPDIR is a folder that is removed at the end.
+        Open MPI creates folders in TMPDIR named by process ids, and leaves them behind if it is killed. The next daemon
+        with the same id then fails, so TMPDIR is a folder that is removed at the end.
         """
         return {**self._nodes.environment(node), "TMPDIR": node.run, **self._launch_with.environment}
 
@@ -569,7 +569,7 @@ class LauncherRun(AgentRun):
         return self._plan.launcher
 
     def _on_event(self, node: Node, data: dict[str, Any]) -> None:
-        """Pass events of remote shells to the relay at once; all others wait for ``poll``."""
+        """Pass events of remote shells to the relay immediately, and queue all others for ``poll``."""
         relay = self._relay
         if relay is not None and data["type"] == "shell":
             relay.on_request(node.host, data)
@@ -581,7 +581,7 @@ class LauncherRun(AgentRun):
             super()._on_event(node, data)
 
     def on_launcher_output(self, text: str) -> None:
-        """Keep the end of the launcher's output: it names the rank that ended first."""
+        """Keep the end of the launcher's output, which names the rank that ended first."""
         super().on_launcher_output(text)
         self._output = (self._output + text)[-_MAX_OUTPUT:]
 
@@ -591,13 +591,13 @@ class LauncherRun(AgentRun):
             self._drains = [node.connection.begin("drain") for node in self._nodes.connected]
 
     def _check(self) -> None:
-        """End all ranks when the launcher has ended and all output is read."""
+        """Report the exits of all ranks when the launcher has ended and all output was read."""
         if self._end is None:
             self._end_idle_launcher()
         elif self._drained:
             self._end_ranks(_code(self._end))
         elif all(drain.done() for drain in self._drains) and not self._has_launcher_output():
-            # A pipe may still hold the end of the launcher's output, which is read before the next call.
+            # A pipe may still hold the end of the launcher's output; it is read before the next call.
             self._drained = True
             replies = [drain.result() for drain in self._drains if drain.exception() is None]
             self._evidence = next((reply["evidence"] for reply in replies if reply.get("evidence")), "")
@@ -618,9 +618,9 @@ class LauncherRun(AgentRun):
     # ranks without events -------------------------------------------------------------------------
 
     def _end_idle_launcher(self) -> None:
-        """End a launcher whose ranks have all ended; without the launcher's machine report their ends.
+        """End a launcher whose ranks have all ended; if the launcher's machine is lost, report their exits.
 
-        Daemons of Open MPI 5 can miss the end of the last rank when several end at once; the launcher then never ends.
+        Daemons of Open MPI 5 can miss the exit of the last rank if several end at once; the launcher then never ends.
         """
         gone = self._have_gone()
         first = self._nodes.nodes[0].connection
@@ -633,7 +633,7 @@ class LauncherRun(AgentRun):
                 self.ended(Exit(slot.rank, None, "TERM", "stopped"))
 
     def _have_gone(self) -> bool:
-        """Return whether no rank has been alive for ``_IDLE_SECONDS``, after there was one; nothing is waited for."""
+        """Return whether ranks have been alive and none has been for ``_IDLE_SECONDS``. It does not block."""
         now = time.monotonic()
         if now < self._count_at:
             return False
@@ -651,9 +651,9 @@ class LauncherRun(AgentRun):
 
 
 def exit_of(rank: int, first: First | None, code: int, reason: str, evidence: str = "") -> Exit:
-    """Return a rank's end after its launcher failed; ``first`` is the rank that ended first.
+    """Return the exit of a rank whose launcher failed; ``first`` is the rank that ended first.
 
-    Without it each rank has the launcher's ``code`` and the ``reason``; ``evidence`` is that of a KILL.
+    Without ``first``, the exit has the launcher's ``code`` and ``reason``; ``evidence`` is that of a KILL.
     """
     if first is None:
         return Exit(rank, code, None, reason)
@@ -667,7 +667,7 @@ def exit_of(rank: int, first: First | None, code: int, reason: str, evidence: st
 
 
 def _code(end: Mapping[str, Any]) -> int:
-    """Return a process's exit code as a shell returns it."""
+    """Return the exit code of a process by the convention of shells (128 + signal)."""
     if end["code"] is not None:
         return int(end["code"])
     return 128 + signal_number(str(end["signal"]))
@@ -677,7 +677,7 @@ def _code(end: Mapping[str, Any]) -> int:
 
 #: Exit code of ssh's own failures.
 _NO_CONNECTION = 255
-#: As sshd runs a command, which Open MPI writes for the login shell, csh or similar to sh.
+#: Runs a command like sshd: Open MPI writes it for the user's login shell.
 _LOGIN_SHELL = 'case "$SHELL" in *csh) exec "$SHELL" -c "$0";; esac; exec /bin/sh -c "$0"'
 
 
@@ -696,7 +696,7 @@ class Relay:
         self._lock = threading.Lock()
 
     def on_request(self, source: str, request: Mapping[str, Any]) -> None:
-        """Run a command for the host ``source`` on another host: ``request`` has shell, host, command."""
+        """Run a command on another host for the host ``source``; ``request`` has shell, host and command."""
         answer = functools.partial(self._connections[source].begin, "answer", shell=int(request["shell"]))
         target = self._connections.get(str(request["host"]))
         if target is None:
@@ -722,7 +722,7 @@ class Relay:
             self.ended(number, _NO_CONNECTION)
 
     def ended(self, number: int, code: int, host: str | None = None) -> bool:
-        """Report the end of a process of ``host``; return False for an unknown process."""
+        """Report the exit of a process on ``host``; return False for an unknown process."""
         with self._lock:
             process = self._running.get(number)
             if process is None or host not in (None, process[0]):
@@ -732,7 +732,7 @@ class Relay:
         return True
 
     def lost(self, host: str) -> None:
-        """End what runs on a lost host."""
+        """End the commands of a lost host."""
         with self._lock:
             numbers = [number for number, (where, _) in self._running.items() if where == host]
         for number in numbers:

@@ -1,8 +1,8 @@
-"""Brings a job to hosts and its results back, where they do not see the job's own folder.
+"""Copies a job to hosts that do not share its folder, and its results back.
 
-A host shares that folder when it finds there what this machine has just written. Otherwise it gets a folder of its
-own: the payload with its paths put right, the modules beside the notebook, the script. What ranks leave in
-``results`` and ``outputs`` comes back at the end.
+A host shares the folder if it sees a file there that this machine has just written. Otherwise it gets its own folder
+with the payload, its paths adapted, the modules beside the notebook, and the script. The files of ranks in ``results``
+and ``outputs`` are copied back at the end.
 """
 
 from __future__ import annotations
@@ -32,47 +32,47 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import files
 
-#: Seconds for a folder on a slow disk.
+#: Timeout in seconds for creating a folder on a slow disk.
 _PREPARE_SECONDS = 30.0
 #: Names in a job's folder on a host.
 _WORK, _SCRIPT = "work", "script"
 RESULTS = "results"
 _RETURNED = (RESULTS, "outputs")
-#: What ranks go on from; it lies on every host when they begin.
+#: Checkpoints from which ranks resume; they are on every host before the ranks start.
 _CHECKPOINTS = "outputs/checkpoints"
 
 
 @dataclass(slots=True, eq=False)
 class AgentNode(Node):
-    """One host of a job. ``shared`` when it sees the job's own folder.
+    """One host of a job; ``shared`` is true if it sees the job's own folder.
 
-    ``work_is_empty`` when the job's working directory is not there, so that ranks begin in an empty folder.
+    ``work_is_empty`` is true if the host lacks the job's working directory, so that ranks start in an empty folder.
     """
 
     connection: Connection
     shared: bool
     work_is_empty: bool = False
-    #: The variables that tell ranks where their data is.
+    #: The environment variables with the paths of the data.
     data: dict[str, str] = field(default_factory=dict)
-    #: What came back and what did not, for the user.
+    #: Notices for the user about files that were or were not copied back.
     notices: list[Notice] = field(default_factory=list)
-    #: Whether values were left there, so that the folder stays.
+    #: Whether values were left on the host, so that the folder must be kept.
     keeps_folder: bool = False
 
 
 class Job(NamedTuple):
-    """What is copied to hosts."""
+    """The job to copy to hosts."""
 
     spec: JobSpec
     folder: JobFolder
     options: Any
 
 
-# there ---------------------------------------------------------------------------------------------
+# to the hosts ---------------------------------------------------------------------------------------------
 
 
 def prepare(job: Job, connections: Sequence[Connection]) -> list[AgentNode]:
-    """Give every host its folder. Raises LaunchFailed, also when a host was to share and does not."""
+    """Create the job's folder on every host. Raises LaunchFailed, also if the option ``shared`` is wrong."""
     with _proof(job) as proof:
         fields = {
             "job": job.spec.id,
@@ -87,7 +87,7 @@ def prepare(job: Job, connections: Sequence[Connection]) -> list[AgentNode]:
 
 @contextlib.contextmanager
 def _proof(job: Job) -> Iterator[list[str] | None]:
-    """Write a text into the job's folder that nobody can guess; None when hosts are said to share nothing."""
+    """Write a random text into the job's folder; yield None if the option says that hosts share nothing."""
     if job.options.shared is False:
         yield None
         return
@@ -122,13 +122,13 @@ def _agent_node(job: Job, connection: Connection, answer: dict[str, Any]) -> Age
 
 
 def copy(job: Job, node: AgentNode) -> None:
-    """Bring the job's files, and its checkpoints, to a host that does not see them. Raises HostFailed."""
+    """Copy the job's files and checkpoints to a host that does not share the folder. Raises HostFailed."""
     _put(node, lambda write: files.pack(job.folder.path, ("code", "payload.pkl", _CHECKPOINTS), write))
     _put(node, lambda write: _pack_rest(job, node, write))
 
 
 def size(job: Job) -> int:
-    """Return the bytes that are copied to each host."""
+    """Return the number of bytes to copy to each host."""
     folders = (job.folder.code, job.folder.checkpoints)
     paths = [job.folder.payload, *(path for folder in folders for path in folder.rglob("*") if path.is_file())]
     return sum(path.stat().st_size for path in paths if path.exists())
@@ -137,7 +137,7 @@ def size(job: Job) -> int:
 def send(
     connection: Connection, type_: str, produce: Callable[[Callable[[bytes], object]], object], **fields: Any
 ) -> dict[str, Any]:
-    """Send a request that takes a tar, which ``produce`` writes; return the answer. Raises HostFailed."""
+    """Send a request with a tar archive, which ``produce`` writes; return the answer. Raises HostFailed."""
     channel = connection.channel(lambda _content: None)
     answer = connection.begin(type_, channel=channel, **fields)
     produce(lambda content: connection.write(channel, content) if content else None)
@@ -157,7 +157,7 @@ def _put(node: AgentNode, produce: Callable[[Callable[[bytes], object]], object]
 
 
 def _pack_rest(job: Job, node: AgentNode, write: Callable[[bytes], object]) -> None:
-    """Write the payload's description with the paths of the host, the script, and an empty folder to work in."""
+    """Write the payload's description with the paths of the host, the script, and an empty working directory."""
     payload = json.loads((job.folder.path / "payload.json").read_text(encoding="utf-8"))
     script = Path(payload["script"]) if payload.get("script") else None
     if script is not None:
@@ -181,16 +181,16 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     archive.addfile(info, io.BytesIO(content))
 
 
-# back ----------------------------------------------------------------------------------------------
+# from the hosts ----------------------------------------------------------------------------------------------
 
 
 def copy_back(job: Job, node: AgentNode, copied: set[Path], ranks: Collection[int]) -> None:
-    """Put what ranks wrote on a host into the job's folder. Raises HostFailed, LaunchFailed.
+    """Copy the files of ranks from a host into the job's folder. Raises HostFailed, LaunchFailed.
 
-    Of values only those of ``ranks`` are taken, which are the host's own: whoever holds it decides what they are.
-    ``copied`` are the files that other hosts have copied, or have written here themselves, to which this one's are
-    added. One that came under the same name is kept beside it in a folder with this host's name, unless it is a
-    checkpoint: there the first counts. What an earlier attempt has left under the same name is replaced.
+    Only the values of ``ranks`` are accepted, the ranks of this host, because a host must not forge those of others.
+    ``copied`` holds the files that came from other hosts or were written here; the files of this host are added. On a
+    name conflict the file is stored in a subfolder named after the host, except for checkpoints, where the first file
+    wins. Files of earlier attempts are replaced.
     """
     arrived = job.folder.path / f".from-{node.host}"
     shutil.rmtree(arrived, ignore_errors=True)
@@ -211,7 +211,7 @@ def copy_back(job: Job, node: AgentNode, copied: set[Path], ranks: Collection[in
 
 
 def existing_files(job: Job) -> set[Path]:
-    """Return the files that hosts which see the job's folder have written there; earlier attempts' are among them."""
+    """Return the files that hosts have written into the shared folder, including those of earlier attempts."""
     return {path for name in _RETURNED for path in (job.folder.path / name).rglob("*") if path.is_file()}
 
 
@@ -221,7 +221,7 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
         if path.parts[0] != RESULTS:
             return True
         why = result_refusal(path.relative_to(RESULTS), bytes_, ranks)
-        if why and not path.name.startswith("."):  # such are halves of files that a killed rank has left
+        if why and not path.name.startswith("."):  # hidden files are incomplete files of a killed rank
             text = f"{node.host}: {why}. The file was not copied; it is in {node.folder}."
             node.notices.append(Notice("warning", text, "result-left-on-host"))
             node.keeps_folder = True
@@ -237,16 +237,16 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
 def _unpack(
     node: AgentNode, paths: Sequence[str], target: Path, accepts: Callable[[str, int], bool]
 ) -> tuple[files.Moved, dict[str, Any]]:
-    """Copy the files below ``paths`` that ``accepts`` allows; return what was written, and the agent's answer."""
+    """Copy the files below ``paths`` that ``accepts`` allows; return the copied files and the agent's answer."""
     channel, stream = node.connection.open_stream()
     answer = node.connection.begin("get", channel=channel, paths=list(paths))
     try:
         with contextlib.closing(stream):
             moved = files.unpack(target, stream, accepts)
-            while stream.read(1 << 16):  # a tar may be padded behind its end
+            while stream.read(1 << 16):  # skip the padding after the end of the archive
                 pass
     except (tarfile.TarError, files.Refused) as error:
-        node.connection.result(answer, "get", _PREPARE_SECONDS)  # a host that is lost says so itself
+        node.connection.result(answer, "get", _PREPARE_SECONDS)  # raises the actual error if the host is lost
         raise HostFailed(
             node.host, f"The host sent an invalid archive: {error}.", code="host-archive-invalid"
         ) from error
@@ -254,7 +254,7 @@ def _unpack(
 
 
 def fetch(folder: JobFolder, node: AgentNode, path: str, most: int) -> None:
-    """Put one file of a host, of at most ``most`` bytes, into the job's folder while the job runs.
+    """Copy one file of at most ``most`` bytes from a host into the job's folder while the job runs.
 
     Raises HostFailed, OSError.
     """
@@ -268,7 +268,7 @@ def _store(path: Path, folder: Path, name: Path, node: AgentNode, copied: set[Pa
     same = target.exists() and filecmp.cmp(path, target, shallow=False)
     if name.parts[0] == "checkpoints" and (same or target in copied):
         copied.add(target)
-        return  # the first host's, or what was laid out there for all
+        return  # keep the file of the first host, or the one that all hosts started with
     if target in copied and not same:
         target = folder / node.host / name
         text = f"Several hosts wrote {name}. The file of {node.host} was saved as {target.relative_to(folder)}."
@@ -279,9 +279,9 @@ def _store(path: Path, folder: Path, name: Path, node: AgentNode, copied: set[Pa
 
 
 def remove_stale_checkpoints(job: Job, copied: Collection[Path]) -> None:
-    """Remove the checkpoints that were there before and that no host has any more: training keeps only some.
+    """Remove earlier checkpoints that no host has any more, because training has deleted them.
 
-    Where training has put a link in the folder's place, what lies behind it is not the job's.
+    If training has replaced the folder by a link, its target does not belong to the job and is left alone.
     """
     if job.folder.checkpoints.is_symlink():
         return
@@ -293,7 +293,7 @@ def remove_stale_checkpoints(job: Job, copied: Collection[Path]) -> None:
 
 
 class AgentNodes(Nodes[AgentNode]):
-    """Hosts with an agent on each: ``handle`` finds what is left of the job there, ``release`` gives the hosts back."""
+    """Hosts with agents. ``handle`` identifies the remains of the job there, ``release`` frees the hosts."""
 
     def __init__(
         self,
@@ -313,22 +313,22 @@ class AgentNodes(Nodes[AgentNode]):
         self._uncollected: set[str] = set()
 
     def environment(self, node: AgentNode) -> dict[str, str]:
-        """Return what every process of the job has on a host, over the login environment there."""
+        """Return the variables of all processes on a host, which extend its login environment."""
         inherited = environment.for_ranks(self._context.inherited)
         return {**inherited, **self._context.own, "DISTDL_JOB_DIR": node.folder}
 
     def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
-        """Add the rank's folder and data on its host."""
+        """Add the paths of the rank's folder and data on its host."""
         node = self.node_of(slot)
         return variables | {"DISTDL_JOB_DIR": node.folder} | node.data
 
     def collect(self) -> None:
-        """Bring back what ranks wrote on hosts with folders of their own, one host after the other."""
+        """Copy back the files of ranks from hosts that do not share the folder, one host after the other."""
         apart, missing = [node for node in self.nodes if not node.shared], list[str]()
         copied = existing_files(self._job) if len(apart) < len(self.nodes) else set()
         for node in apart:
             try:
-                # By the name, because of hosts that were lost the list of nodes has none.
+                # Compare names, because the list of nodes does not contain lost hosts.
                 ranks_here = [slot.rank for slot in self._placement.ranks if slot.host == node.host]
                 copy_back(self._job, node, copied, ranks_here)
             except DistDLError as error:
@@ -348,25 +348,25 @@ class AgentNodes(Nodes[AgentNode]):
             )
 
     def handle(self) -> dict[str, Any]:
-        """Return what a sweep needs."""
+        """Return the data for a sweep."""
         return dict(self._handle)
 
     def close(self) -> None:
-        """End the agents and give the hosts back."""
+        """End the agents and release the hosts."""
         end_all([node.connection for node in self.nodes], keep=self._uncollected)
         self._release()
 
 
-# which values are taken from other machines -------------------------------------------------------
+# which values are accepted from other machines -------------------------------------------------------
 
 
-#: Bytes that the value of one rank may have; what is larger belongs into the job's outputs.
+#: The maximum size in bytes of a rank's value; larger data belongs into the job's outputs.
 LARGEST = 4 * 2**30
 _VALUE = re.compile(r"rank-(0|[1-9]\d{0,8})\.pkl")
 
 
 def result_refusal(name: PurePath, bytes_: int, ranks: Collection[int]) -> str:
-    """Return why a file of the folder ``results`` is not taken, "" when it is; ``ranks`` are those that ran there."""
+    """Return why a file of ``results`` is not accepted, "" if it is; ``ranks`` are the ranks that ran on the host."""
     match = _VALUE.fullmatch(str(name))
     if match is None:
         return f"results/{name} is not the value of a rank"
