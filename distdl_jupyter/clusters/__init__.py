@@ -1,7 +1,7 @@
-"""Where ranks run: each cluster places, starts, watches and stops them.
+"""Clusters place, start, watch and stop the ranks of a job.
 
-``distdl_jupyter.clusters()`` lists the clusters: the module can be called, because a function of that name would hide
-these rooms, or they it, depending on what was imported first.
+``distdl_jupyter.clusters()`` lists the clusters. The module is callable because a function and a package of the same
+name would hide each other, depending on the order of imports.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 
 class _Clusters(ModuleType):
-    """This module."""
+    """The callable type of this module."""
 
     def __call__(self) -> Any:
-        """Return all clusters: this machine, and those that were named. ``clusters()["lab"]`` is one of them."""
+        """Return all clusters: this machine and the named ones. ``clusters()["lab"]`` is the cluster named lab."""
         return importlib.import_module("distdl_jupyter.clusters.handle").clusters()
 
 

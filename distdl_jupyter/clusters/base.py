@@ -1,8 +1,8 @@
-"""The contract of a cluster.
+"""The interface of cluster plug-ins.
 
-A cluster places a job and starts a plan, which returns a ``Run``: streams to read, exits to poll, signals to send.
-``handle()`` of a run is plain data with which, after the death of the supervisor, ``attach`` finds the job again or
-``sweep`` ends what is left of it. Nothing here knows events, views or names of backends.
+A cluster places a job and starts a plan, which returns a ``Run`` with streams, exits and signals. If the supervisor
+dies, ``attach`` finds the job again from the plain data of ``Run.handle()``, or ``sweep`` ends the remains of the job.
+This module must not depend on events, views or names of backends.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Output to read, from a descriptor or from what this process has received.
+    """An output stream, read from a descriptor or from an inbox of received bytes.
 
-    ``rank`` None is the output of the launcher or of a service. ``start`` counts the bytes before it, where the output
-    is kept and can be read again from any position (None: it cannot). Text of such a stream is written with its
-    position, so that ``attach`` repeats and loses nothing.
+    ``rank`` is None for output of the launcher or of a service. ``start`` is the position of the first byte if the
+    output is stored and can be read again from any position, else None. Text of such a stream is recorded with its
+    position, so that ``attach`` neither repeats nor loses any.
     """
 
     source: int | Inbox
@@ -42,7 +42,7 @@ class Stream:
 
 
 class Unkillable(NamedTuple):
-    """A process that is alive although KILL was sent; ``host`` is "" where all ranks are on one machine."""
+    """A process that survived KILL; ``host`` is "" if all ranks are on one machine."""
 
     host: str
     pid: int
@@ -52,44 +52,43 @@ class Unkillable(NamedTuple):
 class Exit:
     """The end of one rank's process: an exit code or a signal's name such as ``"KILL"``.
 
-    With neither the rank is lost: its end is unknown, and ``evidence`` is why ("No response from gpu2 for 10 s").
-    A lost rank has failed.
+    With neither, the rank is lost and counts as failed; ``evidence`` is the reason ("No response from gpu2 for 10 s").
     """
 
     rank: int
     code: int | None
     signal: str | None
-    #: The cause beyond code and signal, one sentence.
+    #: The cause beyond code and signal, as one sentence.
     evidence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One rank's process was started."""
+    """The start of one rank's process."""
 
     rank: int
     pid: int
 
 
 def _ignore(_phase: str, _detail: str) -> None:
-    """Drop a report."""
+    """Ignore a progress report."""
 
 
 @dataclass(slots=True)
 class Context:
-    """What placing and starting a job need besides spec and plan."""
+    """The inputs of placing and starting a job besides spec and plan."""
 
     folder: JobFolder
-    #: The job's own part of every rank's environment: its marks, the user's variables, their secret values.
+    #: The job's variables for every rank: its marks, the user's variables, and their secret values.
     own: dict[str, str] = field(default_factory=dict)
-    #: The environment of the submitter. Ranks on this machine get all of it, others what makes sense there.
+    #: The environment of the submitter. Ranks on this machine inherit all of it, others a selection.
     inherited: dict[str, str] = field(default_factory=dict)
     #: Python modules and programs that the backend needs on every node.
     modules: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
-    #: How many ports the backend needs for each rank on the rank's node, beside those of node 0.
+    #: The number of ports for each rank on its node, besides those of node 0.
     rank_ports: int = 0
-    #: Called with a phase (``queue``, ``stage`` or ``start``) and the current step, which users see.
+    #: Called with a phase (``queue``, ``stage`` or ``start``) and the current step, for display.
     report: Callable[[str, str], object] = _ignore
     #: Called with a notice for the user.
     note: Callable[[Notice], object] = bool
@@ -98,18 +97,18 @@ class Context:
     note_place: Callable[[QueueView], object] = bool
     priority: Callable[[], int] = int
     queue_number: int | None = None
-    #: Called with plain data for ``Cluster.sweep`` when something was started that outlives the supervisor; another
-    #: supervisor that places the job gets it as ``handle``.
+    #: Called with plain data for ``Cluster.sweep`` when something was started that outlives the supervisor. A new
+    #: supervisor that places the job receives it as ``handle``.
     record_handle: Callable[[dict[str, Any]], object] = bool
     handle: Mapping[str, Any] | None = None
-    #: What is copied to every node before its ranks start; None when the job has no data sources and no packages.
+    #: The data and packages to copy to every node before its ranks start; None without any.
     #: A cluster that ``stages`` runs ``data.stager`` on every node, sends it the node's order, passes on its messages,
     #: and returns the answers to it. The paths in its last message go into the environment of the node's ranks.
     staging: JobStaging | None = None
-    #: How often the job's ranks were started before, and the nodes that were lost when they last ran.
+    #: The number of earlier starts of the job's ranks, and the nodes that were lost in the last one.
     restart: int = 0
     gone: frozenset[int] = frozenset()
-    #: The minimum number of nodes with which the job may start; None: all of them.
+    #: The minimum number of nodes with which the job may start; None for all.
     least_node_count: int | None = None
 
     @property
@@ -126,8 +125,8 @@ CheckLevel = Literal["ok", "info", "warning", "error"]
 class Check:
     """The result of one check of one node (``node`` "" for the cluster as a whole).
 
-    ``what`` is the name of the check ("Reachable", "torch"), ``says`` its result, and ``remedy`` the fix of a problem.
-    ``code`` is the stable name of the problem for programs and help links, "" without one.
+    ``what`` is the name of the check ("Reachable", "torch"), ``says`` its result, and ``remedy`` the fix for a problem.
+    ``code`` is the stable identifier of the problem for programs and help links, "" without a problem.
     """
 
     node: str
@@ -140,9 +139,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """The current state of one machine of a cluster; ``detail`` is why it is down, or other information.
+    """The current state of one machine of a cluster; ``detail`` is the reason why it is down, or other information.
 
-    ``load`` is the 1-minute load average, ``ranks`` how many ranks of this user's jobs run there; None is unknown.
+    ``load`` is the 1-minute load average, ``ranks`` the number of this user's ranks there; None is unknown.
     """
 
     name: str
@@ -154,7 +153,7 @@ class NodeInfo:
     python: str = ""
     load: float | None = None
     ranks: int | None = None
-    #: Whether it costs money now, and the price per hour in ``currency`` ("USD"), None when it is not known.
+    #: Whether it costs money now, and its price per hour in ``currency`` ("USD"); None if unknown.
     billed: bool = False
     cost_per_hour: float | None = None
     currency: str = ""
@@ -162,9 +161,9 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One value that an option may have; ``label`` ("": the value itself) and ``detail`` are for people.
+    """One allowed value of an option; ``label`` ("": the value itself) and ``detail`` are for display.
 
-    ``sets`` holds other options that come with it, as the resource group of a workspace.
+    ``sets`` holds the options that the value implies, such as the resource group of a workspace.
     """
 
     value: str
@@ -175,10 +174,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """A cluster's machines as a whole. ``state`` is a word while something goes on ("creating"), "" when nothing does.
+    """The machines of a cluster as a whole. ``state`` is "" or the change in progress ("creating").
 
-    Between ``min_nodes`` and ``max_nodes`` are up, as jobs need them; the first stay up, and cost money, without a job.
-    ``problem`` says why the last change failed. ``cost_per_hour`` is the price of one node, None when it is not known.
+    Between ``min_nodes`` and ``max_nodes`` nodes are up, depending on the jobs. ``min_nodes`` nodes cost money without
+    a job. ``problem`` is the reason why the last change failed, ``cost_per_hour`` the price of one node (None:
+    unknown).
     """
 
     exists: bool
@@ -190,7 +190,7 @@ class Machines:
     max_nodes: int = 0
     cost_per_hour: float | None = None
     currency: str = ""
-    #: Where the price comes from, in words.
+    #: The source of the price, for display.
     price_source: str = ""
 
 
@@ -204,9 +204,9 @@ class Notice:
 
 
 class OutageNotifier:
-    """Notices about a service of others: an outage is reported once, and its end if it was reported.
+    """Reports outages of an external service: each outage once, and its end if the outage was reported.
 
-    ``timeout`` is the number of seconds without a response after which it is reported. Any thread may use it.
+    An outage is reported after ``timeout`` seconds without a response. Any thread may use it.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -220,7 +220,7 @@ class OutageNotifier:
         self._notices.put(notice)
 
     def missed(self, asked_at: float, notice: Notice, *, at_once: bool = False) -> None:
-        """Record that a request of ``asked_at`` (monotonic) got no response, which ``notice`` describes."""
+        """Record a request at ``asked_at`` (monotonic) without a response; ``notice`` describes the outage."""
         self._since = self._since or asked_at
         if not self._reported and (at_once or time.monotonic() - self._since > self._timeout):
             self._reported = True
@@ -241,7 +241,7 @@ class OutageNotifier:
 
 
 class NodeSample(NamedTuple):
-    """Resource usage of one machine and its ranks at one moment (see ``node.resources``)."""
+    """The resource usage of one machine and its ranks at one time (see ``node.resources``)."""
 
     node: int
     data: Mapping[str, Any]
@@ -253,18 +253,18 @@ class Run(ABC):
     @property
     @abstractmethod
     def streams(self) -> tuple[Stream, ...]:
-        """The output to read, until each stream ends."""
+        """The output streams; each is read until its end."""
 
     @abstractmethod
     def started(self) -> list[Start]:
-        """Return the processes that were started directly; ranks of a launcher report themselves."""
+        """Return the processes that were started directly; ranks of a launcher report their own start."""
 
     def keep_slots(self) -> None:
-        """Keep the job's entries in the queues of the machines. Called about once a second."""
+        """Renew the job's entries in the queues of the machines. Called about once per second."""
         return
 
     def waiting(self) -> str:
-        """Return why the ranks have not been started yet ("pending: Resources"), "" when they were."""
+        """Return why the ranks have not started yet ("pending: Resources"), "" if they have."""
         return ""
 
     def notices(self) -> list[Notice]:
@@ -272,25 +272,25 @@ class Run(ABC):
         return []
 
     def samples(self) -> Sequence[NodeSample]:
-        """Return the resource samples since the last call; none where no agent of this package runs."""
+        """Return the resource samples since the last call; none without agents of this package."""
         return ()
 
     @abstractmethod
     def poll(self) -> list[Exit]:
-        """Return the exits since the last call, whose output can all be read. Every rank exits exactly once."""
+        """Return the exits since the last call; all output of these ranks is available. Each rank exits once."""
 
     def interrupted(self) -> str:
-        """Return why a queue took the machines from ranks that had not failed, one sentence; "" when it did not.
+        """Return why a queue preempted ranks that had not failed, as one sentence; "" if it did not.
 
-        Asked once when ranks have ended; it may take some seconds.
+        Called once when ranks have ended; it may take some seconds.
         """
         return ""
 
     @abstractmethod
     def alive(self) -> Sequence[object]:
-        """Return all processes of the job that live, descendants included; empty when all are gone.
+        """Return all living processes of the job, including descendants.
 
-        A machine that does not respond counts as none: it ends its processes itself.
+        A machine that does not respond counts as having none, because its agent ends them.
         """
 
     @abstractmethod
@@ -298,7 +298,7 @@ class Run(ABC):
         """Send INT to the ranks, or TERM or KILL to every process of the job."""
 
     def unkillable(self) -> Sequence[Unkillable]:
-        """Return the living processes that wait in the kernel where KILL does not reach them (state D)."""
+        """Return the processes in uninterruptible sleep (state D), which survive KILL."""
         return ()
 
     def ask_stacks(self) -> None:
@@ -306,18 +306,18 @@ class Run(ABC):
         return
 
     def stacks(self) -> Mapping[int, Answer]:
-        """Return the answers since the last call, one for each rank: its stacks, or why there are none."""
+        """Return the answers since the last call by rank: its stacks, or the reason why there are none."""
         return {}
 
-    #: Seconds in which all ranks that can answer have answered.
+    #: Seconds within which all responsive ranks have answered.
     stacks_seconds: ClassVar[float] = 6.0
 
     def no_stacks(self) -> str:
-        """Return why this type of cluster does not support stack traces, one sentence; "" when it does."""
+        """Return why this type of cluster does not support stack traces, as one sentence; "" if it does."""
         return "This type of cluster does not support stack traces of running ranks."
 
     def ask_profile(self, ranks: Sequence[int], request: Mapping[str, Any]) -> None:
-        """Leave a request to record some steps for ranks, without waiting (``worker.hooks.profile``)."""
+        """Request a profile of some steps from ranks, without waiting (``worker.hooks.profile``)."""
         return
 
     def expose_endpoint(self, rank: int) -> None:
@@ -325,9 +325,9 @@ class Run(ABC):
         return
 
     def fetch(self, rank: int, path: str, most: int) -> None:
-        """Copy a file that a rank has written below the job's folder to this machine, unless it is here already.
+        """Copy a file of a rank below the job's folder to this machine, unless it exists here.
 
-        It blocks. Raises LaunchFailed, also for a file of more than ``most`` bytes, OSError.
+        It blocks. Raises OSError, and LaunchFailed, also for a file of more than ``most`` bytes.
         """
         return
 
@@ -340,67 +340,67 @@ class Run(ABC):
         """Return plain data for ``Cluster.attach`` and ``Cluster.sweep``; recorded once, after the start."""
 
     def collect(self) -> None:
-        """Copy values and files that ranks wrote elsewhere into the job's folder.
+        """Copy values and files that ranks wrote on other machines into the job's folder.
 
-        Called once, after every rank has ended. Raises LaunchFailed, which names what could not be copied.
+        Called once, after every rank has ended. Raises LaunchFailed, which lists the files that were not copied.
         """
         return
 
     @abstractmethod
     def close(self) -> None:
-        """Release the descriptors, ports and services of the run. Called once, after everything ended."""
+        """Release the descriptors, ports and services of the run. Called once, after all processes have ended."""
 
 
 _FIXED = "Clusters of type {} do not support creating or deleting machines."
 
 
 class Cluster(ABC):
-    """A type of cluster, on which ranks run."""
+    """A type of cluster."""
 
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
-    #: The name of the type in lists.
+    #: The display name of the type.
     title: ClassVar[str] = ""
-    #: Whether it can be used without options; other types are listed when a user has added a cluster.
+    #: Whether it works without options; other types are listed after a user has added a cluster.
     complete: ClassVar[bool] = True
-    #: Whether its nodes are other machines: queries take seconds, and they need the backend's packages themselves.
+    #: Whether its nodes are other machines: queries take seconds, and the backend's packages must be installed there.
     is_remote: ClassVar[bool] = False
-    #: Whether a job can wait there in a queue, before any process starts.
+    #: Whether jobs can wait in a queue of the cluster before any process starts.
     queues: ClassVar[bool] = False
-    #: Whether jobs hold GPUs, cores and memory there (``acquire``), and wait for those that other jobs hold.
+    #: Whether jobs acquire GPUs, cores and memory (``acquire``), and wait while other jobs hold them.
     slots: ClassVar[bool] = False
     #: Whether it copies data sources to its nodes before ranks start (``Context.staging``).
     stages: ClassVar[bool] = False
     #: Whether it installs a job's packages on its nodes before ranks start.
     installs: ClassVar[bool] = False
-    #: Whether it supports sources with ``mode=mount``, which are read over the network during the training.
+    #: Whether it supports sources with ``mode=mount``, which are read over the network during training.
     mounts: ClassVar[bool] = False
-    #: Whether each of its nodes costs money for every hour that it is up.
+    #: Whether each node costs money for every hour that it is up.
     bills: ClassVar[bool] = False
-    #: Whether its machines can be created and deleted from here: ``create``, ``delete``, ``machines``.
+    #: Whether its machines can be created and deleted with ``create``, ``delete`` and ``machines``.
     can_create: ClassVar[bool] = False
-    #: The options of machines to create; declared as ``Options`` are, for forms, flags and Python.
+    #: The options of machines to create, declared like ``Options``, for forms, flags and Python.
     compute_spec: ClassVar[type] = NoOptions
-    #: Options, and fields of ``compute_spec``, whose possible values ``choices`` returns.
+    #: Options, and fields of ``compute_spec``, whose allowed values ``choices`` returns.
     dynamic_options: ClassVar[tuple[str, ...]] = ()
-    #: Whether ranks can be restarted or resumed there, and find their checkpoints.
+    #: Whether ranks can restart and resume there from their checkpoints.
     can_restart: ClassVar[bool] = True
     #: Whether it supports persistent ranks (``Run.expose_endpoint``).
     serves: ClassVar[bool] = False
-    #: Whether a job continues without its supervisor, and another one can ``attach`` to it.
+    #: Whether a job continues without its supervisor, and a new supervisor can ``attach`` to it.
     can_attach: ClassVar[bool] = False
 
     def default_options(self) -> dict[str, Any] | None:
-        """Return the options of the cluster of this type that needs no name, None without one."""
+        """Return the options of this type's unnamed default cluster, None without one."""
         return {} if self.complete else None
 
     @abstractmethod
     def unavailable(self, options: Any) -> str:
-        """Return one sentence with the remedy when this cluster cannot be used here, else ""."""
+        """Return one sentence with the remedy if this cluster cannot be used here, else ""."""
 
     @abstractmethod
     def process_count_per_node(self, options: Any, *, use_gpu: bool | None) -> int:
-        """Return what "auto" means: the GPUs of one node, else 1."""
+        """Return the value for "auto": the number of GPUs of one node, else 1."""
 
     def validate(self, options: Any) -> None:
         """Raise InvalidSpec for options that do not describe a cluster. Called when a cluster is added."""
@@ -411,7 +411,7 @@ class Cluster(ABC):
         return 0
 
     def suggestions(self) -> Mapping[str, Sequence[str]]:
-        """Return values to offer for options, by the name of the option. It takes no time."""
+        """Return suggested values by option name. It must be fast."""
         return {}
 
     def choices(self, field: str, options: Mapping[str, Any]) -> list[Choice]:
@@ -422,30 +422,30 @@ class Cluster(ABC):
         return []
 
     def detail(self, options: Any) -> str:
-        """Return a short description of the machines: "2 cores, no GPU"; "" when it is not known."""
+        """Return a short description of the machines: "2 cores, no GPU"; "" if unknown."""
         return ""
 
     def nodes(self, options: Any) -> list[NodeInfo]:
-        """Return the machines that are known now, silent ones included; it may take seconds."""
+        """Return the known machines, including those that do not respond; it may take seconds."""
         return []
 
     def checks(self, options: Any, *, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[Check]:
-        """Check every node for problems that would keep a job from running there, within 30 s.
+        """Check every node for problems that prevent jobs, within 30 seconds.
 
-        ``modules`` and ``programs`` are those that a backend needs.
+        ``modules`` and ``programs`` are the requirements of a backend.
         """
         return []
 
     def holds(self, node: NodeInfo, host: str) -> bool:
-        """Return whether a rank that was placed on ``host`` runs on this machine."""
+        """Return whether ranks placed on ``host`` run on this machine."""
         return node.name == host
 
     def machines(self, options: Any) -> Machines | None:
-        """Return a summary of its machines; it may take seconds. None where they are not created from here."""
+        """Return a summary of its machines, None if they are not created by this package; it may take seconds."""
         return None
 
     def create(self, options: Any, machine_spec: Any) -> None:
-        """Request machines like ``machine_spec`` and return once accepted; ``machines`` shows the progress.
+        """Request machines; return when the request is accepted. ``machines`` shows the progress.
 
         Raises ClusterRefused, InvalidSpec, DistDLError.
         """
@@ -457,16 +457,16 @@ class Cluster(ABC):
 
     @abstractmethod
     def preview(self, spec: JobSpec, options: Any) -> Placement:
-        """Return where the ranks would run, without ports and without reserving anything. Raises InvalidSpec."""
+        """Return the expected placement without ports; reserve nothing. Raises InvalidSpec."""
 
     def acquire(
         self, spec: JobSpec, options: Any, *, blocked: bool = False, number: int | None = None
     ) -> QueueView | None:
-        """Acquire the resources of the job and return None; or return its position in the queue.
+        """Acquire the resources of the job and return None, or return its position in the queue.
 
-        It is called repeatedly until it returns None, then the job is placed; the resources are held until the run is
-        closed, or until ``release``. A job that is ``blocked`` cannot start yet and only keeps its position;
-        ``number`` is the position by time that it had before. Raises LaunchFailed for a job that must not wait.
+        Called repeatedly until it returns None; then the job is placed. The resources are held until the run is closed,
+        or until ``release``. A ``blocked`` job cannot start yet and only keeps its position; ``number`` is its earlier
+        position by time. Raises LaunchFailed for a job that must not wait.
         """
         return None
 
@@ -475,9 +475,9 @@ class Cluster(ABC):
         return
 
     def list_queue(self, options: Any) -> list[QueuedJob] | None:
-        """Return the jobs of all users in the cluster's own queue, running ones first; None where it has none.
+        """Return the jobs of all users in the cluster's own queue, running ones first; None without a queue.
 
-        It may take seconds. Raises DistDLError when the queue does not respond.
+        It may take seconds. Raises DistDLError if the queue does not respond.
         """
         return None
 
@@ -485,28 +485,28 @@ class Cluster(ABC):
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
         """Connect to the nodes, check them, and return the placement with ``ports`` free ports that stay reserved.
 
-        It may have fewer nodes than the job, at least the context's ``least_node_count``. Every rank has the number of
-        own ports in the context's ``rank_ports``, on an address of its node. Where jobs wait in a queue before the
-        machines are known, the wait is here (phase ``queue``).
+        The placement may have fewer nodes than the job, but at least the context's ``least_node_count``. Every rank
+        gets the context's ``rank_ports`` ports on an address of its node. If jobs wait in a queue before their machines
+        are known, this call waits (phase ``queue``).
 
         Raises LaunchFailed, InvalidSpec.
         """
 
     @abstractmethod
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
-        """Start the plan. Raises LaunchFailed; nothing is left running then."""
+        """Start the plan. Raises LaunchFailed and leaves nothing running."""
 
     def interrupted(self) -> str:
-        """Return why a queue took the machines from a start that has failed, one sentence; "" when it did not."""
+        """Return why a queue preempted a start that failed, as one sentence; "" if it did not."""
         return ""
 
     def attach(
         self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
     ) -> Run:
-        """Find a job whose supervisor died and return it as a run. Raises LaunchFailed when it is gone.
+        """Find a job whose supervisor died and return its run. Raises LaunchFailed if the job no longer exists.
 
-        ``read`` has the number of bytes of each (rank, stream) that were recorded before; reading continues there. The
-        stream of the launcher is (-1, "sys").
+        ``read`` is the number of recorded bytes of each (rank, stream); reading continues there. The stream of the
+        launcher is (-1, "sys").
         """
         raise LaunchFailed(
             f"A job on {self.title or self.name} cannot continue without its supervisor.", code="supervisor-lost"
@@ -514,10 +514,10 @@ class Cluster(ABC):
 
     @abstractmethod
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
-        """Kill what is left of a job without a supervisor; return the processes that were found. Raises DistDLError."""
+        """Kill the remains of a job without a supervisor; return the processes that were alive. Raises DistDLError."""
 
     def close_group(self, group: Group, options: Any) -> None:
-        """Release what is reserved for later jobs of a group, such as a sweep; jobs that have started continue.
+        """Release reservations for later jobs of a group, such as a sweep; jobs that have started continue.
 
         Raises DistDLError, OSError.
         """

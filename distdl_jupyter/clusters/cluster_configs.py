@@ -1,7 +1,7 @@
-"""Clusters by the names that users gave them: ``compute_target="mini"`` is a kind of cluster with its options.
+"""Named clusters: a name such as ``compute_target="mini"`` refers to a kind of cluster with its options.
 
-They stand in ``distdl_jupyter.json`` in the user's Jupyter configuration folder, so that kernels, the server and the
-command line know the same ones. A kind's own name always means that kind without options. No secret is kept here.
+They are stored in ``distdl_jupyter.json`` in the user's Jupyter configuration folder, which kernels, the server and the
+command line share. The name of a kind always means that kind without options. The file contains no secrets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """One place to run jobs; ``named`` when a user gave it its name."""
+    """A cluster on which jobs can run; ``named`` is true if a user has added it."""
 
     name: str
     kind: str
@@ -37,14 +37,14 @@ class ClusterConfig:
 
 
 def file() -> Path:
-    """Return where the named clusters are kept."""
+    """Return the path of the file with the named clusters."""
     from jupyter_core.paths import jupyter_config_dir
 
     return Path(jupyter_config_dir()) / FILE
 
 
 def named() -> list[ClusterConfig]:
-    """Return the named clusters in the order of their names. Raises DistDLError when their file is broken."""
+    """Return the named clusters sorted by name. Raises DistDLError if their file is invalid."""
     entries = _read(file())
     return [
         ClusterConfig(name, entries[name]["kind"], dict(entries[name]["options"]), named=True)
@@ -53,25 +53,25 @@ def named() -> list[ClusterConfig]:
 
 
 def every() -> list[ClusterConfig]:
-    """Return all clusters to show, named ones last. Raises DistDLError when the file of the named ones is broken."""
+    """Return all clusters for display, named ones last. Raises DistDLError if the file of the named ones is invalid."""
     return [*kinds(), *named()]
 
 
 def kinds() -> list[ClusterConfig]:
-    """Return the kinds that are a cluster without options."""
+    """Return the kinds that work without options."""
     configs = []
     for kind in registry.names("clusters"):
         try:
             options = registry.get("clusters", kind).default_options()
         except PluginUnavailable:
-            options = {}  # shown with what is wrong with it
+            options = {}  # listed with its problem
         if options is not None:
             configs.append(ClusterConfig(kind, kind, options))
     return configs
 
 
 def get(name: str) -> ClusterConfig:
-    """Return one of ``every``. Raises ClusterNotFound that lists them, or says what a kind still needs."""
+    """Return a cluster of ``every`` by name. Raises ClusterNotFound, which lists them or the missing options."""
     known = every()
     for target in known:
         if target.name == name:
@@ -90,12 +90,12 @@ def get(name: str) -> ClusterConfig:
 
 
 def names() -> list[str]:
-    """Return all that ``compute_target`` may be: kinds, then named clusters."""
+    """Return all values of ``compute_target``: kinds, then named clusters."""
     return [*registry.names("clusters"), *(target.name for target in named())]
 
 
 def find(name: str) -> ClusterConfig:
-    """Return the cluster that ``compute_target`` names. Raises InvalidSpec that lists all."""
+    """Return the cluster that ``compute_target`` names. Raises InvalidSpec, which lists all clusters."""
     if name in registry.names("clusters"):
         return ClusterConfig(name, name, registry.get("clusters", name).default_options() or {})
     match = next((target for target in named() if target.name == name), None)
@@ -110,7 +110,7 @@ def find(name: str) -> ClusterConfig:
 
 
 def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
-    """Give a kind with options a name. Raises InvalidSpec, PluginUnavailable, ClusterRefused when the name is taken."""
+    """Add a named cluster. Raises InvalidSpec, PluginUnavailable, and ClusterRefused if the name is in use."""
     _check_name(name)
     checked = _check_options(kind, options)
     with _changing() as entries:
@@ -133,7 +133,7 @@ def change(name: str, options: Mapping[str, Any]) -> ClusterConfig:
 
 
 def remove(name: str, active: Sequence[object] = ()) -> None:
-    """Forget a named cluster on which none of the jobs ``active`` runs. Raises ClusterNotFound, ClusterRefused."""
+    """Remove a named cluster unless one of the ``active`` jobs runs on it. Raises ClusterNotFound, ClusterRefused."""
     if not get(name).named:
         raise ClusterRefused(f"{name} is built in and cannot be removed.", code="cluster-built-in")
     if active:
@@ -172,7 +172,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options as the kind understands them, so that the file says one thing in one way."""
+    """Return the options in the normal form of the kind."""
     if kind not in registry.names("clusters"):
         raise InvalidSpec(
             unknown(kind, registry.names("clusters"), "cluster type"), code="cluster-kind-unknown", field="kind"
@@ -192,7 +192,7 @@ def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the entries of the file, {} when there is none."""
+    """Return the entries of the file, {} if it does not exist."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["clusters"]
         return {
@@ -211,7 +211,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _changing() -> Iterator[dict[str, Any]]:
-    """Yield the entries to change them; they are written when all went well, by one process at a time."""
+    """Yield the entries for changes under a lock; they are written unless an exception is raised."""
     path = file()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)

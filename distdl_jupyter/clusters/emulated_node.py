@@ -1,11 +1,11 @@
-"""A program: one emulated node. It runs a command line under a host name of its own, as ``ssh HOST COMMAND`` would.
+"""A program that emulates a node: it runs a command line under its own host name, like ``ssh HOST COMMAND``.
 
-``python -m distdl_jupyter.clusters.emulated_node HOST COMMAND...`` moves itself into a UTS namespace (Linux,
-uts_namespaces(7)), takes HOST as host name and becomes the shell that runs COMMAND. Launchers that tell nodes apart by
-host name, such as Open MPI's daemons, then see as many nodes as there are names; memory, disk and network stay shared.
+``python -m distdl_jupyter.clusters.emulated_node HOST COMMAND...`` enters a UTS namespace (Linux, uts_namespaces(7)),
+sets HOST as the host name and executes the shell that runs COMMAND. Launchers that distinguish nodes by host name, such
+as Open MPI's daemons, then see as many nodes as there are names; memory, disk and network stay shared.
 
-Root may do that directly; everybody else in a user namespace of their own (user_namespaces(7)), in which they keep
-their user and group. It must not know of jobs, ranks or launchers.
+Root can do that directly; other users need their own user namespace (user_namespaces(7)), in which they keep their user
+and group. This module must not depend on jobs, ranks or launchers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import psutil
 
 _CLONE_NEWUTS, _CLONE_NEWUSER = 0x04000000, 0x10000000  # include/uapi/linux/sched.h
 _FORBIDDEN = "this machine or its container does not allow user namespaces"
-#: What the errors of unshare(2) mean here.
+#: The meaning of errors of unshare(2).
 _CAUSES = {
     errno.EPERM: _FORBIDDEN,
     errno.EINVAL: "this kernel has no user namespaces",
@@ -34,13 +34,13 @@ _CAUSES = {
 
 
 def shell() -> tuple[str, ...]:
-    """Return the arguments before ``HOST COMMAND...``; () where this machine cannot emulate nodes for a launcher."""
+    """Return the arguments before ``HOST COMMAND...``; () if this machine cannot emulate nodes for a launcher."""
     command = (sys.executable, "-P", "-m", __name__ if __name__ != "__main__" else __spec__.name)
     return command if sys.platform == "linux" and has_network() and _works(command) else ()
 
 
 def has_network() -> bool:
-    """Return whether an interface beside the loopback is up: daemons of Open MPI 5 do not meet over loopback alone."""
+    """Return whether an interface besides the loopback is up, which daemons of Open MPI 5 need to connect."""
     states, addresses = psutil.net_if_stats(), psutil.net_if_addrs()
     return any(
         states[name].isup and entry.family is socket.AF_INET and not entry.address.startswith("127.")
@@ -52,7 +52,7 @@ def has_network() -> bool:
 
 @functools.cache
 def _works(command: tuple[str, ...]) -> bool:
-    """Try it once: kernels, containers and AppArmor may each forbid it."""
+    """Return whether a trial succeeds: kernels, containers and AppArmor may forbid it."""
     try:
         output = subprocess.check_output(
             [*command, "node-0", "uname -n"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60.0
@@ -63,7 +63,7 @@ def _works(command: tuple[str, ...]) -> bool:
 
 
 def enter(host: str) -> None:
-    """Give this process, and all that descend from it, the host name ``host``. Raises OSError."""
+    """Set the host name of this process and its descendants. Raises OSError."""
     user, group = os.getuid(), os.getgid()
     try:
         _unshare(_CLONE_NEWUTS)
@@ -87,10 +87,10 @@ def _keep_identity(user: int, group: int) -> None:
 
 
 def _login_shell() -> str:
-    """Return the shell for the command line: Open MPI words it for the user's login shell, csh or like sh."""
+    """Return the user's login shell, for which Open MPI writes the command line."""
     try:
         login_shell = pwd.getpwuid(os.getuid()).pw_shell
-    except KeyError:  # a container may know no user of this number
+    except KeyError:  # a container may lack an entry for this user id
         login_shell = ""
     return login_shell if Path(login_shell).name in ("csh", "tcsh") else "/bin/sh"
 
@@ -100,7 +100,7 @@ def main(host: str, *command: str) -> None:
     try:
         enter(host)
     except OSError as error:
-        cause = _FORBIDDEN if error.filename else error.strerror  # the file holds who a process is in its namespace
+        cause = _FORBIDDEN if error.filename else error.strerror  # writing the namespace's id files failed
         sys.exit(f"Cannot give processes their own host name: {cause}. Use one node, or a backend without a launcher.")
     program = _login_shell()
     os.execv(program, [program, "-c", " ".join(command)])  # noqa: S606  the purpose, as ssh does it

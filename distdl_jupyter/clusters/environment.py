@@ -1,6 +1,6 @@
-"""Which variables go along to ranks: here almost all, to another machine few, by name.
+"""Selects the submitter's variables for ranks: almost all on this machine, a few by name on other machines.
 
-The submitter's PATH, HOME or LD_LIBRARY_PATH would be wrong there, and what is not needed there is nobody's business.
+The submitter's PATH, HOME or LD_LIBRARY_PATH would be wrong there, and unneeded variables should stay private.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from distdl_jupyter.core import caches
 from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.redact import is_secret
 
-#: Settings of the libraries that ranks train with.
+#: Settings of training libraries.
 _LIBRARIES = (
     "NCCL_", "HOROVOD_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "GLOO_", "UCX_", "FI_", "TF_", "KERAS_", "HF_",
     "TOKENIZERS_", "OMPI_MCA_", "PRTE_MCA_",
 )  # fmt: skip
-#: All ranks iterate over a set in the same order. A job's own environment_variables may set another seed.
+#: Makes all ranks iterate over sets in the same order. A job's environment_variables may set another seed.
 HASH_SEED = {"PYTHONHASHSEED": "0"}
 _NAMES = frozenset(("LANG", "LC_ALL", "TZ"))
-#: What the ssh program itself needs: its keys' agent, a Kerberos ticket, where its configuration lies.
+#: Variables for ssh itself: its key agent, a Kerberos ticket, the location of its configuration.
 _SSH = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME", "LANG")
-#: What a kernel sets for matplotlib.
+#: The backend that a kernel sets for matplotlib.
 _NOTEBOOKS_BACKENDS = ("module://matplotlib_inline", "module://ipykernel", "module://ipympl")
-#: A name that every shell and exec takes.
+#: Names that every shell and exec accept.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
-    """Return the submitter's environment as far as it means something in a rank, on whichever machine."""
+    """Return the submitter's environment without variables that are wrong in any rank."""
     inherited = ("DISTDL_HOME", "DISTDL_CACHE", "DISTDL_WARM_DIR")
     environment = {n: value for n, value in submitters.items() if n in inherited or not n.startswith("DISTDL_")}
     if environment.get("MPLBACKEND", "").startswith(_NOTEBOOKS_BACKENDS):
-        del environment["MPLBACKEND"]  # it has no notebook in a rank, which has a backend of its own
+        del environment["MPLBACKEND"]  # the notebook's backend does not work in a rank
     environment.setdefault(*caches.compiled_code())
     return environment | HASH_SEED
 
 
 def for_ranks(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return what of the submitter's environment makes sense on another machine; nothing that looks secret."""
+    """Return the variables that make sense on another machine, without any that look secret."""
     return {
         name: value
         for name, value in inherited.items()
@@ -49,13 +49,13 @@ def for_ranks(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def for_ssh(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of the ssh program, so that no ``SendEnv`` can carry anything else away."""
+    """Return the environment of the ssh program; it is minimal so that ``SendEnv`` cannot leak variables."""
     environ = os.environ if environ is None else environ
     return {name: environ[name] for name in _SSH if name in environ}
 
 
 def rank_variables(placement: Placement, slot: RankSlot) -> dict[str, str]:
-    """Return the ``DISTDL_`` variables of one rank, which the worker reads (``worker.identity``)."""
+    """Return the ``DISTDL_`` variables of a rank, which the worker reads (``worker.identity``)."""
     identity = {
         "DISTDL_RANK": slot.rank,
         "DISTDL_WORLD_SIZE": len(placement.ranks),

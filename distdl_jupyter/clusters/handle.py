@@ -1,6 +1,6 @@
-"""``clusters()`` and ``add_cluster(...)``: clusters by their names, for a notebook.
+"""``clusters()`` and ``add_cluster(...)``: the Python interface to named clusters.
 
-A handle keeps no state: what it answers is asked when it is asked for. Tables show themselves as text and as HTML.
+A handle stores only the name; each call queries the cluster. Tables are displayed as text and as HTML.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 
-#: Seconds after which a table of clusters shows a silent one as such.
+#: Seconds after which a cluster is shown as not responding.
 TIMEOUT = 5.0
 #: Seconds between two polls of machines that are being created.
 _POLL = 2.0
 #: The states of a job that has ended.
 _ENDED = frozenset(state.value for state in State if state.ended)
-#: Bytes at the end of a job's events in which its end is looked for first.
+#: Bytes at the end of a job's events that are searched first for its end.
 _NEWEST_EVENTS = 64 * 1024
-#: Seconds that ``create(wait=True)`` waits at most.
+#: The timeout of ``create(wait=True)`` in seconds.
 CREATION = 900.0
 
 
@@ -139,7 +139,7 @@ class ClusterHandle:
         return self
 
     def _wait_for_machines(self, seconds: float) -> None:
-        """Wait until nothing changes about the machines. Raises ClusterRefused when the change failed."""
+        """Wait until no change of the machines is in progress. Raises ClusterRefused if the change failed."""
         cluster, options = status.plugin(self.target)
         until = time.monotonic() + seconds
         while (machines := cluster.machines(options)) is not None and machines.state and time.monotonic() < until:
@@ -244,14 +244,14 @@ def active_jobs(name: str) -> list[JobFolder]:
     """Return the jobs on a cluster whose end was not recorded."""
     active = []
     for folder in JobStore().folders():
-        with contextlib.suppress(DistDLError):  # a job that cannot be read counts for no cluster
+        with contextlib.suppress(DistDLError):  # skip jobs that cannot be read
             if folder.spec().compute_target == name and not _has_ended(folder):
                 active.append(folder)
     return active
 
 
 def _has_ended(folder: JobFolder) -> bool:
-    """Return whether the end of a job was recorded. It is among the last events, so the others are seldom read."""
+    """Return whether the end of a job was recorded. The last events are read first, because they contain it."""
     newest = max(0, events.size(folder.events) - _NEWEST_EVENTS)
     return any(
         event["type"] == "state" and event.get("state") in _ENDED

@@ -1,10 +1,9 @@
 """This machine as a cluster: ranks are child processes of the supervisor, nodes beyond the first are emulated.
 
-Emulated nodes are truthful where a training script can look: rank, local rank, node (cross) rank and host name are
-those of real nodes; memory, disk and network are shared. A launcher that tells nodes apart by the machine's host name
-gets a remote shell to nodes of that name (see ``emulated_node``).
+Emulated nodes have the rank, local rank, node (cross) rank and host name of real nodes; memory, disk and network are
+shared. A launcher that distinguishes nodes by host name gets a remote shell to the emulated nodes (``emulated_node``).
 
-What only a supervisor needs is imported where it is used: a notebook that submits its first job only makes the plan.
+Imports that only a supervisor needs are local to functions, which keeps the first submission in a notebook fast.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ if TYPE_CHECKING:
 
 
 _NO_WAIT = "Remove wait=False to wait, or request fewer resources, for example with use_gpu=False."
-#: Where ranks on one machine meet.
+#: The rendezvous address of ranks on one machine.
 _ADDRESS = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """What this machine is allowed to do."""
+    """Options of this machine."""
 
     oversubscribe: bool = field(
         default=False,
@@ -71,7 +70,7 @@ class LocalCluster(Cluster):
     def __init__(self) -> None:
         self._ports = Ports()
         self._slot: slots.Slot | None = None
-        #: The numbers of the GPUs that were taken for the job, None before it was its turn.
+        #: The numbers of the job's GPUs, None before they are acquired.
         self._gpu_numbers: list[int] | None = None
         self._staged: dict[int, Staged] = {}
         self._notices: list[Notice] = []
@@ -92,7 +91,7 @@ class LocalCluster(Cluster):
         return f"{plural(cores(), 'core')}, {plural(count, 'GPU') if count else 'no GPU'}"
 
     def nodes(self, options: Any) -> list[NodeInfo]:
-        """Return this machine; nodes beyond the first are emulated while a job wants them and are not listed."""
+        """Return this machine; emulated nodes are not listed."""
         devices = gpus.devices()
         here = NodeInfo(
             socket.gethostname(),
@@ -105,13 +104,13 @@ class LocalCluster(Cluster):
         return [here]
 
     def holds(self, node: NodeInfo, host: str) -> bool:
-        """Say yes: whatever an emulated node is called, it is this machine."""
+        """Return True: every emulated node is this machine."""
         return True
 
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
-        """Bring the job's data, then reserve ports for the preview's placement.
+        """Stage the job's data, then reserve ports for the placement.
 
-        Emulated nodes that were lost stay away, so that what a job does without them can be seen here.
+        Lost emulated nodes are not replaced, so that elastic jobs can be tested on one machine.
         """
         if context.least_node_count is not None and context.gone:
             left = max(context.least_node_count, spec.node_count - len(context.gone))
@@ -143,7 +142,7 @@ class LocalCluster(Cluster):
         return slot.address or _ADDRESS, tuple(self._ports.reserve(ports, _ADDRESS))
 
     def preview(self, spec: JobSpec, options: Any) -> Placement:
-        """Place rank r on node r // process_count_per_node; GPUs are dealt out in order, as if all were free."""
+        """Place rank r on node r // process_count_per_node; assign GPUs in order, as if all were free."""
         return self._build_placement(spec, options, self._devices(spec))
 
     def _devices(self, spec: JobSpec) -> list[int]:
@@ -152,7 +151,7 @@ class LocalCluster(Cluster):
     def acquire(
         self, spec: JobSpec, options: Any, *, blocked: bool = False, number: int | None = None
     ) -> QueueView | None:
-        """Hold the GPUs, cores and memory that each process is to have; a job may wait for what others hold."""
+        """Acquire GPUs, cores and memory for all processes, or return the position in the queue."""
         devices = gpus.devices() if spec.use_gpu is not False else ()
         need = _need(spec, devices)
         if not need and not blocked and self._slot is None:
@@ -175,7 +174,7 @@ class LocalCluster(Cluster):
         return view
 
     def release(self) -> None:
-        """Give back what was taken for a job that has not been started, or its place."""
+        """Release the resources or the queue position of a job that was not started."""
         if self._slot is not None:
             self._slot.release()
             self._slot = None
@@ -227,7 +226,7 @@ class LocalCluster(Cluster):
         return run.start(placement, plan, context, nodes)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> list[int]:
-        """Kill every process here that carries the job's mark; its pipes and view of the data go, the cache stays."""
+        """Kill every local process with the job's mark; remove its pipes and view of the data, but keep the cache."""
         from distdl_jupyter.clusters import stagers
         from distdl_jupyter.node import processes, run_dir
 
@@ -238,11 +237,11 @@ class LocalCluster(Cluster):
 
 
 def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, context: Context) -> dict[int, Staged]:
-    """Run a stager for each node, emulated ones too, and return what each node's ranks get."""
+    """Run a stager for each node, including emulated ones; return the paths of the data by node."""
     from distdl_jupyter.clusters import stagers
 
     hosts = {slot.node: slot.host for slot in placement.ranks}
-    needed = ("AWS_", "GOOGLE_", "PIP_", "UV_")  # what stores and indexes are read with here
+    needed = ("AWS_", "GOOGLE_", "PIP_", "UV_")  # settings of object stores and package indexes
     shown = {
         name: value
         for name, value in context.inherited.items()
@@ -261,20 +260,20 @@ def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, conte
 
 
 def _is_parent_job(entry: slots.Entry) -> bool:
-    """Return whether a rank of another job, which may wait for it, submitted this job: they share what it holds."""
-    first = os.path.basename(os.environ.get("DISTDL_JOB_DIR", ""))  # noqa: PTH119  a name, no file is looked at
+    """Return whether a rank of that job submitted this job. Then both share its slots, so that they cannot deadlock."""
+    first = os.path.basename(os.environ.get("DISTDL_JOB_DIR", ""))  # noqa: PTH119  no file is accessed
     return entry.holds and entry.own and entry.job == first
 
 
 def _need(spec: JobSpec, devices: Sequence[Gpu]) -> Need:
-    """Return what the job holds of this machine: without ``gpus`` one for each process, or all if there are fewer."""
+    """Return the resources of the job; without ``gpus``, one GPU per process, or all GPUs if there are fewer."""
     each = spec.gpus if spec.use_gpu is not False else 0
     count = min(spec.process_count, len(devices)) if each is None else each * spec.process_count
     return queueing.need(spec, spec.process_count, count, [gpu.uuid for gpu in devices])
 
 
 def _check_room(spec: JobSpec) -> None:
-    """Raise InvalidSpec for a job that this machine can never hold."""
+    """Raise InvalidSpec for a job that needs more than this machine has."""
     each = {"cores": spec.cores, "memory": spec.memory}
     there = {"cores": headroom.cores(), "memory": headroom.memory_limit()}
     for name, amount in each.items():
@@ -294,7 +293,7 @@ def _check_room(spec: JobSpec) -> None:
 
 
 def _reduction_hint(name: str, most: int, ranks: int) -> str:
-    """Return the remedy for a job that asks for more cores or memory than there is."""
+    """Return the remedy for a job that requests more cores or memory than this machine has."""
     if name == "cores" and most < ranks:
         return f"Use fewer processes: process_count_per_node={most}"
     each = most // ranks if name == "cores" else f"{most // ranks // 1_000_000}MB"

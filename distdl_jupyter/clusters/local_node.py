@@ -1,6 +1,6 @@
-"""This machine as the node of a job: its agent is part of the supervisor, so that ranks can be forked warm.
+"""This machine as the node of a job. Its agent is part of the supervisor, so that ranks can be forked warm.
 
-What ranks print needs no way to here: a channel is a pipe whose writing end the process gets.
+Output needs no connection: a channel is a pipe whose write end is passed to the process.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ _READ = 64 * 1024
 
 
 class LocalChannels(Channels):
-    """The channels of an agent in this process: pipes whose reading ends the supervisor reads itself."""
+    """The channels of an agent in this process: pipes that the supervisor reads directly."""
 
     def __init__(self) -> None:
         self._sources: list[Source] = []
-        #: The two ends of each; the writing end is -1 when a process has it.
+        #: The two ends of each pipe; the write end is -1 after a process has received it.
         self._pipes: dict[int, list[int]] = {}
 
     def pipe(self) -> tuple[int, int]:
-        """Make a channel; return its number and the reading end."""
+        """Create a channel; return its number and the read end."""
         number = len(self._pipes) + 1
         self._pipes[number] = list(os.pipe())
         return number, self._pipes[number][0]
 
     def open(self, channel: int) -> tuple[int, Source | None]:
-        """Return the writing end."""
+        """Return the write end."""
         writer, self._pipes[channel][1] = self._pipes[channel][1], -1
         return writer, None
 
     def add(self, fd: int, channel: int) -> Source | None:
-        """Let the channel's bytes come from ``fd``, such as a named pipe."""
+        """Read the channel's bytes from ``fd``, such as a named pipe."""
         reader, writer = self._pipes[channel]
         os.dup2(fd, reader, inheritable=False)
         os.close(fd)
@@ -59,7 +59,7 @@ class LocalChannels(Channels):
         return None
 
     def discard_all(self) -> None:
-        """Throw away what was written by now: no process may wait at a full pipe."""
+        """Discard unread bytes, so that no process blocks on a full pipe."""
         for reader, _writer in self._pipes.values():
             with contextlib.suppress(OSError):
                 os.set_blocking(reader, False)
@@ -67,7 +67,7 @@ class LocalChannels(Channels):
                     pass
 
     def close(self) -> None:
-        """Close the writing ends that no process got; a reader closes the others."""
+        """Close the write ends that no process has received; readers close the read ends."""
         for _reader, writer in self._pipes.values():
             if writer >= 0:
                 os.close(writer)
@@ -75,9 +75,9 @@ class LocalChannels(Channels):
 
 
 class LocalJob(Job):
-    """A job whose processes this process starts: each environment is whole, and the job's mark alone finds them.
+    """A job whose processes this process starts with complete environments, identified by the job's mark alone.
 
-    A forked process shows no more than that mark (see ``warm``). Staged data is the cluster's.
+    The environment of a forked process shows only that mark (see ``warm``). The cluster owns the staged data.
     """
 
     def _forget_data(self) -> None:
@@ -92,7 +92,7 @@ class LocalJob(Job):
 
 
 class LocalAgent(AgentConnection):
-    """An agent that is part of this process: requests are answered at once."""
+    """An agent in this process, which answers requests immediately."""
 
     def __init__(self, job: JobSpec, folder: Path) -> None:
         super().__init__("")
@@ -106,7 +106,7 @@ class LocalAgent(AgentConnection):
         return self.job.pipes.folder
 
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
-        """Do what is asked; the answer, HostFailed or OSError, is there when this returns."""
+        """Handle a request and return a completed future of the answer, HostFailed or OSError."""
         answer: Future[dict[str, Any]] = Future()
         try:
             answer.set_result(requests.HANDLERS[type_](self, fields) or {})
@@ -122,39 +122,39 @@ class LocalAgent(AgentConnection):
         return answer
 
     def later(self, _fields: Mapping[str, Any], work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Do ``work`` at once: every request is answered so here."""
+        """Call ``work`` immediately."""
         return work()
 
     def open_stream(self) -> tuple[int, int]:
-        """Open a channel and return its number and the pipe to read its bytes from."""
+        """Open a channel; return its number and the read end of its pipe."""
         return self._channels.pipe()
 
     def poll(self) -> None:
-        """Pass on the ends of processes, and a sample of what they use."""
+        """Deliver the exits of processes and a sample of their resource usage."""
         for end in self.job.ended(full=False):
             self.on_event({"type": "exit", **end})
         if (sample := self.job.sample()) is not None:
             self.on_event({"type": "resources", "samples": [sample]})
 
     def ask_stacks(self, ranks: Sequence[int]) -> None:
-        """Signal every rank that can answer."""
+        """Signal every rank that supports stack traces."""
         from distdl_jupyter.node import stacks
 
         self._asking = stacks.StackRequest(self.run, ranks)
 
     def stacks(self) -> Mapping[int, Answer]:
-        """Return what ranks have answered since the last call."""
+        """Return the ranks' answers since the last call."""
         return {} if self._asking is None else self._asking.answers()
 
     def close(self) -> None:
-        """End everything, and remove the private folder."""
+        """End all processes and remove the private folder."""
         self.job.kill()
         self.job.clear(None)
         self._channels.close()
 
 
 class LocalNodes(Nodes[Node]):
-    """This machine, on which all nodes of a job are emulated. ``staged`` is what each node's ranks get."""
+    """This machine, which emulates all nodes of a job; ``staged`` has the data and Python of each node's ranks."""
 
     def __init__(
         self, spec: JobSpec, context: Context, ports: Ports, slot: Slot | None, staged: Mapping[int, stagers.Staged]
@@ -166,7 +166,7 @@ class LocalNodes(Nodes[Node]):
         self._ports = ports
         self._slot = slot
         self._staged = staged
-        for node_data in staged.values():  # all nodes are this machine: they have one environment
+        for node_data in staged.values():  # all nodes share this machine's environment
             self.nodes[0].python = node_data.python
 
     def node_of(self, slot: RankSlot) -> Node:
@@ -174,32 +174,32 @@ class LocalNodes(Nodes[Node]):
         return self.nodes[0]
 
     def keep_slots(self) -> None:
-        """Write the job's file in the machine's queue again where it was deleted."""
+        """Restore the job's entry in the machine's queue if it was deleted."""
         if self._slot is not None:
             self._slot.beat()
 
     def environment(self, node: Node) -> dict[str, str]:
-        """Return the environment of the supervisor with that of the job."""
+        """Return the environment of the supervisor, extended by that of the job."""
         return self._context.environment
 
     def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
         """Add the data of the rank's node; rank 0 records its imports."""
         merged = {**variables, **(self._staged[slot.node].variables if self._staged else {})}
         if slot.rank == 0:
-            merged |= self._learning("rank-0")
+            merged |= self._import_recording("rank-0")
         return merged
 
     def service_variables(self, number: int) -> dict[str, str]:
-        """Let a service record its imports; it runs on the first node."""
-        return self._learning(f"service-{number}")
+        """Make a service record its imports; it runs on the first node."""
+        return self._import_recording(f"service-{number}")
 
-    def _learning(self, name: str) -> dict[str, str]:
-        """Let a process record what it has imported, for the next job's warm start."""
+    def _import_recording(self, name: str) -> dict[str, str]:
+        """Return the variables that make a process record its imports for the next warm start."""
         folder = import_recorder.folder_of(self._context.folder.path)
         return {import_recorder.VARIABLE: str(folder / f"{name}.json")} if folder.is_dir() else {}
 
     def note_start(self, *, launcher: str = "") -> None:
-        """Note that all was forked where the supervisor was, or why some programs are new interpreters all the same."""
+        """Add a notice if the start was warm, or the reason if some programs were started cold."""
         if node_job.fork is None:
             return
         reasons = dict.fromkeys(node_job.reasons) if not launcher else {f"{launcher} starts them": None}
@@ -209,11 +209,11 @@ class LocalNodes(Nodes[Node]):
         ]
 
     def handle(self) -> dict[str, Any]:
-        """Return nothing: a sweep goes by the job's mark."""
+        """Return nothing: a sweep finds processes by the job's mark."""
         return {}
 
     def close(self) -> None:
-        """End everything, and give back ports and what the job held of the machine."""
+        """End all processes, and release the ports and the job's resources."""
         self._agent.close()
         self._ports.release()
         if self._slot is not None:

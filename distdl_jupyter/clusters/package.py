@@ -1,7 +1,7 @@
-"""This package's own Python sources as one zip, for other machines, where the worker and the agent run.
+"""A zip of this package's Python sources, for machines on which the worker and the agent run.
 
-The rest travels because training code may name it: a module with a training function often also holds the line that
-submits it. The same sources give the same bytes, so a host unpacks each version once, in a folder named by its digest.
+It contains the whole package, because a module with a training function often also imports the code that submits it.
+Equal sources give equal bytes, so a host unpacks each version once, into a folder named by its digest.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 _ROOT = Path(__file__).parents[1]
-_EARLIEST = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip can tell
+_EARLIEST = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip file
 
 
 class Package(NamedTuple):
-    """The zip and the name of its content: 16 hexadecimal digits."""
+    """The zip and its digest of 16 hexadecimal digits."""
 
     digest: str
     content: bytes
@@ -28,13 +28,13 @@ class Package(NamedTuple):
 
 @functools.cache
 def built() -> Package:
-    """Return the zip of the sources that this process runs with."""
+    """Return the zip of the sources of this process."""
     content = pack(_ROOT)
     return Package(hashlib.sha256(content).hexdigest()[:16], content)
 
 
 def pack(root: Path) -> bytes:
-    """Return a zip of the ``.py`` files below ``root``, under its name."""
+    """Return a zip of the ``.py`` files below ``root``, in a folder of that name."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for path in sorted(root.rglob("*.py")):
@@ -45,15 +45,15 @@ def pack(root: Path) -> bytes:
     return buffer.getvalue()
 
 
-# the first program on a host ---------------------------------------------------------------------
-# It unpacks the package once per version and becomes the agent. Its text travels on the standard input of Python, and
-# it must not read a byte more than its own: what follows is the agent's. Versions lie beside each other, because jobs
-# of several submitters may run there at once; one that was not used for three months is removed. What another user
-# could have put there is neither run nor removed.
+# the first program on a host --------------------------------------------------------------------- It unpacks the
+# package once per version and becomes the agent. Its source is sent over the standard input of Python, and it must not
+# read beyond its own input, because the agent reads the rest. Several versions can coexist, because several submitters
+# may use the host; a version that was unused for three months is removed. Files that another user may have created are
+# neither run nor removed.
 
 #: The oldest Python that the worker runs on.
 OLDEST = (3, 11)
-#: What any Python compiles, so that an old one reports its version.
+#: Valid syntax for any Python, so that an old one reports its version.
 _FIRST = r"""
 import sys
 if sys.version_info < @OLDEST@:
@@ -61,7 +61,7 @@ if sys.version_info < @OLDEST@:
     sys.exit(3)
 exec(@PROGRAM@)
 """
-#: The rest, behind the text of ``permissions``.
+#: The rest, which follows the source of ``permissions``.
 _PROGRAM = r"""
 import io, re, shutil, sys, tempfile, time, zipfile
 
@@ -124,7 +124,7 @@ os.execve(sys.executable, [sys.executable, "-P", "-m", "distdl_jupyter.node"] + 
 
 
 def first_input(python: str, base: str, arguments: Sequence[str]) -> bytes:
-    """Return all that the ssh process reads before the agent's first frame, but the package itself.
+    """Return the input of the ssh process before the agent's first frame, except the package itself.
 
     A host that lacks this version of the package sends ``request_marker()`` and then reads the content.
 
@@ -137,9 +137,9 @@ def first_input(python: str, base: str, arguments: Sequence[str]) -> bytes:
 
 
 def first_lines(python: str, program: str) -> bytes:
-    """Return what ``argv`` reads first: the path of Python there and the source of the first program it runs.
+    """Return the first lines of input: the path of Python on the host and the source of its first program.
 
-    Raises ValueError when the path holds a line break.
+    Raises ValueError if the path contains a line break.
     """
     if "\n" in python:
         raise ValueError("The path of Python must not contain a line break.")

@@ -1,4 +1,4 @@
-"""A job's part in the queue of a machine (node.slots): what it needs there, and its place as a view."""
+"""A job in the queue of a machine (``node.slots``): its needs, and its position as a view."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import slots
 from distdl_jupyter.node.slots import Entry, Need, Place, Turn
 
-#: Devices that a view names of one job at most.
+#: The maximum number of devices of one job that a view names.
 _MOST_DEVICES = 32
 
 
 def need(spec: JobSpec, processes: int, gpus: int, devices: Sequence[str]) -> Need:
-    """Return what ``processes`` of a job hold of a machine, ``gpus`` of its ``devices`` among it."""
+    """Return the needs of a job's ``processes`` on a machine, including ``gpus`` of its ``devices``."""
     each = {"cores": spec.cores, "memory": spec.memory}
     amounts = {name: float(amount * processes) for name, amount in each.items() if amount}
     return Need(gpus, tuple(devices) if gpus else (), amounts)
 
 
 def turn_from_json(data: Sequence[Any]) -> Turn:
-    """Return a turn from the plain data that an agent has sent."""
+    """Return a ``Turn`` from the plain data of an agent."""
     return msgspec.convert(data, slots.Turn)
 
 
@@ -38,9 +38,9 @@ def view(
     *,
     limits: Mapping[str, float] | None = None,
 ) -> QueueView:
-    """Return a job's place as text and numbers; ``labels`` are the names of the host's devices.
+    """Return a job's position as text and numbers; ``labels`` are the names of the host's devices.
 
-    ``limits`` are the host's amounts of cores and memory, by default those of this machine.
+    ``limits`` are the cores and memory of the host, by default those of this machine.
     """
     position = turn.place
     who = holders(position, {entry.key: entry for entry in turn.entries})
@@ -62,17 +62,17 @@ def view(
 
 
 def needs(need_: Need) -> dict[str, float]:
-    """Return all that a job needs as amounts by name."""
+    """Return the needs of a job as amounts by name."""
     return {**({"gpus": float(need_.gpus)} if need_.gpus else {}), **need_.amounts}
 
 
 def totals(gpus: int, limits: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Return what there is of a machine with so many GPUs; without ``limits`` of this one."""
+    """Return the resources of a machine with ``gpus`` GPUs; ``limits`` defaults to this machine."""
     return {"gpus": float(gpus), **(slots.limits() if limits is None else limits)}
 
 
 def holding(entry: Entry, labels: Mapping[str, str]) -> Holding:
-    """Return what a running job holds."""
+    """Return the resources that a running job holds."""
     return Holding(
         entry.job,
         entry.name,
@@ -84,7 +84,7 @@ def holding(entry: Entry, labels: Mapping[str, str]) -> Holding:
 
 
 def holders(position: Place, entries: Mapping[str, Entry]) -> tuple[str, ...]:
-    """Return the names of the first jobs that a position waits for, and the number of others."""
+    """Return the names of the first jobs ahead of a position, and the number of others."""
     jobs = [entries[key] for key in position.holders if key in entries]
     names = [f"{job.name} ({short_id(job.job)})" + ("" if job.own else f" of {job.user}") for job in jobs]
     return (*names, plural(position.others, "other")) if names and position.others else tuple(names)

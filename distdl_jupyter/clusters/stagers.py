@@ -1,6 +1,6 @@
-"""The stagers of a job's nodes at work side by side: what each says goes to the job's staging, and answers go back.
+"""Runs the stagers of a job's nodes in parallel, and passes messages between them and the job's staging.
 
-How a stager is started on a node is the cluster's; here are only its two ends. Ranks may start when ``run`` returns.
+The cluster starts a stager on each node; this module only exchanges messages. Ranks may start when ``run`` returns.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from distdl_jupyter.node.channels import Inbox
 if TYPE_CHECKING:
     from distdl_jupyter.data.staging import JobStaging
 
-#: The stager, as the words behind a Python interpreter.
+#: The arguments of a Python interpreter that run the stager.
 PROGRAM = ("-P", "-m", "distdl_jupyter.data.stager")
-#: Seconds between two looks whether somebody wants the staging to end.
+#: Seconds between two checks for a cancellation.
 _HEED = 0.25
 _READ = 256 * 1024
 _ERROR_TAIL = 2000
 
 
 class Staged(NamedTuple):
-    """What a node's ranks get: variables that say where their data is, and their Python, "" for the node's own."""
+    """The result on a node: variables with the paths of the data, and the ranks' Python ("": the node's own)."""
 
     variables: dict[str, str]
     python: str = ""
 
 
 class Stager(ABC):
-    """One node's stager, whose messages come from ``out``."""
+    """The stager of one node; ``out`` receives its messages."""
 
     def __init__(self, node: int, host: str, out: Inbox) -> None:
         self.node = node
@@ -49,24 +49,24 @@ class Stager(ABC):
         self._errors = b""
 
     def adapt_order(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Return the order as this node takes it."""
+        """Return the order adapted to this node."""
         return order
 
     @property
     def lost_reason(self) -> str:
-        """Why its node does not answer any more, "" while it does."""
+        """The reason why the node is lost; "" while it responds."""
         return ""
 
     @abstractmethod
     def write(self, line: bytes) -> None:
-        """Give it a line; it may take a moment. One that has ended takes nothing."""
+        """Send a line; it may block. A stager that has ended ignores it."""
 
     @abstractmethod
     def end(self) -> None:
-        """Let it end at once, and free what it holds; called once, also for one that has ended."""
+        """End the stager immediately and release its resources; called once, even if it has ended."""
 
     def lines(self) -> list[bytes] | None:
-        """Return the whole lines that came, None at the end."""
+        """Return the complete lines received, None at the end."""
         content = self.out.take(Inbox.MOST)
         if not content:
             return None if content is not None else []
@@ -74,12 +74,12 @@ class Stager(ABC):
         return lines
 
     def keep_errors(self, content: bytes) -> None:
-        """Keep the end of what it prints as errors. Any thread may call this."""
+        """Append error output. Any thread may call this."""
         self._errors = (self._errors + content)[-_ERROR_TAIL:]
 
     @property
     def error_tail(self) -> str:
-        """The end of what it printed as errors."""
+        """The end of its error output."""
         return self._errors.decode(errors="replace").strip()
 
 
@@ -101,18 +101,18 @@ class LocalStager(Stager):
 
     def _read(self, stream: IO[bytes]) -> None:
         _pump(stream, self.out.feed)
-        self._errors_reader.join(1.0)  # an error without its text would explain nothing
+        self._errors_reader.join(1.0)  # wait for the text of the error
         self.out.feed(b"")
 
     def write(self, line: bytes) -> None:
-        """Give it a line."""
+        """Send a line."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(line)
             self._process.stdin.flush()
 
     def end(self) -> None:
-        """End its input, then the process."""
+        """Close its input, then end the process."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
@@ -133,9 +133,9 @@ def _pump(stream: IO[bytes], feed: Callable[[bytes], object]) -> None:
 def run(
     stagers: Sequence[Stager], staging: JobStaging, report: Callable[[str, str], object], *, base: str = ""
 ) -> dict[int, Staged]:
-    """Let all work to their ends and return what each node's ranks get.
+    """Run all stagers to completion; return the result of each node.
 
-    ``report`` may raise to end it. Raises DataUnavailable for the first failure; all are ended then.
+    An exception from ``report`` cancels it. Raises DataUnavailable for the first failure and ends all stagers.
     """
     pool = ThreadPoolExecutor(max(1, min(2 * len(stagers), 16)), thread_name_prefix="staging")
     renewals: list[Future[None]] = []
@@ -164,7 +164,7 @@ def run(
 
 
 def forget(job: str, base: str = "") -> None:
-    """Remove what a job's ranks saw of its data on this machine; the cache stays."""
+    """Remove the data folder of a job on this machine; the cache is kept."""
     from distdl_jupyter.node import data_cache
 
     data_cache.forget(job, base)
@@ -175,14 +175,14 @@ def _line(message: dict[str, Any]) -> bytes:
 
 
 def _message(line: bytes) -> dict[str, Any]:
-    """Return a message, {} for what a library printed."""
+    """Return a message, {} for other output, such as that of a library."""
     with contextlib.suppress(ValueError, TypeError):
         return dict(json.loads(line))
     return {}
 
 
 def _read(stager: Stager, lines: Sequence[bytes], staging: JobStaging, pool: ThreadPoolExecutor) -> list[Future[None]]:
-    """Pass on messages; return the requests for signatures, which may take seconds each."""
+    """Forward messages; return the pending requests for signatures, which may take seconds each."""
     renewals = []
     for message in map(_message, lines):
         if message.get("type") == "renew":

@@ -1,6 +1,6 @@
-"""The present status of clusters: their nodes, or in one sentence why they cannot be used. Reading it never raises.
+"""The current status of clusters: their nodes, or one sentence why they cannot be used. Reading it never raises.
 
-A plug-in may not respond for a long time. Each runs in a thread of its own, so that it does not delay the others.
+A plug-in may block for a long time, so each one runs in its own thread and does not delay the others.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 
-#: The problem of a cluster whose machines can be created by this package and have not been.
+#: The problem of a cluster whose machines this package can create but has not created yet.
 ABSENT = "The machines have not been created yet."
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus(ClusterConfig):
-    """A cluster with its present status; ``problem`` says why it cannot be used now ("" when it can).
+    """A cluster with its current status; ``problem`` is the reason why it cannot be used now ("": it can be used).
 
-    ``code`` is the stable name of the problem. ``looked`` is False as long as it has never answered.
+    ``code`` is the stable identifier of the problem. ``looked`` is False until the cluster has answered once.
     """
 
     title: str = ""
@@ -41,10 +41,10 @@ class ClusterStatus(ClusterConfig):
     nodes: tuple[NodeInfo, ...] = ()
     far: bool = False
     looked: bool = True
-    #: Its machines as a whole, where they are made and unmade from here.
+    #: Its machines as a whole, if this package creates and deletes them.
     machines: Machines | None = None
     can_create: bool = False
-    #: The number of nodes that cost money now, and what all of them cost in an hour, None when that is not known.
+    #: The number of nodes that cost money now, and their total cost per hour, None if unknown.
     billed: int = 0
     cost_per_hour: float | None = None
     currency: str = ""
@@ -67,12 +67,12 @@ class ClusterStatus(ClusterConfig):
 
     @property
     def up(self) -> int:
-        """How many nodes answer."""
+        """The number of nodes that respond."""
         return sum(node.state == "up" for node in self.nodes)
 
     @property
     def gpus(self) -> int:
-        """GPUs of the nodes that answer."""
+        """The number of GPUs of the nodes that respond."""
         return sum(node.gpus for node in self.nodes if node.state == "up")
 
 
@@ -83,12 +83,12 @@ def plugin(target: ClusterConfig) -> tuple[Cluster, Any]:
 
 
 def probe(target: ClusterConfig) -> ClusterStatus:
-    """Return the present status of a cluster; an error is its ``problem``. This may take seconds."""
+    """Return the current status of a cluster; an error is its ``problem``. This may take seconds."""
     try:
         return _probe(target)
     except DistDLError as error:
         return ClusterStatus.of(target, problem=error.message, remedy=error.hint, code=error.code)
-    except Exception as error:  # noqa: BLE001 - a plug-in of somebody else must not hide the other clusters
+    except Exception as error:  # noqa: BLE001 - a failing plug-in must not hide the other clusters
         problem = f"The plug-in failed: {type(error).__name__}: {error}"
         return ClusterStatus.of(target, problem=problem, code="cluster-plugin-failed")
 
@@ -127,7 +127,7 @@ def silent(target: ClusterConfig, seconds: float, last: ClusterStatus | None = N
 
 
 def probe_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterStatus]:
-    """Return the present status of several clusters within ``seconds``; all are probed at once."""
+    """Return the current status of several clusters within ``seconds`` seconds; all are probed in parallel."""
     probes = _Probes[ClusterStatus]()
     started = [probes.get(str(at), functools.partial(probe, target)) for at, target in enumerate(targets)]
     concurrent.futures.wait([probe.answer for probe in started], seconds)
@@ -135,7 +135,7 @@ def probe_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterS
 
 
 def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = None) -> list[Check]:
-    """Check every node for problems that would keep a job from running; this takes up to 30 seconds.
+    """Check every node for problems that prevent jobs; this takes up to 30 seconds.
 
     ``needs`` holds the ``modules`` and ``programs`` of a backend. An error is a failed check of the whole cluster.
     """
@@ -162,7 +162,7 @@ def _failed_check(message: str, remedy: str, code: str) -> Check:
 
 
 def _node_check(cluster: Cluster, options: Any) -> Check:
-    """Return the row of a kind that has no checks of its own: that its nodes answer, or which do not."""
+    """Return the check of a kind without its own checks: whether its nodes respond."""
     down = [node.name for node in cluster.nodes(options) if node.state == "down"]
     if down:
         return Check(
@@ -183,16 +183,16 @@ def needs(backend_label: str, options: Mapping[str, Any] | None = None) -> dict[
 
 
 # the newest status and checks, for pages and forms ------------------------------------------------
-# One probe of each runs at a time, in a thread of its own: a cluster that does not respond delays neither requests nor
-# other clusters. Until a probe has ended, the last known answer is used.
+# At most one probe per cluster runs at a time, in its own thread, so a cluster that does not respond delays neither
+# requests nor other clusters. Until a probe has ended, the last known answer is used.
 
 
 T = TypeVar("T")
 Needs = Mapping[str, Sequence[str]]
 
-#: Seconds that a request waits for a cluster that is not known yet, and for one whose last status is known.
+#: Seconds that a request waits for a cluster whose status is unknown, and for one with a known last status.
 FIRST, AGAIN = 1.5, 0.3
-#: Seconds for which nodes, and checks that passed, are recent enough for a form.
+#: Seconds for which nodes, and successful checks, are recent enough for a form.
 NODES_FRESH, CHECKS_FRESH = 15.0, 300.0
 #: Seconds after which an unused result is dropped.
 _KEPT = 600.0
@@ -200,7 +200,7 @@ _KEPT = 600.0
 
 @dataclass(slots=True)
 class _Probe(Generic[T]):
-    """One probe that runs or has ended; ``last`` is the answer of the probe before it."""
+    """A running or completed probe; ``last`` is the answer of the previous probe."""
 
     begun: float
     answer: Future[T]
@@ -208,19 +208,19 @@ class _Probe(Generic[T]):
 
     @property
     def known(self) -> T | None:
-        """The newest answer."""
+        """The latest answer."""
         return self.answer.result() if self.answer.done() else self.last
 
 
 class _Probes(Generic[T]):
-    """The newest probe by key."""
+    """The latest probes by key."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._probes: dict[str, _Probe[T]] = {}
 
     def get(self, key: str, function: Callable[[], T], max_age: float = 0.0) -> _Probe[T]:
-        """Return the probe that runs, or that began at most ``max_age`` seconds ago, else begin a new one."""
+        """Return the running probe, or one that started at most ``max_age`` seconds ago, else start a new one."""
         with self._lock:
             now = time.monotonic()
             probe = self._probes.get(key)
@@ -260,7 +260,7 @@ class StatusCache:
         self._checks: _Probes[list[Check]] = _Probes()
 
     async def now(self, target: ClusterConfig) -> ClusterStatus:
-        """Return the present status of a cluster, or the last known one if the cluster responds slowly."""
+        """Return the current status of a cluster, or the last known one if the cluster responds slowly."""
         probe = self._status(target)
         timeout = min(self._seconds, FIRST if probe.known is None else AGAIN)
         await asyncio.wait([asyncio.wrap_future(probe.answer)], timeout=timeout)
@@ -273,7 +273,7 @@ class StatusCache:
         return await asyncio.shield(asyncio.wrap_future(self._check(target, needs).answer))
 
     def cached(self, target: ClusterConfig, needs: Needs, timeout: float = 1.0, *, fresh: bool = False) -> CachedStatus:
-        """Return what is known of a cluster. Wait at most ``timeout`` seconds, and only if nothing is known.
+        """Return the known status of a cluster. Wait at most ``timeout`` seconds, and only if nothing is known.
 
         ``needs`` holds the ``modules`` and ``programs`` of the backend. With ``fresh``, probe the cluster again.
         """
