@@ -1,5 +1,5 @@
-"""What runs on another machine beside the ranks: it starts them, passes on what they say, and ends them.
+"""The agent that runs next to the ranks on another machine: it starts them, forwards their output, and stops them.
 
-Standard library only and self-contained, as the worker: both are copied together to machines on which this package is
-not installed. Nothing here knows of events, views or kinds of clusters.
+Like the worker, it is self-contained and uses only the standard library, because both are copied to machines on which
+this package is not installed. It does not depend on events, views or cluster types.
 """

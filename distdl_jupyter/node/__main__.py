@@ -1,6 +1,6 @@
 """The agent as a program: ``python -m distdl_jupyter.node [TIMEOUT]`` speaks frames on its standard streams.
 
-``TIMEOUT`` are the seconds without a word from the supervisor after which it ends everything (default 20).
+``TIMEOUT`` is the number of seconds without a message from the supervisor after which it stops everything (default 20).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ TIMEOUT = 20.0
 
 
 def main(arguments: list[str]) -> int:
-    """Serve the supervisor at the standard streams and return the exit code."""
+    """Serve the supervisor over the standard streams and return the exit code."""
     timeout = float(arguments[0]) if arguments else TIMEOUT
     return serve(lambda watchdog: Agent(*_take_streams(), timeout, watchdog))
 
 
 def _take_streams() -> tuple[int, int]:
-    """Return input and output of the program and put harmless ones in their place: nothing else may disturb them."""
+    """Take over standard input and output, and replace them with /dev/null so that nothing else writes to them."""
     source, sink = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -1,9 +1,9 @@
 """The agent: one loop on another host that serves one supervisor over a pair of byte streams.
 
-It starts processes, sends each one's output on a channel of its own, reports each end exactly, and ends everything when
-the supervisor is gone: at once when its input ends, after ``timeout`` seconds without a message. The loop waits for
-nothing but its descriptors; what takes long is done in threads. When the agent itself is killed, its watchdog ends what
-is left: a tiny process that is forked before the agent does anything and only waits for the end of a pipe.
+It starts processes, sends the output of each on a separate channel, and reports the exit of each. It stops everything
+when the supervisor is gone: at once when its input ends, or after ``timeout`` seconds without a message. The loop only
+waits for its descriptors; slow work is done in threads. If the agent itself is killed, its watchdog cleans up. That is
+a tiny process, forked before the agent does anything else, which only waits for the end of a pipe.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GOODBYE = "goodbye"
 
 
 class Watchdog:
-    """The agent's end of the pipe. Raises OSError when no process can be forked."""
+    """The agent's end of the watchdog's pipe. Raises OSError if no process can be forked."""
 
     def __init__(self) -> None:
         read, self._write = os.pipe()
@@ -50,11 +50,11 @@ class Watchdog:
         os.close(read)
 
     def watch(self, marks: Mapping[str, str], run: Path, copied: Path | None, base: str = "") -> None:
-        """Set what to end and to remove: marked processes, the private folder, the copied one, the data."""
+        """Set which processes to kill (by their marks) and which folders to remove: private, copied and staged data."""
         self._say({"marks": dict(marks), "run": str(run), "copied": str(copied) if copied else None, "base": base})
 
     def dismiss(self) -> None:
-        """End it, and wait until it has ended."""
+        """Stop the watchdog and wait for its exit."""
         self._say(_GOODBYE)
         os.close(self._write)
         os.waitpid(self.pid, 0)
@@ -78,7 +78,7 @@ def _watch(read: int) -> None:
 
 
 def _close_others(read: int) -> None:
-    """Keep one descriptor, as number 3: an open copy of the connection's streams would keep it open."""
+    """Close all descriptors but one, which becomes number 3, because an open copy would keep the connection open."""
     os.dup2(read, 3)
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
@@ -106,11 +106,11 @@ def _end(job: dict[str, Any]) -> None:
 
 #: Exit code where an agent cannot run (EX_UNAVAILABLE).
 UNAVAILABLE = 69
-#: Seconds between two checks of a process that has ended and whose last output is awaited.
+#: Seconds between two checks for the last output of a process that has exited.
 _SOON = 0.05
-#: Seconds in which the last answer must be taken.
+#: Timeout in seconds for sending the last response.
 _LAST = 5.0
-#: Pieces that threads may have ready for the outbox.
+#: Maximum number of pieces that threads may queue for the outbox.
 _READY = 16
 
 
@@ -133,7 +133,7 @@ class Agent:
         self._threads: set[threading.Thread] = set()
         self._kept: list[object] = []
         self._received_at = self._beaten = time.monotonic()
-        #: Samples of what ranks use, which go with the next beat.
+        #: Resource samples to send with the next heartbeat.
         self._samples: list[dict[str, Any]] = []
         self._over = False
         #: Whether SIGTERM has come.
@@ -143,14 +143,14 @@ class Agent:
         self.shells = Shells(self._selector, self.send)
         self.ports = Ports()
         self.job: Job | None = None
-        #: What the job holds of this machine.
+        #: The resources of this machine that the job holds.
         self.slot: Slot | None = None
         self._wake_read, self._wake_write = os.pipe()
 
     # for the requests -------------------------------------------------------------------------
 
     def begin(self, name: str, workdir: Workdir, base: str) -> None:
-        """Begin the job; what an earlier supervisor had begun of it is ended. Raises OSError."""
+        """Begin the job, and stop what an earlier supervisor has left of it. Raises OSError."""
         if self.job is not None:
             self.job.kill()
             self.job.clear(None)
@@ -160,7 +160,7 @@ class Agent:
         self.shells.listen(run / run_dir.SOCKET)
 
     def later(self, fields: Mapping[str, Any], work: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-        """Do ``work`` in a thread, which answers the request with what it returns."""
+        """Run ``work`` in a thread and send its result as the response."""
 
         def run() -> None:
             try:
@@ -176,7 +176,7 @@ class Agent:
         return None
 
     def post(self, frame: bytes) -> None:
-        """Send frames from a thread; blocks while too much waits to be sent."""
+        """Send frames from a thread; blocks while the outbox is full."""
         self._posted.put(frame)
         self.wake()
 
@@ -186,15 +186,15 @@ class Agent:
             os.write(self._wake_write, b"\0")
 
     def keep(self, thing: object) -> None:
-        """Hold something until the end."""
+        """Keep a reference to an object until the agent exits."""
         self._kept.append(thing)
 
     def expect(self, channel: int, incoming: Incoming) -> None:
-        """Give what comes on a channel to ``incoming``."""
+        """Pass data received on a channel to ``incoming``."""
         self._incoming[channel] = incoming
 
     def join(self, channel: int, connection: socket.socket) -> None:
-        """Let a channel and a socket of this host be one connection, until either end ends it."""
+        """Relay between a channel and a local socket until either end closes."""
         self.channels.add(connection.dup().detach(), channel)
         hold = functools.partial(self.send, "hold", channel=channel)
         self._incoming[channel] = Outgoing(connection, self._selector, hold)
@@ -204,7 +204,7 @@ class Agent:
         self._outbox.put(frames.message(type_, **fields))
 
     def finish(self, *, keep: bool) -> None:
-        """Exit after this round; the copied folder stays with ``keep``."""
+        """Exit after this round; ``keep`` keeps the copied folder."""
         self._over = True
         if self.job is not None:
             self.job.clear(None if keep else files.remove)
@@ -213,7 +213,7 @@ class Agent:
     # the loop ---------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Serve until the end and return the exit code: 0 when it was ended in order."""
+        """Serve until the end and return the exit code: 0 for an orderly end."""
         self._prepare_signals()
         self._outbox.put(frames.GREETING)
         try:
@@ -238,7 +238,7 @@ class Agent:
         self._urgent.register(self._wake_read, selectors.EVENT_READ)
         self._urgent.register(self._source, selectors.EVENT_READ)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        # Handlers and not SIG_IGN: what is ignored would be ignored by ranks and launchers too.
+        # Use handlers, not SIG_IGN, which ranks and launchers would inherit.
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGTERM, self._on_term)
@@ -266,7 +266,7 @@ class Agent:
             raise SupervisorLost
 
     def is_over(self) -> bool:
-        """Return whether to end everything: a signal asked for it, or the supervisor has been silent for too long."""
+        """Return whether to stop everything: on a signal, or when the supervisor has timed out."""
         return self.terminating or self.silence > self._timeout
 
     @property
@@ -275,7 +275,7 @@ class Agent:
         return time.monotonic() - self._received_at
 
     def _rest(self) -> None:
-        """Pause before ranks that print all the time are read again; requests and ends of processes interrupt it."""
+        """Pause before reading busy ranks again; requests and process exits interrupt the pause."""
         pause = self.channels.pause()
         if pause and not self._writing:
             self._urgent.select(pause)
@@ -288,7 +288,7 @@ class Agent:
         return max(0.0, min(self._beaten + self.beat_seconds - now, sample))
 
     def _watch_source(self) -> None:
-        """Read what the supervisor sends, unless the disk cannot keep up with it."""
+        """Read from the supervisor, unless the disk cannot keep up."""
         readable = not any(incoming.behind for incoming in self._incoming.values())
         if not readable:
             self._received_at = time.monotonic()
@@ -339,7 +339,7 @@ class Agent:
             self.job.reap_adopted()
 
     def process_ended(self, end: Mapping[str, Any]) -> None:
-        """Handle the end of a process of this agent, which is reported to the supervisor."""
+        """Handle the exit of a process, after it was reported to the supervisor."""
         return
 
     def _sample(self) -> None:
@@ -385,11 +385,11 @@ class Agent:
 
 
 def serve(build: Callable[[Watchdog], Agent]) -> int:
-    """Prepare this process for an agent, let it serve to its end, and return the exit code."""
+    """Prepare this process, run an agent in it, and return the exit code."""
     if sys.platform != "linux":
         sys.stderr.write(f"Ranks run only on Linux hosts, but this host runs {sys.platform}. Choose another host.\n")
         return UNAVAILABLE
-    # What starts the agent may block signals, and its ranks would inherit that (signal(7)).
+    # The agent's parent may block signals, and ranks would inherit the mask (signal(7)).
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     watchdog = Watchdog()
     processes.adopt_orphans()
@@ -401,7 +401,7 @@ class SupervisorLost(Exception):
 
 
 def _reply(fields: Mapping[str, Any], answer: dict[str, Any]) -> bytes | None:
-    """Return the answer to a request as a frame, None when it has no number."""
+    """Return the response to a request as a frame, None if the request has no number."""
     if fields.get("request") is None:
         return None
     try:

@@ -1,7 +1,7 @@
 """Bytes between the processes of a job and the supervisor: pipes, queued frames, received bytes, joined sockets.
 
-While the supervisor reads slowly, nothing is read here, so processes wait as they do at any full pipe. Reading each
-line at once would take processor time from the training loop. Nothing here knows which channel belongs to which rank.
+While the supervisor reads slowly, nothing is read here, so processes block as on any full pipe. Reading each
+line at once would take CPU time from the training loop. This module does not know which channel belongs to which rank.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dataclasses import dataclass
 
 from distdl_jupyter.node import frames
 
-#: Bytes that the pipes of one reader may hold, and one of them: a user has 64 MB of pipes on Linux (see pipe(7)).
+#: Capacity in bytes of all pipes of one reader, and of one pipe. Linux limits a user to 64 MB (see pipe(7)).
 _ALL, _MOST_OF_ONE, LEAST = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
-#: Seconds between two rounds while something is written all the time, and rounds that may follow each other at once.
+#: Seconds between two rounds under constant output, and the number of rounds that may follow without a pause.
 _PAUSE, BURST = 0.03, 20
 
 
 class Pace:
-    """Limits how often pipes are read: at once after a silence, ``1 / _PAUSE`` times a second in the long run."""
+    """Limits how often pipes are read: at once after an idle time, ``1 / _PAUSE`` times a second in the long run."""
 
     def __init__(self) -> None:
         self._left = float(BURST)
@@ -47,9 +47,9 @@ class Pace:
 
 
 def widen(fd: int, pipes: int) -> int:
-    """Set the capacity of one of so many pipes to its share; return its capacity in bytes."""
+    """Set the capacity of one of ``pipes`` pipes to its share; return its capacity in bytes."""
     if not hasattr(fcntl, "F_SETPIPE_SZ"):
-        return 16 * 1024  # macOS: a pipe begins with that
+        return 16 * 1024  # the initial capacity on macOS
     share = max(LEAST, min(_MOST_OF_ONE, _ALL // max(1, pipes)))
     with contextlib.suppress(OSError):  # not a pipe, or the user's limit for pipes is reached
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << (share.bit_length() - 1))
@@ -67,7 +67,7 @@ def waiting(fd: int) -> int:
 # to the supervisor ---------------------------------------------------------------------------------
 
 
-#: Bytes. More than a frame of data, little enough that a slow reader costs no memory.
+#: Bytes: more than a frame of data, but little memory for a slow reader.
 _FULL, _ROOM = 1024 * 1024, 256 * 1024
 
 
@@ -80,7 +80,7 @@ class Outbox:
         self._frames: deque[bytes] = deque()
         self._begun = b""
         self._urgent = b""
-        #: Bytes that wait behind the frame that is being sent.
+        #: Bytes queued behind the frame that is being sent.
         self.size = 0
 
     def put(self, frames: bytes) -> None:
@@ -89,26 +89,26 @@ class Outbox:
         self.size += len(frames)
 
     def urge(self, frame: bytes) -> None:
-        """Send a frame before all others; it replaces an urgent one that was not sent yet."""
+        """Send a frame before all others, in place of an urgent frame that is still unsent."""
         self._urgent = frame
 
     @property
     def full(self) -> bool:
-        """Whether nothing should be added but answers."""
+        """Whether only responses should be added."""
         return self.size > _FULL
 
     @property
     def room(self) -> bool:
-        """Whether so much was sent that data may be added again."""
+        """Whether data may be added again."""
         return self.size < _ROOM
 
     @property
     def empty(self) -> bool:
-        """Whether all was sent."""
+        """Whether everything was sent."""
         return not (self._begun or self._urgent or self._frames)
 
     def flush(self) -> None:
-        """Write as much as fits now. Raises OSError when the other side is gone."""
+        """Write as much as possible without blocking. Raises OSError when the connection is closed."""
         while self._begun or self._next():
             try:
                 written = os.write(self.fd, self._begun)
@@ -128,34 +128,34 @@ class Outbox:
 # from the other side -------------------------------------------------------------------------------
 
 
-#: Pieces of fewer bytes are joined: each one takes memory of its own.
+#: Pieces of fewer bytes are joined, to save the memory overhead of each.
 _SMALL = 4096
 
 
 class Inbox:
-    """Bytes of one channel that were received. Any thread feeds it, and one thread reads it.
+    """Buffer of the bytes received on one channel. Any thread may feed it; one thread reads it.
 
-    ``has_room`` is called when a reader that was ``behind`` has taken half of what waited.
+    ``has_room`` is called when a reader that was ``behind`` has consumed half of the buffer.
     """
 
-    #: Bytes of an inbox whose reader is behind.
+    #: Bytes from which the reader counts as behind.
     MOST = 16 * 1024 * 1024
 
     def __init__(self, skip: int = 0, has_room: Callable[[], object] = bool) -> None:
-        """Leave out the first ``skip`` bytes."""
+        """Skip the first ``skip`` bytes."""
         self._skip = skip
         self._has_room = has_room
         self._fed = threading.Condition()
         self._pieces: deque[bytes] = deque()
         self._on_fed: Callable[[], object] = bool
         self._closed = False
-        #: Bytes that wait for the reader, and whether nothing will follow them.
+        #: Unread bytes, and whether the end was received.
         self.pending = 0
         self.ended = False
 
     @property
     def behind(self) -> bool:
-        """Whether so much waits that nothing more should be received."""
+        """Whether receiving should pause because too much is unread."""
         return self.pending > self.MOST
 
     def feed(self, content: bytes) -> None:
@@ -173,13 +173,13 @@ class Inbox:
             self._on_fed()
 
     def listen(self, on_fed: Callable[[], object]) -> None:
-        """Call ``on_fed`` on the feeding thread, and now; it must not wait."""
+        """Call ``on_fed`` now, and on the feeding thread after each feed; it must not block."""
         with self._fed:
             self._on_fed = on_fed
             on_fed()
 
     def take(self, most: int, timeout: float | None = 0.0) -> bytes | None:
-        """Return at most so many bytes, b"" at the end, None without any in ``timeout`` seconds (None: wait)."""
+        """Return at most ``most`` bytes, b"" at the end, None after ``timeout`` seconds (None: no limit)."""
         with self._fed:
             if not self._fed.wait_for(lambda: self._pieces or self.ended or self._closed, timeout):
                 return None
@@ -205,7 +205,7 @@ class Inbox:
         return b"".join(content)
 
     def close(self) -> None:
-        """Drop all bytes, and those to come."""
+        """Discard all bytes, also those still to come."""
         with self._fed:
             self._closed, self._on_fed, self.pending = True, bool, 0
             self._pieces.clear()
@@ -216,14 +216,14 @@ class Inbox:
 # from processes and sockets ------------------------------------------------------------------------
 
 
-#: Bytes that may wait for a socket here before the supervisor is asked to send no more, and below which it may again.
+#: Buffered bytes for a socket above which the supervisor is told to pause, and below which it may continue.
 _MOST, _LEAST = 4 * 1024 * 1024, 1024 * 1024
 
 
 def watch(
     selector: selectors.BaseSelector, fd: int | socket.socket, event: int, call: Callable[[], None], *, enabled: bool
 ) -> None:
-    """Call ``call`` when a descriptor is ready, or stop doing so."""
+    """Call ``call`` when a descriptor is ready; unregister it unless ``enabled``."""
     watched = fd in selector.get_map()
     if enabled and not watched:
         selector.register(fd, event, call)
@@ -233,9 +233,9 @@ def watch(
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """One descriptor and the channel that its bytes go to; ``open`` until its end was passed on.
+    """One descriptor and the channel to which its bytes are sent; ``open`` until its end was forwarded.
 
-    ``half`` is half of what it holds at least. One that is ``held`` is not read: the reader of its channel is behind.
+    ``half`` is half of its minimum capacity. A ``held`` source is not read: the reader of its channel is behind.
     """
 
     fd: int
@@ -257,14 +257,14 @@ class Channels:
         self._pace = Pace()
 
     def open(self, channel: int) -> tuple[int, Source | None]:
-        """Return a descriptor for a process to write to, and what reads it where that is done here."""
+        """Return a descriptor for a process to write to, and its source if it is read here."""
         read, write = os.pipe()
         return write, self.add(read, channel)
 
     def add(self, fd: int, channel: int) -> Source | None:
-        """Read ``fd`` from now on, until it ends; what is read goes to the channel."""
+        """Forward ``fd`` to the channel until it ends."""
         os.set_blocking(fd, False)
-        # How many there will be is not known yet, and wide pipes of the first must not leave narrow ones for the last.
+        # The final number of pipes is unknown, and wide pipes for the first must leave room for the last.
         source = Source(fd, channel, widen(fd, max(64, 4 * len(self._sources))) // 2)
         self._sources.append(source)
         self._watch(source)
@@ -276,7 +276,7 @@ class Channels:
         watch(self._selector, source.fd, selectors.EVENT_READ, call, enabled=enabled)
 
     def regulate(self) -> None:
-        """Stop reading when the outbox is full, continue when it has room."""
+        """Stop reading when the outbox is full; continue when it has room."""
         paused = self._outbox.full or (self._paused and not self._outbox.room)
         if paused != self._paused:
             self._paused = paused
@@ -284,7 +284,7 @@ class Channels:
                 self._watch(source)
 
     def hold(self, channel: int, *, held: bool) -> None:
-        """Read nothing of a channel until it is no longer held, so that its writer waits."""
+        """Pause or resume reading a channel, so that its writer blocks."""
         for source in self._sources:
             if source.channel == channel:
                 source.held = held
@@ -305,7 +305,7 @@ class Channels:
             content = os.read(source.fd, frames.PIECE)
         except BlockingIOError:
             return
-        except OSError:  # a process has ended without reading all that was sent to it
+        except OSError:  # a process has exited without reading all its input
             content = b""
         if content:
             self._outbox.put(frames.data(source.channel, content))
@@ -314,19 +314,19 @@ class Channels:
             self.end(source)
 
     def drain(self, source: Source) -> None:
-        """Pass on what was written by now, however much the outbox holds."""
+        """Forward everything written so far, even if the outbox is full."""
         left = waiting(source.fd) if source.open else 0
         while left > 0 and (content := os.read(source.fd, min(left, frames.PIECE))):
             self._outbox.put(frames.data(source.channel, content))
             left -= len(content)
 
     def drain_all(self) -> None:
-        """Pass on what was written by now to any of them."""
+        """Forward everything written so far to any source."""
         for source in list(self._sources):
             self.drain(source)
 
     def end(self, source: Source) -> None:
-        """Send the end of the channel, and close the descriptor."""
+        """Send the end of the channel and close the descriptor."""
         if source.open:
             self.drop(source)
             self._outbox.put(frames.data(source.channel, b""))
@@ -340,23 +340,23 @@ class Channels:
             os.close(source.fd)
 
     def end_all(self) -> None:
-        """Pass on what was written by now and end every channel."""
+        """Forward everything written so far and end every channel."""
         for source in list(self._sources):
             self.drain(source)
             self.end(source)
 
     def discard_all(self) -> None:
-        """Discard what was written by now: the supervisor is gone."""
+        """Discard everything written so far, because the supervisor is gone."""
         for source in self._sources:
             if left := waiting(source.fd):
                 os.read(source.fd, left)
 
 
 class Outgoing:
-    """Writes what the supervisor sends on a channel into a socket of this host.
+    """Writes what the supervisor sends on a channel to a local socket.
 
-    Bytes that do not fit wait in memory, because an agent that stops reading would miss the end of the job.
-    ``hold`` is called with ``held``: whether so much waits that nothing more should be sent on this channel.
+    Bytes that do not fit are buffered, because an agent that stops reading would miss the end of the job.
+    ``hold`` is called with ``held``: whether the supervisor should pause sending on this channel.
     """
 
     behind = False
@@ -381,7 +381,7 @@ class Outgoing:
     def _write(self) -> None:
         try:
             self._outbox.flush()
-        except OSError:  # the other end is gone, which the reader of this socket notices
+        except OSError:  # connection lost; the reader of this socket handles it
             self._outbox, self._over = Outbox(self._outbox.fd), True
         held = self._outbox.size > (_LEAST if self._held else _MOST)
         if held != self._held:
@@ -392,7 +392,7 @@ class Outgoing:
             self._close()
 
     def _close(self) -> None:
-        """End this direction; the other one is read elsewhere."""
+        """Shut down this direction; the other one is read elsewhere."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)

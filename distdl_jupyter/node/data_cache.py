@@ -1,10 +1,10 @@
 """Staged data on the disk of one node: a cache shared by all jobs of a user, and folders of links that ranks see.
 
-Below ``base`` (the user's cache folder where it is "") lie ``blobs``, a file for each version of an object,
-``staged/<job>/<node>/<source>``, made of links into it, and ``copies``, folders that were sent from the submitting
-machine. A file's name is a digest of the object's address, name and version, so a changed object is another file.
-Several programs use the cache at once: a file that is being fetched is locked, and a whole one appears by renaming.
-Files that a job links to stay; of the others, the least recently used go first.
+``base`` ("": the user's cache folder) contains ``blobs``, with one file for each version of an object,
+``staged/<job>/<node>/<source>``, which consists of links to blobs, and ``copies``, folders that were sent from the
+submitting machine. A file name is a digest of the object's address, name and version, so a changed object gets a new
+file. Several programs can use the cache at once: a file is locked while it is fetched, and renamed when it is complete.
+Files that a job links to are kept; the others are removed, least recently used first.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from distdl_jupyter.node.files import DEFAULT_BASE
 MORE_ROOM = "Free some space, choose another folder for staged data, or stage only a shard on each node."
 _OTHER = "Choose another folder for staged data."
 _SHARED = "Use a path that every node can read, or put the data into an object store."
-#: End of the name of a file that is being fetched.
+#: Suffix of a file that is being fetched.
 PART = ".part"
 #: A marker file in the folder of a job's node: the folder contains symbolic links.
 _SYMBOLIC = ".symbolic"
-#: Names of folders and files that the cache makes; anything else there belongs to the user.
+#: Names of folders and files that the cache creates; anything else belongs to the user.
 _FOLDER, _FILE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{62}")
 _DIGEST = re.compile(r"[0-9a-f]{16,64}")
 #: Share of the disk and bytes for the cache without a configured limit: ``statvfs`` does not report quotas.
 _SHARE, _MOST = 10, 100 * 10**9
-#: Files up to this size are published without waiting for the disk: their length proves that they were written.
+#: Files up to this size are published without fsync, because their length proves that they are complete.
 _SMALL = 4 * 2**20
-#: Disks without hard links answer with one of these; a file may also have too many.
+#: Errors of file systems without hard links, or for a file with too many.
 _NO_LINKS = {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 #: Entries of a folder that a fingerprint covers.
 _ENTRIES = 10_000
@@ -49,7 +49,7 @@ _PASSWORD = re.compile(r"(://)[^/\s:@]*:[^/\s@]*@")
 
 
 class Failure(Exception):
-    """``text`` is one sentence, ``remedy`` what to do, ``source`` the name of the source ("" for none)."""
+    """Staging failed. ``text`` is one sentence, ``remedy`` the fix, ``source`` the name of the source ("" for none)."""
 
     def __init__(self, text: str, remedy: str = "", source: str = "") -> None:
         super().__init__(masked(text))
@@ -59,7 +59,7 @@ class Failure(Exception):
 
 
 def masked(text: str) -> str:
-    """Return a text without signatures, and without users and passwords in addresses."""
+    """Return the text without signatures, and without user names and passwords in addresses."""
     return _SIGNATURE.sub(r"\1***", _PASSWORD.sub(r"\1", text))
 
 
@@ -73,7 +73,7 @@ def readable(size: float) -> str:
 
 
 def usual_base() -> Path:
-    """Return the cache folder of this user: DISTDL_CACHE, or the usual one of the system."""
+    """Return the cache folder of this user: DISTDL_CACHE, or the system's default."""
     if configured := os.environ.get("DISTDL_CACHE"):
         return Path(configured).expanduser().absolute()
     if xdg := os.environ.get("XDG_CACHE_HOME"):
@@ -101,7 +101,7 @@ class Cache:
         self._made: set[str] = set()
 
     def prepare(self) -> None:
-        """Make the folders, which only this user may enter. Raises Failure."""
+        """Create the folders, accessible only to this user. Raises Failure."""
         try:
             permissions.user_folder(self.base)
             for path in (self.staged, Path(self._blobs)):
@@ -111,7 +111,7 @@ class Cache:
             raise Failure(f"Cannot store data in {self.base} ({why})." if why else f"{error}.", _OTHER) from None
 
     def path(self, address: str, name: str, version: str) -> str:
-        """Return the path of this version of an object, whether it is there or not."""
+        """Return the path of this version of an object, which need not exist."""
         key = hashlib.sha256(f"{address}\0{name}\0{version}".encode()).hexdigest()
         folder = f"{self._blobs}/{key[:2]}"
         if folder not in self._made:
@@ -120,7 +120,7 @@ class Cache:
         return f"{folder}/{key[2:]}"
 
     def has(self, path: str, size: int) -> bool:
-        """Return whether the file is whole and as it was fetched; one that was changed since is removed."""
+        """Return whether the file is complete and unmodified; remove a modified file."""
         try:
             status = os.lstat(path)
         except FileNotFoundError:
@@ -133,9 +133,9 @@ class Cache:
         return False
 
     def make_room(self, needed: int, limit: int | None) -> int:
-        """Remove files that are not in use until ``needed`` more bytes fit the limit (None: the usual) and the disk.
+        """Remove unused files until ``needed`` more bytes fit the limit (None: the default) and the disk.
 
-        Returns the bytes over the limit that remain. Raises Failure when the disk is too small.
+        Returns by how many bytes the limit is still exceeded. Raises Failure if the disk is too small.
         """
         missing = needed - self._free()
         if limit is None and not needed and missing <= 0:
@@ -155,18 +155,18 @@ class Cache:
         return max(over, 0)
 
     def clear_unused(self) -> None:
-        """Remove all files that are not in use: the disk, or the user's quota, is full."""
+        """Remove all unused files, when the disk or the user's quota is full."""
         for entry in self._entries():
             if not entry.in_use:
                 _remove(entry.path)
 
     def _free(self) -> int:
-        """Return the bytes that may be used; a hundredth of the disk, at most 64 MiB, is left to others."""
+        """Return the usable bytes; 1 % of the disk, at most 64 MiB, is left free."""
         disk = os.statvfs(self.base)
         return disk.f_bavail * disk.f_frsize - min(64 * 2**20, disk.f_blocks * disk.f_frsize // 100)
 
     def _entries(self) -> Iterator[_Entry]:
-        """Yield the files that the cache has made: by name, owner and, of whole ones, modification time."""
+        """Yield the files that the cache created, identified by name, owner and (if complete) modification time."""
         linked = _linked(self.staged)
         for folder in os.scandir(self._blobs):
             if not _FOLDER.fullmatch(folder.name) or not folder.is_dir(follow_symlinks=False):
@@ -185,12 +185,12 @@ class Cache:
 
 
 def stamp(path: str) -> int:
-    """Return the modification time of a complete cached file; any other time means that it was modified."""
+    """Return the modification time of a complete cached file; with any other time it was modified."""
     return 1_000_000_000 + int(path[-7:], 16)
 
 
 def _remove(path: str) -> bool:
-    """Remove a file; return whether it is gone. A part that another program is fetching stays."""
+    """Remove a file, unless another program is fetching it; return whether it is gone."""
     try:
         if not path.endswith(PART):
             Path(path).unlink()
@@ -215,9 +215,9 @@ def _linked(staged: Path) -> set[str]:
 
 
 class Part:
-    """A file that is being fetched, locked against other programs and threads; it begins empty.
+    """A file that is being fetched, initially empty and locked against other programs and threads.
 
-    ``on_wait`` is called when another one fetches the same. Raises OSError.
+    ``on_wait`` is called if another program is fetching the same file. Raises OSError.
     """
 
     def __init__(self, path: str, on_wait: Callable[[], None]) -> None:
@@ -250,9 +250,9 @@ class Part:
         return digest.digest()
 
     def publish(self, link: Callable[[str, str], None]) -> None:
-        """Move the whole file to its path; ``link`` is called before, so that it is in use from the first moment."""
+        """Move the complete file to its path; ``link`` is called first, so that the file is never unused."""
         if os.fstat(self.fd).st_size > _SMALL:
-            os.fsync(self.fd)  # after a crash of the machine the length would prove nothing
+            os.fsync(self.fd)  # after a system crash, the length alone would not prove that it is complete
         os.fchmod(self.fd, 0o400)
         os.utime(self.fd, (time.time(), stamp(self.path)))
         link(self.path + PART, self.path)
@@ -260,11 +260,11 @@ class Part:
         os.close(self.fd)
 
     def remove(self) -> None:
-        """Remove it. The descriptor stays open until this program ends, because other threads may still write to it."""
+        """Remove the file. Its descriptor stays open because other threads may still write to it."""
         Path(self.path + PART).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove and close it; no thread may still write to it."""
+        """Remove and close the file; no thread may still write to it."""
         self.remove()
         os.close(self.fd)
 
@@ -273,7 +273,7 @@ class Part:
 
 
 class Tree:
-    """The folders of a job on one node, one for each source: links into the cache. Those of an earlier attempt go."""
+    """The folders of a job on one node, with links into the cache, one for each source. Removes earlier ones."""
 
     def __init__(self, cache: Cache, job: str, node: int) -> None:
         self._root = cache.staged / job / str(node)
@@ -283,7 +283,7 @@ class Tree:
         self._root.mkdir(parents=True, mode=0o700)
 
     def folder(self, source: str, path: str = "") -> str:
-        """Return the folder of a source, or one below it, made when it is not there."""
+        """Return the folder of a source, or one below it; create it if necessary."""
         folder = str(self._root / source / path)
         if folder not in self._made:
             Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -293,7 +293,7 @@ class Tree:
     def add(self, source: str, path: str, file: str, final: str) -> None:
         """Link to ``file`` of the cache, which is or will be ``final``, as ``path`` below a source's folder.
 
-        Raises FileNotFoundError when the file has gone, Failure when there is another one of that name.
+        Raises FileNotFoundError if the file was removed, Failure if another file has that name.
         """
         folder, _, name = path.rpartition("/")
         link = f"{self.folder(source, folder)}/{name}"
@@ -324,7 +324,7 @@ def forget(job: str, base: str = "") -> None:
 
 
 def fingerprint(path: str) -> dict[str, Any]:
-    """Return a fingerprint by which two machines detect that they see the same folder or file.
+    """Return a fingerprint by which two machines recognize the same folder or file.
 
     Only names and sizes of the first level count, no content. Raises OSError.
     """
@@ -342,7 +342,7 @@ def _sum(lines: list[str]) -> str:
 
 
 def check_path(name: str, path: str, expected: dict[str, Any] | None) -> str:
-    """Return the path of a source that this node sees. Raises Failure with the reason if it does not."""
+    """Return the path of a source on this node. Raises Failure if the node does not see the source."""
     local = str(Path(path).expanduser())
     try:
         here = fingerprint(local)
@@ -360,7 +360,7 @@ def check_path(name: str, path: str, expected: dict[str, Any] | None) -> str:
 
 
 def copied(digest: str, base: str) -> str:
-    """Return the folder that was copied here with this content, "" without one.
+    """Return the copied folder with this content, "" if there is none.
 
     Raises ValueError for an invalid digest, and PermissionError if another user could have written it.
     """
@@ -379,7 +379,7 @@ def _copy_folder(digest: str, base: str) -> Path:
 
 
 class Copy:
-    """A copy that arrives in ``folder``, a hidden one, and appears whole by renaming. Raises OSError, ValueError."""
+    """A copy that is received in the hidden ``folder`` and renamed when complete. Raises OSError, ValueError."""
 
     def __init__(self, digest: str, base: str) -> None:
         self._final = _copy_folder(digest, base)

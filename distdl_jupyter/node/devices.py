@@ -1,7 +1,7 @@
 """The accelerators and fast networks of this host, and how busy the NVIDIA GPUs are, as the driver reports it.
 
-No framework is imported and no device is touched. A GPU that is divided (MIG) counts as its parts, each of which serves
-one process. NVML is asked through nvidia-ml-py; a part has memory, and no number for how busy it is.
+No framework is imported and no device is opened. A partitioned GPU (MIG) counts as its instances, each of which serves
+one process. NVML is read through nvidia-ml-py; it reports memory for an instance, but not its utilization.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any, NamedTuple
 _INFINIBAND = Path("/sys/class/infiniband")
 #: The version of the kernel's NVIDIA driver (sysfs, ABI/stable/sysfs-module: MODULE_VERSION).
 _DRIVER = Path("/sys/module/nvidia/version")
-#: Seconds for nvidia-smi; without its persistence mode it wakes the driver first, which takes seconds.
+#: Timeout in seconds for nvidia-smi, which takes seconds to load the driver without persistence mode.
 _TIMEOUT = 8.0
-#: Seconds for which its answer is kept at most.
+#: Seconds for which its output is cached.
 _KNOWN_SECONDS = 60.0
-#: Lines of ``nvidia-smi -L``: a GPU, and a part of the one above.
+#: Lines of ``nvidia-smi -L``: a GPU, and a MIG instance of the GPU above.
 _WHOLE = re.compile(r"GPU (\d+): (.*) \(UUID: ([^)]+)\)")
 _PART = re.compile(r"\s+(MIG \S+)\s+Device\s+\d+: \(UUID: ([^)]+)\)")
 
 
 class Gpu(NamedTuple):
-    """One GPU, or a part of one. ``word`` is what ``CUDA_VISIBLE_DEVICES`` calls it, ``uuid`` no other device has."""
+    """One GPU or MIG instance. ``identifier`` is its name in ``CUDA_VISIBLE_DEVICES``, ``uuid`` is unique."""
 
     number: int
-    word: str
+    identifier: str
     uuid: str
     name: str
 
@@ -45,14 +45,14 @@ def visible() -> list[Gpu]:
 
 @functools.lru_cache(maxsize=1)
 def known(_period: int) -> list[Gpu]:
-    """Return the GPUs, asked once in each period: nvidia-smi takes long and loads the host, and GPUs seldom change."""
+    """Return the GPUs, cached for each period: nvidia-smi is slow, and GPUs seldom change."""
     return gpus()
 
 
 def gpus() -> list[Gpu]:
     """Return the NVIDIA GPUs of this host, [] for none.
 
-    Parts of divided ones are numbered after the others, or from 0 where every GPU is divided. Raises OSError or
+    MIG instances are numbered after whole GPUs, or from 0 if every GPU is partitioned. Raises OSError or
     subprocess.SubprocessError when the driver does not answer.
     """
     program = shutil.which("nvidia-smi")
@@ -80,7 +80,7 @@ def _numbered(lines: Iterable[str]) -> Iterator[Gpu]:
 
 
 def driver() -> str:
-    """Return the version of the NVIDIA driver, "" where there is none or it does not say."""
+    """Return the version of the NVIDIA driver, "" if it is missing or unknown."""
     try:
         return _DRIVER.read_text().strip()
     except OSError:
@@ -109,13 +109,13 @@ def selected(present: Sequence[Gpu], visible: str | None) -> list[Gpu]:
     """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` names (None: all)."""
     if visible is None:
         return list(present)
-    matches = named(visible, [(gpu.word, gpu.uuid) for gpu in present])
-    return [present[at]._replace(word=identifier) for at, identifier in matches.items()]
+    matches = named(visible, [(gpu.identifier, gpu.uuid) for gpu in present])
+    return [present[at]._replace(identifier=identifier) for at, identifier in matches.items()]
 
 
 def in_words(variables: Mapping[str, str], present: Sequence[Gpu]) -> dict[str, str]:
-    """Return those of a rank's variables that hold numbers of GPUs, with CUDA's identifiers instead."""
-    identifiers = {str(gpu.number): gpu.word for gpu in present}
+    """Return a rank's GPU variables with CUDA identifiers in place of numbers."""
+    identifiers = {str(gpu.number): gpu.identifier for gpu in present}
     return {
         name: ",".join(identifiers.get(number, number) for number in variables[name].split(","))
         for name in ("CUDA_VISIBLE_DEVICES", "DISTDL_GPU")
@@ -140,7 +140,7 @@ _MISSING = "GPU utilization cannot be read because nvidia-ml-py is not installed
 
 
 class Gpus:
-    """The GPUs of ranks. ``visible`` is what each has as CUDA_VISIBLE_DEVICES; it raises nothing."""
+    """The GPUs of ranks. ``visible`` has the CUDA_VISIBLE_DEVICES of each rank. Never raises."""
 
     def __init__(self, visible: Mapping[int, str]) -> None:
         self._found: dict[int, tuple[Any, list[int]]] = {}
@@ -159,7 +159,7 @@ class Gpus:
             pynvml.nvmlInit()
             self._nvml = pynvml
             handles = self._handles()
-        except Exception as error:  # noqa: BLE001  a driver that does not answer must not end the ranks
+        except Exception as error:  # noqa: BLE001  a driver that does not answer must not stop the ranks
             self._why = f"GPU utilization cannot be read: {error}."
             return
         present = [
@@ -170,20 +170,20 @@ class Gpus:
                 self._found.setdefault(at, (handles[at][1], []))[1].append(rank)
 
     def _handles(self) -> list[tuple[str, Any]]:
-        """Return UUID and handle of each GPU, then of each part of a divided one."""
+        """Return UUID and handle of each GPU, then of each MIG instance."""
         nvml, whole, parts = self._nvml, [], []
         for number in range(nvml.nvmlDeviceGetCount()):
             gpu = nvml.nvmlDeviceGetHandleByIndex(number)
             whole.append((_text(nvml.nvmlDeviceGetUUID(gpu)), gpu))
             with contextlib.suppress(nvml.NVMLError):
                 for at in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
-                    with contextlib.suppress(nvml.NVMLError):  # no part has this number
+                    with contextlib.suppress(nvml.NVMLError):  # no instance with this number
                         part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, at)
                         parts.append((_text(nvml.nvmlDeviceGetUUID(part)), part))
         return whole + parts
 
     def about(self) -> tuple[list[dict[str, Any]], str]:
-        """Return each GPU's number, name, memory (bytes) and ranks; and why there are none although a driver is."""
+        """Return each GPU's number, name, memory (bytes) and ranks, and why there are none despite a driver."""
         return [
             {
                 "number": number,
@@ -195,7 +195,7 @@ class Gpus:
         ], self._why
 
     def sample(self) -> dict[str, list[float | None]]:
-        """Return {number: [percent of the time in which it was busy, bytes used, watts]}; None: it does not say."""
+        """Return {number: [utilization in percent, bytes used, watts]}; None where unknown."""
         usage: dict[str, list[float | None]] = {}
         for number, (handle, _) in self._found.items():
             power = self._ask("nvmlDeviceGetPowerUsage", handle)  # milliwatts
@@ -214,5 +214,5 @@ class Gpus:
 
 
 def _text(value: str | bytes) -> str:
-    """Return a text; early versions of the library give bytes."""
+    """Return a string; early versions of the library return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,7 +1,7 @@
-"""Facts of this host before a job starts: its Python and packages, devices, network interfaces, room and load.
+"""Facts about this host before a job starts: Python and packages, devices, network interfaces, disk space and load.
 
-Each part is asked by itself: one that fails is named in ``problems``, and the others are returned. Nothing that is
-looked for is imported.
+Each part is gathered separately: failed parts are named in ``problems``, and the others are returned. Modules are
+located without being imported.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _PROC = Path("/proc")
 
 
 def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what is known of this host as plain data; it never raises.
+    """Return the facts about this host as plain data. Never raises.
 
     ``modules`` are import names to look for, ``programs`` bare names (beside the interpreter, then on the PATH) or
-    absolute paths; with ``mpirun`` among them its version is asked, too. ``packages`` are distributions whose versions
-    are told where they are installed, as are those of ``modules``. ``time`` and ``until`` are this host's clock before
-    and after the rest.
+    absolute paths; for ``mpirun`` the version is included. ``packages`` are distributions; their versions, and those of
+    ``modules``, are returned if installed. ``time`` and ``until`` are this host's clock before and after everything
+    else.
     """
     begin = time.time()
     problems: dict[str, str] = {}
     mpirun = found_program("mpirun") if "mpirun" in programs else ""
-    with ThreadPoolExecutor(2) as pool:  # these start other programs, each with a timeout of its own
+    with ThreadPoolExecutor(2) as pool:  # these start other programs, each with its own timeout
         gpus = pool.submit(_guarded, "gpus", lambda: [gpu._asdict() for gpu in devices.visible()], problems)
         version = pool.submit(_guarded, "mpirun", lambda: _mpirun_version(mpirun), problems)
         questions: dict[str, Callable[[], Any]] = {
@@ -84,7 +84,7 @@ def _python() -> dict[str, str]:
 
 
 def _packages(packages: Iterable[str], modules: Iterable[str]) -> dict[str, str]:
-    """Return the versions of ``packages`` and of the distributions that hold ``modules``, where installed."""
+    """Return the installed versions of ``packages`` and of the distributions that contain ``modules``."""
     names = dict.fromkeys((*packages, *(name.partition(".")[0] for name in modules)))
     versions = {name: _version(name) for name in names}
     if lacking := [name for name in names if not versions[name] and _is_there(name)]:
@@ -100,7 +100,7 @@ def _version(distribution: str) -> str:
 
 
 def _by_contents(modules: list[str]) -> dict[str, str]:
-    """Look for modules whose distribution has another name, as yaml of PyYAML."""
+    """Find modules whose distribution has another name, such as yaml of PyYAML."""
     holders = metadata.packages_distributions()
     return {name: _version(holders[name][0]) for name in modules if name in holders}
 
@@ -114,7 +114,7 @@ def _is_there(module: str) -> bool:
 def found_program(name: str) -> str:
     """Return the path of a program beside the interpreter or on the PATH, "" for none.
 
-    A name with a slash is a path already: it is returned when something is there.
+    A name with a slash is a path; it is returned if it exists.
     """
     if "/" in name:
         return name if Path(name).exists() else ""
@@ -123,7 +123,7 @@ def found_program(name: str) -> str:
 
 
 def _mpirun_version(program: str) -> str:
-    """Return Open MPI's version, "" without an mpirun or for another MPI."""
+    """Return the version of Open MPI, "" without mpirun or for another MPI."""
     if not program:
         return ""
     answer = subprocess.run(
@@ -137,7 +137,7 @@ def _mpirun_version(program: str) -> str:
 
 
 def _disk() -> dict[str, dict[str, Any]]:
-    """Return the bytes free to this user where jobs keep files: ``jobs`` and ``temp``."""
+    """Return the bytes available to this user in the folders of jobs (``jobs``) and temporary files (``temp``)."""
     # For jobs this package was copied to BASE/lib/DIGEST.
     copied = Path(__file__).resolve().parents[3]
     base = copied.parent if copied.name == "lib" else Path.home()
@@ -145,12 +145,12 @@ def _disk() -> dict[str, dict[str, Any]]:
     return {name: {"path": path, "free": shutil.disk_usage(path).free} for name, path in paths.items()}
 
 
-#: Variables that hold a rank's number in its environment: ours, and Open MPI's where its launcher gave them out.
+#: Variables with the rank of a process: ours, and Open MPI's if its launcher started the rank.
 _RANK = (b"DISTDL_RANK", b"OMPI_COMM_WORLD_RANK")
 
 
 def rank_marks() -> set[tuple[bytes, bytes]]:
-    """Return (job, rank) of each rank that runs here; a rank's own children have inherited its mark."""
+    """Return (job, rank) of each rank that runs here; children of a rank inherit its mark."""
     namespace, marks = _space("self"), set()
     for entry in _PROC.glob("[0-9]*"):
         variables = processes.variables(int(entry.name))
@@ -161,14 +161,14 @@ def rank_marks() -> set[tuple[bytes, bytes]]:
 
 
 def _space(pid: str) -> str:
-    """Return the namespace that gives a process its host name: a container is another host."""
+    """Return the namespace of a process's host name, because a container counts as another host."""
     try:
         return str((_PROC / pid / "ns" / "uts").readlink())
     except OSError:
         return ""
 
 
-# network interfaces, asked of the kernel (netdevice(7)); none off Linux ----------------------------
+# network interfaces, from the kernel (netdevice(7)); Linux only -------------------------------------
 
 
 _SIOCGIFCONF, _SIOCGIFFLAGS, _SIOCGIFNETMASK = 0x8912, 0x8913, 0x891B
@@ -181,8 +181,8 @@ _SYSTEM = Path("/sys/class/net")
 def interfaces() -> list[dict[str, Any]]:
     """Return one dict for each IPv4 address, in the kernel's order.
 
-    ``name``, ``address``, ``prefix`` (bits), ``up`` (switched on, with a carrier), ``loopback``, ``speed`` (Mbit/s, 0:
-    not known), and ``virtual``: a bridge or a container's end, which other machines do not see.
+    ``name``, ``address``, ``prefix`` (bits), ``up`` (enabled, with a carrier), ``loopback``, ``speed`` (Mbit/s, 0:
+    unknown), and ``virtual``: a bridge or container interface, which other machines cannot reach.
     """
     if sys.platform != "linux":
         return []
@@ -191,7 +191,7 @@ def interfaces() -> list[dict[str, Any]]:
 
 
 def _addresses(sock: socket.socket) -> list[tuple[bytes, bytes]]:
-    """Return (label, packed address) of all addresses, also of an interface's second and third."""
+    """Return (label, packed address) of all addresses, including secondary ones."""
     room = array.array("B", bytes(_ENTRY * 512))
     where, size = room.buffer_info()
     answer = fcntl.ioctl(sock, _SIOCGIFCONF, struct.pack("iP", size, where))
@@ -229,5 +229,5 @@ def _speed(name: str) -> int:
         return 0
 
 
-#: Bridges and tunnels of Docker, libvirt, LXD, Podman and Kubernetes: each host has the like, none leads to another.
+#: Bridges and tunnels of Docker, libvirt, LXD, Podman and Kubernetes, which do not lead to other hosts.
 _LOCAL_NAMES = ("docker", "br-", "virbr", "lxcbr", "lxdbr", "podman", "cni", "veth", "cali", "flannel", "vmnet")

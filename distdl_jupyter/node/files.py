@@ -1,9 +1,9 @@
 """The files of a job on this host: its folder, and tar streams out of a folder and into one.
 
-The folder is the job's own where this host sees it, else a copy that is removed at the end. The supervisor has written
-a random text into the job's folder; an agent that finds the same text there shares it. Neither direction of a stream
-trusts what it meets: nothing is read through a link that leads out of the folder, and nothing is written outside of it,
-whatever names the archive holds or links the folder has.
+If this host sees the job's folder, the agent uses it; otherwise it uses a copy that is removed at the end. The
+supervisor writes a random text into the job's folder; an agent that reads the same text there shares the folder.
+Streams are not trusted in either direction: nothing is read through a link that leads out of the folder, and nothing is
+written outside the folder, whatever names the archive or links the folder contains.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from distdl_jupyter import permissions
 from distdl_jupyter.node import frames
 from distdl_jupyter.node.channels import Inbox
 
-#: Bytes that are written or read at once; a multiple of tar's 512.
+#: Bytes of one read or write; a multiple of tar's 512.
 _PIECE = 64 * 1024
 
 
 class Refused(ValueError):
-    """An archive or a list of paths would lead out of the folder; the text says where."""
+    """An archive or a list of paths leads out of the folder; the message names the path."""
 
 
 class Moved(NamedTuple):
-    """How many files were moved, their bytes, and what was left out because it is no file of the folder."""
+    """The number of files transferred, their bytes, and the paths skipped because they are not files of the folder."""
 
     files: int
     bytes: int
@@ -51,9 +51,9 @@ class Readable(Protocol):
 
 
 def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -> Moved:
-    """Write the files below ``paths``, which are relative to ``folder``, as one tar; a path that is not there is none.
+    """Write the files below ``paths``, relative to ``folder``, as one tar; missing paths are skipped.
 
-    Raises Refused for a path out of the folder, OSError for what cannot be read.
+    Raises Refused for a path out of the folder, OSError if something cannot be read.
     """
     root = folder.resolve()
     files = count = 0
@@ -70,7 +70,7 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
 
 
 def parts(name: str) -> tuple[str, ...]:
-    """Return the parts of a relative path. Raises Refused for an absolute one and for one with ``..``."""
+    """Return the parts of a relative path. Raises Refused for an absolute path and for ``..``."""
     path = PurePosixPath(name)
     if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
         raise Refused(f"{name!r} points outside the folder.")
@@ -78,12 +78,12 @@ def parts(name: str) -> tuple[str, ...]:
 
 
 def _without_inner(paths: Collection[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Leave out paths that lie below another one."""
+    """Remove paths that are below another one."""
     return [path for path in sorted(paths) if not any(path[:length] in paths for length in range(1, len(path)))]
 
 
 def _below(root: Path, path: str) -> Iterator[str]:
-    """Yield what is below ``path`` and no folder, relative to ``root``; links to folders are not entered."""
+    """Yield everything below ``path`` except folders, relative to ``root``; links to folders are not followed."""
     if not (root / path).is_dir() or (root / path).is_symlink():
         if os.path.lexists(root / path):
             yield path
@@ -95,7 +95,7 @@ def _below(root: Path, path: str) -> Iterator[str]:
 
 
 def _add(archive: tarfile.TarFile, root: Path, name: str) -> int | None:
-    """Add one file and return its size; None for what is no regular file, or a link out of the folder."""
+    """Add one file and return its size; None if it is not a regular file or a link leads out of the folder."""
     file = _opened(root, name)
     if file is None:
         return None
@@ -108,17 +108,17 @@ def _add(archive: tarfile.TarFile, root: Path, name: str) -> int | None:
 
 
 def _opened(root: Path, name: str) -> io.BufferedReader | None:
-    """Open a regular file inside of ``root``; None for anything else and for what cannot be read."""
+    """Open a regular file inside ``root``; return None for anything else or if it cannot be read."""
     with contextlib.suppress(OSError):
         target = (root / name).resolve(strict=True)
         if target.is_relative_to(root) and stat.S_ISREG(target.stat().st_mode):
-            # O_NONBLOCK: a named pipe put in its place meanwhile would be waited for.
+            # O_NONBLOCK: do not block if the file was replaced by a named pipe.
             return os.fdopen(os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
     return None
 
 
 class _Writer(io.RawIOBase):
-    """A file that only takes."""
+    """A write-only file."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write
@@ -129,7 +129,7 @@ class _Writer(io.RawIOBase):
 
 
 class _Exactly(io.RawIOBase):
-    """A file as long as it was promised: one that is written to meanwhile may have become shorter or longer."""
+    """A file cut or padded to its announced size, in case it is modified while it is read."""
 
     def __init__(self, file: io.BufferedReader, size: int) -> None:
         self._file = file
@@ -146,9 +146,9 @@ class _Exactly(io.RawIOBase):
 
 
 def unpack(folder: Path, stream: Readable, accepts: Callable[[str, int], bool] = lambda _name, _size: True) -> Moved:
-    """Write the files of a tar into ``folder``; one that is there is replaced, one that ``accepts`` rejects is skipped.
+    """Write the files of a tar into ``folder``, replacing existing files and skipping those that ``accepts`` rejects.
 
-    Raises Refused for a member that is neither file nor folder or leads out, OSError, and tarfile.TarError for an
+    Raises Refused for a member that is not a file or folder or leads out, OSError, and tarfile.TarError for an
     invalid tar.
     """
     files = count = 0
@@ -170,7 +170,7 @@ def unpack(folder: Path, stream: Readable, accepts: Callable[[str, int], bool] =
 
 
 def _enter(root: int, names: Iterable[str]) -> int:
-    """Open the folder ``names`` below ``root``, making what is missing; a link on the way is refused."""
+    """Open the folder ``names`` below ``root``; create missing folders and refuse links."""
     fd = os.dup(root)
     for name in names:
         with contextlib.suppress(FileExistsError):
@@ -202,18 +202,18 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, above: 
         os.close(parent)
 
 
-# streams between the wire and a folder, each in a thread of its own --------------------------------
+# streams between the connection and a folder, each in its own thread -------------------------------
 
 
 class Incoming(Inbox):
-    """A tar that arrives in pieces: the loop feeds it, a thread unpacks it."""
+    """A tar received in pieces: the loop feeds it, a thread unpacks it."""
 
     def __init__(self, folder: Path, wake: Callable[[], object]) -> None:
         super().__init__(has_room=wake)
         self._folder = folder
 
     def unpack(self) -> dict[str, Any]:
-        """Write the files as they come and return how many. Raises OSError, and Refused for a bad archive."""
+        """Write the files as they arrive and return their count. Raises OSError, and Refused for a bad archive."""
         try:
             moved = unpack(self._folder, self)
             while self.read(_PIECE):  # a tar may be padded behind its end
@@ -226,7 +226,7 @@ class Incoming(Inbox):
 
 
 def send_files(folder: Path, paths: Iterable[str], channel: int, post: Callable[[bytes], object]) -> dict[str, Any]:
-    """Send files as data of ``channel`` through ``post``, which waits while too much is under way."""
+    """Send files as data of ``channel`` through ``post``, which applies backpressure."""
     try:
         moved = pack(folder, paths, lambda content: post(frames.data(channel, content)) if content else None)
     finally:
@@ -238,24 +238,24 @@ def send_files(folder: Path, paths: Iterable[str], channel: int, post: Callable[
 
 
 DEFAULT_BASE = "~/.cache/distdl"
-#: What ranks write; kept when a job ends without anybody who collects it.
+#: Folders that ranks write to; kept if a job ends before they are collected.
 KEPT = ("outputs", "results")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-#: What every copied folder has until it is collected.
+#: Folders of every copy until it is collected.
 _PARTS = ("code", *KEPT)
 
 
 class Workdir(NamedTuple):
-    """Where a job's files are; ``copied`` when the folder belongs to this agent alone."""
+    """The folder of a job's files; ``copied`` if it belongs to this agent alone."""
 
     folder: Path
     copied: bool
 
 
 def find(job: str, folder: str, proof: tuple[str, str] | None, base: str) -> Workdir:
-    """Return the job's own folder when it holds the proof (name, text), else a new one below ``base``.
+    """Return the job's own folder if it contains the proof (name, text), else a new folder below ``base``.
 
-    Raises OSError, also where others could write, and ValueError for a job or a proof whose name is no plain name.
+    Raises OSError, also if others could write to it, and ValueError if the name of the job or proof is a path.
     """
     if proof is not None and _holds(Path(folder), *proof):
         return Workdir(Path(folder), copied=False)
@@ -263,7 +263,7 @@ def find(job: str, folder: str, proof: tuple[str, str] | None, base: str) -> Wor
 
 
 def plain(name: str) -> str:
-    """Return a name that is no path. Raises ValueError."""
+    """Return the name unchanged. Raises ValueError if it is a path."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a valid name.")
     return name
@@ -281,7 +281,7 @@ def _jobs(base: str) -> Path:
 
 
 def _new(jobs: Path, job: str) -> Path:
-    """Make a folder that no other agent has: several hosts may share this one's home, or be the same machine."""
+    """Create a folder that no other agent uses, because several agents may share this home or machine."""
     permissions.user_folder(jobs.parent)
     permissions.private_folder(jobs)
     for number in itertools.count(1):
@@ -295,7 +295,7 @@ def _new(jobs: Path, job: str) -> Path:
 
 
 def of_job(job: str, base: str) -> Iterator[Path]:
-    """Yield the copied folders that agents of a job have left below ``base``, and nothing that only has their name."""
+    """Yield the copied folders that agents of a job have left below ``base``."""
     folder = _jobs(base) / plain(job)
     for number in itertools.count(2):
         if not folder.is_dir():
@@ -311,7 +311,7 @@ def remove(folder: Path) -> None:
 
 
 def abandon(folder: Path) -> None:
-    """Remove a copied folder that was not collected; values and files that ranks have written stay."""
+    """Remove a copied folder that was not collected, except for results and outputs."""
     keep = [name for name in KEPT if any((folder / name).glob("*"))]
     if not keep:
         remove(folder)

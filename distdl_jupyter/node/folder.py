@@ -1,18 +1,18 @@
-"""An agent that is reached through files: on nodes that a batch system gives, which share a folder with the supervisor.
+"""An agent that communicates through files, on nodes of a batch system that share a folder with the supervisor.
 
-``python -m distdl_jupyter.node.folder FOLDER NODE`` serves node number NODE. The frames lie in three files, which are
-there before the job begins, because a network file system shows a change of a known file at once and a new file after
-up to half a minute:
+``python -m distdl_jupyter.node.folder FOLDER NODE`` serves node number NODE. Frames are exchanged through three files
+that exist before the job starts, because a network file system shows a change of a known file at once, but a new file
+after up to half a minute:
 
 =============== =====================================================================================================
-``node-N.in``   what the supervisor sends; it overwrites with zeros what was read, which may hold a signature
-``node-N.read`` how many bytes of it were read, always up to the end of a frame
-``node-N.out``  what the agent sends, kept for a supervisor that takes the job over
+``node-N.in``   frames from the supervisor, overwritten with zeros once read, as they may contain a signature
+``node-N.read`` the number of bytes read from it, always up to the end of a frame
+``node-N.out``  frames from the agent, kept for a supervisor that takes over the job
 =============== =====================================================================================================
 
-The job continues without a supervisor, and its node is released when the ranks have ended. A rank that fails
-writes its exit code into ``failed``, which ends the ranks of other nodes when no supervisor does. Something in
-``warned`` says that the batch system ends the job soon: ranks that handle SIGUSR1 get it.
+The job continues without a supervisor, and its node is released when the ranks have exited. The exit code of a failed
+rank is written to ``failed``, which stops the ranks of other nodes if no supervisor does. Content in ``warned`` means
+that the batch system will end the job soon; ranks with a handler for SIGUSR1 then receive that signal.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ from distdl_jupyter.node.agent import Agent, serve
 from distdl_jupyter.node.job import RANK
 from distdl_jupyter.node.processes import signal_number
 
-#: Seconds without a word from the supervisor after which the node is given back: before ranks were started, and after
-#: their ends.
+#: Seconds without a message from the supervisor after which the node is released: before ranks were started, and after
+#: their exit.
 TIMEOUT, _LEAVE = 60.0, 20.0
-#: Seconds between two signs of life, from both sides: each is a write to a file that machines share.
+#: Seconds between two heartbeats of either side; each is a write to a shared file.
 BEAT_SECONDS = 5.0
-#: The file in which the exit code of the rank that failed first is written down.
+#: The file with the exit code of the first failed rank.
 FAILED = "failed"
-#: The file into which the batch script writes that the job will be ended soon.
+#: The file to which the batch script writes that the job will end soon.
 WARNED = "warned"
-#: Seconds between two looks at it, and at ranks that began to handle the signal later.
+#: Seconds between two checks of that file, and of ranks that installed a handler later.
 _WARN_SECONDS = 1.0
-#: Seconds that ranks may run after another one has failed, when no supervisor ends them.
+#: Seconds that ranks may run after another rank has failed, if no supervisor stops them.
 _FAILED_TIMEOUT = 60.0
-#: Seconds between two looks at a file: while something comes, and the most.
+#: Polling interval of a file in seconds: while it grows, and at most.
 _SOON, _LATER = 0.02, 0.2
-#: Seconds of silence after which looks become rarer.
+#: Seconds without data after which polling slows down.
 _BUSY = 2.0
-#: Seconds before a write that a full disk has refused is tried again.
+#: Seconds before a write is retried on a full disk.
 _FULL = 1.0
-#: Seconds in which the last frames must be written.
+#: Timeout in seconds for writing the last frames.
 _LAST = 10.0
 _PIECE = 1 << 20
 
 
 def files(node: int) -> tuple[str, str, str]:
-    """Return the names of a node's files: to the agent, how much it has read, from the agent."""
+    """Return the names of a node's files: input, number of bytes read, output."""
     return f"node-{node}.in", f"node-{node}.read", f"node-{node}.out"
 
 
 class Follower:
     """Reads a file that another machine appends to, from ``position`` on.
 
-    The file is opened anew for each look: a network file system shows what others have written only then.
+    The file is opened for each read, because a network file system shows changes by others only then.
     """
 
     def __init__(self, path: Path, position: int = 0) -> None:
@@ -72,7 +72,7 @@ class Follower:
         self._came_at = time.monotonic()
 
     def read(self, most: int = _PIECE) -> bytes:
-        """Return what is new, b"" when nothing is. Raises OSError."""
+        """Return new bytes, b"" if there are none. Raises OSError."""
         descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             content = os.pread(descriptor, most, self.position)
@@ -81,13 +81,13 @@ class Follower:
         return content
 
     def took(self, count: int) -> None:
-        """Go on behind the next ``count`` bytes."""
+        """Advance the position by ``count`` bytes."""
         self.position += count
         self._came_at = time.monotonic()
 
     @property
     def pause(self) -> float:
-        """Seconds until the next look."""
+        """Seconds until the next read."""
         return _SOON if time.monotonic() - self._came_at < _BUSY else _LATER
 
 
@@ -99,7 +99,7 @@ class _Mailbox:
         self._inbox = Follower(inbox)
         self._warning = Follower(folder / WARNED)
         self._check_at = 0.0
-        #: Whether the job will be ended soon; ``wake`` is called about once a second from then on.
+        #: Whether the job will end soon; from then on ``wake`` is called about once a second.
         self.is_warned = False
         self.wake: Callable[[], object] = bool
         self._out = os.open(outbox, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -110,11 +110,11 @@ class _Mailbox:
         self._sender.start()
 
     def _receive(self) -> None:
-        """Pass on whole frames: a supervisor that is killed may leave half of one, which the next one cuts off."""
+        """Forward complete frames: a killed supervisor may leave half a frame, which the next supervisor truncates."""
         most = _PIECE
         while True:
             content = b""
-            with contextlib.suppress(OSError):  # a file server that is away comes back
+            with contextlib.suppress(OSError):  # the file server may come back
                 content = self._inbox.read(most)
             count = frames.whole(content)
             _write(self._to_agent, content[:count])
@@ -150,13 +150,13 @@ class _Mailbox:
             _write(self._out, content)
 
     def close(self) -> None:
-        """Write what the agent has sent last."""
+        """Write the last frames of the agent."""
         os.close(self.sink)
         self._sender.join(_LAST)
 
 
 def _write(fd: int, content: bytes) -> None:
-    """Write all of it; a full disk is waited for, because it is no reason to end a rank."""
+    """Write all bytes; retry while the disk is full, which must not end the ranks."""
     view = memoryview(content)
     while view:
         try:
@@ -178,13 +178,13 @@ class FolderAgent(Agent):
         #: Whether the warning was reported to the supervisor.
         self._has_reported_warning = False
         self._warn_at = 0.0
-        #: Whether SIGTERM was passed on to the ranks.
+        #: Whether SIGTERM was forwarded to the ranks.
         self._passed_on = False
 
     def is_over(self) -> bool:
-        """Return whether to end everything: without a supervisor when the ranks have ended or others have failed.
+        """Return whether to stop: there is no supervisor, and the ranks have exited or ranks elsewhere have failed.
 
-        SIGTERM is the batch system's, which ends the job soon. Ranks get it, and their ends are still reported.
+        SIGTERM comes from the batch system, which ends the job soon. Ranks receive it too; their exits are reported.
         """
         if self._mailbox.is_warned and self.job is not None:
             self._warn(self.job)
@@ -225,7 +225,7 @@ class FolderAgent(Agent):
         return status.st_size > 0 and time.time() - status.st_mtime > _FAILED_TIMEOUT
 
     def process_ended(self, end: Mapping[str, Any]) -> None:
-        """Write down the code of a rank that has failed first, with which the batch system ends the job."""
+        """Record the exit code of the first failed rank, with which the batch system ends the job."""
         assert self.job is not None, "a process has ended"
         code = 128 + signal_number(end["signal"]) if end["signal"] else int(end["code"])
         if code and end["kind"] == RANK and not self.job.signaled:
@@ -235,7 +235,7 @@ class FolderAgent(Agent):
 
 
 def main(folder: Path, node: int) -> int:
-    """Serve the supervisor at the files of a node and return the exit code."""
+    """Serve the supervisor through the files of a node and return the exit code."""
     mailboxes: list[_Mailbox] = []
 
     def build(watchdog: Any) -> Agent:

@@ -1,10 +1,10 @@
-"""The wire between a supervisor and its agent on another machine: frames over one pair of byte streams.
+"""The wire format between a supervisor and its agent on another machine: frames over one pair of byte streams.
 
 A frame is one letter, the length of its body in 4 bytes (big-endian), and the body. ``J`` is a message: a JSON object
 with a ``type``. ``D`` is data: the number of a channel in 4 bytes, then bytes of that channel. What a login shell
-prints before the agent speaks is no frame, so the agent begins with ``GREETING`` and a reader skips all before it.
+prints first is not a frame, so the agent starts with ``GREETING`` and a reader skips everything before it.
 
-Pure: bytes in, frames out. It does not know what messages mean or which channels there are.
+Pure: bytes in, frames out. It does not interpret messages or channels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import struct
 from typing import Any, NamedTuple
 
 GREETING = b"\n\x1edistdl-agent 1\n"
-#: Longest body; data is cut into pieces far below it.
+#: Maximum length of a body in bytes; data is split into much smaller pieces.
 MAX_BODY = 64 * 1024 * 1024
 #: Bytes that a login shell may print before the greeting.
 MAX_BEFORE = 1024 * 1024
@@ -43,7 +43,7 @@ class Data(NamedTuple):
 
 
 def message(type_: str, /, **fields: Any) -> bytes:
-    """Return a message as one frame. Raises TypeError for what JSON cannot hold."""
+    """Return a message as one frame. Raises TypeError for values that JSON cannot represent."""
     body = json.dumps({"type": type_, **fields}, separators=(",", ":")).encode()
     return _HEAD.pack(b"J", len(body)) + body
 
@@ -55,7 +55,7 @@ def data(channel: int, content: bytes) -> bytes:
 
 
 def whole(content: bytes) -> int:
-    """Return how many of these bytes are complete frames. Raises BrokenWire."""
+    """Return the length of the complete frames at the start. Raises BrokenWire."""
     at = 0
     while at + _HEAD.size <= len(content):
         letter, length = _HEAD.unpack_from(content, at)
@@ -67,7 +67,7 @@ def whole(content: bytes) -> int:
 
 
 class Reader:
-    """Cuts a byte stream into frames. ``greeting`` says whether one must come first."""
+    """Splits a byte stream into frames. ``greeting``: whether the stream must start with the greeting."""
 
     def __init__(self, *, greeting: bool) -> None:
         self._buffer = bytearray()
@@ -75,12 +75,12 @@ class Reader:
 
     @property
     def greeted(self) -> bool:
-        """Whether the other side has spoken."""
+        """Whether the greeting was received."""
         return self._greeted
 
     @property
     def before(self) -> bytes:
-        """What came in place of the greeting so far."""
+        """The bytes received before the greeting."""
         return b"" if self._greeted else bytes(self._buffer)
 
     def feed(self, content: bytes) -> list[Message | Data]:

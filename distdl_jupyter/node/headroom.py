@@ -1,6 +1,6 @@
-"""How much more this host gives this user (open files, processes, bytes of memory), and whether memory ran out.
+"""What is left for this user on this host (open files, processes, bytes of memory), and whether memory ran out.
 
-It asks the kernel each time and keeps nothing. None is unlimited, or not reported by this system. Threads count as
+Every call reads the kernel's current values. None means unlimited or not reported by this system. Threads count as
 processes. The kernel counts its kills for lack of memory for each control group and for the whole host (cgroups(7):
 memory.events of version 2, memory.oom_control of version 1, and oom_kill in /proc/vmstat); it does not name processes.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
-#: What version 1 of control groups writes for "no limit" is the largest multiple of a page.
+#: Version 1 of control groups reports "no limit" as the largest multiple of a page.
 _UNLIMITED = 1 << 60
 
 
@@ -25,7 +25,7 @@ def room() -> dict[str, int | None]:
 
 
 def files() -> int | None:
-    """Return how many more files a process that is like this one may open."""
+    """Return how many more files a process like this one may open."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return None
@@ -56,7 +56,7 @@ def tasks() -> int | None:
 
 
 def memory() -> int | None:
-    """Return the bytes of memory that can be had, caches that would be given up included."""
+    """Return the available bytes of memory, including reclaimable caches."""
     amounts = [meminfo("MemAvailable")]
     for group in _groups("memory"):
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
@@ -66,9 +66,9 @@ def memory() -> int | None:
 
 
 def memory_limit() -> int | None:
-    """Return the bytes of memory that this process and its children can have at most: the host's, or a group's limit.
+    """Return the maximum bytes of memory of this process and its children: the host's, or a group's limit.
 
-    ``memory_limit() - memory()`` is what is used of it.
+    ``memory_limit() - memory()`` is in use.
     """
     amounts = [meminfo("MemTotal")]
     for group in _groups("memory"):
@@ -82,16 +82,16 @@ def cores() -> int:
 
 
 def meminfo(name: str) -> int | None:
-    """Return bytes that the kernel reports under this name, such as "MemTotal"."""
+    """Return the bytes that the kernel reports under this name, such as "MemTotal"."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in (_PROC / "meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024  # proc_meminfo(5): "kB" are 1024 bytes
+                return int(line.split()[1]) * 1024  # proc_meminfo(5): "kB" is 1024 bytes
     return None
 
 
 def _cached(group: Path) -> int:
-    """Return the bytes of files that a group counts as used and gives up first."""
+    """Return the bytes of cached files, which a group counts as used but reclaims first."""
     with contextlib.suppress(OSError, ValueError):
         for line in (group / "memory.stat").read_text(encoding="ascii").splitlines():
             if line.startswith(("inactive_file ", "total_inactive_file ")):
@@ -135,7 +135,7 @@ def _least(amounts: Iterator[int | None]) -> int | None:
 
 
 def counters() -> dict[str, int]:
-    """Return the counters of out-of-memory kills that this process may read: {source: count}, the narrowest first."""
+    """Return the readable counters of out-of-memory kills: {source: count}, the narrowest scope first."""
     names = ("memory.events", "memory.oom_control")
     sources = [("The control group", group / name) for group in _groups("memory") for name in names]
     sources += [("The host's control group", _GROUPS / "memory.events"), ("The kernel", _PROC / "vmstat")]
@@ -150,7 +150,7 @@ def counters() -> dict[str, int]:
 
 
 def evidence(before: dict[str, int]) -> str:
-    """Return one sentence when a counter has grown since ``before`` or memory is nearly full, else ""."""
+    """Return one sentence if a counter has grown since ``before`` or memory is nearly full, else ""."""
     for source, count in counters().items():
         if (more := count - before.get(source, count)) > 0:
             return (

@@ -1,8 +1,8 @@
-"""One job on this host: its folders, its processes, and how they are all started, found, signalled and ended.
+"""One job on this host: its folders and processes, and how they are started, found, signaled and stopped.
 
-Each process leads a session of its own, so that a signal reaches it with its children, and its end is reported exactly
-once. A supervisor that was forked from a warm template may fork what it starts: its creator sets ``fork``. Nothing here
-knows when that is safe, nor the wire: what the supervisor needs is returned.
+Each process leads its own session, so that a signal reaches it with its children, and its exit is reported exactly
+once. A supervisor that was forked from a warm template may fork its programs instead of starting them; its creator then
+sets ``fork``. This module does not decide when that is safe, and does not know the wire format.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from distdl_jupyter.node.run_dir import Pipes
 if TYPE_CHECKING:
     from distdl_jupyter.node.resources import Sampler
 
-#: Kinds of processes. A process is named by its kind and a number; that of a rank is the rank.
+#: Types of processes. A process is identified by its type and a number, for a rank the rank.
 RANK, SERVICE, LAUNCHER, SHELL, DATA = "rank", "service", "launcher", "shell", "data"
 #: The job's interpreter in a command line.
 PYTHON = "{python}"
 _SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
-#: Seconds after the exit in which the last output is awaited while a child of the process holds the stream open.
+#: Seconds to wait after an exit for the last output while a child of the process keeps the stream open.
 _LINGER = 1.0
 #: Seconds between TERM and KILL when the job has lost its supervisor.
 _GRACE = 2.0
-#: Looking for processes costs at most this part of the time.
+#: Maximum share of the time spent on searching for processes.
 _SHARE = 0.02
 
 
@@ -50,7 +50,7 @@ class Process(Protocol):
 
     @property
     def returncode(self) -> int | None:
-        """The exit code, negative for a signal; None before ``poll`` or ``wait`` has seen the end."""
+        """The exit code, negative for a signal; None until ``poll`` or ``wait`` has detected the exit."""
 
     def poll(self) -> int | None:
         """Return the exit code when it has ended."""
@@ -64,7 +64,7 @@ class Process(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program that is to run in a session of its own.
+    """A program to run in its own session.
 
     ``stdin`` is subprocess.PIPE or DEVNULL, the others are descriptors.
     """
@@ -77,16 +77,16 @@ class Program:
     directory: str | None = None
 
 
-#: Forks this process into a program, or returns None: the program has to be started as a new interpreter.
+#: Forks this process into a program, or returns None if a new interpreter has to be started.
 fork: Callable[[Program], Process | None] | None = None
-#: Why programs were not forked although others were, each the end of a sentence; the reader empties the list.
+#: Why some programs could not be forked, each the end of a sentence; the reader clears the list.
 reasons: list[str] = []
 #: The notice of a job whose ranks were forked.
 WARM = "Warm start: imports are already loaded."
 
 
 def start(program: Program) -> Process:
-    """Fork a program where that is safe, else start a new interpreter. Raises OSError."""
+    """Fork a program if that is safe, else start a new interpreter. Raises OSError."""
     if fork is not None and (forked := fork(program)) is not None:
         return forked
     return subprocess.Popen(
@@ -105,7 +105,7 @@ def start(program: Program) -> Process:
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A started process; ``reported`` when the supervisor knows of its end."""
+    """A started process; ``reported`` once its exit was reported to the supervisor."""
 
     kind: str
     number: int
@@ -119,13 +119,13 @@ class Child:
 
 
 class NotStarted(Exception):
-    """A process could not be started; the text says which and why."""
+    """A process could not be started; the message names it and the cause."""
 
 
 class Job:
-    """All that runs for one job here.
+    """Everything that runs for one job on this host.
 
-    ``spared`` are processes of the agent that are not the job's, ``python`` is the job's interpreter.
+    ``spared`` are processes of the agent itself, ``python`` is the job's interpreter.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Job:
         self._python = python or sys.executable
         self._children: list[Child] = []
         self._memory = headroom.counters()
-        self.place = workdir
+        self.workdir = workdir
         self.base = base
         self.pipes = Pipes(name)
         self._spared = {*spared, os.getpid()}
@@ -151,7 +151,7 @@ class Job:
 
     @property
     def marks(self) -> dict[str, str]:
-        """The variables that every process of the job has in its environment."""
+        """The environment variables of every process of the job."""
         return {processes.MARK: self.name, "DISTDL_PIPES": str(self.pipes.folder)}
 
     @property
@@ -209,7 +209,7 @@ class Job:
         return Child(str(program.get("kind") or RANK), int(program["process"]), popen, sources, open_input, gpus)
 
     def feed(self, kind: str, text: str) -> None:
-        """Write to the standard input of the process of a kind; it may wait. An ended one reads nothing."""
+        """Write to the standard input of the process of a type, which may block; does nothing if it has exited."""
         for child in self._children:
             if child.kind == kind and child.open_input and child.popen.stdin is not None:
                 with contextlib.suppress(BrokenPipeError, ValueError):
@@ -225,7 +225,7 @@ class Job:
                 self._channels.drop(source)
 
     def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the whole environment of a process, with ``variables`` in it."""
+        """Return the complete environment of a process, including ``variables``."""
         inherited = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         paths = [_package_root(), *(path for path in inherited.split(os.pathsep) if path != _package_root())]
         path = os.pathsep.join(path for path in paths if path)
@@ -233,7 +233,7 @@ class Job:
         return {**login, **variables, **self._gpu_variables(variables), **self.marks, "PYTHONPATH": path}
 
     def _gpu_variables(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables of GPUs with their CUDA identifiers on this host."""
+        """Return the GPU variables with their CUDA identifiers on this host."""
         if not variables.get("CUDA_VISIBLE_DEVICES"):
             return {}
         with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -241,7 +241,7 @@ class Job:
         return {}
 
     def open_pipes(self, ranks: Sequence[Mapping[str, Any]], variables: Sequence[Any]) -> None:
-        """Make named pipes for ranks that a launcher will start. Raises KeyError and OSError."""
+        """Create named pipes for ranks that a launcher will start. Raises KeyError and OSError."""
         # A launcher may have a TMPDIR of its own, and its ranks would inherit it.
         shared = {"TMPDIR": tempfile.gettempdir()}
         whole = [{**shared, **rank_variables, **self._gpu_variables(rank_variables)} for rank_variables in variables]
@@ -257,9 +257,9 @@ class Job:
     # watch ------------------------------------------------------------------------------------
 
     def ended(self, *, full: bool) -> list[dict[str, Any]]:
-        """Return the ends since the last call, as fields of messages; all data of these processes was passed on.
+        """Return the exits since the last call, as message fields; all output of these processes was forwarded.
 
-        While the outbox is ``full``, a process with unread output has not ended yet.
+        While the outbox is ``full``, a process with unread output does not count as exited.
         """
         exits, now = [], time.monotonic()
         for child in self._children:
@@ -280,17 +280,17 @@ class Job:
         return {"kind": child.kind, "process": child.number, "code": code, "signal": name, "evidence": evidence}
 
     def evidence_of_kill(self) -> str:
-        """Return one sentence when the kernel has killed for lack of memory since the start, else ""."""
+        """Return one sentence if the kernel killed for lack of memory since the start, else ""."""
         return headroom.evidence(self._memory)
 
     @property
     def draining(self) -> bool:
-        """Whether a process has ended and its last output is still awaited."""
+        """Whether the last output of an exited process is still expected."""
         return any(child.ended_at is not None and not child.reported for child in self._children)
 
     @property
     def unreported(self) -> bool:
-        """Whether the end of a process that is not a service has still to be reported."""
+        """Whether the exit of a process other than a service is still unreported."""
         return any(not child.reported and not child.open_input for child in self._children)
 
     @property
@@ -299,17 +299,17 @@ class Job:
         return bool(self._children)
 
     def running(self) -> list[Child]:
-        """Return those that have not ended."""
+        """Return the processes that have not exited."""
         return [child for child in self._children if child.popen.poll() is None]
 
     def alive(self) -> set[int]:
-        """Return every living process of the job but its services, which end with it."""
+        """Return every living process of the job, except its services, which end with it."""
         running = processes.table()
         services = processes.descendants((child.popen.pid for child in self._services()), running)
         return self._all(running) - services
 
     def stuck(self) -> list[int]:
-        """Return those that no signal reaches, also when only some threads of what was started here are left."""
+        """Return the processes that signals cannot reach, including started ones of which only threads remain."""
         return processes.stuck({*self.alive(), *(child.popen.pid for child in self.running())})
 
     def everything(self) -> set[int]:
@@ -317,7 +317,7 @@ class Job:
         return self._all(processes.table())
 
     def drain(self) -> str:
-        """Pass on what was written, and return a sentence when the kernel has killed for lack of memory, else ""."""
+        """Forward all output, and return a sentence if the kernel killed for lack of memory, else ""."""
         self._channels.drain_all()
         return self.evidence_of_kill()
 
@@ -325,7 +325,7 @@ class Job:
         return processes.of_job(self._marks_to_find, running, self._spared, orphans=True)
 
     def count(self) -> int:
-        """Return how many of them there were lately."""
+        """Return the recent number of living processes."""
         now = time.monotonic()
         if self.any_started and now >= self._count_until:
             self._count = len(self.alive())
@@ -333,17 +333,17 @@ class Job:
         return self._count
 
     def sample_due(self, now: float) -> float:
-        """Return in how many seconds the next sample of what its ranks use is due; inf before any was started."""
+        """Return the seconds until the next resource sample; inf before any rank was started."""
         if not self.any_started:
             return math.inf
         if self._sampler is None:
-            from distdl_jupyter.node.resources import Sampler  # ranks were started: now it delays none
+            from distdl_jupyter.node.resources import Sampler  # after the start of ranks, not to delay it
 
             self._sampler = Sampler()
         return self._sampler.due(now)
 
     def sample(self) -> dict[str, Any] | None:
-        """Return what its ranks and this host use (see ``node.resources``) once a second, else None."""
+        """Return the resource usage of its ranks and this host (see ``node.resources``) once a second, else None."""
         if self.sample_due(time.monotonic()) > 0 or self._sampler is None:
             return None
         running = self.running()
@@ -368,10 +368,10 @@ class Job:
                 else:
                     os.waitpid(zombie.si_pid, os.WNOHANG)
 
-    # signal and end ---------------------------------------------------------------------------
+    # signal and stop --------------------------------------------------------------------------
 
     def signal(self, name: str, to: str) -> int:
-        """Signal the ``"ranks"`` with their children, or ``"all"`` but the services; return how many were meant.
+        """Signal the ``"ranks"`` with their children, or ``"all"`` except services; return the number of processes.
 
         Raises KeyError for an unknown signal, ValueError for an unknown addressee.
         """
@@ -392,14 +392,14 @@ class Job:
                 os.killpg(pid, number)
         if rank_pids:
             return len(rank_pids)
-        # A launcher and its daemons would end the job at once; the ranks get the chance to clean up.
+        # A launcher and its daemons would end the job at once; let the ranks clean up first.
         running = processes.table()
         pids = processes.descendants(processes.workers(self._all(running)), running)
         processes.send(pids, number)
         return len(pids)
 
     def warn(self) -> int:
-        """Send USR1 to each rank that handles it and has not got it; return how many these are."""
+        """Send USR1 once to each rank that handles it; return the number of ranks signaled."""
         rank_pids = [child.popen.pid for child in self.running() if child.kind == RANK]
         ranks = rank_pids or processes.workers(self._all(processes.table()))
         pids = [pid for pid in ranks if pid not in self._warned and processes.catches(pid, signal.SIGUSR1)]
@@ -408,12 +408,12 @@ class Job:
         return len(pids)
 
     def kill(self) -> int:
-        """KILL everything, and wait for what that reaches; return how many processes were found."""
+        """Kill everything and wait for the exits; return the number of processes."""
         killed: set[int] = set()
 
         def left() -> set[int]:
             pids = self.everything()
-            # What was killed and waits in the kernel goes when that lets it.
+            # Killed processes that are blocked in the kernel exit when it returns.
             rest = pids.difference(processes.stuck(pids & killed))
             killed.update(pids)
             return rest
@@ -422,7 +422,7 @@ class Job:
         return len(killed)
 
     def give_up(self) -> None:
-        """End everything without a listener: TERM, then KILL."""
+        """Stop everything without a supervisor: TERM, then KILL."""
         processes.send(self.everything(), signal.SIGTERM)
         until = time.monotonic() + _GRACE
         while self.everything() and time.monotonic() < until:
@@ -436,7 +436,7 @@ class Job:
         self.running()
 
     def clear(self, remove: Callable[[Path], None] | None) -> None:
-        """Reap the zombies of what was killed, and remove the private folder and, with ``remove``, the copied one."""
+        """Reap killed processes, and remove the private folder and, with ``remove``, the copied one."""
         for child in self._children:
             if child.popen.stdin is not None:
                 with contextlib.suppress(OSError):
@@ -445,15 +445,15 @@ class Job:
                 child.popen.wait(1.0)
         self.pipes.close()
         self._forget_data()
-        if self.place.copied and remove is not None:
-            remove(self.place.folder)
+        if self.workdir.copied and remove is not None:
+            remove(self.workdir.folder)
 
     def _forget_data(self) -> None:
         data_cache.forget(self.name, self.base or files.DEFAULT_BASE)
 
 
 def sweep(name: str, base: str) -> int:
-    """End what is left of a job, with its folders; return how many processes were found."""
+    """Kill the remaining processes of a job and remove its folders; return the number of processes."""
     pids = processes.kill_job(files.plain(name))
     run_dir.sweep(name)
     for folder in list(files.of_job(name, base)):
@@ -463,12 +463,12 @@ def sweep(name: str, base: str) -> int:
 
 
 def _package_root() -> str:
-    """Return the folder from which this package was imported: ranks are to be of the same version."""
+    """Return the folder from which this package was imported, so that ranks use the same version."""
     return str(Path(__file__).resolve().parents[2])
 
 
 def _program(name: str, python: str, environment: Mapping[str, str]) -> str:
-    """Return the path of a bare name: beside the interpreter first, then on the process's PATH."""
+    """Return the path of a program name: next to the interpreter first, then on the process's PATH."""
     if "/" in name:
         return name
     beside = Path(python).parent / name

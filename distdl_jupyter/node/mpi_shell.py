@@ -1,9 +1,9 @@
-"""Open MPI's remote shell on a host with an agent: the program, and the agent's end of its socket.
+"""A remote shell for Open MPI on a host with an agent: the program, and the agent's end of its socket.
 
 ``python -m distdl_jupyter.node.mpi_shell HOST COMMAND...`` lets the agent run COMMAND on HOST and behaves as
-``ssh HOST COMMAND`` would: it passes on the output and ends with the command's exit code, or 255 without a connection.
-No second ssh, no key and no host name is needed for it. The agent passes the request on to the supervisor, which has it
-run on the other host.
+``ssh HOST COMMAND``: it prints the output and exits with the command's exit code, or 255 without a connection.
+It needs no second ssh connection, key or host name. The agent forwards the request to the supervisor, which has it run
+on the other host.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Shells:
         self._number = 0
 
     def listen(self, path: Path) -> None:
-        """Take relays at this socket from now on. Raises OSError."""
+        """Accept relays at this socket. Raises OSError."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(path))
         listener.listen(128)
@@ -80,7 +80,7 @@ class Shells:
         self._send("shell", shell=number, host=host, command=command)
 
     def answer(self, number: int, fields: Mapping[str, Any]) -> None:
-        """Pass on what the command printed and, with ``code``, its end. A relay that has gone hears nothing."""
+        """Send the command's output and, with ``code``, its exit to the relay, if it still runs."""
         if number not in self._relays:
             return
         reply = {name: fields[name] for name in ("out", "err", "code") if fields.get(name) is not None}
@@ -99,7 +99,7 @@ class Shells:
 # the program ---------------------------------------------------------------------------------------
 
 
-#: Exit code of ssh itself when the command could not be run or its end is not known.
+#: Exit code of ssh when the command could not be run or its exit code is unknown.
 NO_CONNECTION = 255
 
 

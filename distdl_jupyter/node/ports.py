@@ -28,7 +28,7 @@ LOW, HIGH = 20_000, 32_000
 
 
 class Ports:
-    """The ports that were reserved, until they are released or the process ends."""
+    """Reserved ports, until they are released or the process exits."""
 
     def __init__(self) -> None:
         self._held: list[int] = []
@@ -48,13 +48,13 @@ class Ports:
         raise OSError(f"No free TCP port between {LOW} and {HIGH} was found on {address}.")
 
     def release(self) -> None:
-        """Give all of them back."""
+        """Release all ports."""
         while self._held:
             os.close(self._held.pop())
 
 
 def locks(kind: str) -> Path:
-    """Return the folder of this host's lock files of a kind, which this user alone may write. Raises OSError."""
+    """Return the folder of this host's lock files of a type, writable only by this user. Raises OSError."""
     try:
         return permissions.private_folder(Path(tempfile.gettempdir()) / f"distdl-{kind}-{os.getuid()}")
     except PermissionError:
@@ -74,14 +74,14 @@ def _lock(fd: int) -> bool:
 
 
 def _is_free(address: str, port: int) -> bool:
-    """Return whether it can be bound there and nothing has it on the loopback of IPv6."""
+    """Return whether the port can be bound and is not in use on the IPv6 loopback."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    # A host without IPv6 has nothing there.
+    # On a host without IPv6 it is not in use there.
     return _refusal(family, address, port) is None and _refusal(socket.AF_INET6, "::1", port) != errno.EADDRINUSE
 
 
 def _refusal(family: socket.AddressFamily, host: str, port: int) -> int | None:
-    """Return the error number with which binding fails, None when it does not."""
+    """Return the error number if binding fails, else None."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -94,15 +94,15 @@ def _refusal(family: socket.AddressFamily, host: str, port: int) -> int | None:
 # connections between hosts -------------------------------------------------------------------------
 
 
-#: Seconds for which a port answers.
+#: Seconds for which a port accepts connections.
 LISTENING_SECONDS = 60.0
-#: Connections that are tried at the same time, each in a thread.
+#: Maximum number of simultaneous connection attempts, each in a thread.
 _AT_ONCE = 100
 _LONGEST = 64
 
 
 def listen(address: str) -> tuple[socket.socket, int]:
-    """Return a socket and its port on ``address`` that answers in the background until it is closed, or for a minute.
+    """Return a socket on ``address`` and its port; it accepts connections for a minute or until closed.
 
     Raises OSError when the address is not this host's.
     """
@@ -120,7 +120,7 @@ def listen(address: str) -> tuple[socket.socket, int]:
 
 
 def _greeting(address: str, port: int) -> bytes:
-    """Return what a host of the job says, so that a gateway that accepts every connection is not taken for it."""
+    """Return the greeting of a host, which tells it from a gateway that accepts every connection."""
     return f"distdl {address}:{port}\n".encode()
 
 
@@ -139,9 +139,9 @@ def _answer(server: socket.socket, greeting: bytes) -> None:
 
 
 def reach(targets: Sequence[tuple[str, int]], seconds: float) -> list[list[Any]]:
-    """Return ``[address, port, why]`` for each target in order; ``why`` is "" for those that answered.
+    """Return ``[address, port, why]`` for each target in order; ``why`` is "" if it was reached.
 
-    All are tried within ``seconds``, of which each has an equal share where they are too many to be tried at once.
+    All attempts take at most ``seconds``, divided equally if there are too many targets to try at once.
     """
     if not targets:
         return []
@@ -152,7 +152,7 @@ def reach(targets: Sequence[tuple[str, int]], seconds: float) -> list[list[Any]]
 
 
 def _try(address: str, port: int, until: float) -> str:
-    """Connect and wait for the greeting; return "", or why it did not come."""
+    """Connect and wait for the greeting; return "", or why it failed."""
     expected, received = _greeting(address, port), b""
     try:
         with socket.create_connection((address, port), timeout=max(0.01, until - time.monotonic())) as connection:

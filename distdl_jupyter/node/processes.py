@@ -1,12 +1,12 @@
 """The processes of a job on this host, found by the marks they carry, never by name.
 
-Everything that a job starts inherits two variables: ``DISTDL_JOB_ID`` names the job, ``DISTDL_PIPES`` the agent's own
-private folder. Both together tell the processes of this agent from those of another one on the same machine.
-Descendants of known processes are added in case one of them cleared its environment. One that also left its parents is
-adopted by the supervisor or the agent, and by the watchdog when that was killed (Linux). Only when both were killed at
-the same moment does a daemon without mark and parents get away. Nothing here knows ranks, streams or the supervisor.
+All processes of a job inherit two variables: ``DISTDL_JOB_ID`` names the job, ``DISTDL_PIPES`` the agent's private
+folder. Together they distinguish the processes of this agent from those of another agent on the same machine.
+Descendants of known processes are included in case one of them cleared its environment. A daemonized process without
+marks is adopted by the supervisor or the agent, or by the watchdog if that was killed (Linux). It escapes only if both
+were killed at the same moment. This module does not know ranks, streams or the supervisor.
 
-Processes are read from Linux's ``/proc``; elsewhere psutil reads them.
+Processes are read from ``/proc`` on Linux, and with psutil elsewhere.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import NamedTuple
 #: The variable that every process of a job has.
 MARK = "DISTDL_JOB_ID"
 _PROC = Path("/proc")
-#: The inode of the namespace of processes that is there from the start (PROC_PID_INIT_INO in the kernel's source).
+#: The inode of the initial process namespace (PROC_PID_INIT_INO in the kernel's source).
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 _WORKER = ("-m", "distdl_jupyter.worker")
-#: Seconds between two looks at processes that are being killed: the kernel needs a moment to take them away.
+#: Seconds between two polls of killed processes, which the kernel needs a moment to remove.
 _PAUSE = 0.02
 _adopts = False
 
@@ -42,7 +42,7 @@ class Process(NamedTuple):
 
 
 def table() -> dict[int, Process]:
-    """Return every living process, by pid; zombies are dead."""
+    """Return every living process by pid, without zombies."""
     if not _PROC.is_dir():
         return _table_of_psutil()
     running = {}
@@ -91,7 +91,7 @@ def _process(name: str) -> Process | None:
 
 
 def marked(pids: Iterable[int], marks: Mapping[str, str]) -> list[int]:
-    """Return those processes whose environment at their start held all of ``marks``; unreadable ones are others'."""
+    """Return the processes with all ``marks`` in their initial environment; unreadable ones belong to other users."""
     required = {f"{name}={value}".encode() for name, value in marks.items()}
     return [pid for pid in pids if required <= _environment(pid)]
 
@@ -127,10 +127,10 @@ def of_job(
     *,
     orphans: bool = False,
 ) -> set[int]:
-    """Return every living process of a job: marked ones with all their descendants, and none of ``spared``.
+    """Return every living process of a job: marked processes with all descendants, except ``spared``.
 
-    With ``orphans`` also the children of this process, where it adopts orphans: it runs this one job, and what it runs
-    for itself is ``spared`` or in its own session, where the job's processes never are.
+    With ``orphans``, include the children of this process, which adopts orphans and runs only this job. Its own
+    children are ``spared`` or in its own session, which never contains processes of the job.
     """
     running = table() if running is None else running
     spared = {*spared, os.getpid()}
@@ -144,7 +144,7 @@ def _adopted(running: Mapping[int, Process]) -> list[int]:
 
 
 def workers(pids: Iterable[int]) -> list[int]:
-    """Return those processes that were started as a rank."""
+    """Return the processes that were started as a rank."""
     commands = {pid: _arguments(pid) for pid in pids}
     return [pid for pid, argv in commands.items() if any(tuple(argv[at : at + 2]) == _WORKER for at in range(1, 5))]
 
@@ -160,7 +160,7 @@ def _arguments(pid: int) -> list[str]:
 
 
 def read(pid: int, name: str) -> bytes:
-    """Return a file of a process in /proc, b"" where it cannot be read."""
+    """Return a file of a process in /proc, b"" if it cannot be read."""
     try:
         return (_PROC / str(pid) / name).read_bytes()
     except OSError:
@@ -168,7 +168,7 @@ def read(pid: int, name: str) -> bytes:
 
 
 def variables(pid: int) -> dict[bytes, bytes]:
-    """Return the environment with which a process was started, {} where it cannot be read."""
+    """Return the initial environment of a process, {} if it cannot be read."""
     return dict(pair.split(b"=", 1) for pair in read(pid, "environ").split(b"\0") if b"=" in pair)
 
 
@@ -181,7 +181,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def stuck(pids: Iterable[int]) -> list[int]:
-    """Return those of which a thread waits in the kernel where signals do not reach it (state D)."""
+    """Return the processes with a thread in uninterruptible sleep (state D)."""
     return [pid for pid in pids if _waits(pid)]
 
 
@@ -197,7 +197,7 @@ def _waits(pid: int) -> bool:
 def adopt_orphans() -> None:
     """Become the parent of daemonised grandchildren, so that they stay findable even without their marks."""
     global _adopts
-    # A Python that was built without libffi has no ctypes; the marks still find most of them.
+    # A Python built without libffi has no ctypes; most orphans are still found by their marks.
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
 
@@ -207,7 +207,7 @@ def adopt_orphans() -> None:
 
 @functools.cache
 def boot() -> str:
-    """Return this machine's name and what names its run since it was switched on, "" where nothing does."""
+    """Return this machine's name and the id of its current boot, "" if that is unknown."""
     try:
         return f"{socket.gethostname()}/{(_PROC / 'sys/kernel/random/boot_id').read_text(encoding='ascii').strip()}"
     except OSError:
@@ -215,13 +215,13 @@ def boot() -> str:
 
 
 def mark() -> str:
-    """Return what names this process for ever, as JSON: its host, the host's boot, its pid and its start time."""
+    """Return a permanent identifier of this process as JSON: host, boot id, pid and start time."""
     host, _, run = boot().partition("/")
     return json.dumps({"host": host, "boot": run, "pid": os.getpid(), "started": _started(os.getpid())})
 
 
 def other_host(text: str) -> str:
-    """Return the host of the process that wrote a mark, "" for this one (by its name or its boot) and for no mark."""
+    """Return the host of the process that wrote a mark, "" for this host (by name or boot id) and without a mark."""
     try:
         mark = json.loads(text)
         host, run = str(mark["host"]), str(mark["boot"])
@@ -232,18 +232,18 @@ def other_host(text: str) -> str:
 
 
 def has_ended(text: str) -> bool:
-    """Return whether the process that wrote a mark is proven to have ended: on this host, in this boot."""
+    """Return whether the process that wrote a mark has provably exited (this host and boot only)."""
     pid, started = _marked_here(text)
     return bool(started) and (_started(pid) != started or stat(pid)[:1] == [b"Z"])
 
 
 def send_marked(text: str, number: int) -> bool:
-    """Signal the process that wrote a mark. False, and no signal, unless it is proven that it lives here still."""
+    """Signal the process that wrote a mark, if it provably still runs here; return whether it was signaled."""
     pid, started = _marked_here(text)
     if not pid:
         return False
     with contextlib.suppress(OSError):
-        # The descriptor stays with the process, also when another one gets its number.
+        # The descriptor refers to this process even if its pid is reused.
         process = os.pidfd_open(pid)
         try:
             if _started(pid) == started:
@@ -255,7 +255,7 @@ def send_marked(text: str, number: int) -> bool:
 
 
 def _marked_here(text: str) -> tuple[int, int]:
-    """Return pid and start time of the process that wrote a mark in this boot of this host; zeros for any other."""
+    """Return pid and start time of the process that wrote a mark; zeros if it is from another boot or host."""
     try:
         mark = json.loads(text)
         pid, started, machine = int(mark["pid"]), int(mark["started"]), f"{mark['host']}/{mark['boot']}"
@@ -265,13 +265,13 @@ def _marked_here(text: str) -> tuple[int, int]:
 
 
 def stat(pid: int) -> list[bytes]:
-    """Return the fields of proc_pid_stat(5) from the third one, the state, on; [] when it has ended."""
+    """Return the fields of proc_pid_stat(5) from the third (the state) on; [] if the process has exited."""
     text = read(pid, "stat")
     return text[text.rfind(b")") + 2 :].split()
 
 
 def _started(pid: int) -> int:
-    """Return when a process began, in the clock ticks of this boot; 0 when that cannot be read."""
+    """Return the start time of a process in clock ticks since boot, 0 if it cannot be read."""
     fields = stat(pid)
     return int(fields[19]) if fields else 0  # field 22
 
@@ -286,7 +286,7 @@ def send(pids: Iterable[int], number: int) -> None:
 def kill_all(
     find: Callable[[], Iterable[int]], timeout: float = 5.0, meanwhile: Callable[[], object] = int
 ) -> set[int]:
-    """Kill the processes that ``find`` returns until there are none, for ``timeout`` seconds; return all of them.
+    """Kill the processes that ``find`` returns until none are left, for ``timeout`` seconds; return all of them.
 
     ``meanwhile`` is called between polls.
     """
@@ -301,12 +301,12 @@ def kill_all(
 
 
 def kill_job(job: str, timeout: float = 5.0, *, orphans: bool = False) -> set[int]:
-    """KILL every process of a job here (see ``of_job``), for ``timeout`` seconds; return all that was found."""
+    """Kill every process of a job on this host (see ``of_job``), for ``timeout`` seconds; return all of them."""
     return kill_all(lambda: of_job({MARK: job}, orphans=orphans), timeout)
 
 
 def signal_name(number: int) -> str:
-    """Return ``"KILL"`` for 9; a number without a name as the number."""
+    """Return ``"KILL"`` for 9; the number itself if it has no name."""
     try:
         return signal.Signals(number).name.removeprefix("SIG")
     except ValueError:
@@ -314,6 +314,6 @@ def signal_name(number: int) -> str:
 
 
 def signal_number(name: str) -> int:
-    """Return 9 for ``"KILL"``, what ``signal_name`` gave; 0 for what is no signal."""
+    """Return 9 for ``"KILL"`` (the inverse of ``signal_name``); 0 for an unknown signal."""
     number: int | None = getattr(signal, f"SIG{name}", None)
     return number or (int(name) if name.isdigit() else 0)

@@ -1,7 +1,7 @@
-"""What a supervisor may ask of the agent, and the answers.
+"""The requests of a supervisor to its agent, and the responses.
 
-Every request is answered exactly once: with fields, or with ``error``, one sentence. What takes long is done in a
-thread and answered when it is done. The messages:
+Every request gets exactly one response: with fields, or with ``error``, one sentence. Slow requests are handled in a
+thread. The messages:
 
 ======== ============================================== ====================================================
 type     fields                                         reply
@@ -10,7 +10,7 @@ facts    modules, programs, packages (all optional)     what ``facts.gather`` re
 listen   address                                        port
 reach    targets, seconds                               reached
 prepare  job, folder, proof: [name, text] or null,      shared, folder, run, and working_directory_there
-         base, working_directory (optional)             when it was asked for
+         base, working_directory (optional)             if requested
 put      channel; then a tar as data of it, b"" ends it files, bytes (when all is written)
 get      channel, paths                                 a tar as data, b"" ends it; then files, bytes, skipped
 ports    count, address                                 ports
@@ -20,7 +20,7 @@ copy     channel, digest, base; then a tar as data,     path, files, bytes (when
          b"" ends it
 start    processes: [{kind, process, argv, environment, pids: {process: pid}; data of ``out`` and ``err`` and a
          directory, out, err, open_input, python}]      message ``exit`` {kind, process, code, signal, evidence}
-feed     kind, text                                     (nothing) when its standard input has taken it
+feed     kind, text                                     (nothing) when written to its standard input
 pipes    ranks: [{rank, out, err}], variables           (nothing) data of ``out`` and ``err``
 signal   name: INT, TERM, KILL; to: ranks, all          sent
 alive                                                   alive, and how many of them are workers
@@ -29,19 +29,19 @@ stacks   ranks                                          answers: {rank: ``stacks
 profile  ranks, recording                               (nothing) ranks find the request (``worker.hooks.profile``)
 serving  rank                                           where a persistent rank listens: socket, token
 connect  rank, channel                                  (nothing) the channel is a connection to that rank, both ways
-hold     channel, held                                  (nothing) nothing is read for the channel while it is held; a
-                                                        message ``hold`` asks the same of the supervisor
+hold     channel, held                                  (nothing) the channel is not read while it is held; a
+                                                        message ``hold`` requests the same of the supervisor
 drain                                                   evidence of a KILL for lack of memory, "" without any,
-                                                        after all that was written until now
+                                                        after all output written so far
 answer   shell, then any of out, err (texts), code      (nothing)
-slots    job, name, need: [gpus, devices, amounts],     held: devices of its own, null while it waits; then
+slots    job, name, need: [gpus, devices, amounts],     held: its devices, null while it waits; then
          priority, number                               turn (``slots.Turn`` as data), limits
 sweep    job, base                                      found
 end      keep                                           ended; the agent exits
 ======== ============================================== ====================================================
 
-``open_input`` is for services: their input ends with the job, and ``alive`` and ``signal`` leave them out. ``beat``
-is no request. Without a number ``request`` nothing is answered.
+``open_input`` is for services: their input ends with the job, and ``alive`` and ``signal`` exclude them. ``beat``
+is not a request. A message without a ``request`` number gets no response.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ if TYPE_CHECKING:
 
 Fields = Mapping[str, Any]
 Answer = dict[str, Any]
-#: Seconds in which a rank's socket takes a connection; it waits only where very many came at once.
+#: Timeout in seconds for connecting to a rank's socket, which blocks only under very many connections.
 _CONNECT_SECONDS = 1.0
-#: Returns an answer, or None when it is given later.
+#: Returns a response, or None if it is sent later.
 Handler = Callable[[Any, Fields], Answer | None]
 
 
 class Unanswerable(Exception):
-    """A request failed; the text is the error message."""
+    """A request failed; the message is sent as the error."""
 
 
 def answer(agent: Agent, fields: Fields) -> Answer | None:
-    """Do what is asked; an error becomes an answer. None when the answer comes later."""
+    """Handle a request and return the response, also for an error; None if it is sent later."""
     handler = HANDLERS.get(str(fields["type"]))
     if handler is None:
         return {"error": f"Unknown request {fields['type']!r}."}
@@ -82,7 +82,7 @@ def answer(agent: Agent, fields: Fields) -> Answer | None:
 
 
 def failure(type_: str, error: Exception) -> Answer:
-    """Return an error as an answer: one sentence."""
+    """Return an error response of one sentence."""
     if isinstance(error, (Unanswerable, job.NotStarted, Refused)):
         return {"error": str(error)}
     if isinstance(error, OSError) and error.strerror is not None:
@@ -178,13 +178,13 @@ def _on_copy(agent: Agent, fields: Fields) -> Answer | None:
 
 
 def _on_put(agent: Agent, fields: Fields) -> Answer | None:
-    incoming = Incoming(_job(agent).place.folder, agent.wake)
+    incoming = Incoming(_job(agent).workdir.folder, agent.wake)
     agent.expect(int(fields["channel"]), incoming)
     return agent.later(fields, incoming.unpack)
 
 
 def _on_get(agent: Agent, fields: Fields) -> Answer | None:
-    folder, channel = _job(agent).place.folder, int(fields["channel"])
+    folder, channel = _job(agent).workdir.folder, int(fields["channel"])
     return agent.later(fields, lambda: send_files(folder, _texts(fields, "paths"), channel, agent.post))
 
 
@@ -300,5 +300,5 @@ def _on_end(agent: Agent, fields: Fields) -> Answer | None:
     return {"ended": ended}
 
 
-#: The functions by the type of their request. The supervisor uses those of a started job for its own agent, too.
+#: Handlers by request type. The supervisor also uses those for a started job in its own process.
 HANDLERS: dict[str, Handler] = {name[4:]: value for name, value in list(globals().items()) if name.startswith("_on_")}

@@ -1,7 +1,7 @@
-"""What ranks and this host use, sampled once a second from /proc, control groups and NVML.
+"""Resource usage of the ranks and this host, sampled once a second from /proc, control groups and NVML.
 
-A sample is plain data, which travels in the agent's message ``resources``. A number that this system does not tell is
-None: off Linux there are only the numbers that psutil gives.
+A sample is plain data, sent in the agent's message ``resources``. Numbers that this system does not report are None:
+outside Linux, only those of psutil are available.
 
 ===================== ========================================================================================
 ``t``                 epoch seconds
@@ -33,7 +33,7 @@ _PROC = Path("/proc")
 _BLOCK = Path("/sys/block")
 _NET = Path("/sys/class/net")
 _INFINIBAND = Path("/sys/class/infiniband")
-#: Looking through the process table costs at most this part of the time.
+#: Maximum share of the time spent on reading the process table.
 _SHARE = 0.002
 #: proc_diskstats(5) counts in sectors of 512 bytes, the counters of InfiniBand's ports in words of 4.
 _SECTOR, _WORD = 512, 4
@@ -42,7 +42,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class _Usage(NamedTuple):
-    """One process: when it began (clock ticks since the boot), its seconds of CPU, its resident bytes."""
+    """One process: start time (clock ticks since boot), CPU seconds, resident bytes."""
 
     started: int
     cpu: float
@@ -50,14 +50,14 @@ class _Usage(NamedTuple):
 
 
 class Sampler:
-    """Samples the ranks of one job, once they were started. The first sample holds no rates."""
+    """Samples the ranks of one job once they were started. The first sample has no rates."""
 
     def __init__(self) -> None:
         self._due = self._last = time.monotonic()
         self._trees: dict[int, set[int]] = {}
         self._look_at = 0.0
         self._usage: dict[int, _Usage] = {}
-        #: Resident bytes of each child process that are counted with its parent already.
+        #: Resident bytes of each child process that are already counted for its parent.
         self._shared: dict[int, int] = {}
         self._counters: dict[str, float] = {}
         self._nvml: Any = None
@@ -96,7 +96,7 @@ class Sampler:
     # ranks ------------------------------------------------------------------------------------
 
     def _look(self, started: Mapping[int, int], launchers: Collection[int]) -> None:
-        """Find the process tree of each rank, as often as that may cost."""
+        """Update the process tree of each rank, as often as the time budget allows."""
         began = time.monotonic()
         running = processes.table()
         roots = dict(started)
@@ -111,7 +111,7 @@ class Sampler:
         self._look_at = began + max(SECONDS / 2, spent / _SHARE)
 
     def _rank(self, rank: int, before: Mapping[int, _Usage], seconds: float) -> list[float | None] | None:
-        """Return percent of a core since the last sample, and resident bytes; None when all its processes ended."""
+        """Return percent of a core since the last sample, and resident bytes; None if all its processes have exited."""
         tree = {pid: usage for pid in self._trees[rank] if (usage := _usage(pid)) is not None}
         self._usage |= tree
         if not tree:
@@ -151,7 +151,7 @@ class Sampler:
 
 
 def _usage(pid: int) -> _Usage | None:
-    """Return what a process has used (proc_pid_stat(5)), None when it ends or has ended."""
+    """Return the usage of a process (proc_pid_stat(5)), None if it is exiting or has exited."""
     if not _PROC.is_dir():
         return _usage_of_psutil(pid)
     fields = processes.stat(pid)
@@ -209,7 +209,7 @@ def _cpu() -> dict[str, float]:
 
 
 def _disk() -> dict[str, float]:
-    """Return the bytes read from and written to all disks; parts, loops and devices made of others do not count."""
+    """Return the bytes read from and written to all disks, without partitions, loop and stacked devices."""
     rows = [line.split() for line in _lines(_PROC / "diskstats")]
     disks = [fields for fields in rows if len(fields) > 9 and (_BLOCK / fields[2] / "device").exists()]
     if not disks:
@@ -221,9 +221,9 @@ def _disk() -> dict[str, float]:
 
 
 def _network() -> dict[str, float]:
-    """Return the bytes received and sent over devices, or where there are only virtual ones over these; not loopback.
+    """Return the bytes received and sent over physical devices, or virtual ones if there are no others; no loopback.
 
-    What goes past the system over InfiniBand is counted by its ports.
+    InfiniBand traffic that bypasses the kernel is counted by its ports.
     """
     totals = {}
     for line in _lines(_PROC / "net/dev")[2:]:

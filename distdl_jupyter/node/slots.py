@@ -1,20 +1,20 @@
-"""The queue of a machine: what each running job holds of it, and which jobs wait. It is files and locks, no process.
+"""The queue of a machine, made of files and locks without a daemon: what running jobs hold, and which jobs wait.
 
-* Every user has a folder ``distdl-queue-UID`` in a place of the system where all may write and no user can remove what
-  belongs to another (``/run/lock``, else ``/tmp``), with one file for each job that waits or holds something. The job's
-  supervisor, or its agent on another host, holds a write lock on the file. Only who may write a file can hold a write
-  lock on it, so a lock of another user says nothing. A file without a write lock belongs to a job that is gone.
-* All users' files are read, and only one's own are written. A folder counts only when it belongs to the user in its
-  name and no other user may write there; a file, when it belongs to that user. Links are not followed. Anything else is
-  left out. Of each other user a bounded number of files of a fixed size is read, and what they say is checked and cut
-  where it is read (``_parse``).
-* A job is known by its user and its file. The job id in a file is only shown.
-* A job that can start writes that it claims what it needs, and then reads all files. It holds it when there is enough
-  beside all that others hold or claim. Otherwise it steps back, or waits for a claim of a later job to do so. Each of
-  two jobs writes before it reads, so at least one of them sees the other.
-* Files that were deleted are written again by the jobs that live. After a folder was lost no job starts until then.
+* Every user has a folder ``distdl-queue-UID`` in a sticky, world-writable system folder (``/run/lock``, else ``/tmp``),
+  with one file for each job that waits or holds something. The job's supervisor, or its agent on another host, holds a
+  write lock on the file. A write lock requires write permission, so other users cannot fake it. A file without a write
+  lock belongs to a job that is gone.
+* The files of all users are read, but only the user's own are written. A folder is accepted only if it belongs to the
+  user in its name and no other user may write to it; a file, if it belongs to that user. Links are not followed, and
+  anything else is ignored. For every other user, a bounded number of files of a fixed size is read, and their content
+  is validated and truncated (``_parse``).
+* A job is identified by its user and its file. The job id in a file is for display only.
+* A job that can start writes a claim for what it needs, and then reads all files. It holds the resources if enough is
+  left beside all that others hold or claim. Otherwise it withdraws its claim, or waits for a later job to withdraw.
+  Every job writes before it reads, so of two competing jobs at least one sees the other.
+* Running jobs rewrite files that were deleted. After a folder was lost, no job starts until they have done so.
 
-Times are those of the monotonic clock, which counts since the machine was started.
+Times are those of the monotonic clock, which starts at boot.
 """
 
 from __future__ import annotations
@@ -41,41 +41,41 @@ from typing import Any, NamedTuple
 
 from distdl_jupyter.node import headroom, ports, processes
 
-#: The variable that names another folder: containers that share GPUs share it.
+#: Variable for another folder, which containers that share GPUs can share.
 FOLDER = "DISTDL_QUEUE"
 _BASES = ("/run/lock", "/tmp")  # noqa: S108 - only where the system has made it safe for many users
 _PREFIX = "distdl-queue-"
-#: What follows the name of a user's folder: the first that no other user has taken.
+#: Suffixes of a user's folder, in case another user has taken a name.
 _ENDINGS = ("", *(f".{number}" for number in range(1, 10)))
 _FOLDER_NAME = re.compile(r"distdl-queue-(0|[1-9][0-9]{0,9})(?:\.[1-9])?")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-#: Bytes of a record. A file has two, and the older one is overwritten: a reader always finds a whole one.
+#: Bytes of a record. A file has two, and the older one is overwritten, so a reader always gets a complete one.
 _RECORD = 4_096
-#: Jobs that one user can have in the queue, files that are opened of another user, and names that are listed.
+#: Limits: jobs of one user in the queue, files opened of another user, and names listed.
 _MOST_JOBS, _MOST_FILES, _MOST_NAMES = 256, 300, 600
-#: Names in the place of all folders that are listed while there is another way to find the folders.
+#: Names in the system folder above which folders are found by user id instead of by listing.
 _MOST_LISTED = 4_000
 #: Limits of the content of another user's file.
 _MOST_DEVICES, _LONGEST_DEVICE, _LONGEST_JOB, _LONGEST_NAME = 128, 80, 100, 60
 _LARGEST_NUMBER, _LARGEST_AMOUNT, _LARGEST_PRIORITY = 1 << 53, 1e18, 1e6
 _AMOUNTS = ("cores", "memory")
-#: Brackets in a record: JSON that is nested deeply takes long to refuse.
+#: Maximum number of brackets in a record, because deeply nested JSON is slow to reject.
 _MOST_BRACKETS = 256
 #: States of a job in the queue.
 WAITS, CLAIMS, HOLDS = "waits", "claims", "holds"
-#: Seconds for which a job that claims something waits for a later claim to be withdrawn, and between two reads.
+#: Seconds that a claiming job waits for a later claim to be withdrawn, and between two reads.
 _CLAIM_SECONDS, _CLAIM_PAUSE = 1.0, 0.005
-#: Seconds for which others wait for a job that could start.
+#: Seconds for which other jobs wait for a job that could start.
 _TURN_SECONDS = 20.0
-#: Seconds between two checks of a living job that its file is there, and those without a start after a loss.
+#: Seconds between two checks of a running job for its file, and seconds without a start after a loss.
 _BEAT, _AFTER_LOSS = 1.0, 2.5
-#: Seconds between two reads of the queue: for the first jobs in it, for each place behind these, and at most.
+#: Seconds between two reads of the queue (multiplied by the position behind the front), size of the front, maximum.
 _READ, _FRONT, _READ_AT_MOST = 0.25, 4, 10.0
-#: Running jobs that a turn names at most, and holders that a place names.
+#: Maximum number of running jobs in a ``Turn``, and of holders in a ``Place``.
 _MOST_SHOWN, _MOST_NAMED = 16, 4
-#: The only entry of ``Place.lacks`` when everything is free, but kept for jobs in front.
+#: The only entry of ``Place.lacks`` if everything is free but reserved for jobs in front.
 ORDER = "order"
-#: The file with the time until which no job starts after a folder was created again.
+#: The file with the time until which no job starts after a folder was recreated.
 _UNTIL = ".until"
 
 
@@ -114,21 +114,21 @@ class Entry(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether it holds, or claims, what it needs."""
+        """Whether the job holds or claims what it needs."""
         return self.state != WAITS
 
     @property
     def order(self) -> tuple[int, str]:
-        """Its position by time."""
+        """The position by time."""
         return self.number, self.key
 
 
 class Place(NamedTuple):
-    """A job's place in the queue, from 1, and whether it can start ``now`` with the ``gpus`` it gets.
+    """A job's position in the queue, from 1, and whether it can start ``now``, with its ``gpus``.
 
-    ``lacks`` are the names of what is not free ("gpus", or that of an amount), or ``ORDER`` alone. ``holders`` are keys
-    of the first jobs that hold it, or for which it is kept, ``others`` the number of further ones. ``free`` is how
-    much is free of what the job needs.
+    ``lacks`` names what is not free ("gpus", or the name of an amount), or is ``ORDER`` alone. ``holders`` are keys of
+    the first jobs that hold it or for which it is reserved, ``others`` the number of further jobs. ``free`` is the free
+    amount of each resource that the job needs.
     """
 
     key: str
@@ -142,9 +142,9 @@ class Place(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A job's place among ``of`` that wait. ``entries`` are some of the running jobs, and those that ``place`` names.
+    """A job's position among ``of`` waiting jobs. ``entries`` are running jobs, and those that ``place`` names.
 
-    ``number`` is the job's position by time. ``problem`` is why nothing can be held now.
+    ``number`` is the job's position by time. ``problem`` is why nothing can be acquired now.
     """
 
     place: Place
@@ -155,7 +155,7 @@ class Turn(NamedTuple):
 
 
 def limits() -> dict[str, float]:
-    """Return how many ``cores`` and how many bytes of ``memory`` this machine has."""
+    """Return the number of ``cores`` and bytes of ``memory`` of this machine."""
     memory = headroom.memory_limit()
     return {"cores": headroom.cores(), **({"memory": memory} if memory is not None else {})}
 
@@ -164,7 +164,7 @@ def limits() -> dict[str, float]:
 
 
 def order_jobs(waiting: Iterable[Entry]) -> list[Entry]:
-    """Return jobs in their order: by priority, then time, where a priority moves a job only among its user's jobs.
+    """Sort jobs by priority, then time, where a priority moves a job only among the jobs of its user.
 
     The positions by time belong to users, and each user's jobs fill that user's positions in the user's own order.
     """
@@ -179,11 +179,11 @@ def order_jobs(waiting: Iterable[Entry]) -> list[Entry]:
 
 
 def schedule(jobs: Iterable[Entry], limits: Mapping[str, float], late: Collection[int] = ()) -> list[Place]:
-    """Return the place of each waiting job, in their order.
+    """Return the ``Place`` of each waiting job, in order.
 
-    A job can start when everything it needs is free and not kept for a job before it. What a job waits for is kept for
-    it, so a later job passes it only where it needs nothing of the same. ``limits`` are the machine's amounts by name;
-    an amount that is not named there is unlimited. Nothing is kept for a job of a ``late`` user that could start.
+    A job can start when everything it needs is free and not reserved for a job before it. What a job waits for is
+    reserved for it, so a later job overtakes it only if it needs none of these resources. ``limits`` are the machine's
+    amounts by name; other amounts are unlimited. Nothing is reserved for a job of a ``late`` user that could start.
     """
     jobs = list(jobs)
     running, reserved = _Usage(), _Usage()
@@ -228,7 +228,7 @@ class _Usage:
                 self._users.setdefault(name, []).append(key)
 
     def users_of(self, names: Iterable[str], need: Need) -> list[str]:
-        """Return the keys of jobs that have any of ``names`` of what is needed, each once, in order."""
+        """Return the keys of jobs that use any of the needed resources ``names``, without duplicates, in order."""
         keys: dict[str, None] = {}
         for name in names:
             if name == "gpus":
@@ -260,7 +260,7 @@ def _position_of(
 
 
 def base() -> Path:
-    """Return the folder that holds those of all users; this user's own where the machine has none for all."""
+    """Return the parent of all users' folders; a private folder if the machine has no suitable one."""
     if named := os.environ.get(FOLDER):
         return Path(named)
     for name in _BASES if _ON_LINUX else ():
@@ -272,13 +272,13 @@ def base() -> Path:
 
 
 def entries() -> list[Entry]:
-    """Return the jobs of all users that hold something here, or wait, in their order by time."""
+    """Return the running and waiting jobs of all users, in order of time."""
     jobs = [entry for uid, folders in _folders().items() for entry in _read_user(uid, folders)]
     return sorted(jobs, key=lambda entry: entry.order)
 
 
 def _folders() -> dict[int, list[Path]]:
-    """Return the folders of each user. There is more than one where another user has taken a name."""
+    """Return the folders of each user: more than one if another user has taken a name."""
     directory, folders = base(), dict[int, list[Path]]()
     try:
         listing = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -297,7 +297,7 @@ def _folders() -> dict[int, list[Path]]:
 
 
 def _names(listing: int) -> list[str]:
-    """Return the names that folders of users may have. Other users may have made very many names."""
+    """Return the candidate names of users' folders, bounded because other users may create very many."""
     with os.scandir(listing) as items:
         names = [item.name for item in itertools.islice(items, _MOST_LISTED)]
     if len(names) == _MOST_LISTED and (users := processes.users()) is not None:
@@ -311,13 +311,13 @@ def _belongs_to(listing: int, name: str, uid: int, device: int) -> bool:
         status = os.stat(name, dir_fd=listing, follow_symlinks=False)
     except OSError:
         return False
-    # A file system that a user has mounted there may never answer.
+    # A file system mounted there by a user may never respond.
     safe = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o022 and status.st_dev == device
     return safe and status.st_uid == uid
 
 
 def _read_user(uid: int, folders: Iterable[Path]) -> Iterator[Entry]:
-    """Yield one user's jobs; of another user only as many as a user can have."""
+    """Yield one user's jobs; for another user, at most the allowed number."""
     is_own = uid == os.geteuid()
     listed = opened = 0
     for path in folders:
@@ -344,7 +344,7 @@ def _read_user(uid: int, folders: Iterable[Path]) -> Iterator[Entry]:
 
 
 def _read_file(folder: int, name: str, uid: int, *, is_own: bool) -> Entry | None:
-    """Return the job of a file, None when no living job has written it. One's own files of ended jobs are deleted."""
+    """Return the job of a file, None if the job is gone. Delete the user's own files of ended jobs."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
@@ -355,7 +355,7 @@ def _read_file(folder: int, name: str, uid: int, *, is_own: bool) -> Entry | Non
             return None
         if not _is_locked(fd):
             if is_own:
-                os.unlink(name, dir_fd=folder)  # no other file ever gets this name
+                os.unlink(name, dir_fd=folder)  # this name is never used again
             return None
         data = os.pread(fd, 2 * _RECORD, 0)
     except OSError:
@@ -366,7 +366,7 @@ def _read_file(folder: int, name: str, uid: int, *, is_own: bool) -> Entry | Non
 
 
 def _parse(data: bytes, name: str, uid: int, *, is_own: bool) -> Entry | None:
-    """Return the bounded, printable content of any user's file; None if no job has written it."""
+    """Return the bounded, printable content of any user's file; None if it is invalid."""
     try:
         fields = json.loads(max(filter(None, map(_unpack, (data[:_RECORD], data[_RECORD:]))))[1])
         if fields["boot"] != _boot():
@@ -393,7 +393,7 @@ def _parse(data: bytes, name: str, uid: int, *, is_own: bool) -> Entry | None:
             priority=_number(fields["priority"], _LARGEST_PRIORITY, least=-_LARGEST_PRIORITY),
             blocked=fields["blocked"] is True,
         )
-    except Exception:  # noqa: BLE001 - whatever another user has written, it must not stop the queue
+    except Exception:  # noqa: BLE001 - content from another user must not stop the queue
         return None
 
 
@@ -405,7 +405,7 @@ def _unpack(record: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _pack(fields: Mapping[str, Any], sequence: int) -> bytes:
-    """Return a record: a checksum, its number and JSON. Its length is fixed, so a full disk can hold the next one."""
+    """Return a record: checksum, number and JSON. The fixed length allows rewriting it on a full disk."""
     text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
     content = b"%016x %s" % (sequence, text)
     record = b"%08x %s" % (zlib.crc32(content), content)
@@ -422,7 +422,7 @@ def _number(value: Any, most: float, *, least: float = 0.0) -> float:
 
 def _printable(text: Any, most: int) -> str:
     if not isinstance(text, str):
-        raise ValueError(str(type(text)))  # noqa: TRY004 - as all that is wrong in a file
+        raise ValueError(str(type(text)))  # noqa: TRY004 - like all errors in a file
     text = text[:most]
     return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
@@ -442,14 +442,14 @@ def _boot() -> str:
 # locks --------------------------------------------------------------------------------------------
 
 _ON_LINUX: bool = os.uname().sysname == "Linux"
-#: F_OFD_GETLK and F_OFD_SETLK of fcntl(2): locks that belong to an open file, not to a process. Python names them from
-#: 3.9 on, and only where the C library does.
+#: F_OFD_GETLK and F_OFD_SETLK of fcntl(2): locks that belong to an open file, not to a process. Python has these names
+#: only if the C library does.
 _GET_LOCK, _SET_LOCK = 36, 37
 _FLOCK = "hhqqi4x"
 
 
 def _lock(fd: int, kind: int) -> None:
-    """Take (F_WRLCK) or release (F_UNLCK) the write lock of a file. Raises OSError when another has it."""
+    """Acquire (F_WRLCK) or release (F_UNLCK) the write lock of a file. Raises OSError if it is held elsewhere."""
     if _ON_LINUX:
         fcntl.fcntl(fd, _SET_LOCK, struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 0, 0))
     else:
@@ -457,7 +457,7 @@ def _lock(fd: int, kind: int) -> None:
 
 
 def _is_locked(fd: int) -> bool:
-    """Return whether someone has the write lock of a file; takes no lock itself where the system can tell."""
+    """Return whether the write lock of a file is held; acquires no lock if the system can query it."""
     if _ON_LINUX:
         answer = fcntl.fcntl(fd, _GET_LOCK, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
         return bool(struct.unpack(_FLOCK, answer)[0] == fcntl.F_WRLCK)
@@ -472,9 +472,9 @@ def _is_locked(fd: int) -> bool:
 
 
 class Slot:
-    """One job's file in the queue, from when it begins to wait until what it holds is released.
+    """One job's file in the queue, from waiting until its resources are released.
 
-    ``number`` is its position by time where it waited before.
+    ``number`` is its earlier position by time, if it waited before.
     """
 
     def __init__(self, job: str, name: str, *, number: int | None = None) -> None:
@@ -502,13 +502,13 @@ class Slot:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """The devices that it holds."""
+        """The devices that the job holds."""
         return self._gpus if self.holds else ()
 
     def ask(self, need: Need, *, priority: float = 0.0, blocked: bool = False) -> Turn | None:
-        """Hold what the job needs and return None, or return its place while it has to wait. Call it repeatedly.
+        """Acquire what the job needs and return None, or return its turn while it has to wait. Call it repeatedly.
 
-        A call too soon after the last one returns the same place. A job that is ``blocked`` only keeps its place.
+        A call too soon after the last one returns the same turn. A ``blocked`` job only keeps its position.
         """
         if self.holds:
             return None
@@ -533,7 +533,7 @@ class Slot:
         return self._turn
 
     def beat(self) -> None:
-        """Write the file again where it was deleted. Call it now and then while the job runs."""
+        """Rewrite the file if it was deleted. Call it regularly while the job runs."""
         now = time.monotonic()
         if self._fd < 0 or now - self._beaten_at < _BEAT:
             return
@@ -543,7 +543,7 @@ class Slot:
                 self._write({})
 
     def release(self) -> None:
-        """Release what the job holds, or its place; also where a forked process has inherited the lock."""
+        """Release the job's resources or position, even if a forked process has inherited the lock."""
         if self._fd < 0:
             return
         with contextlib.suppress(OSError):
@@ -580,7 +580,7 @@ class Slot:
         return Turn(position, len(positions), self._fields["number"], tuple(more.values()), _loss())
 
     def _claim(self, need: Need, turn: Turn) -> Turn | None:
-        """Hold what the job needs, unless another job has been faster. Raises OSError."""
+        """Acquire what the job needs, unless another job was faster. Raises OSError."""
         gpus = turn.place.gpus
         self._write({"state": CLAIMS, "gpus": [need.among.index(gpu) for gpu in gpus]})
         until = time.monotonic() + _CLAIM_SECONDS
@@ -599,7 +599,7 @@ class Slot:
         return turn._replace(place=turn.place._replace(now=False))
 
     def _entry(self, need: Need) -> Entry:
-        """Return this job from memory: its own file is not trusted."""
+        """Return this job's entry from memory, because its own file is not trusted."""
         fields = self._fields
         return Entry(
             key=self._key,
@@ -623,7 +623,7 @@ class Slot:
         return Turn(Place(self._key, 1, now=False), 1, self._fields["number"], (), problem)
 
     def _is_due(self) -> bool:
-        """Return whether it is time to read the queue again: jobs in front do so more often."""
+        """Return whether to read the queue again, which jobs in front do more often."""
         assert self._turn is not None
         pause = min(_READ_AT_MOST, _READ * max(1, self._turn.place.place - _FRONT))
         return time.monotonic() - self._looked_at > pause
@@ -639,7 +639,7 @@ class Slot:
             return False
 
     def _write(self, changes: Mapping[str, Any]) -> None:
-        """Write the file with ``changes``. Raises OSError, and nothing has changed then."""
+        """Write the file with ``changes``. Raises OSError and then changes nothing."""
         fields, sequence = {**self._fields, **changes}, self._sequence + 1
         record = _pack(fields, sequence)
         if self._is_there():
@@ -649,7 +649,7 @@ class Slot:
         self._fields, self._sequence = fields, sequence
 
     def _make(self, record: bytes) -> None:
-        """Make the file. No other process can open it before it is locked and written."""
+        """Create the file, locked and written before any other process can open it."""
         folder = _own_folder()
         new = folder / f".{secrets.token_hex(8)}"
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -669,7 +669,7 @@ class Slot:
 
 
 class _Patience:
-    """Finds users whose jobs could start and do not: other jobs no longer wait for them."""
+    """Finds users whose jobs could start but do not, so that other jobs stop waiting for them."""
 
     def __init__(self) -> None:
         self._ready: dict[int, tuple[float, set[str]]] = {}
@@ -679,7 +679,7 @@ class _Patience:
         return {uid for uid, (since, _) in self._ready.items() if now - since > _TURN_SECONDS}
 
     def note(self, ready: Iterable[tuple[int, str]], holding: Collection[str], now: float) -> None:
-        """Note the jobs that could start now, by user and key; a user's time begins again when one of them started."""
+        """Record the jobs that could start now, by user and key; a start resets the user's time."""
         by_user: dict[int, set[str]] = {}
         for uid, key in ready:
             by_user.setdefault(uid, set()).add(key)
@@ -691,7 +691,7 @@ class _Patience:
 
 
 def _is_enough(need: Need, gpus: Sequence[str], others: Iterable[Entry]) -> bool:
-    """Return whether a job can hold ``gpus`` and its amounts beside what other jobs hold."""
+    """Return whether ``gpus`` and the job's amounts are available beside what other jobs hold."""
     others, there = list(others), limits()
     if any(gpu in entry.gpus for entry in others for gpu in gpus):
         return False
@@ -707,7 +707,7 @@ def _write_all(fd: int, content: bytes, offset: int) -> None:
 
 
 def _own_folder() -> Path:
-    """Return this user's folder, made where it is missing. Raises OSError."""
+    """Return this user's folder; create it if necessary. Raises OSError."""
     directory, uid = base(), os.geteuid()
     if os.environ.get(FOLDER) and not directory.exists():
         directory.mkdir(parents=True, exist_ok=True)
@@ -733,13 +733,13 @@ def _own_folder() -> Path:
 
 
 def _note_loss(folder: Path) -> None:
-    """Let no job start before the living ones have written their files again, where other jobs of this user live."""
+    """Block starts until running jobs have rewritten their files, if other jobs of this user run."""
     if any(processes.MARK.encode() in processes.variables(pid) for pid in processes.table()):
         (folder / _UNTIL).write_text(str(time.monotonic() + _AFTER_LOSS), encoding="ascii")
 
 
 def _loss() -> str:
-    """Return why no job starts now, because files were lost; "" when jobs may start."""
+    """Return why jobs cannot start after a loss of files, "" if they can."""
     for folder in _folders().get(os.geteuid(), ()):
         with contextlib.suppress(OSError, ValueError):
             until = float((folder / _UNTIL).read_text(encoding="ascii"))

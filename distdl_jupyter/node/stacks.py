@@ -1,10 +1,10 @@
-"""StackRequest ranks of this machine for the stacks of their threads, and reading what they answer.
+"""Request the stacks of all threads from the ranks of this machine, and read the responses.
 
-Each rank keeps a file ``rank-N.stacks`` (see ``worker.stacks``): its first line says which process it is and by which
-signal it is asked, what follows are its answers. A signal without a handler ends a process, so it is sent only to one
-that is proved to be that rank still and to catch it.
+Each rank has a file ``rank-N.stacks`` (see ``worker.stacks``): its first line identifies the process and the request
+signal, and the responses follow. A signal without a handler would kill a process, so it is sent only if the process is
+provably still that rank and catches the signal.
 
-An ``StackRequest`` never waits; ``gather`` does.
+A ``StackRequest`` never blocks; ``gather`` does.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 
 from distdl_jupyter.node import processes
 
-#: Seconds in which a rank that can answer does so.
+#: Timeout in seconds for a response.
 TIMEOUT = 5.0
-#: Seconds without a further word after which an answer is whole.
+#: Seconds without new output after which a response is complete.
 _QUIET = 0.15
-#: Seconds after the stacks in which the line with the last collective operations comes, if any.
+#: Seconds to wait after the stacks for the line with the last collective operations.
 _COLLECTIVES_TIMEOUT = 1.0
 _COLLECTIVES = '{"collectives": '
-#: Bytes of an answer that are read: a hundred threads with deep stacks stay far below.
+#: Maximum bytes read of a response; a hundred threads with deep stacks need far less.
 _LONGEST = 2_000_000
 _PROC = Path("/proc")
 _STATES = {"R": "running", "S": "sleeping", "D": "waiting for a device", "T": "stopped", "t": "stopped by a debugger"}
@@ -38,11 +38,10 @@ _ENDED = "Its process has ended."
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The stacks of a rank: ``text`` as ``faulthandler`` writes it, or ``missing``, one sentence why there is none.
+    """The stacks of a rank: ``text`` in the format of ``faulthandler``, or ``missing``, one sentence with the reason.
 
-    ``state`` is the state of its process ("running", "sleeping"), "" where it does not;
-    ``about`` is the first line of its file, ``collectives`` are its last collective operations
-    (``worker.hooks.distributed``).
+    ``state`` is the state of its process ("running", "sleeping"), "" if unknown. ``about`` is the first line of its
+    file, ``collectives`` are its last collective operations (``worker.hooks.distributed``).
     """
 
     text: str = ""
@@ -65,7 +64,7 @@ class _RankRequest:
         self.refused = self._ask()
 
     def _ask(self) -> str:
-        """Send the signal and return "", or why it was not sent."""
+        """Send the signal; return "", or why it was not sent."""
         if not self._about:
             return _STARTING
         pid, number = int(self._about["pid"]), int(self._about["signal"])
@@ -97,7 +96,7 @@ class _RankRequest:
         return ""
 
     def answer(self) -> Answer | None:
-        """Return the whole answer, None while it is awaited."""
+        """Return the complete response, None while it is pending."""
         if self.refused:
             return self._build_answer(missing=self.refused)
         now, size = time.monotonic(), _size(self._path)
@@ -113,7 +112,7 @@ class _RankRequest:
         return self._last() if now - self._since > TIMEOUT else None
 
     def _last(self) -> Answer:
-        """Return what there is after the timeout."""
+        """Return the response after the timeout, however incomplete."""
         text = self._read()
         pid = int(self._about["pid"])
         letter, started = _state(pid)
@@ -145,11 +144,11 @@ class StackRequest:
 
     @property
     def done(self) -> bool:
-        """Whether every rank has answered, or will not."""
+        """Whether every rank has responded or timed out."""
         return not self._open
 
     def answers(self) -> dict[int, Answer]:
-        """Return the answers received since the last call."""
+        """Return the responses received since the last call."""
         received = {rank: answer for rank, request in self._open.items() if (answer := request.answer()) is not None}
         for rank in received:
             del self._open[rank]
@@ -157,7 +156,7 @@ class StackRequest:
 
 
 def gather(folder: Path, ranks: Iterable[int]) -> dict[int, Answer]:
-    """Request stacks and wait for all answers, at most ``TIMEOUT`` seconds."""
+    """Request stacks and wait for all responses, at most ``TIMEOUT`` seconds."""
     asking, answers = StackRequest(folder, ranks), dict[int, Answer]()
     while True:
         answers |= asking.answers()
@@ -167,7 +166,7 @@ def gather(folder: Path, ranks: Iterable[int]) -> dict[int, Answer]:
 
 
 def _split(text: str) -> tuple[str, list[dict[str, Any]]]:
-    """Return the stacks and the collective operations that an answer holds."""
+    """Return the stacks and the collective operations of a response."""
     lines = text.splitlines(keepends=True)
     collectives: list[dict[str, Any]] = []
     for line in lines:
@@ -194,7 +193,7 @@ def _size(path: Path) -> int:
 
 
 def _state(pid: int) -> tuple[str, str]:
-    """Return the letter of a process's state and when it started, "" without one."""
+    """Return the state letter and the start time of a process, "" if it has exited."""
     fields = processes.stat(pid)
     return (fields[0].decode(), fields[19].decode()) if fields else ("", "")
 
