@@ -1,1 +1,1 @@
-"""A Slurm cluster through its own commands: ``sbatch``, ``squeue``, ``scontrol``, ``scancel``."""
+"""Slurm clusters, used through Slurm's commands: ``sbatch``, ``squeue``, ``scontrol``, ``scancel``."""

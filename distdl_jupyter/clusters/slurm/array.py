@@ -1,16 +1,16 @@
-"""The job array of a sweep: its tasks wait in Slurm's queue together, and each runs the trial that has claimed it.
+"""Job arrays for sweeps. The tasks of an array wait in Slurm's queue, and each task runs the trial that has claimed it.
 
-The values of a trial may depend on earlier trials, so nothing is known of it when the array is submitted: a task only
-holds a position in the queue. The supervisor of a trial claims the first free task with a link, named by the task's
-number, to the trial's files. A task that starts follows its link, and waits for a short time for one where the previous
-trial has just ended; a task that is not claimed ends. A trial that starts again, for example after an interruption,
-claims another task. So as many trials run at once as the array allows, and none runs twice.
+The values of a trial may depend on earlier trials, so they are unknown when the array is submitted: a task only holds a
+position in the queue. The supervisor of a trial claims the first free task by creating a link to the trial's files,
+named by the number of the task. A task that starts follows its link; without one, it waits briefly for the next trial
+and then ends. A trial that is restarted, for example after an interruption, claims another task. So the array limits
+the number of concurrent trials, and no trial runs twice.
 
 ``<folder of the sweep>/slurm/``, or the same below the option ``directory``, holds::
 
-    lock            is held while a task is claimed
-    1/array.json    an array: its Slurm job ("" while it is being submitted), and its number of tasks
-    1/7, 1/7.out    a link to the files of the trial that task 7 runs, and the output of its script
+    lock            the lock for claiming tasks
+    1/array.json    an array: its Slurm job ("" during the submission) and its number of tasks
+    1/7, 1/7.out    the link to the files of the trial of task 7, and the output of its script
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import Group, JobSpec
     from distdl_jupyter.core.store import JobFolder
 
-#: Seconds that a task waits for a trial: the next trial starts when the previous one has ended.
+#: Seconds that a task waits for a trial, because a trial only starts after the previous one has ended.
 WAIT_SECONDS = 60
 #: Polls per second of a waiting task, and seconds to wait for the end of an array.
 _POLLS, _END_SECONDS = 5, 10.0
-#: Target of the link of a task that no trial may claim any more.
+#: The link target of a task that can no longer be claimed.
 _CLOSED = "-"
 
 
 def claim_task(
     directory: JobDirectory, spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], context: Context
 ) -> str:
-    """Claim a task of the sweep's array for a trial, submitting an array where there is none; return the task.
+    """Claim a task of the sweep's array for a trial and return it; submit an array if there is none.
 
-    Returns "" without a sweep, for the last trial, and where Slurm rejects arrays. Raises SlurmSilent, OSError.
+    Returns "" without a sweep, for the last trial, and if Slurm rejects arrays. Raises SlurmSilent, OSError.
     """
     group = spec.group
     if group is None or spec.trial is None or not _folder(group).path.exists():
@@ -66,7 +66,7 @@ def claim_task(
         for folder in arrays[-1:]:
             if task := _claim(folder, directory, context):
                 return task
-        # The first trials start together, in any order.
+        # The first trials start concurrently, in any order.
         left = plan.trials - (number if arrays or number >= plan.parallel else 0)
         most = commands.leading_number(commands.config().get("MaxArraySize", "")) if left > 1 else 0
         if (size := min(left, most)) < 2:
@@ -78,7 +78,7 @@ def claim_task(
 def close(group: Group, options: SlurmOptions) -> None:
     """Remove unclaimed tasks from the queue; tasks of trials continue. Raises SlurmFailed, OSError.
 
-    A folder below the option ``directory`` is removed when all tasks have ended.
+    A folder below the option ``directory`` is removed after all tasks have ended.
     """
     sweep = JobDirectory(_folder(group), options.directory)
     if not sweep.run.is_dir():
@@ -103,7 +103,7 @@ def _folder(group: Group) -> JobFolder:
 
 @contextlib.contextmanager
 def _locked(root: Path) -> Iterator[None]:
-    """Hold the lock under which tasks are claimed. Raises OSError."""
+    """Hold the lock for claiming tasks. Raises OSError."""
     with (root / "lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -118,12 +118,12 @@ def _arrays(root: Path) -> list[Path]:
 
 
 def _free(folder: Path) -> list[Path]:
-    """Return the links of unclaimed tasks, in the order in which they start."""
+    """Return the links of unclaimed tasks in their start order."""
     return [link for task in range(_read(folder)[1]) if not (link := folder / str(task)).is_symlink()]
 
 
 def _claim(folder: Path, directory: JobDirectory, context: Context) -> str:
-    """Claim a free task for a job and return it, "" where all are claimed.
+    """Claim a free task for a job and return it, "" if all are claimed.
 
     The job's handle is recorded first, so that another supervisor can claim the task if this one is killed.
     """
@@ -155,7 +155,7 @@ def _close_array(folder: Path) -> str:
 def _submit_array(
     root: Path, size: int, spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], context: Context
 ) -> Path | None:
-    """Submit an array and return its folder, None where Slurm rejects arrays. Raises SlurmSilent, OSError."""
+    """Submit an array and return its folder, None if Slurm rejects arrays. Raises SlurmSilent, OSError."""
     assert spec.group is not None, "a trial has a sweep"
     number = 1 + max((int(path.name) for path in _arrays(root)), default=0)
     folder = permissions.private_folder(root / str(number))
@@ -193,9 +193,9 @@ def _read(folder: Path) -> tuple[str, int]:
 
 
 def _job(folder: Path) -> str:
-    """Return the Slurm job of an array, "" where none is known. Raises SlurmFailed.
+    """Return the Slurm job of an array, "" if unknown. Raises SlurmFailed.
 
-    After a kill or a lost response during the submission the job is found in the queue.
+    If the submission was killed or its response was lost, the job is searched in the queue.
     """
     job, size = _read(folder)
     if not job and (jobs := commands.jobs_named(f"{folder.parent.parent.name}/{folder.name}")):
@@ -205,9 +205,9 @@ def _job(folder: Path) -> str:
 
 
 def _batch(folder: Path) -> str:
-    """Return the script of every task; ``ls`` makes new links visible in the folder of a file server.
+    """Return the script of all tasks. Its ``ls`` makes new links visible on network file systems.
 
-    Like the batch script of a job it does nothing where Slurm runs it again.
+    Like the batch script of a job, it does nothing if Slurm requeues it.
     """
     return (
         "#!/bin/sh\n"

@@ -1,4 +1,4 @@
-"""Whether a Slurm cluster can run jobs: commands, controller, a test submission, nodes, folder, a node's software."""
+"""Checks a Slurm cluster: commands, controller, a test submission, nodes, folder, and the software of a node."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import NodeInfo
     from distdl_jupyter.clusters.slurm.script import SlurmOptions
 
-#: Seconds to wait for a free node, and minutes that the check may take there.
+#: Seconds to wait for a free node, and the time limit of the check there in minutes.
 _WAIT, _MINUTES = 5, 1
-#: Line 1 of its input is this package as base64, line 2 the arguments of ``gather``; the answer follows a mark.
+#: Line 1 of its input is this package in base64, line 2 the arguments of ``gather``. It prints a mark and the answer.
 _GATHER = (
     "import base64, json, os, sys, tempfile; "
     "f, path = tempfile.mkstemp(suffix='.zip'); os.write(f, base64.b64decode(sys.stdin.readline())); "
@@ -50,7 +50,7 @@ problem = functools.partial(row, _PROBLEMS)
 
 
 def checks(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Check]:
-    """Return the rows in the order in which they matter; a node is checked only where all else is well."""
+    """Return the rows by importance; a node is only checked if everything else has passed."""
     if missing := commands.missing_commands():
         return [problem("slurm-missing", "", "The Slurm commands are not installed on this machine.", missing)]
     try:
@@ -66,7 +66,7 @@ def checks(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str
 
 
 def _submission(options: SlurmOptions) -> Check:
-    """Let Slurm test a job of one process: partition, account, QOS, limits, GPUs and constraints."""
+    """Make Slurm test a job of one process: partition, account, QOS, limits, GPUs and constraints."""
     spec = JobSpec(id=new_id(), name="check", process_count_per_node=1)
     arguments = script.arguments(spec, options, {}, Path("/tmp"), "check.out", "")  # noqa: S108 - never written
     try:
@@ -120,7 +120,7 @@ def _folder(options: SlurmOptions) -> Check:
 
 
 def _software(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Check]:
-    """Check Python, packages and programs of a free node, in a small job of ``srun``, by the rules for all hosts."""
+    """Check Python, packages and programs of a free node with ``srun``, by the rules for all hosts."""
     modules = checkup.with_required(modules)
     try:
         facts = _facts(options, modules, programs)
@@ -136,7 +136,7 @@ def _software(options: SlurmOptions, modules: Sequence[str], programs: Sequence[
 
 
 def _facts(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> dict[str, Any]:
-    """Return the facts of one node. Raises SlurmFailed, also when no node is free."""
+    """Return the facts of one node. Raises SlurmFailed, also if no node is free."""
     python = options.python or ("python3" if options.container_image else sys.executable)
     only = {name: getattr(options, name) for name in ("partition", "account", "qos", "constraint")}
     output = commands.run(

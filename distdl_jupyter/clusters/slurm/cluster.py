@@ -1,4 +1,4 @@
-"""Slurm as a cluster: jobs wait in its queue, run on nodes that it chooses, and go on without their supervisor."""
+"""Slurm clusters: jobs wait in Slurm's queue, run on nodes that it selects, and continue without a supervisor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.queue import QueuedJob
     from distdl_jupyter.core.spec import Group, JobSpec
 
-#: Seconds to wait for the end of a swept job.
+#: Timeout in seconds for the end of a swept job.
 _SWEEP_SECONDS = 15.0
 #: Seconds between two polls for the nodes.
 _POLL_SECONDS = 0.1
@@ -49,11 +49,11 @@ class SlurmCluster(AgentCluster):
         self._interrupted = ""
 
     def unavailable(self, options: SlurmOptions) -> str:
-        """Return the remedy when Slurm's commands are missing."""
+        """Return the remedy if Slurm's commands are missing."""
         return commands.missing_commands()
 
     def process_count_per_node(self, options: SlurmOptions, *, use_gpu: bool | None) -> int:
-        """Return the GPUs that a job gets on each node, 1 without any."""
+        """Return the GPUs of a job on each node, 1 without any."""
         return max(1, options.gpus) if use_gpu is not False else 1
 
     def detail(self, options: SlurmOptions) -> str:
@@ -68,7 +68,7 @@ class SlurmCluster(AgentCluster):
         return options.requeue
 
     def nodes(self, options: SlurmOptions) -> list[NodeInfo]:
-        """Return the partition's nodes. Raises DistDLError when Slurm does not respond."""
+        """Return the partition's nodes. Raises DistDLError if Slurm does not respond."""
         return [text.node(fields) for fields in commands.nodes(options.partition)]
 
     def list_queue(self, options: SlurmOptions) -> list[QueuedJob]:
@@ -131,7 +131,7 @@ class SlurmCluster(AgentCluster):
         return all(connection.greeted.is_set() for connection in self._connections)
 
     def _await(self, condition: Callable[[], object], phase: str, context: Context) -> None:
-        """Wait, and report why Slurm has not started the job. Raises LaunchFailed when the job has ended."""
+        """Wait, and report why Slurm has not started the job. Raises LaunchFailed if the job has ended."""
         assert self._slurm is not None, "a job was submitted"
         slurm = self._slurm
         while not condition():
@@ -151,17 +151,17 @@ class SlurmCluster(AgentCluster):
         """Return the job's files as the nodes see them."""
         directory = script.JobDirectory(context.folder, options.directory, context.restart)
         spec = dataclasses.replace(spec, working_directory="")
-        # For agents, the directory is that of the data on their own disks.
+        # For agents, ``directory`` is for data on their local disks.
         return Job(spec, JobFolder(directory.job), dataclasses.replace(options, directory=options.data_directory))
 
     def _nodes_of(self, job: Job, placement: Placement, context: Context) -> SlurmNodes:
-        """Return the nodes; secret values are in the agents' own environment."""
+        """Return the nodes; the agents' own environment has the secret values."""
         assert self._slurm is not None, "the nodes are connected"
         slurm, self._slurm = self._slurm, None
         return SlurmNodes(job, placement, _without_secrets(job.spec, context), self._nodes, slurm)
 
     def _release_nodes(self) -> None:
-        """Give the nodes back to Slurm."""
+        """Release the nodes to Slurm."""
         if self._slurm is not None:
             state = self._slurm.state
             if state is not None and not state.pending:  # a cancel would change the reason of its end
@@ -181,7 +181,7 @@ class SlurmCluster(AgentCluster):
     def attach(
         self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
     ) -> Run:
-        """Connect to the agents of a started job by their files. Raises LaunchFailed when its folder is gone."""
+        """Connect to the agents of a started job by their files. Raises LaunchFailed if its folder was deleted."""
         slurm = _attached(handle, context)
         if slurm is None:
             raise LaunchFailed(
@@ -207,7 +207,7 @@ class SlurmCluster(AgentCluster):
         return run
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
-        """Cancel the job and wait until Slurm has ended it; without a handle it is found by its name."""
+        """Cancel the job and wait until Slurm has ended it; without a handle, it is found by name."""
         if "link" in handle and not script.points_to(Path(handle["link"]), Path(handle["folder"], handle["run"])):
             return []
         jobs = [str(handle["slurm_job"])] if handle.get("slurm_job") else commands.jobs_named(job_id)
@@ -225,9 +225,9 @@ def _started(directory: script.JobDirectory, number: str) -> SlurmJob:
 
 
 def _attached(handle: Mapping[str, Any], context: Context) -> SlurmJob | None:
-    """Return the job that an earlier supervisor submitted, None where another trial has claimed its array task.
+    """Return the job that an earlier supervisor submitted, None if another trial has claimed its array task.
 
-    Raises LaunchFailed when its folder is gone.
+    Raises LaunchFailed if its folder was deleted.
     """
     directory = str(Path(str(handle["folder"])).parent) if handle.get("copied") else ""
     files = script.JobDirectory(context.folder, directory, context.restart)
@@ -253,7 +253,7 @@ def _without_secrets(spec: JobSpec, context: Context) -> Context:
 
 
 def _cancel(job: str) -> list[str]:
-    """End a job; return it if it was not over."""
+    """Cancel a job; return it if it had not ended."""
     if commands.has_ended(job):
         return []
     for end in (partial(commands.kill, job, "0"), partial(commands.kill, job, "batch"), partial(commands.cancel, job)):
@@ -262,7 +262,7 @@ def _cancel(job: str) -> list[str]:
         except commands.SlurmSilent:
             raise
         except commands.SlurmFailed:
-            continue  # it is ending by itself
+            continue  # it is ending already
     until = time.monotonic() + _SWEEP_SECONDS
     while not commands.has_ended(job) and time.monotonic() < until:
         time.sleep(0.2)
@@ -270,7 +270,7 @@ def _cancel(job: str) -> list[str]:
 
 
 def _check_submission(directory: script.JobDirectory, options: SlurmOptions) -> None:
-    """Reject what sbatch would reject with fewer words. Raises InvalidSpec, LaunchFailed."""
+    """Check for problems that sbatch would report less clearly. Raises InvalidSpec, LaunchFailed."""
     if re.search(r"[\n\"'\\]", str(directory.run)):
         raise InvalidSpec(
             f"Slurm cannot use the folder {directory.run}, which contains a quote, a backslash or a line break.",

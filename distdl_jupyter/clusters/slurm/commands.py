@@ -1,7 +1,8 @@
-"""Slurm's commands and what they print, its accounting (slurmdbd) included. Nothing here knows jobs of this package.
+"""Slurm's commands and their output, including accounting (slurmdbd).
 
-The commands print for people, so each is asked for fields by name, and a job's name never looks like such a field.
-Many sites have no accounting, and it can be down while Slurm works: then nothing is known, and no job waits for it.
+The default output is for people, so fields are requested by name, and a job's name never looks like such a field. Many
+sites have no accounting, and it can be down while Slurm works; jobs do not wait for it. This module must not depend on
+jobs of this package.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from dataclasses import dataclass
 from distdl_jupyter.core.errors import DistDLError
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
-#: Variables of an allocation that Slurm's commands get; others would be read as options of the new job.
+#: Variables of an allocation that Slurm's commands keep; others would become options of the new job.
 _KEPT = frozenset(("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_DEBUG_FLAGS"))
-#: Seconds that a command may take; sites let sbatch run checks of their own.
+#: Timeout of a command in seconds; sbatch may run checks of the site.
 _TIMEOUT = 30.0
-#: Seconds that a query may take.
+#: Timeout of a query in seconds.
 _STATE_TIMEOUT = 8.0
-#: Seconds after a job's end in which its accounting must be complete.
+#: Seconds after a job's end within which its accounting must be complete.
 _ACCOUNTING_SECONDS = 4.0
 _UNITS = "KMGTP"
 _SILENT = re.compile(
@@ -33,7 +34,7 @@ _SILENT = re.compile(
     re.IGNORECASE,
 )
 _UNKNOWN = re.compile(r"invalid job id|job \S+ not found", re.IGNORECASE)
-#: The message of every command that finds neither slurm.conf nor a server that provides it.
+#: The message of commands that find neither slurm.conf nor a server that provides it.
 _NO_CONFIGURATION = "could not establish a configuration source"
 
 
@@ -50,21 +51,21 @@ class SlurmSilent(SlurmFailed):
 
 
 class UnknownJob(SlurmFailed):
-    """Slurm does not know the job, or has forgotten it."""
+    """Slurm does not know the job, or has purged it."""
 
     code = "slurm-job-unknown"
 
 
-#: How the name of a job ends that this package has submitted (see ``script.job_name``).
+#: The end of the names of jobs from this package (see ``script.job_name``).
 OURS = re.compile(r"-\d{8}-\d{6}-[a-z0-9]{4,12}$")
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """The state of a job: ``state`` and ``reason`` are Slurm's words, "" for no reason.
+    """The state of a job. ``state`` and ``reason`` are Slurm's terms; ``reason`` is "" without one.
 
-    ``number`` is the job's own, also for a started task of an array, because srun does not accept "12_3". A job is
-    ``preempted`` as soon as Slurm has asked it to end, which is before its state changes.
+    ``number`` is the plain job id, also for a started array task, because srun does not accept "12_3". A job is
+    ``preempted`` as soon as Slurm has requested its end, before its state changes.
     """
 
     state: str
@@ -77,7 +78,7 @@ class JobState:
 
     @property
     def pending(self) -> bool:
-        """Whether none of its processes has started."""
+        """Whether no process has started."""
         return self.state in ("PENDING", "REQUEUED", "CONFIGURING", "SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD")
 
     @property
@@ -90,7 +91,7 @@ _ENDED = re.compile("COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|
 
 
 def missing_commands() -> str:
-    """Return a sentence with the remedy when Slurm's commands are not here, else ""."""
+    """Return a sentence with the remedy if Slurm's commands are missing, else ""."""
     lacking = [program for program in PROGRAMS if shutil.which(program) is None]
     if not lacking:
         return ""
@@ -102,7 +103,7 @@ def missing_commands() -> str:
 
 
 def user() -> str:
-    """Return this user as Slurm names it, by number where the name is not known here, such as in a container."""
+    """Return this user's name in Slurm; the user id if the name is unknown here, for example in a container."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -116,7 +117,7 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def run(*command: str, stdin: str = "", more: Mapping[str, str] | None = None, timeout: float = _TIMEOUT) -> str:
-    """Run a command of Slurm and return what it printed. Raises SlurmFailed, SlurmSilent, UnknownJob."""
+    """Run a Slurm command and return its output. Raises SlurmFailed, SlurmSilent, UnknownJob."""
     try:
         done = subprocess.run(
             command, input=stdin, capture_output=True, text=True, env=environment(more), timeout=timeout, check=False
@@ -137,7 +138,7 @@ def run(*command: str, stdin: str = "", more: Mapping[str, str] | None = None, t
             hint="Use a login node of the cluster, or set SLURM_CONF to its slurm.conf.",
         )
     kind = SlurmSilent if _SILENT.search(output) else UnknownJob if _UNKNOWN.search(output) else SlurmFailed
-    # The last complaint, without "sbatch: error:".
+    # The last error message, without "sbatch: error:".
     lines = [re.sub(r"^(\w+: )?((error|fatal|warning): )?", "", line).strip() for line in output.splitlines()]
     last = next((line for line in reversed(lines) if line), "no error message")
     raise kind(f"{command[0]} failed: {last.rstrip('.')}.")
@@ -154,13 +155,13 @@ def with_number(job: str, number: str) -> str:
 
 
 def at(job: str) -> Mapping[str, str]:
-    """Return the variables that direct Slurm's commands to the job's own cluster, where there are several."""
+    """Return the variables that direct Slurm's commands to the job's cluster if there are several."""
     cluster = job.partition(";")[2]
     return {"SLURM_CLUSTERS": cluster} if cluster else {}
 
 
 def submit(arguments: Sequence[str], secrets: Mapping[str, str]) -> str:
-    """Submit a script, the last argument, and return the job: its number, or "number;cluster". Raises SlurmFailed.
+    """Submit a script, the last argument; return the job's number or "number;cluster". Raises SlurmFailed.
 
     Values of ``secrets`` are passed in sbatch's environment; ``arguments`` name them.
     """
@@ -176,7 +177,7 @@ def state(job: str) -> JobState:
 
 
 def has_ended(job: str) -> bool:
-    """Return whether a job has ended or is forgotten; an array when all of its tasks have. Raises SlurmSilent."""
+    """Return whether a job, or all tasks of an array, have ended or were purged. Raises SlurmSilent."""
     try:
         return state(job).ended
     except UnknownJob:
@@ -184,7 +185,7 @@ def has_ended(job: str) -> bool:
 
 
 def hosts(nodes: str) -> list[str]:
-    """Return the hosts of Slurm's list, as ``node[1-3],gpu7``. Raises SlurmFailed."""
+    """Return the hosts of a Slurm list such as ``node[1-3],gpu7``. Raises SlurmFailed."""
     return run("scontrol", "show", "hostnames", nodes, timeout=_STATE_TIMEOUT).split()
 
 
@@ -195,7 +196,7 @@ def config() -> dict[str, str]:
 
 
 def _job_state(text: str) -> JobState:
-    """Return the state of a job; for an array that of a task that has not ended, if there is one."""
+    """Return the state of a job; for an array, that of an unfinished task if there is one."""
     states = [_state_of(line) for line in text.strip().splitlines() or [""]]
     return next((state for state in states if not state.ended), states[0])
 
@@ -206,7 +207,7 @@ def _state_of(line: str) -> JobState:
     preempted = bool(fields.get("PreemptTime"))
     state = fields.get("JobState", "").rstrip("+")
     if state == "FAILED" and preempted:
-        state = "PREEMPTED"  # it has ended in its grace time, on Slurm's SIGTERM
+        state = "PREEMPTED"  # it ended on Slurm's SIGTERM within its grace time
     code, signal_ = exit_code(fields.get("ExitCode", "0:0"))
     nodes_, number_ = fields.get("NodeList", ""), fields.get("JobId", "")
     return JobState(state, fields.get("Reason", ""), code, signal_, nodes_, number_, preempted)
@@ -225,9 +226,9 @@ def leading_number(text: str) -> int:
 
 
 def kill(job: str, part: str) -> None:
-    """Kill a part of a job at once: a step such as "0", or its script, "batch". Raises SlurmFailed.
+    """Kill a step of a job immediately, such as "0" or "batch", its script. Raises SlurmFailed.
 
-    For a whole job Slurm begins with TERM and waits (KillWait).
+    For a whole job, Slurm would send TERM first and wait (KillWait).
     """
     target = ["--batch", number(job)] if part == "batch" else [f"{number(job)}.{part}"]
     run("scancel", "--signal=KILL", *target, more=at(job))
@@ -262,7 +263,7 @@ def partitions() -> list[str]:
 
 
 def gpus_in(gres: str) -> tuple[int, str]:
-    """Return how many GPUs and which ones from Slurm's ``gpu:a100:4(S:0-1)`` or from ``a100:4`` or ``4``."""
+    """Return number and type of GPUs from Slurm's ``gpu:a100:4(S:0-1)`` or from ``a100:4`` or ``4``."""
     count, names = 0, []
     for part in re.sub(r"\([^)]*\)", "", gres).split(","):
         parts = part.removeprefix("gpu:").split(":")
@@ -277,9 +278,9 @@ def gpus_in(gres: str) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a job used: Slurm's ``state``, ``seconds`` of run time, ``memory`` in bytes (0: not known).
+    """The resource usage of a job: Slurm's ``state``, run time in ``seconds``, ``memory`` in bytes (0: unknown).
 
-    ``memory`` is MaxRSS of sacct(1): the maximum of a task, which here is a node with all of its ranks.
+    ``memory`` is MaxRSS of sacct(1), the maximum of one task, which is a node with all of its ranks.
     """
 
     state: str
@@ -290,14 +291,14 @@ class Usage:
 
 
 def usage(job: str) -> Usage | None:
-    """Return what an ended job used, None where no accounting knows it."""
+    """Return the resource usage of an ended job, None if accounting does not know it."""
     until = time.monotonic() + _ACCOUNTING_SECONDS
     while True:
         try:
             rows = _sacct(job, "JobID", "State", "ElapsedRaw", "MaxRSS", "ExitCode", "End")
         except SlurmFailed:
             return None
-        # slurmctld reports an end to its accounting a moment later, first for the job, then for its steps.
+        # slurmctld reports an end to accounting with a delay, first for the job, then for its steps.
         if (rows and all(row[5] != "Unknown" for row in rows)) or time.monotonic() > until:
             break
         time.sleep(0.3)
@@ -309,7 +310,7 @@ def usage(job: str) -> Usage | None:
 
 
 def forgotten_state(job: str) -> JobState | None:
-    """Return how a job ended that slurmctld has forgotten, None where no accounting knows it."""
+    """Return the final state of a job that slurmctld has purged, None if accounting does not know it."""
     try:
         rows = _sacct(job, "State", "ExitCode", more=("--allocations",))
     except SlurmFailed:
@@ -320,7 +321,7 @@ def forgotten_state(job: str) -> JobState | None:
 
 
 def _sacct(job: str, *fields: str, more: tuple[str, ...] = ()) -> list[list[str]]:
-    """Return a job's rows, the job itself first, then its steps. Raises SlurmFailed where there is no accounting."""
+    """Return the rows of a job, then of its steps. Raises SlurmFailed without accounting."""
     if shutil.which("sacct") is None:
         raise SlurmFailed("The command sacct is not installed on this machine.")
     options = (*more, "--jobs", number(job), f"--format={','.join(fields)}")
@@ -329,7 +330,7 @@ def _sacct(job: str, *fields: str, more: tuple[str, ...] = ()) -> list[list[str]
 
 
 def _bytes(text: str) -> int:
-    """Return the bytes of Slurm's "2956K" or "1.5G" (powers of 1024), 0 for nothing."""
+    """Return the bytes of Slurm's "2956K" or "1.5G" (powers of 1024), 0 for ""."""
     unit = text[-1:].upper()
     try:
         return int(float(text.rstrip(unit if unit in _UNITS else "") or 0) * 1024 ** (_UNITS.find(unit) + 1))
@@ -338,7 +339,7 @@ def _bytes(text: str) -> int:
 
 
 def allowed(partition: str) -> dict[str, list[str]]:
-    """Return the accounts under which this user may run in a partition, with the QOS of each. Raises SlurmFailed."""
+    """Return the accounts that this user may use in a partition, with the QOS of each. Raises SlurmFailed."""
     where = ("where", f"user={user()}", f"cluster={config().get('ClusterName', '')}")
     output = run(
         "sacctmgr", "--noheader", "--parsable2", "--readonly", "show", "associations", *where,

@@ -1,6 +1,6 @@
-"""A submitted Slurm job and its nodes: a thread that watches it, and what is known of the ends of its ranks.
+"""A submitted Slurm job and its nodes: a thread that polls it, and the causes of its ranks' exits.
 
-Slurm's commands can take many seconds while its controller is busy or down, so only the thread runs them regularly.
+Slurm's commands can take many seconds while its controller is busy or down, so only this thread polls.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.plan import Placement, RankSlot
     from distdl_jupyter.core.queue import QueueView
 
-#: Seconds between two queries, when a change is expected and otherwise, and seconds for which it is expected.
+#: Seconds between two queries while a change is expected, and otherwise; seconds for which it is expected.
 _SOON, _LATER, _HURRY_SECONDS = 0.5, 3.0, 30.0
 #: Seconds between two queries of the whole queue, which may be long.
 _QUEUE_SECONDS = 15.0
 #: Seconds without a response after which the user is notified.
 _SILENCE_SECONDS = 5.0
-#: Seconds that an end may wait for the cause that Slurm gives.
+#: Seconds that an exit waits for its cause from Slurm.
 _CAUSE_SECONDS = 5.0
-#: Seconds that the end of a job waits until Slurm has freed its nodes.
+#: Seconds to wait until Slurm has freed the nodes of an ended job.
 _RELEASE_SECONDS = 15.0
-#: Bytes of the batch script's output in the error of a failed start.
+#: The maximum number of bytes of batch output in the error of a failed start.
 _MAX_OUTPUT = 20_000
-#: Exit "signal" of Slurm for an output file that cannot be opened on the node. Slurm 24.11 makes the file's folder, and
-#: the script sees that its own files are not there (``script.UNSEEN``).
+#: Slurm's exit "signal" if the node cannot open the output file. Slurm 24.11 creates the folder instead, and the script
+#: detects that its files are missing (``script.UNSEEN``).
 _NO_OUTPUT = 53
 _FORGOTTEN = "FORGOTTEN"
 _NODE_LOST = re.compile(r"srun: error: Node failure on (\S+)")
 _TIME_LIMIT = "DUE TO TIME LIMIT ***"
-#: How slurmstepd reports a kill where the job's state does not (cgroups; JobAcctGatherParams=OverMemoryKill).
+#: slurmstepd's messages about kills that the job's state does not show (cgroups; OverMemoryKill).
 _NO_MEMORY = re.compile(r"slurmstepd\S*: error: .*(exceeded memory limit|oom.kill event)")
 _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
 
@@ -64,9 +64,9 @@ class SlurmJob(threading.Thread):
         self.state: JobState | None = None
         #: When ``state`` was requested (monotonic), 0.0 before the first response.
         self.asked_at = 0.0
-        #: Whether the job has started: one that is pending after that was requeued by Slurm itself.
+        #: Whether the job has started; if it is pending after that, Slurm has requeued it.
         self.has_run = False
-        #: Its position in the queue, None while that is not known.
+        #: Its position in the queue, None if unknown.
         self.position: QueueView | None = None
         #: Signals that this package has sent.
         self.sent: set[str] = set()
@@ -89,7 +89,7 @@ class SlurmJob(threading.Thread):
     # the thread -------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Query the job's state, cancel it when that is wanted, and wait."""
+        """Poll the job's state, and cancel the job if requested."""
         while not self._stop_wanted:
             self._wake.clear()
             if self._cancel_wanted:
@@ -101,16 +101,16 @@ class SlurmJob(threading.Thread):
 
     @property
     def ended(self) -> bool:
-        """Whether Slurm says that the job is over, has forgotten it, or has requeued it."""
+        """Whether the job has ended, was purged, or was requeued by Slurm."""
         return self.state is not None and (self.state.ended or self.state.state in (_FORGOTTEN, text.QUEUED_AGAIN))
 
     @property
     def forgotten(self) -> bool:
-        """Whether Slurm does not know the job any more."""
+        """Whether Slurm has purged the job."""
         return self.state is not None and self.state.state == _FORGOTTEN
 
     def poll_soon(self) -> None:
-        """Query at once, and often for a while."""
+        """Poll immediately, and often for some seconds."""
         self._hurry_until = time.monotonic() + _HURRY_SECONDS
         self._wake.set()
 
@@ -120,11 +120,11 @@ class SlurmJob(threading.Thread):
         self.poll_soon()
 
     def notices(self) -> list[Notice]:
-        """Return what the user should read since the last call."""
+        """Return the notices for the user since the last call."""
         return self._silence.notices()
 
     def stop(self) -> None:
-        """End the thread; a running command is waited for shortly."""
+        """End the thread; wait briefly for a running command."""
         self._stop_wanted = True
         self._wake.set()
         if self.is_alive():
@@ -141,7 +141,7 @@ class SlurmJob(threading.Thread):
             self._record_outage(error, now)
             return
         if state.pending and self.has_run:
-            # Each attempt is a Slurm job of its own: this one must not start again.
+            # Each attempt is a separate Slurm job, so this one must not be restarted.
             self._ran(partial(commands.cancel, self.job))
             state = JobState(text.QUEUED_AGAIN)
         self.has_run = self.has_run or state.state == "RUNNING"
@@ -160,7 +160,7 @@ class SlurmJob(threading.Thread):
             self._silence.put(notice)
 
     def _ran(self, command: Callable[[], None]) -> bool:
-        """Run a command for a job that may have ended meanwhile; return whether Slurm responded."""
+        """Run a command for a job that may have ended; return whether Slurm responded."""
         now = time.monotonic()
         try:
             command()
@@ -168,7 +168,7 @@ class SlurmJob(threading.Thread):
             self._record_outage(error, now)
             return False
         except SlurmFailed:
-            return True  # it has ended meanwhile, as the next query shows
+            return True  # the job has ended; the next query shows it
         return True
 
     def _record_outage(self, error: SlurmFailed, asked_at: float) -> None:
@@ -187,16 +187,16 @@ class SlurmJob(threading.Thread):
         return self._hosts
 
     def connect(self, node: int, host: str, *, takeover: bool = False) -> Connection:
-        """Return the connection to the agent of a node, which is not started yet. Raises LaunchFailed."""
+        """Return an unstarted connection to the agent of a node. Raises LaunchFailed."""
         link = FolderLink(self.directory.run, node, partial(self.why_lost, node, host), takeover=takeover)
-        # Each request and each channel has taken more than one byte, so no earlier supervisor has used these numbers.
+        # Each request and channel takes more than one byte, so earlier supervisors cannot have used these numbers.
         connection = Connection(Host(host, host), "", link, first=link.sent + 1)
         number = self.state.number if self.state is not None else self.number
         connection.shell = f"srun --overlap --jobid={number} --nodelist={host}"
         return connection
 
     def output(self) -> str:
-        """Return the end of what the batch script and srun have printed."""
+        """Return the end of the output of the batch script and srun."""
         try:
             with self.directory.output.open("rb") as file:
                 file.seek(max(0, self.directory.output.stat().st_size - _MAX_OUTPUT))
@@ -205,7 +205,7 @@ class SlurmJob(threading.Thread):
             return ""
 
     def on_output(self, output: str) -> None:
-        """Learn from srun's messages which nodes are lost and which agents have ended."""
+        """Update lost nodes and ended agents from srun's messages."""
         for hosts in _NODE_LOST.findall(output):
             self._lost.update(hosts.split(","))
         self.is_timed_out = self.is_timed_out or _TIME_LIMIT in output
@@ -217,7 +217,7 @@ class SlurmJob(threading.Thread):
     # its end ----------------------------------------------------------------------------------
 
     def why_lost(self, node: int, host: str) -> str:
-        """Return why a node is not available any more, "" while it is."""
+        """Return why a node is lost, "" while it is available."""
         if host in self._lost:
             return f"Slurm lost {host}."
         if self.ended:
@@ -227,7 +227,7 @@ class SlurmJob(threading.Thread):
         return ""
 
     def why_ended(self, *, started: bool = True) -> str:
-        """Return the reason of the job's end as Slurm gives it, one sentence; whether its ranks were ``started``."""
+        """Return Slurm's reason for the job's end, as one sentence; ``started`` is whether its ranks were started."""
         state = self.state
         assert state is not None, "only its state shows that the job has ended"
         if self.forgotten:
@@ -243,7 +243,7 @@ class SlurmJob(threading.Thread):
         return text.end(state) or f"Slurm ended the job as {state.state}{reason}."
 
     def refusal(self) -> LaunchFailed:
-        """Return why the job's nodes were not ready."""
+        """Return the error if the job's nodes could not be prepared."""
         if self.state is not None and self.ended:
             is_explained = self.state.exit_code in (0, script.UNSEEN)
             code = "" if is_explained else f" Its script ended with exit code {self.state.exit_code}."
@@ -254,7 +254,7 @@ class SlurmJob(threading.Thread):
         return LaunchFailed(why, code="slurm-nodes-not-ready", output=self.output())
 
     def interruption(self) -> str:
-        """Return why Slurm ended a job that had not failed, "" where it had failed; waits until Slurm knows."""
+        """Return why Slurm ended a job that had not failed, else ""; wait until Slurm knows the reason."""
         began = time.monotonic()
         self.poll_soon()
 
@@ -265,7 +265,7 @@ class SlurmJob(threading.Thread):
         return "" if self.state is None else text.interruption(self.state, self.number)
 
     def close(self) -> None:
-        """Wait until Slurm has freed the nodes, in the end by force, and remove the job's files for Slurm."""
+        """Wait until Slurm has freed the nodes, kill the job on a timeout, and remove the job's files for Slurm."""
         self.poll_soon()
         if not self._wait(lambda: self.ended):
             self.cancel()
@@ -275,7 +275,7 @@ class SlurmJob(threading.Thread):
             self.directory.remove()
 
     def _wait(self, condition: Callable[[], bool]) -> bool:
-        """Wait for a condition while the thread runs, at most until Slurm must have freed the nodes."""
+        """Wait for a condition while the thread runs, with the timeout for freeing the nodes."""
         until = time.monotonic() + _RELEASE_SECONDS
         while not condition() and self.is_alive() and time.monotonic() < until:
             time.sleep(0.05)
@@ -299,7 +299,7 @@ class SlurmNodes(AgentNodes):
         self.streams = (Stream(self._output.open_stream(), None, "out"),)
 
     def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
-        """Add the variables that Slurm sets for ranks that it starts, which some libraries read."""
+        """Add the variables that Slurm would set for ranks, because some libraries read them."""
         per_node, total = self._placement.local_size(slot.node), len(self._placement.ranks)
         slurm = {
             "PROCID": slot.rank,
@@ -313,7 +313,7 @@ class SlurmNodes(AgentNodes):
         return super().rank_variables(slot, variables) | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
 
     def poll(self) -> None:
-        """Pass on what the user should act on."""
+        """Deliver notices for the user."""
         super().poll()
         self.notices += self._slurm.notices()
 
@@ -322,13 +322,13 @@ class SlurmNodes(AgentNodes):
         self._slurm.on_output(text)
 
     def on_signal(self, name: str) -> None:
-        """Let Slurm end what its agents did not."""
+        """Kill the job through Slurm if the agents could not end it."""
         if name == "KILL" and name in self._slurm.sent:
             self._slurm.cancel()
         self._slurm.sent.add(name)
 
     def explain_exit(self, exit_: Exit) -> Exit | None:
-        """Return the end of a rank with Slurm's reason, where no better one is known; None until Slurm knows."""
+        """Return the exit of a rank with Slurm's reason unless a better one is known; None until Slurm knows it."""
         is_lost = exit_.code is None and exit_.signal is None
         if not is_lost and (exit_.evidence or exit_.signal not in ("TERM", "KILL") or self._slurm.sent):
             return exit_
@@ -343,14 +343,14 @@ class SlurmNodes(AgentNodes):
 
     def _explain_killed(self, exit_: Exit) -> Exit:
         state = self._slurm.state
-        if self._slurm.is_timed_out:  # it can be COMPLETING for a long time
+        if self._slurm.is_timed_out:  # the job can stay COMPLETING for a long time
             state = JobState("TIMEOUT")
         if self._slurm.is_out_of_memory and exit_.signal == "KILL":
             state = JobState("OUT_OF_MEMORY")
         return dataclasses.replace(exit_, evidence=text.end(state) if state is not None else "")
 
     def _explain_lost(self, exit_: Exit) -> Exit:
-        """Return the end of a rank whose agent is gone, as far as Slurm knows it."""
+        """Return the exit of a rank whose agent is lost, with Slurm's information."""
         slurm, state = self._slurm, self._slurm.state
         if state is None or not slurm.ended or state.state == "NODE_FAIL" or slurm.forgotten:
             return exit_
@@ -361,11 +361,11 @@ class SlurmNodes(AgentNodes):
         return dataclasses.replace(exit_, evidence=slurm.why_ended())
 
     def interrupted(self) -> str:
-        """Return why Slurm ended the job, where the code did not fail."""
+        """Return why Slurm ended the job if the code did not fail."""
         return self._slurm.interruption()
 
     def handle(self) -> dict[str, Any]:
-        """Return the job's number, its folder, and where its ranks are."""
+        """Return the job's number, its folder, and the nodes of its ranks."""
         directory = self._slurm.directory
         return directory.handle(self._slurm.job, directory.link) | {
             "nodes": [{"host": node.host, "run": node.run} for node in self.nodes],
@@ -373,7 +373,7 @@ class SlurmNodes(AgentNodes):
         }
 
     def collect(self) -> None:
-        """Copy results and outputs back when the job had a folder of its own."""
+        """Copy results and outputs back if the job had a separate folder."""
         directory = self._slurm.directory
         try:
             left = directory.collect(self._context.folder, len(self._placement.ranks))

@@ -1,6 +1,6 @@
-"""The options of a Slurm cluster, and the files of a job: package, files of agents, batch script that starts them.
+"""The options of a Slurm cluster, and the files of a job: package, agent files, and batch script.
 
-Secret values are in none of these files: sbatch passes them in its environment, by name.
+These files contain no secret values; sbatch passes them through its environment.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
 
 _START = "start"
-#: Exit code of a script that Slurm has put into its queue again (EX_TEMPFAIL).
+#: Exit code of a script that Slurm has requeued (EX_TEMPFAIL).
 REQUEUED = 75
-#: Exit code of a script whose node does not see the files of its job (EX_NOINPUT).
+#: Exit code of a script on a node without access to the job's files (EX_NOINPUT).
 UNSEEN = 66
-#: What of a job's folder ranks read.
+#: The parts of a job's folder that ranks read.
 _NEEDED = ("payload.json", "payload.pkl", "code")
-#: Minutes that Slurm lets a job run beyond the limit that its supervisor keeps.
+#: Minutes that Slurm's limit exceeds the limit enforced by the supervisor.
 _SPARE = 2
 
 
-#: Options of sbatch that every job sets itself, as words and as letters.
+#: Options of sbatch that every job sets, long and short.
 _RESERVED = (
     "--array --wrap --parsable --output --error --export --export-file --job-name --nodes --ntasks --ntasks-per-node "
     "--chdir --requeue --signal --wait --test-only --open-mode"
 )
 _RESERVED_LETTERS = "aoeJNnDW"
-#: Letters whose value may follow in the same word (sbatch(1)).
+#: Short options whose value may be joined (sbatch(1)).
 _WITH_VALUE = "AbBcCdFGiLmMpqStwx"
 _GPUS = r"|(?:(?:gpu:)?[A-Za-z0-9_.-]+:)?\d+"
-#: Slurm's ways to write a time limit (sbatch(1), ``--time``).
+#: Slurm's formats of a time limit (sbatch(1), ``--time``).
 _TIME = r"|\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|(?i:unlimited|infinite)"
 _NAME = r"[A-Za-z0-9_.,@%+-]*"
 _PATH = r"[^\s\"'\\]*"
-#: The form of options with a text: pattern, what it must be, how to write it.
+#: The format of text options: pattern, description, example.
 _FORMS = {
     "partition": (_NAME, "a valid Slurm name", ""),
     "account": (_NAME, "a valid Slurm name", ""),
@@ -66,7 +66,7 @@ _FORMS = {
     "time_limit": (_TIME, "a time", "Write 30 (minutes), 2:00:00 (hours), 1-12 (days-hours) or UNLIMITED."),
     "gpus_per_node": (_GPUS, "a number, or a type and a number", "Write 4 or a100:4."),
 }
-#: The least and the greatest value of options with a number; ``--signal`` has the limit of 65,535 seconds.
+#: Minimum and maximum of numeric options; ``--signal`` is limited to 65,535 seconds.
 _NUMBERS = {"requeue": (0, MOST_RESTARTS), "checkpoint_seconds": (0, 65_535), "cpus_per_task": (1, 1_000_000)}
 
 
@@ -75,9 +75,9 @@ _NUMBERS = {"requeue": (0, MOST_RESTARTS), "checkpoint_seconds": (0, 65_535), "c
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """What every job on this cluster requests from Slurm."""
+    """The options of every job on this cluster."""
 
-    #: For agents: whether the nodes share the job's folder is found out, and Slurm decides how many processes fit.
+    #: For agents: sharing of the job's folder is detected, and Slurm decides how many processes fit.
     shared: ClassVar[bool | None] = None
     oversubscribe: ClassVar[bool] = True
     partition: str = field(
@@ -136,19 +136,19 @@ class SlurmOptions:
 
     def __post_init__(self) -> None:
         for name in ("time_limit", "gpus_per_node"):
-            value = getattr(self, name)  # a number in Python is a text for Slurm
+            value = getattr(self, name)  # Python callers may pass numbers
             object.__setattr__(self, name, "" if value is None else str(value).strip())
         self._check_values()
         self._check_extra()
 
     @property
     def gpus(self) -> int:
-        """How many GPUs each node gives to a job."""
+        """The number of GPUs of a job on each node."""
         return commands.gpus_in(self.gpus_per_node)[0]
 
     @property
     def more(self) -> list[str]:
-        """The words of ``extra``."""
+        """The arguments in ``extra``."""
         return shlex.split(self.extra)
 
     def _check_values(self) -> None:
@@ -197,7 +197,7 @@ def _is_reserved(argument: str) -> bool:
     """Return whether an argument is an option that every job sets, also abbreviated or joined: --out=x, -ox, -Hox."""
     if argument.startswith("--"):
         name = argument.partition("=")[0]
-        # sbatch accepts any unambiguous beginning of a name.
+        # sbatch accepts any unambiguous prefix.
         return len(name) > len("--") and any(option.startswith(name) for option in _RESERVED.split())
     for letter in argument[1:] if argument.startswith("-") else "":
         if letter in _RESERVED_LETTERS or letter in _WITH_VALUE:
@@ -214,13 +214,13 @@ class JobDirectory:
     def __init__(self, folder: JobFolder, directory: str, restart: int = 0) -> None:
         self.job = Path(directory).expanduser().absolute() / folder.id if directory else folder.path
         self.copied = self.job.resolve() != folder.path.resolve()
-        #: Each attempt has its own, because agents of an earlier one may still write their last frames.
+        #: Each attempt has its own, because agents of an earlier attempt may still be writing.
         self.run = self.job / (f"slurm-{restart}" if restart else "slurm")
         self.batch = self.run / "batch"
         self.output = self.run / "job.out"
-        #: The link of the job's task in the array of a sweep (``array``) to ``run``, None for a job without an array.
+        #: The link to ``run`` of the job's task in a sweep's array (``array``), None without an array.
         self.link: Path | None = None
-        #: Whether ranks may have written files that are not copied yet: ``remove`` keeps them.
+        #: Whether ranks may have written files that were not copied yet; ``remove`` keeps them.
         self.has_uncollected_files = False
 
     def write(self, folder: JobFolder, spec: JobSpec, options: SlurmOptions) -> None:
@@ -246,7 +246,7 @@ class JobDirectory:
         permissions.private_folder(self.run)
 
     def claim_task(self, link: Path) -> bool:
-        """Claim the array task of this link for the job; return whether it is the job's now. Raises OSError."""
+        """Claim the array task of this link; return whether it succeeded. Raises OSError."""
         with contextlib.suppress(FileExistsError):
             link.symlink_to(self.run)
         if not points_to(link, self.run):
@@ -256,7 +256,7 @@ class JobDirectory:
         return True
 
     def handle(self, job: str, link: Path | None = None) -> dict[str, Any]:
-        """Return plain data from which another supervisor finds the submitted job."""
+        """Return plain data with which another supervisor finds the submitted job."""
         more = {"link": str(link)} if link else {}
         return {"slurm_job": job, "folder": str(self.job), "run": self.run.name, "copied": self.copied, **more}
 
@@ -267,15 +267,15 @@ class JobDirectory:
                 shutil.copytree(source, self.job / name, dirs_exist_ok=True)
             elif source.exists():
                 shutil.copy2(source, self.job / name)
-        shutil.rmtree(self.job / "results", ignore_errors=True)  # values of an attempt before this one
+        shutil.rmtree(self.job / "results", ignore_errors=True)  # values of an earlier attempt
         for name in ("results", "outputs"):
             (self.job / name).mkdir(mode=0o700, exist_ok=True)
         laid_out = self.job / "outputs" / folder.checkpoints.name
-        if folder.has_checkpoints and not laid_out.exists():  # else it holds newer files that could not be copied
+        if folder.has_checkpoints and not laid_out.exists():  # otherwise it has newer files that were not copied
             shutil.copytree(folder.checkpoints, laid_out, symlinks=True)
 
     def collect(self, folder: JobFolder, ranks: int) -> list[str]:
-        """Copy results and outputs into the job's own folder; return why values were not copied. Raises OSError."""
+        """Copy results and outputs into the job's folder; return why values were not copied. Raises OSError."""
         if not self.copied:
             return []
         self.has_uncollected_files = True
@@ -292,7 +292,7 @@ class JobDirectory:
         return left
 
     def remove(self) -> None:
-        """Remove what only the nodes needed; below the option ``directory`` only a folder that ``write`` created."""
+        """Remove the files for the nodes; below the option ``directory``, only a folder that ``write`` created."""
         folder = self.job if self.copied and not self.has_uncollected_files else self.run
         if permissions.is_own(folder) and (not self.copied or (self.run / _START).is_file()):
             shutil.rmtree(folder, ignore_errors=True)
@@ -314,7 +314,7 @@ def points_to(link: Path, run: Path) -> bool:
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    """Copy a folder into one that may have some files already, without following links there. Raises OSError."""
+    """Copy a folder into an existing one without following links there. Raises OSError."""
     for directory, folders, names in os.walk(source):
         for new in (Path(directory, name) for name in (*folders, *names)):
             old = target / new.relative_to(source)
@@ -338,17 +338,17 @@ def _write_private(path: Path, text: str, mode: int = 0o600) -> None:
 
 
 def python_of(spec: JobSpec, options: SlurmOptions) -> str:
-    """Return the Python that runs ranks on the nodes; a container has its own."""
+    """Return the Python of the ranks on the nodes; containers have their own."""
     return options.python or ("" if options.container_image else spec.python) or "python3"
 
 
-#: What to do where srun has no ``--container-image``.
+#: The remedy if srun lacks ``--container-image``.
 CONTAINER_REMEDY = "Ask the administrators to install pyxis and enroot, or remove container_image."
 
 
 def lacks_containers() -> str:
-    """Return why jobs cannot run in containers here, "" when they can. Raises SlurmFailed."""
-    # Plugins of Slurm add their options to this text.
+    """Return why jobs cannot run in containers here, "" if they can. Raises SlurmFailed."""
+    # Slurm plug-ins add their options to this output.
     if "--container-image" in commands.run("srun", "--help"):
         return ""
     return "srun has no option --container-image, because the plugin pyxis is not installed"
@@ -367,7 +367,7 @@ def container(options: SlurmOptions, *folders: Path) -> list[str]:
 
 
 def _start(directory: JobDirectory, options: SlurmOptions, python: str) -> str:
-    """Return the script that starts on each node: the option ``setup``, then the agent."""
+    """Return the script of each node: the option ``setup``, then the agent."""
     shell = "#!/bin/bash -l\n" if options.setup else "#!/bin/sh\n"
     setup = f"set -e\n{options.setup}\nset +e\n" if options.setup else ""
     library, run = shlex.quote(str(directory.run / "lib")), shlex.quote(str(directory.run))
@@ -376,12 +376,12 @@ def _start(directory: JobDirectory, options: SlurmOptions, python: str) -> str:
 
 
 def batch(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
-    """Return the batch script; it ends with the code of the rank that failed first.
+    """Return the batch script; it exits with the code of the rank that failed first.
 
-    One agent on each node gets all that the job has there, because srun limits each task to its share of the cores.
-    The script ignores the TERM with which Slurm begins to end a job: when it ends, Slurm kills the agents before
-    they can report how ranks ended. USR1 is Slurm's earlier warning (``--signal``), which agents read from a file. A
-    script that Slurm itself runs again does nothing: each attempt has its own files and its own Slurm job.
+    The agent of each node gets all resources of the job there, because srun limits each task to its share of the cores.
+    The script ignores the TERM with which Slurm starts to end a job: if it exited, Slurm would kill the agents before
+    they can report the exits of ranks. USR1 is Slurm's earlier warning (``--signal``), which agents read from a file. A
+    script that Slurm requeues does nothing, because each attempt has its own files and Slurm job.
     """
     run = shlex.quote(str(directory.run))
     in_container = container(options, directory.job, Path(spec.working_directory))
@@ -394,7 +394,7 @@ def batch(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
         f"srun --quiet --nodes={spec.node_count} --ntasks={spec.node_count} --ntasks-per-node=1 --cpu-bind=none "
         "--kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL --input=none "
         f"{shlex.join([*in_container, f'{directory.run}/{_START}'])} &\n"
-        # A signal ends the wait, not srun; one that has ended leaves its code to the next wait.
+        # A signal interrupts ``wait``, not srun; the next ``wait`` returns the code of an srun that has ended.
         "while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done\n"
         f'[ -s {run}/{agents.FAILED} ] && code=$(cat {run}/{agents.FAILED})\n'
         'exit "$code"\n'
@@ -402,7 +402,7 @@ def batch(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
 
 
 def _path() -> str:
-    """Return the line that adds Slurm's commands to the PATH of a node, which its login may not have."""
+    """Return the line that adds Slurm's commands to the PATH, which a login on a node may lack."""
     here = shutil.which("srun") or shutil.which("sbatch") or "/usr/bin/srun"
     return f'export PATH="${{PATH:-/usr/local/bin:/usr/bin:/bin}}":{shlex.quote(str(Path(here).parent))}\n'
 
@@ -413,7 +413,7 @@ def arguments(
 ) -> list[str]:  # fmt: skip
     """Return the options of sbatch for a job, or an array, that runs in ``folder`` and writes to ``output`` there."""
     limit, seconds = options.time_limit, spec.max_run_duration_seconds
-    if not limit and seconds is not None:  # Slurm can plan with it, and ends a job without a supervisor
+    if not limit and seconds is not None:  # helps Slurm's backfill, and ends a job without a supervisor
         limit = str(math.ceil(seconds / 60) + _SPARE)
     requested = {
         "partition": options.partition, "account": options.account, "qos": options.qos, "time": limit,
@@ -426,7 +426,7 @@ def arguments(
         f"--nodes={spec.node_count}",
         f"--ntasks={spec.process_count}",
         f"--ntasks-per-node={spec.process_count_per_node}",
-        # Slurm writes %j and the like into a file's name.
+        # Slurm expands %j and similar patterns in file names.
         f"--output={str(folder).replace('%', '%%')}/{output}",
         "--open-mode=append",
         f"--chdir={folder}",
@@ -440,6 +440,6 @@ def arguments(
 
 
 def job_name(spec: JobSpec) -> str:
-    """Return the name that squeue shows: the job's own with its id; jobs of a group, such as a sweep, share one."""
+    """Return the job name for squeue: name and id; jobs of a group, such as a sweep, share one name."""
     name, id_ = (spec.group.name, spec.group.id) if spec.group else (spec.name, spec.id)
     return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)[:40].strip('-')}-{id_}"

@@ -1,4 +1,4 @@
-"""Slurm's reasons, states, nodes and queue as users read them, with what can be done about problems.
+"""Slurm's reasons, states, nodes and queue as text for users, with remedies for problems.
 
 The reasons are those of squeue(1), "JOB REASON CODES"; the states those of "JOB STATE CODES".
 """
@@ -32,7 +32,7 @@ _REASONS = {
     "QOSMaxJobsPerUserLimit": "waiting for your other jobs to end",
     "AssocMaxJobsLimit": "waiting for other jobs of your account to end",
 }
-#: Reasons for which a job never starts unless something changes: what is wrong, and the remedy.
+#: Reasons that keep a job from starting until something changes: the problem and the remedy.
 _NEVER = {
     "PartitionTimeLimit": ("its time limit is longer than the partition allows",
                            "Lower time_limit, or set another partition."),
@@ -95,7 +95,7 @@ def waiting(state: JobState) -> str:
 
 
 def blocked_notice(state: JobState, job: str) -> Notice | None:
-    """Return what to do about a job that will not start by itself, None for one that only waits its turn."""
+    """Return the notice for a job that cannot start without a change, None for a job that only waits in the queue."""
     reason = state.reason.split(",")[0]
     if reason in _NEVER:
         why, remedy = _NEVER[reason]
@@ -111,25 +111,25 @@ def blocked_notice(state: JobState, job: str) -> Notice | None:
 
 
 def end(state: JobState) -> str:
-    """Return the cause that Slurm's final state names, "" when it says nothing beyond the exit codes."""
+    """Return the cause in Slurm's final state, "" if it only reflects the exit codes."""
     return _ENDS.get(state.state, "")
 
 
 def interruption(state: JobState, job: str) -> str:
-    """Return which interruption ended a job that had not failed, "" for every other end."""
+    """Return the interruption that ended a job which had not failed, "" for any other end."""
     ending = "PREEMPTED" if state.preempted and not state.ended else state.state
     return _INTERRUPTIONS.get(ending, "").format(job=job)
 
 
 def usage(usage: commands.Usage, job: str) -> str:
-    """Return what a job used as a sentence."""
+    """Return the resource usage of a job as a sentence."""
     how = f"exit code {usage.exit_code}" if not usage.exit_signal else f"signal {usage.exit_signal}"
     memory = f", peak memory per node {size(usage.memory)}" if usage.memory else ""
     more = f" {_ENDS[usage.state]}" if usage.state == "OUT_OF_MEMORY" else ""
     return f"Slurm job {job} ended as {usage.state} after {duration(usage.seconds)}, {how}{memory}.{more}"
 
 
-#: What sbatch refuses: the message, the code, and the remedy, which lists ``values`` where they are known.
+#: Errors of sbatch: the message, the code, and the remedy, which lists the allowed ``values`` if known.
 REFUSALS = (
     ("invalid partition", "slurm-partition-invalid", "Set the option partition to one of: {values}."),
     ("invalid account", "slurm-account-not-allowed", "Remove the option account, or set it to one of: {values}."),
@@ -155,7 +155,7 @@ REFUSALS = (
 
 
 def refusal(error: commands.SlurmFailed, options: SlurmOptions) -> tuple[str, str]:
-    """Return the code and the remedy of what sbatch has refused."""
+    """Return the code and the remedy of an error of sbatch."""
     for message, code, remedy in REFUSALS:
         if message in error.message.lower():
             return code, remedy.format(values=", ".join(_values(code, options)) if "{" in remedy else "")
@@ -163,7 +163,7 @@ def refusal(error: commands.SlurmFailed, options: SlurmOptions) -> tuple[str, st
 
 
 def _values(code: str, options: SlurmOptions) -> list[str]:
-    """Return the values that the user may set."""
+    """Return the values that the user may use."""
     try:
         if code == "slurm-partition-invalid":
             return commands.partitions()
@@ -185,7 +185,7 @@ _IN_USE = {"mixed": "partly in use", "allocated": "in use"}
 
 
 def node(fields: Sequence[str]) -> NodeInfo:
-    """Return a node as lists show it, from a row of ``commands.nodes``."""
+    """Return the list entry of a node from a row of ``commands.nodes``."""
     name, slurm_state, cores, load, gres, reason = fields
     base_state = slurm_state.lower().rstrip("*~#!%$@^-")
     silent = slurm_state.endswith("*")
@@ -204,9 +204,9 @@ def node(fields: Sequence[str]) -> NodeInfo:
 
 # the queue --------------------------------------------------------------------------------------
 
-#: The fields of squeue, the name last: it may contain the separator.
+#: The fields of squeue; the name is last because it may contain the separator.
 _FORMAT = "%i|%u|%T|%r|%Q|%D|%C|%b|%P|%j"
-#: Pending tasks of an array are printed as one text, however many.
+#: Pending tasks of an array are printed as one entry.
 _WHOLE = {"SLURM_BITSTR_LEN": "0"}
 #: Tasks of an array: from, to, step.
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
@@ -218,7 +218,7 @@ _RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIG
 def queue(partition: str = "") -> list[QueuedJob]:
     """Return all users' jobs in some or all partitions: running ones, then waiting ones, by priority.
 
-    Slurm may show only the user's own (PrivateData). Raises SlurmFailed.
+    Slurm may list only the user's own jobs (PrivateData). Raises SlurmFailed.
     """
     only = [f"--partition={partition}"] if partition else []
     output = commands.run("squeue", "--noheader", *only, f"--format={_FORMAT}", more=_WHOLE)
@@ -236,7 +236,7 @@ def _queued_job(line: str) -> QueuedJob:
     number, user, state, reason, priority, nodes, cores, gres, partition, name = map(str.strip, fields)
     runs, count = state in _RUNNING, commands.leading_number(nodes)
     array, _, tasks = number.partition("_[")
-    # "0-9:3,12%2" are five tasks, of which two may run at once.
+    # "0-9:3,12%2" means five tasks, at most two of them at the same time.
     ranges = _RANGE.findall(tasks.partition("%")[0])
     return QueuedJob(
         id=array,
@@ -255,7 +255,7 @@ def _queued_job(line: str) -> QueuedJob:
 
 
 def position(jobs: Sequence[QueuedJob], number: str) -> QueueView | None:
-    """Return a waiting job's position among those that wait for its partition, None when it does not wait.
+    """Return the position of a waiting job in the queue of its partition, None if it does not wait.
 
     The job may be a task of an array, such as 123_4.
     """
@@ -278,7 +278,7 @@ def position(jobs: Sequence[QueuedJob], number: str) -> QueueView | None:
 
 
 def _holding(job: QueuedJob) -> Holding:
-    """Return what a running job holds; jobs of this package have their own name and id."""
+    """Return the resources that a running job holds; jobs of this package have their own name and id."""
     match = commands.OURS.search(job.name)
     name, id_ = (job.name[: match.start()], job.name[match.start() + 1 :]) if match else (job.name, job.id)
     return Holding(id_, name, job.user, cores=job.cores)

@@ -1,1 +1,1 @@
-"""Other machines over OpenSSH: one agent on each, started by ``ssh`` alone, which starts and ends the ranks there."""
+"""SSH clusters: ``ssh`` starts one agent on each host, which starts and ends the ranks there."""

@@ -1,4 +1,4 @@
-"""Hosts reached over OpenSSH as a cluster: ``ssh`` starts one agent on each, which starts and ends the ranks there."""
+"""SSH hosts as a cluster: ``ssh`` starts one agent on each host, which starts and ends the ranks there."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.spec import JobSpec
 
-#: Seconds for connecting in a check (ssh's own limit, and a Python that starts on a slow disk), and for all of it.
+#: Timeouts in seconds of a check: for connecting (ssh's limit plus the start of Python), and in total.
 _REACH_SECONDS, _CHECK_SECONDS = command.CONNECT_SECONDS + 5.0, 28.0
 _SWEEP_SECONDS = 20.0
-#: Seconds between two queries of a host's state, and for its answer.
+#: Seconds between two queries of a host's state, and the timeout of a query.
 QUERY_SECONDS, ANSWER_SECONDS = 4.0, 8.0
-#: Seconds without a caller after which the connections are closed.
+#: Seconds without use after which connections are closed.
 IDLE_SECONDS = 15.0
-#: Seconds that a caller waits for hosts whose state is unknown, and after which a state is out of date.
+#: Seconds to wait for hosts with an unknown state, and seconds after which a state is out of date.
 FIRST_SECONDS, STALE_SECONDS = 4.0, 60.0
-#: Seconds to the next attempt where a retry alone will not help; repeated failed logins often lock an account.
+#: Seconds before a retry that is unlikely to help; repeated failed logins often lock an account.
 _RETRY_SECONDS, _DENIED_SECONDS = 30.0, 300.0
-#: Reasons that only mean that there was no response.
+#: Reasons that only mean a missing response.
 _SILENT = frozenset(("timeout", "route", "refused"))
 
 
 class SshCluster(AgentCluster):
-    """Runs ranks on hosts that are reached by ssh."""
+    """Runs ranks on SSH hosts."""
 
     name = "ssh"
     title = "SSH hosts"
@@ -57,7 +57,7 @@ class SshCluster(AgentCluster):
     slots = True
 
     def unavailable(self, options: SshOptions) -> str:
-        """Return the remedy when ssh is missing or no host is listed."""
+        """Return the remedy if ssh is missing or no host is listed."""
         if shutil.which("ssh") is None:
             return "ssh is not installed. Install the OpenSSH client, for example: apt-get install openssh-client"
         try:
@@ -67,7 +67,7 @@ class SshCluster(AgentCluster):
         return ""
 
     def process_count_per_node(self, options: SshOptions, *, use_gpu: bool | None) -> int:
-        """Return the fewest slots of the listed hosts, else the fewest GPUs of the hosts that are up, else 1."""
+        """Return the minimum slots of the listed hosts, else the minimum GPUs of the hosts that are up, else 1."""
         slots = [host.slots for host in hostlist.listed(options) if host.slots]
         if slots:
             return min(slots)
@@ -76,7 +76,7 @@ class SshCluster(AgentCluster):
         return max(1, min((node.gpus for node in self.nodes(options) if node.state == "up"), default=1))
 
     def validate(self, options: SshOptions) -> None:
-        """Reject options that list no host, or a file or pattern that yields none."""
+        """Raise InvalidSpec for options without hosts, also if a file or pattern yields none."""
         hostlist.listed(options)
 
     def suggestions(self) -> dict[str, list[str]]:
@@ -100,7 +100,7 @@ class SshCluster(AgentCluster):
 
         until = time.monotonic() + _CHECK_SECONDS
         with connected(hostlist.listed(options), options, _REACH_SECONDS) as (connections, unreachable):
-            # Silent hosts have used up their time by now; the rest is for those that answered.
+            # The time for silent hosts is used up; the rest is for those that answered.
             seconds = min(checkup.LOOK_SECONDS, until - time.monotonic())
             result = checkup.check_hosts(connections, unreachable, options, modules, programs, seconds=seconds)
         with _lock:
@@ -110,14 +110,14 @@ class SshCluster(AgentCluster):
         return list(result.checks)
 
     def preview(self, spec: JobSpec, options: SshOptions) -> Placement:
-        """Place ranks on the hosts in their order, without interfaces and GPUs, which only the hosts know."""
+        """Place ranks on the hosts in their order; interfaces and GPUs are not known without a connection."""
         hosts, _spare = hostlist.split(spec, options)
         return Placement(rank_slots(spec, [host.name for host in hosts]), address="", ports=(), interface="")
 
     # start ------------------------------------------------------------------------------------
 
     def _connect(self, spec: JobSpec, options: SshOptions, context: Context) -> tuple[JobSpec, list[Unreachable]]:
-        """Connect to the hosts; after a restart spare hosts replace lost ones, or the job starts on fewer."""
+        """Connect to the hosts. After a restart, spare hosts replace lost ones, or the job starts on fewer hosts."""
         hosts, spare = hostlist.split(spec, options)
         unreachable = self._reach(hosts, spec, options, context)
         if spare and unreachable and context.restart:
@@ -133,7 +133,7 @@ class SshCluster(AgentCluster):
         return spec, unreachable
 
     def _nodes_of(self, job: Job, placement: Placement, context: Context) -> AgentNodes:
-        """Return the hosts; a sweep needs how they are reached, and where their folders are."""
+        """Return the hosts; their handle has the connection options and folders for a sweep."""
         hosts = [
             {"name": node.host, "target": node.connection.target.target, "folder": node.folder, "shared": node.shared}
             for node in self._nodes
@@ -147,7 +147,7 @@ class SshCluster(AgentCluster):
         return AgentNodes(job, placement, context, self._nodes, handle)
 
     def _reach(self, hosts: Sequence[Host], spec: JobSpec, options: SshOptions, context: Context) -> list[Unreachable]:
-        """Add the connections to ``hosts``; return which of them cannot be reached."""
+        """Connect to ``hosts``; return those that cannot be reached."""
         count = plural(len(hosts), "host")
         context.report("stage", f"connecting to {count}")
         results = reach_all(
@@ -159,9 +159,9 @@ class SshCluster(AgentCluster):
     # after a supervisor's death ---------------------------------------------------------------------
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> list[str]:
-        """Kill what is left of a job on its hosts; agents without a supervisor do so themselves within seconds.
+        """Kill the remains of a job on its hosts; agents without a supervisor also do so within seconds.
 
-        Returns the host of every process that was killed. Raises LaunchFailed, which names hosts that do not respond.
+        Returns the host of each killed process. Raises LaunchFailed, which lists the hosts that do not respond.
         """
         options = SshOptions(**{name: handle.get(name, "") for name in ("ssh_config", "python", "directory")})
         hosts = [Host(str(host["name"]), str(host["target"])) for host in handle.get("hosts") or []]
@@ -206,13 +206,13 @@ class _HostState:
         self._answered_at = self._failed_since = 0.0  # epoch, 0.0 for never
 
     def query(self) -> Future[None]:
-        """Begin a query unless one is running or the last one is recent; return the latest."""
+        """Start a query unless one is running or recent; return the latest query."""
         if self._query is None or (self._query.done() and time.monotonic() >= self._next_query):
             self._query = in_thread(self._ask)
         return self._query
 
     def query_now(self) -> None:
-        """Let the next caller begin a query."""
+        """Make the next ``query`` start a new query."""
         self._next_query = 0.0
 
     @property
@@ -262,9 +262,9 @@ _idle: threading.Timer | None = None
 
 
 def host_states(options: SshOptions, timeout: float = FIRST_SECONDS) -> list[NodeInfo]:
-    """Return all hosts as they were a few seconds ago, in the cluster's order. Raises InvalidSpec.
+    """Return the recent states of all hosts in the cluster's order. Raises InvalidSpec.
 
-    Waits at most ``timeout`` seconds, and only for hosts whose state is not known: they are "unknown" then.
+    Waits at most ``timeout`` seconds, and only for hosts with an unknown state, which then stay "unknown".
     """
     global _idle
     hosts = hostlist.listed(options)
@@ -281,19 +281,19 @@ def host_states(options: SshOptions, timeout: float = FIRST_SECONDS) -> list[Nod
 
 
 def close_connections() -> None:
-    """Close the connections of all states; the next query opens them again."""
+    """Close the connections of all states; the next query reopens them."""
     with _lock:
         states = list(_states.values())
     wait([in_thread(state.close) for state in states])
 
 
 def _moment(moment: float) -> str:
-    """Return "02:46", or the day unless it was today."""
+    """Return a time of today as "02:46", else the day."""
     return humanize.clock(moment)[:5] if time.time() - moment < 12 * 3600 else humanize.day(moment)
 
 
 def node_info(name: str, facts: Mapping[str, Any]) -> NodeInfo:
-    """Return a host as lists show it, from ``node.facts``."""
+    """Return the list entry of a host from its ``node.facts``."""
     gpus = facts.get("gpus") or []
     return NodeInfo(
         name,
@@ -310,13 +310,13 @@ def node_info(name: str, facts: Mapping[str, Any]) -> NodeInfo:
 # connections --------------------------------------------------------------------------------------
 
 
-#: Seconds without a byte after which a broken connection is reported as a silent host.
+#: Seconds of silence after which a broken connection is reported as a host that does not respond.
 _SILENCE_SECONDS = 3.0
 #: The exit code of ssh itself when it fails.
 _SSH_FAILED = 255
-#: Seconds between two polls for the end of ssh, and for the rest of its errors then.
+#: Seconds between two polls for the exit of ssh, and the timeout for its remaining error output.
 _POLL_SECONDS, _ERRORS_SECONDS = 0.01, 0.2
-#: Seconds in which connections that are no longer needed are closed; a silent host does not delay the caller further.
+#: Timeout in seconds for closing connections; a silent host does not delay the caller further.
 _CLOSE_SECONDS = 6.0
 #: Seconds between two reports of how many hosts are connected.
 _REPORT_SECONDS = 0.5
@@ -348,11 +348,11 @@ class SshProcess(wire.Link):
         return self._process.poll()
 
     async def open(self) -> None:
-        """Collect what it prints as errors."""
+        """Start to collect its error output."""
         self._errors = asyncio.create_task(self.keep_errors(functools.partial(wire.read, self._err)))
 
     async def read(self) -> bytes:
-        """Return what it has printed next."""
+        """Return its next output."""
         return await wire.read(self._out)
 
     async def write(self, content: bytes) -> None:
@@ -360,12 +360,12 @@ class SshProcess(wire.Link):
         await wire.write(self._in, content)
 
     def close_input(self) -> None:
-        """End its standard input; idempotent."""
+        """Close its standard input; idempotent."""
         with contextlib.suppress(OSError):
             self._pipes[0].close()
 
     async def end(self, grace: float = 0.0) -> None:
-        """Wait for its end, after ``grace`` seconds by force."""
+        """Wait for it to exit; kill it after ``grace`` seconds."""
         until = time.monotonic() + grace
         while self.code is None:
             if time.monotonic() >= until:
@@ -383,7 +383,7 @@ class SshProcess(wire.Link):
     async def why_ended(self, silent: float) -> str:
         """Return why its output ended, ``silent`` seconds after the last byte."""
         await self.end(2.0)
-        # A process that ssh started may keep standard error open.
+        # A child of ssh may keep standard error open.
         await asyncio.wait([self._errors], timeout=_ERRORS_SECONDS)
         code, last = self.code, self.last_line
         if code == _SSH_FAILED and silent > _SILENCE_SECONDS:
@@ -423,10 +423,10 @@ def reach_all(
     seconds: float | None = None,
     report: Callable[[int], object] = bool,
 ) -> list[Connection | Unreachable]:
-    """Start agents side by side and return, in order, a connection or the reason for each host.
+    """Start agents in parallel; return a connection or the error for each host, in their order.
 
     A host that does not answer within ``seconds`` is unreachable; None waits for ssh's own limit. ``report`` is called
-    with the number of hosts that are done, and ends the wait by raising. Connections that come later are closed.
+    with the number of completed hosts; an exception that it raises ends the wait. Later connections are closed.
     """
     futures = [in_thread(_reached, host, options, python) for host in hosts]
     until = None if seconds is None else time.monotonic() + seconds
@@ -449,7 +449,7 @@ def reach_all(
 def connected(
     hosts: Sequence[Host], options: SshOptions, seconds: float
 ) -> Iterator[tuple[list[Connection], list[Unreachable]]]:
-    """Connect to hosts for a short time; yield those that answered within ``seconds``, and why the others did not."""
+    """Connect to hosts temporarily; yield the connections within ``seconds`` and the errors of the other hosts."""
     results = reach_all(hosts, options, seconds=seconds)
     connections = [result for result in results if isinstance(result, Connection)]
     try:
@@ -459,13 +459,13 @@ def connected(
 
 
 def in_thread(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """Call a function in a daemon thread, so that a silent host does not delay the end of this process."""
+    """Call a function in a daemon thread, so that a silent host does not delay the exit of this process."""
     future: Future[Any] = Future()
 
     def call() -> None:
         try:
             future.set_result(function(*arguments))
-        except BaseException as error:  # noqa: BLE001  the future's reader gets it
+        except BaseException as error:  # noqa: BLE001  re-raised by the future
             future.set_exception(error)
 
     threading.Thread(target=call, name=f"ssh-{function.__name__}", daemon=True).start()

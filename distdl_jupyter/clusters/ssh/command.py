@@ -1,7 +1,7 @@
 """The ssh command line, and what ssh's error messages mean.
 
 Only keys and key agents are used, never passwords, and host keys must be known. The program that starts the agent is
-sent over standard input, so the command line is the same for every job and reveals nothing about it.
+sent over standard input, so the command line reveals nothing about the job.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import shlex
 
 from distdl_jupyter.clusters.agents.agent import Host, Unreachable
 
-#: Seconds for reaching a host.
+#: Timeout in seconds for connecting to a host.
 CONNECT_SECONDS = 10
-#: A dead connection is noticed after their product; Horovod alone would wait 30 s, Open MPI forever.
+#: Keep-alive interval and count: ssh detects a dead connection after their product in seconds.
 _ALIVE_SECONDS, _ALIVE_COUNT = 3, 2
 _SETTINGS = {
     # Options that older versions of ssh do not have.
@@ -39,8 +39,8 @@ _SETTINGS = {
     "ForkAfterAuthentication": "no",
     "LogLevel": "ERROR",
 }
-#: Works in any login shell, csh and fish included: one pair of single quotes without a single quote, "!" or line break
-#: inside. ``read`` reads one line of standard input and leaves the rest to Python.
+#: Works in any login shell, including csh and fish: one pair of single quotes without a single quote, "!" or line break
+#: inside. ``read`` reads one line of standard input and leaves the rest for Python.
 _BEGIN = (
     "exec sh -c '"
     'IFS= read -r p; case "$p" in "~/"*) p="$HOME/${p#??}";; esac; '
@@ -57,7 +57,7 @@ def argv(host: Host, ssh_config: str = "") -> list[str]:
 
 
 def shell_command(host: Host, ssh_config: str, *command: str) -> str:
-    """Return how a user would run a command there: ``ssh -F lab.conf gpu1 nvidia-smi``."""
+    """Return the command line for a user: ``ssh -F lab.conf gpu1 nvidia-smi``."""
     return shlex.join(["ssh", *_config(ssh_config), host.target, *command])
 
 
@@ -66,7 +66,7 @@ def _config(ssh_config: str) -> list[str]:
 
 
 def explain(host: Host, ssh_config: str, python: str, output: str, code: int | None) -> Unreachable:
-    """Return why no agent started, from what ssh, the login shell and Python printed."""
+    """Return the reason why no agent started, from the output of ssh, the login shell and Python."""
     ssh = shell_command(host, ssh_config)
     command = re.search(r"ssh-keygen -f \S+ -R \S+", output)
     values = {"ssh": ssh, "target": host.target, "python": python}
@@ -89,7 +89,7 @@ _RENEW_KEY = "Ask the administrator. If the key was renewed, run {forget}, then 
 _LOAD_KEY = "If the key has a passphrase, load it with ssh-add. Otherwise copy a key to the host: ssh-copy-id {target}"
 _NEW_PYTHON = "Install a newer Python on the host, or set the option python to its path."
 #: Why a host is unreachable: a pattern of the output, the kind, the message and the remedy with the pattern's groups.
-#: The order matters: a changed key also reports that the verification failed.
+#: The first match counts: a changed key also reports a failed verification.
 CAUSES = (
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for .* has changed", "changed-key", _KEY_CHANGED, _RENEW_KEY),
     (r"REVOKED HOST KEY|host key .* revoked", "changed-key", _KEY_CHANGED, _RENEW_KEY),

@@ -16,7 +16,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import JobSpec
 
-#: A host as users write it: user, name or address, and after a colon the number of slots.
+#: A host as users write it: optional user, name or address, and the number of slots after a colon.
 _WORD = re.compile(
     r"(?:(?P<user>[A-Za-z0-9_](?:[A-Za-z0-9_.+\\-]*[A-Za-z0-9_.+-])?)@)?"
     r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<name>[^\W-][\w.%-]*))"
@@ -62,9 +62,9 @@ class SshOptions:
 
 
 def listed(options: SshOptions) -> tuple[Host, ...]:
-    """Return the cluster's hosts in order; the slots of a host that is listed several times are added.
+    """Return the cluster's hosts in order; the slots of a repeated host are added.
 
-    Raises InvalidSpec, which names the wrong word or line, or says that there are no hosts.
+    Raises InvalidSpec, which names the invalid entry or line, also if there are no hosts.
     """
     if options.hosts and options.hostfile:
         raise InvalidSpec(
@@ -85,7 +85,7 @@ def listed(options: SshOptions) -> tuple[Host, ...]:
 
 
 def split(spec: JobSpec, options: SshOptions) -> tuple[tuple[Host, ...], tuple[Host, ...]]:
-    """Return the hosts that a job runs on, and the cluster's other hosts. Raises InvalidSpec when there are too few."""
+    """Return the hosts of a job, and the cluster's other hosts. Raises InvalidSpec if there are too few."""
     hosts = listed(options)
     if spec.node_count > len(hosts):
         raise InvalidSpec(
@@ -98,7 +98,7 @@ def split(spec: JobSpec, options: SshOptions) -> tuple[tuple[Host, ...], tuple[H
 
 
 def configured(ssh_config: str = "") -> list[str]:
-    """Return the hosts that the ssh configuration names without wildcards, in the order of the file."""
+    """Return the hosts without wildcards in the ssh configuration, in the order of the file."""
     path = Path(ssh_config).expanduser() if ssh_config else Path.home() / ".ssh" / "config"
     return list(dict.fromkeys(name for name in _names(path, 0) if not set(name) & set("*?!")))
 
