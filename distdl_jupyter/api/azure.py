@@ -1,6 +1,6 @@
-"""The sign-in to Azure over HTTP: this user's, shared with kernels and jobs. No answer holds a token.
+"""HTTP API for the user's sign-in to Azure, shared with kernels and jobs. No response contains a token.
 
-Calls to Azure take seconds and run in threads of their own, so that no other request waits for a silent service.
+Calls to Azure take seconds and run in separate threads, so that no other request waits for a slow service.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from distdl_jupyter.views.wire import Request
 
 
 class AzureChange(Request, frozen=True, kw_only=True):
-    """Settings to change; null leaves one as it is, "" takes it back to its default.
+    """Settings to change; null leaves a setting unchanged, "" restores its default.
 
     ``tenant_id`` is the tenant (directory) to sign in to, ``client_id`` that of an app registration or of a
     user-assigned managed identity, ``subscription_id`` the subscription to offer first, ``cloud`` AzureCloud,
@@ -35,7 +35,7 @@ class AzureChange(Request, frozen=True, kw_only=True):
 
 
 class AzureStart(AzureChange, frozen=True, kw_only=True):
-    """A way to sign in, with settings to change before."""
+    """A sign-in method, with settings to change first."""
 
     credential: CredentialKind
 
@@ -57,7 +57,7 @@ async def _call(name: str, body: Request | None = None) -> AzureSignIn:
 
 @get("/azure")
 async def status() -> AzureSignIn:
-    """Return who is signed in to Azure, how, and the other ways to sign in."""
+    """Return the Azure account, its sign-in method, and the other methods."""
     return await _call("status")
 
 
@@ -69,7 +69,7 @@ async def change(body: AzureChange) -> AzureSignIn:
 
 @post("/azure/sign-in", status=202, refuses=(424,))
 async def sign_in(body: AzureStart) -> AzureSignIn:
-    """Sign in; the response may have a code to enter."""
+    """Sign in; the response may contain a code to enter."""
     return await _call("sign_in", body)
 
 

@@ -1,13 +1,13 @@
 """A call of the HTTP API: one typed function, and what the server and the OpenAPI document read from it.
 
-The decorators ``get``, ``post``, ``patch`` and ``delete`` put a function into the table. Its parameters say what the
-call takes:
+The decorators ``get``, ``post``, ``patch`` and ``delete`` put a function into the table. Its parameters declare the
+arguments of the call:
 
 - a part of the path (``{id}`` is ``id_``, ``{name}`` is ``name``)
 - keyword-only parameters: the query of a ``get``, else the fields of the JSON body
 - ``body``: a JSON body whose shape is a ``Request``
-- ``context``: what the call may use of the server
-- ``reading``: the up-to-date reader of the job in the path, which all pages share
+- ``context``: the services of the server for the call
+- ``reading``: the up-to-date reader of the job in the path, shared by all pages
 - ``gone``: an event that is set when the page no longer waits for the response
 
 Its return value is the response; its docstring is the description.
@@ -66,7 +66,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a call may use of the server that runs it."""
+    """The services of the server that a call may use."""
 
     #: Runs a function that may block in a thread, with its arguments.
     run: Callable[..., Awaitable[Any]]
@@ -122,7 +122,7 @@ class Call:
     #: The permission that the user needs; by default "read" for ``get``, else "write". A call that starts a process,
     #: connects to another machine or reads a path of the request needs "execute", as a kernel does.
     action: Literal["read", "write", "execute"] = "read"
-    #: Whether it may take seconds: it runs in the small pool for such calls.
+    #: Whether it may take seconds; it then runs in a small separate pool.
     slow: bool = False
 
 
@@ -182,7 +182,7 @@ def path_argument(part: str) -> str:
 
 
 def checked_id(id_: str) -> str:
-    """Return a job's whole id. Raises JobNotFound for anything else, so that no path ever becomes a file's name."""
+    """Return a job's full id. Raises JobNotFound for anything else, so that a path is never used as a file name."""
     if not is_id(id_):
         raise JobNotFound(
             "No job has this id.", code="job-id-invalid", hint="A job id looks like 20261121-024912-k3f9x."
@@ -191,5 +191,5 @@ def checked_id(id_: str) -> str:
 
 
 def job(id_: str) -> client.Job:
-    """Return the handle of a job by its whole id. Raises JobNotFound."""
+    """Return the handle of a job by its full id. Raises JobNotFound."""
     return client.attach(checked_id(id_))

@@ -1,4 +1,4 @@
-"""Clusters over HTTP: the built-in ones and those that a user named."""
+"""HTTP API for clusters: the built-in ones and those that the user added."""
 
 from __future__ import annotations
 
@@ -81,6 +81,6 @@ class ChoiceList:
 
 @post("/choices", action="execute", refuses=(409, 424))
 async def choices(*, kind: str, option: str, options: dict[str, Any] | None = None) -> ChoiceList:
-    """List the known values of one option of a kind of cluster, with its other options so far; can take seconds."""
-    # In a thread of its own, so that a silent cloud keeps no other request waiting.
+    """List the known values of one option of a cluster type, given its other options; this can take seconds."""
+    # In a separate thread, so that a slow cloud does not delay other requests.
     return ChoiceList(tuple(await asyncio.to_thread(handle.choices, kind, option, options or {})))

@@ -1,7 +1,7 @@
-"""Files of a job over HTTP: its log, its outputs, its pictures and the traces of its profiles.
+"""HTTP API for the files of a job: its log, outputs, pictures and profile traces.
 
 A checkpoint that ranks wrote in parts is one entry of the list of outputs and is downloaded as one archive. Paths and
-links that lead out of the job's ``outputs`` folder are never read.
+links that point outside the job's ``outputs`` folder are never read.
 """
 
 from __future__ import annotations

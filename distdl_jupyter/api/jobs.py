@@ -1,4 +1,4 @@
-"""Jobs over HTTP: list, show, cancel, run again, delete, and what came of them."""
+"""HTTP API for jobs: list, show, cancel, rerun and delete jobs, and return their results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from distdl_jupyter.views.resources import Resources
 from distdl_jupyter.views.stacks import Stacks
 from distdl_jupyter.views.step_times import JobTime, job_time
 
-#: Curves in one figure that can still be told apart.
+#: Maximum number of distinguishable curves in one figure.
 MOST_COMPARED = 12
 
 
@@ -114,13 +114,13 @@ def cancel(id_: str, *, now: bool = False) -> None:
 
 @post("/jobs/{id}/priority", status=202, refuses=(404, 409, 507))
 def prioritize(id_: str, *, priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] | None = None) -> None:
-    """Change the priority of a waiting job; null puts it before all waiting jobs of its user."""
+    """Change the priority of a queued job; null moves it ahead of all queued jobs of its user."""
     job_queue.prioritize(checked_id(id_), priority)
 
 
 @post("/jobs/{id}/move", status=201, action="execute", slow=True, refuses=(400, 404, 409, 424, 502, 507))
 def move(id_: str, *, compute_target: str) -> JobRow:
-    """Start a waiting job on another cluster instead; it leaves its queue first, so it never runs twice."""
+    """Move a queued job to another cluster; it leaves its queue first, so it never runs twice."""
     return row_of(job(id_).move(compute_target))
 
 
@@ -250,7 +250,7 @@ def _command(folder: Path, record: tracking.TrackerRecord) -> str:
     if record.url or not record.run:
         return ""
     if record.tracker == "tensorboard":
-        # All of the job where ranks have written event files of their own.
+        # The whole job folder if ranks have written their own event files.
         has_own = next(folder.glob("outputs/**/events.out.tfevents.*"), None) is not None
         logs = folder if has_own else tracking.folder_of(folder, "tensorboard")
         return f"tensorboard --logdir {shlex.quote(str(logs))}"
@@ -282,7 +282,7 @@ def start_check(id_: str) -> JobRow:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a job; ``ok`` is None while it is active. ``values`` are short forms of what each rank returned."""
+    """The result of a job; ``ok`` is None while it is active. ``values`` are short forms of what each rank returned."""
 
     state: StateName
     ok: bool | None
@@ -331,7 +331,7 @@ def metrics(
 
 @get("/queue")
 def queue() -> job_queue.Queue:
-    """Return the jobs that hold resources of this machine, and the waiting jobs in order."""
+    """Return the jobs that hold resources of this machine, and the queued jobs in order."""
     return job_queue.queue()
 
 

@@ -1,7 +1,7 @@
-"""Calls that take source text: a job, a sweep, the launch form. A process of the Python that shall run it reads it.
+"""HTTP API for source text: jobs, sweeps and the launch form. A process of the Python that will run the code parses it.
 
-What that process finds out about installed packages is true of the environment in which the ranks run, and the job
-works in the notebook's folder as it would from a kernel. It is the Python of a kernel, else the server's own.
+This process sees the packages of the environment in which the ranks run, and the job works in the notebook's folder as
+if it was started from a kernel. It uses the Python of a kernel, else that of the server.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from distdl_jupyter.views.job_table import JobRow
 from distdl_jupyter.views.sweep import SweepPanel
 from distdl_jupyter.views.wire import Request, to_json
 
-#: Last lines of the errors of a Python that failed.
+#: Number of last error lines of a failed Python that are reported.
 _LAST_LINES = 15
 #: Seconds between two checks whether the page still waits.
 _TICK = 0.1
@@ -66,8 +66,8 @@ class NewJob(SourceText, frozen=True, kw_only=True):
 class NewSweep(SourceText, frozen=True, kw_only=True):
     """Source text as the trials of a sweep; null and "" are the defaults.
 
-    ``parameters`` says what is varied, as a line does: ``lr=loguniform(1e-4,1e-1) width=64,128``; each is a name that
-    the code uses and does not set, or a flag that it takes.
+    ``parameters`` is the search space as on a magic line: ``lr=loguniform(1e-4,1e-1) width=64,128``; each is a name
+    that the code uses but does not set, or a flag that it accepts.
     """
 
     parameters: str
@@ -86,7 +86,7 @@ def submit(context: Context, body: NewJob) -> JobRow:
     """Run source text as a cell on every rank."""
     submitted = client.attach(_start(context, body))
     if body.check:
-        from distdl_jupyter.studies import correctness  # a server that shows jobs captures no code
+        from distdl_jupyter.studies import correctness  # a server that only shows jobs does not need it
 
         correctness.finish_later(submitted)
     return row_of(submitted)
@@ -157,7 +157,7 @@ def beside(root: Path, path: str) -> Path | None:
 
 
 def check_code(context: Context, code: str) -> None:
-    """Raise InvalidSpec for a text that is too long: to read Python takes seconds of a core a megabyte."""
+    """Raise InvalidSpec for a text that is too long, because parsing takes seconds of CPU time per megabyte."""
     size = len(code.encode("utf-8", "surrogatepass"))
     if size > context.max_code_bytes:
         raise InvalidSpec(
@@ -181,7 +181,7 @@ class Interpreter:
 
     @property
     def is_server(self) -> bool:
-        """Whether it is the server's own, in the server's own environment."""
+        """Whether it is the server's Python in the server's environment."""
         return self.python == sys.executable and not self.variables
 
 
@@ -225,10 +225,10 @@ def ask(
     seconds: float,
     gone: threading.Event | None = None,
 ) -> Any:
-    """Let a process of a Python carry out a call of ``submit_process`` in a folder, and return its value.
+    """Run a call of ``submit_process`` in a folder with a Python, and return its value.
 
     The process is killed after ``seconds``, and when ``gone`` is set. Raises the error of the call, PluginUnavailable
-    where this package is missing, and LaunchFailed.
+    if this package is missing there, and LaunchFailed.
     """
     text: str | None = json.dumps({"ask": name, "given": arguments})
     until = time.monotonic() + seconds

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.studies.sweeps import Sweep
 
-#: Seconds that a form waits for a cluster of other machines; another request starts from nothing.
+#: Seconds that a form waits for a remote cluster; a later request would start over.
 _CLUSTER_TIMEOUT = 5.0
 
 
@@ -105,7 +105,7 @@ def form(request: object, directory: str) -> FormState:
     from distdl_jupyter.form.state import cell_state
 
     state = cell_state(wire.from_data(FormRequest, request), directory=directory, timeout=_CLUSTER_TIMEOUT)
-    # Nothing polls the cluster when this process has ended.
+    # The cluster is no longer polled after this process has ended.
     return replace(state, place=state.place and replace(state.place, looking=False))
 
 

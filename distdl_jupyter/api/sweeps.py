@@ -1,4 +1,4 @@
-"""Sweeps over HTTP: show, stop, resume, delete, and run the best trial."""
+"""HTTP API for sweeps: show, stop, resume and delete them, and run the best trial."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def sweep(id_: str) -> Sweep:
-    """Return the handle of a sweep by its whole id. Raises JobNotFound."""
-    from distdl_jupyter.studies.sweeps import Sweep  # captures code, which a server needs for nothing else
+    """Return the handle of a sweep by its full id. Raises JobNotFound."""
+    from distdl_jupyter.studies.sweeps import Sweep  # captures code, which a server needs only here
 
     return Sweep(sweep_study.find(checked_id(id_)))
 
@@ -38,13 +38,13 @@ def remove(id_: str) -> None:
 
 @post("/sweeps/{id}/stop", status=202, slow=True, refuses=(404, 409, 507))
 def stop(id_: str) -> SweepPanel:
-    """Cancel the running trials, and start no more."""
+    """Cancel the running trials and start no more."""
     return sweep(id_).stop().panel
 
 
 @post("/sweeps/{id}/resume", status=201, action="execute", slow=True, refuses=(400, 404, 409, 502, 507))
 def resume(id_: str) -> SweepPanel:
-    """Continue a sweep that was stopped, has failed, or was ended from outside."""
+    """Resume a sweep that was stopped, has failed or was killed."""
     return sweep(id_).resume().panel
 
 

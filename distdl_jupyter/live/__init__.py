@@ -1,4 +1,4 @@
-"""What is told of a job while it runs, whoever hears it: messages, made once for all, and each hearer's place in them.
+"""Live updates of jobs: messages that are created once for all subscribers, and the send state of each subscriber.
 
-Nothing here knows HTTP, a kernel's messages or a page: ``server`` sends what ``JobSubscriber.due`` returns.
+Nothing here depends on HTTP, kernel messages or pages: ``server`` sends what ``JobSubscriber.due`` returns.
 """

@@ -1,4 +1,4 @@
-"""The present state of clusters as pages show it: their nodes, and the jobs that run there."""
+"""The current state of clusters for pages: their nodes and the jobs that run there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Node(NodeInfo):
 
 @dataclass(frozen=True, slots=True)
 class Cluster(ClusterStatus):
-    """A cluster with its jobs; ``problem`` says why it cannot be used now ("" when it can), ``code`` names it."""
+    """A cluster with its jobs; ``problem`` is why it cannot be used now ("" if it can), ``code`` its stable name."""
 
     nodes: tuple[Node, ...] = ()
     node_count: int = 0
@@ -47,7 +47,7 @@ async def present(
     cache: StatusCache,
     selected: Sequence[ClusterConfig] | None = None,
 ) -> tuple[Cluster, ...]:
-    """Return the present state of clusters (default: all); of a slow cluster, its last known state.
+    """Return the current state of clusters (default: all), or the last known state of a slow cluster.
 
     ``run`` runs a function in a thread.
     """
@@ -73,7 +73,7 @@ def _cluster(known: ClusterStatus, jobs: Sequence[Listed], use: InUse | None) ->
 
 
 def _node(node: NodeInfo, jobs: Sequence[Listed]) -> Node:
-    """Return a node with what it does: "running digits", "idle 41 min"."""
+    """Return a node with its activity: "running digits", "idle 41 min"."""
     running = [job.row for job in jobs if job.active]
     state = ("busy" if running else "idle") if node.state == "up" else node.state
     detail = node.detail

@@ -1,9 +1,9 @@
-"""One job that pages watch, read once for all of them.
+"""A job that pages subscribe to, read once for all of them.
 
 * Its files are read in small steps by one thread at a time: state and metrics first, then the end of the log. A reader
   of a log that grows faster than it can be read skips ahead to its end (see ``core.log``).
-* A message is made once for all pages that subscribe to the same. ``live.subscriber`` knows what a page received.
-* Nothing here knows HTTP or waits.
+* A message is created once for all pages with the same subscription. ``live.subscriber`` tracks what was sent.
+* Nothing here depends on HTTP or waits.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ KEPT = 100_000
 #: Rows of the first message about a log, and most rows of a later one. A page that is more than ``BEHIND`` rows behind
 #: continues with the newest ``ANEW``: older ones would delay the newest by seconds.
 FIRST, MOST, BEHIND, ANEW = 1000, 2000, 4000, 300
-#: Seconds that a thread reads before it returns: until the state is known, and afterwards.
+#: Maximum seconds of a read: before the state is known, and afterwards.
 _OPENING, _TURN = 0.2, 0.05
-#: Seconds for which a message that holds the clock is as good as a new one.
+#: Seconds for which a message that contains the time is reused.
 _FRESH = 0.2
 #: Messages that are cached.
 _CACHED = 16
@@ -69,7 +69,7 @@ class LiveJob:
     # ---- reading ----
 
     def poll(self) -> bool:
-        """Read what is new for a moment; return whether there was anything. Raises OSError."""
+        """Read new data for a short time; return whether there was any. Raises OSError."""
         try:
             if self._reader is None and not self.gone:
                 self._reader = PageReader(JobStore().find(self.id), tail=self._kept)
@@ -108,11 +108,11 @@ class LiveJob:
 
     @property
     def settled(self) -> bool:
-        """Whether there will be no more news: the job has ended and everything was read."""
+        """Whether the job has ended and everything was read."""
         return self._reader is not None and self.ended and self._reader.idle
 
     def use(self, function: Callable[[PageReader], Any]) -> Any:
-        """Call a function with the reader, which reads nothing meanwhile, and return its result."""
+        """Call a function with the reader while reading is paused, and return its result."""
         with self._lock:
             return function(self._reading)
 
@@ -142,9 +142,9 @@ class LiveJob:
         return self._reading.log.mark
 
     def log(self, mark: int) -> Encoded:
-        """Return the message about what is new in the log since a mark.
+        """Return the message with the log rows since a mark.
 
-        0, an unknown mark and one that is far behind begin anew with the newest rows.
+        0, an unknown mark or one that is far behind starts with the newest rows.
         """
         with self._lock:
             return self._once(("log", mark), self._reading.log.mark, lambda: self._log(mark))
@@ -195,7 +195,7 @@ class LiveJob:
         return f"{samples} {steps} {self.ended}" if samples or steps else ""
 
     def resources(self, key: str) -> Encoded:
-        """Return the message about what ranks and machines use, and about the time of steps."""
+        """Return the message about resource usage and step times."""
         with self._lock:
             return self._once("resources", key, lambda: self._resources(key))
 
@@ -210,7 +210,7 @@ class LiveJob:
         )
 
     def _once(self, subject: object, made_from: object, make: Callable[[], Encoded]) -> Encoded:
-        """Return a message that was made from the same values before, else make it. The lock is held."""
+        """Return the cached message for these values, or create it. The caller holds the lock."""
         known = self._cache.get(subject)
         if known is None or known[0] != made_from:
             if len(self._cache) > _CACHED:

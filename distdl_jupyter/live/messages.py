@@ -1,6 +1,6 @@
 """What a page subscribes to, and the messages that it receives.
 
-A subscription says everything that a page shows and replaces the subscription before it. A message has a ``key`` (that
+A subscription lists everything that a page shows, and replaces the previous one. A message has a ``key`` (that
 of a log is its ``mark``): a later subscription with this key receives only what is new since then; for jobs, also from
 another process.
 """
@@ -38,7 +38,7 @@ class CurveRequest(Request, frozen=True):
 
 
 class JobSubscription(Request, frozen=True):
-    """What to send about one job besides its card."""
+    """The data to send about one job besides its card."""
 
     log: LogRequest | None = None
     curves: tuple[CurveRequest, ...] = ()
@@ -47,9 +47,9 @@ class JobSubscription(Request, frozen=True):
 
 
 class Subscription(Request, frozen=True):
-    """All that a page shows. ``job`` has a ``JobSubscription`` by the id of the job.
+    """Everything that a page shows. ``job`` maps job ids to a ``JobSubscription``.
 
-    ``number`` comes back with the ``Welcome``: messages before it belong to an earlier subscription.
+    The ``Welcome`` repeats ``number``: messages before it belong to an earlier subscription.
     """
 
     number: int = 0
@@ -62,7 +62,7 @@ class Subscription(Request, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The first message of a subscription; ``server_id`` is another one when the server was started again."""
+    """The first message of a subscription; ``server_id`` changes when the server is restarted."""
 
     number: int
     server_id: str
@@ -106,7 +106,7 @@ class ClustersMessage:
 
 @dataclass(frozen=True, slots=True)
 class JobMessage:
-    """A job as it is now."""
+    """The current state of a job."""
 
     id: str
     card: Card
@@ -118,7 +118,7 @@ class JobMessage:
 
 @dataclass(frozen=True, slots=True)
 class LogMessage(LogChanges):
-    """Changes of a job's log; ``whole`` replaces what was there. ``mark`` is what to ask with the next time."""
+    """Changes of a job's log; ``whole`` replaces what was there. pass ``mark`` to the next request."""
 
     id: str
     mark: int
@@ -138,7 +138,7 @@ class CurveMessage(Curve):
 
 @dataclass(frozen=True, slots=True)
 class ResourcesMessage(Resources):
-    """What ranks and machines of a job use, and where the time of its newest steps went."""
+    """Resource usage of a job's ranks and machines, and its newest step times."""
 
     id: str
     key: str
@@ -148,7 +148,7 @@ class ResourcesMessage(Resources):
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The job does not exist (any more)."""
+    """The job does not exist or was deleted."""
 
     id: str
     key: Literal["gone"]

@@ -1,7 +1,6 @@
-"""What one page received of one job, and what it is due to receive now.
+"""The send state of one page for one job: what it has received and what is due.
 
-A page that is slow to accept messages receives fewer of them, and none twice: a message is made when it can be sent, of
-the state at that moment.
+A slow page receives fewer messages and none twice: a message is created from the current state when it can be sent.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ if TYPE_CHECKING:
     from distdl_jupyter.live.job import Encoded, LiveJob
     from distdl_jupyter.live.messages import CurveRequest, JobSubscription
 
-#: Least seconds between two messages about a job, its log, its curve, its resources; seconds after which the clock is
-#: sent again.
+#: Minimum seconds between messages about a job, its log, curves and resources; seconds after which the time is sent
+#: again.
 _JOB, _LOG, _CURVE, _RESOURCES, _CLOCK = 0.25, 0.08, 0.5, 2.0, 3.0
-#: Bytes up to which a message may come so often; a larger one comes as much less often.
+#: Maximum bytes of a message at this rate; larger messages are sent proportionally less often.
 _SIZE = 64 * 1024
 
 
@@ -62,7 +61,7 @@ class JobSubscriber:
         if request.resources:
             self._topics.append(_Topic(_RESOURCES, "", live.resources_key, live.resources))
         self._version = -1
-        #: Whether a message waits for its turn.
+        #: Whether a message is pending.
         self.held = True
 
     @property
@@ -74,7 +73,7 @@ class JobSubscriber:
         return self.held or self._version != self._live.version or clock
 
     def due(self) -> list[bytes]:
-        """Return the messages of now. This may take a while: not in the event loop."""
+        """Return the messages that are due. This may be slow, so do not call it in the event loop."""
         live = self._live
         if live.gone:
             lines = [] if self._gone else [encode(Deleted(live.id, "gone", "gone"))]
@@ -118,7 +117,7 @@ class JobSubscriber:
 
 
 class _Topic:
-    """A message that is sent whenever its key changes; ``held`` while it waits for its turn."""
+    """A message that is sent whenever its key changes; ``held`` while it is pending."""
 
     def __init__(self, seconds: float, key: str, newest: Callable[[], str], make: Callable[[str], Encoded]) -> None:
         self._pace, self._key = Pace(seconds), key

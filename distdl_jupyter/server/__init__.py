@@ -1,4 +1,4 @@
-"""The Jupyter server extension: clusters, jobs and their live streams over HTTP, for JupyterLab and anybody else.
+"""The Jupyter server extension: clusters, jobs and their live streams over HTTP, for JupyterLab and other clients.
 
-A thin adapter over ``client``: no state of its own, no torch, no pickles. Everything answers under ``/distdl/api``.
+A thin adapter over ``client`` without state, torch or pickles. All addresses are below ``/distdl/api``.
 """

@@ -1,4 +1,4 @@
-"""The extension of the Jupyter server: its settings, and what its handlers share."""
+"""The extension of the Jupyter server: its settings and the shared state of its handlers."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ class DistDLApp(ExtensionApp):
         return ThreadPoolExecutor(_SLOW, thread_name_prefix="distdl-slow")
 
     async def run(self, function: Callable[..., R], *args: Any, slow: bool = False) -> R:
-        """Run a function that may block in a thread, with its arguments; ``slow``: in one of those for slow calls."""
+        """Run a function that may block in a thread, with its arguments; ``slow``: in the pool for slow calls."""
         pool = self.slow_pool if slow else self.pool
         return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
 
     @functools.cached_property
     def context(self) -> Context:
-        """What a call may use of this server."""
+        """The services of this server for API calls."""
         from distdl_jupyter.api.call import Context
         from distdl_jupyter.clusters.status import StatusCache
         from distdl_jupyter.jobs.job_list import Listing
@@ -110,13 +110,13 @@ class DistDLApp(ExtensionApp):
 
     @functools.cached_property
     def sources(self) -> Sources:
-        """What pages watch now."""
+        """The sources that pages are subscribed to."""
         from distdl_jupyter.server.sources import Sources
 
         return Sources(self)
 
     def initialize_handlers(self) -> None:
-        """Add all addresses."""
+        """Register all addresses."""
         assert self.serverapp is not None
         application = self.serverapp.web_app
         self._routes = routes.add(application, application.settings["base_url"])
@@ -134,7 +134,7 @@ class DistDLApp(ExtensionApp):
             return ""
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
-        """Warm up, and begin to prune, when the server has started."""
+        """Import the handlers and start pruning after the server has started."""
         loop = asyncio.get_running_loop()
         self._warm_up = loop.call_later(_WARM_UP, lambda: loop.run_in_executor(self.pool, lambda: self._routes.rules))
         if self.prune_older or self.prune_keep is not None:

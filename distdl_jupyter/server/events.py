@@ -52,7 +52,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         return options
 
     def open(self) -> None:
-        """Start to send messages."""
+        """Start sending messages."""
         WebSocketMixin.open(self)
         # Some browsers omit this header, and JupyterHub then logs a warning whenever it identifies the user.
         self.request.headers.setdefault("Sec-Fetch-Mode", "websocket")

@@ -1,7 +1,7 @@
-"""One handler for all calls of ``distdl_jupyter.api``: permissions, reading of requests, answers and errors.
+"""One handler for all calls of ``distdl_jupyter.api``: permissions, parsing of requests, responses and errors.
 
-Authentication, authorization and the limit of a body are checked before a byte of the body is kept. Calls run in
-threads, because the event loop belongs to the whole server.
+Authentication, authorization and the size limit are checked before any of the body is stored. Calls run in threads,
+because the event loop is shared with the whole server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from distdl_jupyter.views.wire import encode
 if TYPE_CHECKING:
     from distdl_jupyter.server.app import DistDLApp
 
-#: The HTTP status of each error of this package; a class that is not here has that of its nearest base.
+#: The HTTP status of each error class of this package; other classes use that of their nearest base.
 STATUS: dict[type[Exception], int] = {
     errors.InvalidSpec: 400,
     errors.JobNotFound: 404,
@@ -90,7 +90,7 @@ class Handler(APIHandler):
         return cast("DistDLApp", self.settings["distdl"])
 
     async def prepare(self, **_redirect: bool) -> None:
-        """Decide whether the request is permitted before its body arrives; nothing of a refused request is kept."""
+        """Check permissions before the body arrives; the body of a rejected request is discarded."""
         self._body = bytearray()
         #: Set when the page no longer waits for the response.
         self.gone = threading.Event()
@@ -101,7 +101,7 @@ class Handler(APIHandler):
                 await self._authorize(str(self.request.method))
         except web.HTTPError as error:
             self._refused = error
-            # Raised when the body has arrived, because a connection that is closed before looks broken.
+            # Raised after the body has arrived, because closing the connection earlier looks like a failure.
             setattr(self, str(self.request.method).lower(), lambda **_path: self.body())
 
     async def _authorize(self, verb: str) -> None:
@@ -113,11 +113,11 @@ class Handler(APIHandler):
             raise web.HTTPError(403, f"This user does not have permission to {action} {self.auth_resource}")
 
     async def may(self, user: Any, action: str) -> bool:
-        """Return whether the server's Authorizer permits a user an action."""
+        """Return whether the server's Authorizer allows an action."""
         return bool(await ensure_async(self.authorizer.is_authorized(self, user, action, self.auth_resource)))
 
     def data_received(self, chunk: bytes) -> None:
-        """Keep a chunk of the body, up to the limit."""
+        """Store a chunk of the body, up to the limit."""
         if self._refused is None and len(self._body) + len(chunk) > self.app.max_body_bytes:
             self._refused = web.HTTPError(413, f"The request body must not exceed {self.app.max_body_bytes:,} bytes")
             self._body.clear()
@@ -125,7 +125,7 @@ class Handler(APIHandler):
             self._body += chunk
 
     def body(self) -> bytearray:
-        """Return the whole body. Raises the HTTPError of a refused request."""
+        """Return the whole body. Raises the HTTPError of a rejected request."""
         if self._refused is not None:
             raise self._refused
         return self._body
@@ -141,12 +141,12 @@ class Handler(APIHandler):
             super().log_exception(kind, error, trace)
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
-        """Answer with the status of the error's class."""
+        """Send an error response with the status of the error's class."""
         error = (kwargs.get("exc_info") or (None, None))[1]
         super().send_error(status_of(error) if error is not None else status_code, **kwargs)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer ``{message, type, hint, field, code}``; for an unknown verb, list those of the address."""
+        """Write ``{message, type, hint, field, code}``; for an unknown verb, list those of the address."""
         if status_code == 405:
             self.set_header("Allow", ", ".join([*(verb.upper() for verb in self.calls), "OPTIONS"]))
         if status_code == 426:

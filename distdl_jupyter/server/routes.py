@@ -1,7 +1,7 @@
-"""The addresses of the API, which cost nothing until the first request.
+"""The addresses of the API, imported lazily.
 
-The handlers and all that they need are imported a moment after the server has started, or for the first request when
-that comes earlier: a server whose users do not train starts as quickly as without this extension.
+The handlers and their dependencies are imported shortly after the server has started, or by an earlier first request,
+so that the extension does not delay the start of the server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PARTS = {"path": ".+", "number": "[0-9]{1,9}"}
 
 
 class LazyRoutes(RuleRouter):
-    """Passes requests to the handlers, which are imported when they are needed."""
+    """Passes requests to the handlers, which are imported when needed."""
 
     def __init__(self, application: Application, base_url: str) -> None:
         self._application = application
@@ -34,7 +34,7 @@ class LazyRoutes(RuleRouter):
 
     @functools.cached_property
     def rules(self) -> list[Rule]:  # type: ignore[override]  # nobody adds any
-        """Every address with its handler; one that matches none of the others is answered 404 as JSON."""
+        """All addresses with their handlers; an unknown address gets a 404 response in JSON."""
         from distdl_jupyter.api.call import path_argument
         from distdl_jupyter.server.events import Events
         from distdl_jupyter.server.handler import CallHandler
@@ -59,7 +59,7 @@ class LazyRoutes(RuleRouter):
 
 
 def add(application: Application, base_url: str) -> LazyRoutes:
-    """Put the addresses into a running application, before its last rule, and return them."""
+    """Add the addresses to a running application before its last rule, and return them."""
     routes = LazyRoutes(application, base_url)
     below = Rule(PathMatches(f"{base_url.rstrip('/')}{BASE}(?:/.*)?$"), routes)
     application.default_router.rules.insert(-1, below)

@@ -1,7 +1,7 @@
-"""What pages watch: jobs, the list of jobs, the clusters. Each is read once for all pages of the server.
+"""Sources that pages subscribe to: jobs, the list of jobs, the clusters. Each is read once for all pages.
 
-Everything here runs in the event loop and reads in threads. Nothing is read while no page watches, and a source is
-removed some time after its last page has closed.
+Everything here runs in the event loop and reads in threads. Sources without subscribers are not read, and
+are removed some time after their last page was closed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from distdl_jupyter.server.app import DistDLApp
     from distdl_jupyter.views.job_table import JobRow
 
-#: Why a connection ends: the server goes away (RFC 6455, section 7.4.1).
+#: Close code: the server is shutting down (RFC 6455, section 7.4.1).
 GOING_AWAY = 1001
 #: Seconds between two polls of a file that grew a moment ago, of a quiet one, and of an ended job (it may be deleted).
 _POLL, _QUIET_POLL, _ENDED_POLL = 0.03, 0.1, 1.0
-#: Seconds before the next try when reading failed.
+#: Seconds before a retry after a failed read.
 _RETRY = 2.0
 
 
 class Source(ABC):
-    """Something that is read while pages watch it; each change sets their events. Used in the event loop only."""
+    """Data that is polled while pages are subscribed; each change sets their events. Used in the event loop only."""
 
     def __init__(self, app: DistDLApp) -> None:
         self._app = app
@@ -52,17 +52,17 @@ class Source(ABC):
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     def join(self, notify: asyncio.Event) -> None:
-        """Set ``notify`` at every change."""
+        """Subscribe: set ``notify`` at every change."""
         self._waiting.add(notify)
         self._wake.set()
 
     def leave(self, notify: asyncio.Event) -> None:
-        """Undo ``join``."""
+        """Unsubscribe."""
         self._waiting.discard(notify)
         self._left = time.monotonic()
 
     def changed(self) -> None:
-        """Notify all pages that watch."""
+        """Notify all subscribers."""
         for notify in self._waiting:
             notify.set()
 
@@ -145,7 +145,7 @@ class ListSource(Source):
         return True
 
     def message(self, since: int, key: str) -> JobsMessage:
-        """Return what changed since a mark; 0 is the whole list."""
+        """Return the changes since a mark; 0 returns the whole list."""
         rows = [row for _, row in self._rows.values() if not study_rows.is_study(row)]
         return JobsMessage(
             rows=tuple(row for mark, row in self._rows.values() if mark > since),
@@ -160,7 +160,7 @@ class ListSource(Source):
 
 
 def _differ(old: JobRow, new: JobRow) -> bool:
-    """Return whether a row has news; the time left alone changes with every poll."""
+    """Return whether a row has changed, apart from the remaining time, which changes with every poll."""
     return old is not new and dataclasses.replace(old, left=None) != dataclasses.replace(new, left=None)
 
 
@@ -173,7 +173,7 @@ class ClustersSource(Source):
         super().__init__(app)
 
     async def poll(self) -> float:
-        """Ask the clusters."""
+        """Poll the clusters."""
         context = self._app.context
         clusters = await present(context.run, context.listing, context.clusters)
         if clusters != self._clusters or not self.mark:
