@@ -53,7 +53,7 @@ const nullAfter = (milliseconds: number): Promise<null> => new Promise((resolve)
 
 function describeError({ ename, evalue }: { ename: string; evalue: string }): string {
   if (ename === 'ModuleNotFoundError' || ename === 'ImportError') {
-    return __('This kernel has no distdl_jupyter of this version (%1). Install it there as you did for JupyterLab, and restart the kernel.', evalue);
+    return __('This kernel does not have this version of distdl_jupyter (%1). Install it in the same way as for JupyterLab, then restart the kernel.', evalue);
   }
   return __('The kernel could not create the form: %1', `${ename}: ${evalue}`);
 }
