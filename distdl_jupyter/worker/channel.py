@@ -1,7 +1,7 @@
-"""The one way out of a rank for reports: whole marked lines on its standard output.
+"""Sends the reports of a rank, as complete marked lines on its standard output.
 
-It holds its own descriptor of that stream, so reports still arrive when training code redirects descriptor 1. It is
-safe to use from several threads, and after a fork in the child. It does not know what a report means.
+It duplicates the descriptor of that stream, so reports still arrive when training code redirects descriptor 1. It is
+safe to use from several threads and from a forked child. It does not interpret reports.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 from distdl_jupyter.worker import protocol
 
-#: Characters of a picture in one report, which has some 150 more.
+#: Characters of a picture in one report, which has about 150 more.
 _PART = max(256, select.PIPE_BUF - 256)
-#: Our own descriptors have high numbers: code that closes "all" descriptors mostly means the first ones.
+#: Our descriptors have high numbers, because code that closes "all" descriptors mostly closes the first ones.
 _HIGH = 100
 
 
 def lifted(fd: int) -> int:
-    """Move a descriptor to a high number and return that; it stays where it is when there is no free one."""
+    """Move a descriptor to a high number and return it; unchanged if none is free."""
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
     except OSError:
@@ -35,7 +35,7 @@ def lifted(fd: int) -> int:
 
 
 class Channel:
-    """Sends the reports of one rank. A reader that is gone is no error: the lifeline ends such a rank."""
+    """Sends the reports of one rank. A missing reader is ignored, because the lifeline ends such a rank."""
 
     def __init__(self, fd: int, nonce: str, rank: int) -> None:
         self.rank = rank
@@ -45,7 +45,7 @@ class Channel:
         self._lock = threading.RLock()
 
     def renew(self) -> None:
-        """Take a fresh lock in a forked child, because the parent's other threads may have held the old one."""
+        """Create a new lock in a forked child, because another thread of the parent may have held the old one."""
         self._lock = threading.RLock()
 
     def send(self, type_: str, /, *, t: float | None = None, **fields: Any) -> None:
@@ -54,18 +54,18 @@ class Channel:
         self._write(protocol.encode(self._nonce, {"type": type_, "t": moment, "rank": self.rank, **fields}))
 
     def note(self, level: str, text: str, code: str = "") -> None:
-        """Report a sentence for the user; ``level`` is info, warning or error."""
+        """Report a notice for the user; ``level`` is info, warning or error."""
         self.send("note", level=level, text=text, code=code)
 
     def metric(
         self, step: float, values: dict[str, float | str], t: float | None = None, *, replace: bool = False
     ) -> None:
-        """Report the values of one step; what is too long for one atomic write to a pipe goes in several reports.
+        """Report the values of one step, in several reports if they exceed one atomic write to a pipe.
 
-        With ``replace`` they replace what was reported of this step and of later ones.
+        With ``replace`` they replace what was reported for this and later steps.
 
-        The line is put together here rather than by the JSON encoder, which takes several times as long: this runs in
-        the training loop. Values are finite numbers or the words nan, inf and -inf.
+        The line is assembled here because the JSON encoder is several times slower, and this runs in the training loop.
+        Values are finite numbers or the strings nan, inf and -inf.
         """
         moment = time.time() if t is None else t
         inside = ",".join([f"{_key(name)}{_value(value)}" for name, value in values.items()])
@@ -80,7 +80,7 @@ class Channel:
             self.metric(step, {name: values[name] for name in part}, moment, replace=replace)
 
     def picture(self, data: bytes) -> None:
-        """Report a picture, in parts that are one atomic write to a pipe each."""
+        """Report a picture, in parts that each fit one atomic write to a pipe."""
         text = binascii.b2a_base64(data, newline=False).decode()
         with self._lock:
             for begin in range(0, len(text), _PART):
@@ -112,7 +112,7 @@ _looked = False
 
 
 def opened(nonce: str, rank: int) -> Channel | None:
-    """Open the channel of this process (its standard output as it is now) and return it; None without a nonce."""
+    """Open this process's channel on its current standard output and return it; None without a nonce."""
     global _channel, _looked
     _looked = True
     _channel = Channel(lifted(os.dup(1)), nonce, rank) if nonce else None
@@ -120,7 +120,7 @@ def opened(nonce: str, rank: int) -> Channel | None:
 
 
 def current() -> Channel | None:
-    """Return this process's channel; None when it is no rank of a job.
+    """Return this process's channel; None if it is not a rank of a job.
 
     A program that a rank has started finds the rank in its environment and reports on its own standard output.
     """
@@ -137,7 +137,7 @@ def send(type_: str, /, **fields: Any) -> None:
 
 
 def note(level: str, text: str, code: str = "") -> None:
-    """Report a sentence for the user; nothing happens outside a job."""
+    """Report a notice for the user; nothing happens outside a job."""
     send("note", level=level, text=text, code=code)
 
 

@@ -1,7 +1,7 @@
-"""Where training code keeps what it goes on from, and when it has to: ``checkpoint_dir()`` and ``should_checkpoint()``.
+"""Where training code saves checkpoints, and when it has to: ``checkpoint_dir()`` and ``should_checkpoint()``.
 
-What lies in the folder is laid out again for the next attempt and for a job that is resumed, and comes back as an
-output. Nothing here reads or writes a checkpoint.
+The files in the folder are restored for the next attempt and for a resumed job, and are returned as an output of the
+job. This module does not read or write checkpoints.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def checkpoint_dir() -> Path:
     return folder
 
 
-#: Seconds within which two signals are one warning: a rank gets Slurm's own and that of its node's agent.
+#: Seconds within which two signals count as one warning: a rank may get one from Slurm and one from its agent.
 _SAME = 3.0
 
 
 class _Warning:
-    """Whether a batch system has said that it ends the job soon.
+    """Whether a batch system has announced that it will end the job soon.
 
-    Handlers are set by the first question: a signal that training code does not ask for keeps its usual effect, and a
-    library that looks whether there is a handler already (Lightning does) can still set its own.
+    Handlers are installed by the first call of ``should_checkpoint``. So in code that never calls it, signals keep
+    their usual effect, and a library that checks for existing handlers (such as Lightning) can install its own.
     """
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class _Warning:
         self._came_at = -_SAME
 
     def listen(self) -> None:
-        """Take the signals, once; a handler that training code has set for one is called too."""
+        """Install the handlers, once; they also call handlers that training code has installed."""
         if self._listens or threading.current_thread() is not threading.main_thread():
             return
         self._listens = True
-        # SIGTERM comes from Slurm, which kills some time after it; elsewhere it ends the rank as usual.
+        # Slurm sends SIGTERM some time before it kills; elsewhere it ends the rank as usual.
         for number in (signal.SIGUSR1, *((signal.SIGTERM,) if "SLURM_PROCID" in os.environ else ())):
             signal.signal(number, self._handler(signal.getsignal(number)))
 
@@ -73,7 +73,7 @@ class _Warning:
         return handle
 
     def take(self) -> bool:
-        """Return whether a warning has come since the last call."""
+        """Return whether a warning was received since the last call."""
         came, self._came = self._came, False
         return came
 

@@ -1,4 +1,4 @@
-"""Where a job's data sources lie on the node of a rank: ``data_path("train")`` is a folder on its local disk.
+"""Where a job's data sources are on the node of a rank: ``data_path("train")`` is a folder on its local disk.
 
 The stager put it there before any rank started, and an environment variable names the folder; nothing is copied here.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-#: What every data source's variable begins with; its name in capitals follows.
+#: Prefix of every data source's variable; its name in capitals follows.
 VARIABLE = "DISTDL_DATA_"
 
 

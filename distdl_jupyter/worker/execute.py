@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.worker.payload import Payload
     from distdl_jupyter.worker.sources import Sources
 
-    #: Runs a payload, with its folder and its sources, and returns the rank's value.
+    #: Runs a payload with its folder and sources, and returns the rank's value.
     Runner = Callable[[Path, Payload, Sources], Any]
 
 #: inspect.CO_COROUTINE, without importing inspect into every rank.
@@ -30,7 +30,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 
 
 def run(folder: Path, payload: Payload, sources: Sources, runner: Runner | None = None) -> Any:
-    """Run the payload and return the rank's value, with ``runner`` where it is not code to run once.
+    """Run the payload and return the rank's value; use ``runner`` unless the payload is code to run once.
 
     Raises what the code raises.
     """
@@ -51,7 +51,7 @@ def _run(folder: Path, payload: Payload, sources: Sources) -> Any:
     if payload.kind == "script":
         return run_script(payload.script, lay(payload.layout, payload.arguments))
     main = payloads.fresh_main()
-    # A built-in name wherever code of a notebook runs, in functions and imported modules too.
+    # As in a notebook, display is a built-in name, also in functions and imported modules.
     builtins.display = pictures.display  # type: ignore[attr-defined]
     values = payloads.load(folder, payload, main.__dict__)
     if payload.kind == "function":
@@ -74,10 +74,10 @@ def _enter(directory: str) -> None:
 def run_cell(code: str, filename: str, sources: Sources, namespace: dict[str, Any]) -> Any:
     """Run a cell in ``namespace`` and return the value of its last expression.
 
-    None when it ends in another statement or in a semicolon, as in a notebook.
+    None if it ends with another statement or a semicolon, as in a notebook.
     """
     code = code.replace("\r\n", "\n")
-    # Blank lines on top, rather than shifted nodes, so that a SyntaxError too names the notebook's line.
+    # Prepend blank lines instead of shifting nodes, so that a SyntaxError also has the notebook's line number.
     code = "\n" * sources.add_shifted(filename, code) + code
     with deep_recursion():
         tree = ast.parse(code, filename)
@@ -94,12 +94,12 @@ def run_cell(code: str, filename: str, sources: Sources, namespace: dict[str, An
 def _evaluated(tree: ast.Module | ast.Expression, filename: str, mode: str, namespace: dict[str, Any]) -> Any:
     with deep_recursion():
         code = compile(tree, filename, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-    value = eval(code, namespace)  # noqa: S307  running the cell is the purpose
+    value = eval(code, namespace)  # noqa: S307  the purpose is to run the cell
     return _awaited(value) if code.co_flags & _COROUTINE else value
 
 
 def _awaited(coroutine: Any) -> Any:
-    """Run what awaits at a cell's top level, in one event loop for all cells of this process, as a notebook does."""
+    """Run top-level await in one event loop for all cells of this process, like a notebook."""
     global _loop
     import asyncio
 
@@ -116,7 +116,7 @@ def _ends_in_semicolon(code: str, last: ast.Expr) -> bool:
 
 
 def run_script(script: str, arguments: tuple[str, ...]) -> None:
-    """Run a file as Python runs a program: as ``__main__``, with its arguments in ``sys.argv``."""
+    """Run a file as ``__main__``, with its arguments in ``sys.argv``, like Python."""
     import runpy
 
     sys.argv = [script, *arguments]
@@ -124,12 +124,11 @@ def run_script(script: str, arguments: tuple[str, ...]) -> None:
 
 
 def lay(layout: Mapping[str, Any], arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Prepare what a script that was written for another system expects, and return its arguments.
+    """Prepare the environment that a script written for another system expects, and return its arguments.
 
-    Set ``variables`` (pairs, in order), make ``folders``, and fill variables into the arguments. Their values are known
-    only here: the job's folder, the rank, the folders of its data. Texts may contain ``$NAME`` of the environment and
-    of variables set before.
-    Without a layout the arguments stay as they are.
+    Set ``variables`` (pairs, in order), create ``folders``, and expand variables in the arguments. This is done in the
+    rank because only it knows the job's folder, its rank and its data folders. Texts may contain ``$NAME`` for
+    environment variables and for variables set earlier. Without a layout, the arguments are unchanged.
     """
     if not layout:
         return arguments

@@ -1,4 +1,4 @@
-"""What a failing statement is about: the names and attributes that it uses, and their values without running code.
+"""The names and attributes that a failing statement uses, and their values, without running code.
 
 ``View`` is one frame with its statement's syntax tree. Attributes are read from instance dictionaries only, so that no
 property or ``__getattr__`` of the user's classes runs a second time while an error is reported.
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 MISSING = object()
-#: Where torch modules keep what looks like attributes.
+#: The dictionaries in which torch modules store submodules, parameters and buffers.
 _MODULE_DICTS = ("_modules", "_parameters", "_buffers")
 
 
 class View(NamedTuple):
-    """One frame at the line that failed; ``statement`` is None when its source is not known."""
+    """One frame at the line that failed; ``statement`` is None if its source is unknown."""
 
     variables: dict[str, Any]
     globals: dict[str, Any]
@@ -25,13 +25,13 @@ class View(NamedTuple):
     loops: tuple[ast.expr, ...]
 
     def expressions(self) -> Iterator[ast.AST]:
-        """Yield every node of the failing statement, without the statements inside it."""
+        """Yield every node of the failing statement, except nested statements."""
         if self.statement is not None:
             for part in _own_parts(self.statement):
                 yield from ast.walk(part)
 
     def value(self, node: ast.AST) -> Any:
-        """Return the value of a name, of a plain attribute of one or of a constant; MISSING for anything else."""
+        """Return the value of a name, a plain attribute of one, or a constant; MISSING for anything else."""
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
@@ -41,9 +41,9 @@ class View(NamedTuple):
         return MISSING
 
     def used(self) -> list[tuple[str, Any]]:
-        """Return (text, value) of what the statement is about: loop variables, names it reads, names it sets again.
+        """Return (text, value) of the statement's operands: loop variables, names it reads, names it reassigns.
 
-        Modules, functions and classes are left out: they are the statement's verbs.
+        Modules, functions and classes are excluded.
         """
         values: dict[str, Any] = {}
         for node in [*self.loops, *_chains(self)]:
@@ -106,7 +106,7 @@ def _names(target: ast.expr) -> list[ast.expr]:
 
 
 def _chains(view: View) -> Iterator[ast.expr]:
-    """Yield names and dotted names: what is read first, in the order of the text, then what is set."""
+    """Yield names and dotted names in the order of the text: first those that are read, then those that are set."""
     nodes = [node for node in view.expressions() if isinstance(node, ast.Name | ast.Attribute)]
     inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     tops = [node for node in nodes if id(node) not in inner]
@@ -116,7 +116,7 @@ def _chains(view: View) -> Iterator[ast.expr]:
 
 
 def _longest(view: View, node: ast.expr) -> ast.expr:
-    """Return the longest beginning of a dotted name that has a plain value: ``x`` of ``x.view``, ``self.fc`` whole."""
+    """Return the longest prefix of a dotted name that has a plain value: ``x`` of ``x.view``, all of ``self.fc``."""
     while isinstance(node, ast.Attribute):
         value = view.value(node)
         if value is not MISSING and not isinstance(value, _VERBS):
@@ -130,7 +130,7 @@ def _attribute(owner: Any, name: str) -> Any:
         return MISSING
     try:
         attributes = object.__getattribute__(owner, "__dict__")
-    except Exception:  # noqa: BLE001  objects without a dictionary, and foreign metaclasses
+    except Exception:  # noqa: BLE001  objects without a dictionary, and custom metaclasses
         attributes = {}
     if name in attributes:
         return attributes[name]

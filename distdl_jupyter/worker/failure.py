@@ -1,4 +1,4 @@
-"""An exception as data: its frames as a person sees them, the values at the failing line, and one hint.
+"""An exception as data: its frames as the user knows them, the values at the failing line, and one hint.
 
 Describing an error never raises and never hides it. See ``describe`` for the shape of the data.
 """
@@ -25,18 +25,18 @@ _DEEPEST_CAUSE = 3
 
 
 def describe(error: BaseException, sources: Sources, code: Path | None = None) -> dict[str, Any]:
-    """Return the error as JSON data; ``code`` is the folder of the modules that travel with the job.
+    """Return the error as JSON data; ``code`` is the folder of the modules sent with the job.
 
-    ``{"type", "module", "name" (qualified), "args" (where they are plain), "message", "traceback" (text), "time" (epoch
-    seconds of this call), "frames", "values", "values_at", "code", "hint", "causes"}``, and ``"gpu_memory"`` where that
+    ``{"type", "module", "name" (qualified), "args" (if they are plain), "message", "traceback" (text), "time" (epoch
+    seconds of this call), "frames", "values", "values_at", "code", "hint", "causes"}``, and ``"gpu_memory"`` if that
     is full (``hooks.gpu_memory.GpuMemory``). A frame is ``{"file", "line",
     "function", "kind", "label", "cell", "source"}`` with kind worker, cell, user or library. ``values`` are [name,
-    short text] of what the statement of frame number ``values_at`` uses: the deepest frame of a cell, else the deepest
-    of the user's code (None: there is none).
+    short text] of the names used by the statement of frame ``values_at``: the deepest frame of a cell, else the deepest
+    of the user's code (None if there is none).
     """
     try:
         return _describe(error, Describer(sources, code), 0)
-    except Exception as second:  # noqa: BLE001  the user's error must arrive whatever else goes wrong
+    except Exception as second:  # noqa: BLE001  the user's error must be reported in any case
         plain = "".join(traceback.format_exception_only(error))
         return {
             "type": type(error).__name__, "message": _message(error), "traceback": plain, "time": round(time.time(), 4),
@@ -48,7 +48,7 @@ def describe(error: BaseException, sources: Sources, code: Path | None = None) -
 def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, Any]:
     frames = about.frames(error.__traceback__) + _syntax_frame(error, about)
     indices = [n for n, frame in enumerate(frames) if frame.kind in ("cell", "user")]
-    # The notebook's own line is what a person looks at; a module of theirs below it comes second.
+    # Users look at the notebook's line first, then at their own modules below it.
     order = sorted(indices, key=lambda n: (frames[n].kind == "cell", n), reverse=True)
     views = [about.view(frames[n]) for n in order[:8]]
     code, hint = _own_code(error), ""
@@ -77,7 +77,7 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
 
 
 def _gpu_memory(error: BaseException, about: Describer) -> gpu_memory.GpuMemory | None:
-    """Return what filled the GPU's memory, None where that cannot be told: the hint of the rule stays then."""
+    """Return what filled the GPU memory, None if unknown; the generic hint then remains."""
 
     def locate(frames: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
         for frame in frames:
@@ -88,7 +88,7 @@ def _gpu_memory(error: BaseException, about: Describer) -> gpu_memory.GpuMemory 
 
     try:
         return gpu_memory.collect(error, locate)
-    except Exception:  # noqa: BLE001  the facts are never worth losing the error for
+    except Exception:  # noqa: BLE001  the error matters more than these facts
         return None
 
 
@@ -105,7 +105,7 @@ def _frame(frame: Frame, about: Describer) -> dict[str, Any]:
 
 
 def _syntax_frame(error: BaseException, about: Describer) -> list[Frame]:
-    """Return a frame for a SyntaxError in the user's code, which has none itself."""
+    """Return a frame for a SyntaxError in the user's code, whose traceback has none."""
     if not isinstance(error, SyntaxError) or not error.filename or not error.lineno:
         return []
     kind = about.kind(error.filename)
@@ -130,7 +130,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 def _message(error: BaseException) -> str:
     try:
         message = str(error)
-    except Exception:  # noqa: BLE001  a foreign class's own method
+    except Exception:  # noqa: BLE001  a user-defined method
         message = ""
     return _cut(secret_patterns.redact(message), _LONGEST_MESSAGE)
 
@@ -146,7 +146,7 @@ def _arguments(error: BaseException) -> dict[str, Any]:
     redacted = [
         _cut(secret_patterns.redact(value), _LONGEST_MESSAGE) if type(value) is str else value for value in arguments
     ]
-    finite = all(abs(value) < _LARGEST for value in redacted if isinstance(value, int | float))  # nan is no JSON
+    finite = all(abs(value) < _LARGEST for value in redacted if isinstance(value, int | float))  # JSON has no nan
     return {"args": redacted} if finite else {}
 
 
@@ -164,9 +164,9 @@ def _cut(text_: str, longest: int) -> str:
 
 
 def text(error: BaseException, about: Describer) -> str:
-    """Return the traceback as Python prints it, with cells and their lines, and without the worker's frames.
+    """Return the traceback in Python's format, with cells and their lines, without the worker's frames.
 
-    A module that travelled with the job is called by its own name, not by the path of its copy.
+    A module that was sent with the job is shown by its name, not by the path of its copy.
     """
     whole = traceback.TracebackException.from_exception(error, lookup_lines=False, compact=True)
     pending, visited = [whole], set()
@@ -201,9 +201,9 @@ def _is_scaffold(filename: str) -> bool:
 
 
 def _show_as_label(filename: str, about: Describer) -> int | None:
-    """Let the lines of a cell or of a module that travelled be found under its label too.
+    """Register the lines of a cell or of a module that was sent with the job under its label too.
 
-    Returns by how much line numbers move there; None for a file that keeps its name.
+    Returns the offset of its line numbers; None for a file that keeps its name.
     """
     cell = about.sources.cell(filename)
     if cell is None and not (about.code and filename.startswith(about.code)):

@@ -1,4 +1,4 @@
-"""The frames of a program as a person sees them: whose code each is, its name and line in the notebook."""
+"""Stack frames as users know them: whose code each is, and its name and line in the notebook."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIRST_FRAMES, _LAST_FRAMES = 20, 60
 
 
 class Frame(NamedTuple):
-    """One frame of a traceback; ``line`` is the number as its code object counts, ``cell`` None for a real file."""
+    """One frame of a traceback; ``line`` is counted as in its code object, ``cell`` is None for a real file."""
 
     file: str
     line: int
@@ -32,18 +32,18 @@ class Frame(NamedTuple):
 
     @property
     def shown_line(self) -> int:
-        """The line's number as the notebook shows it."""
+        """The line number in the notebook."""
         return self.line + (self.cell.shift if self.cell else 0)
 
 
 class Describer:
-    """What is needed to tell whose code a frame is."""
+    """Determines whose code a frame is."""
 
     def __init__(self, sources: Sources, code: Path | None) -> None:
         self.sources = sources
         self.code = f"{code}/" if code else ""
         paths = sysconfig.get_paths()
-        #: Whose code the files are that ``position`` has met.
+        #: Cache of ``kind`` by file, for ``position``.
         self._kinds: dict[str, str] = {}
         self._library = tuple({f"{paths[name]}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -59,7 +59,7 @@ class Describer:
         return "library" if inside else "user"
 
     def label(self, file: str) -> str:
-        """Return a file's name as people say it: the cell, or the path below the folder that it was found in."""
+        """Return a file's display name: the cell, or the path relative to the folder from which it was imported."""
         cell = self.sources.cell(file)
         if cell is not None:
             return cell.label
@@ -68,7 +68,7 @@ class Describer:
         return file[len(root) :] if root else Path(file).name
 
     def frames(self, trace: TracebackType | None) -> list[Frame]:
-        """Return the frames of a traceback, outermost first, the middle of a very long one left out."""
+        """Return the frames of a traceback, outermost first, without the middle of a very long one."""
         frames: list[Frame] = []
         while trace is not None:
             code, file = trace.tb_frame.f_code, trace.tb_frame.f_code.co_filename
@@ -83,11 +83,11 @@ class Describer:
         )
 
     def line(self) -> tuple[str, int]:
-        """Return where the user's code is now: label and line of the innermost frame of a cell or the user's files."""
+        """Return label and line of the innermost frame of a cell or the user's files."""
         return self.shown(*self.position())
 
     def position(self) -> tuple[str, int]:
-        """Return the same as the file's name and its line, as code objects count: this is asked in each step."""
+        """Return the same as file name and line of the code object; cheap, because it is called in each step."""
         frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to walk the stack
         kinds = self._kinds
         while frame is not None:
@@ -105,7 +105,7 @@ class Describer:
         return self.label(file) if file else "", line + (cell.shift if cell else 0)
 
     def source(self, frame: Frame) -> list[list[Any]]:
-        """Return the lines around the failing one as [number, text], numbered as the notebook shows them."""
+        """Return the lines around the failing one as [number, text], numbered as in the notebook."""
         lines = self.sources.lines(frame.file, frame.globals)
         first, last = max(1, frame.line - _AROUND), min(len(lines), frame.line + _AROUND)
         shift = frame.shown_line - frame.line

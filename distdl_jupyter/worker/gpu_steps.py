@@ -1,8 +1,8 @@
-"""Times the parts of training steps on the clock of a GPU, by timing events on the stream of the training.
+"""Times the parts of training steps on the clock of a GPU, with events on the stream of the training.
 
-A kernel is only queued by the call that starts it, so the processor's clock says nothing of where the time of a step
-goes. An event is queued the same way, and the GPU notes the moment when its stream reaches it. Times are read later,
-when ``query()`` says that the GPU is past a step; nothing here waits for the GPU.
+A call only queues a kernel, so the CPU clock does not show where a step spends its time. An event is queued the same
+way, and the GPU records the time when its stream reaches the event. Times are read later, once ``query()`` returns that
+the GPU has completed a step, so that nothing here waits for the GPU.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-#: Seconds that ``wait`` polls at most: a GPU that hangs must not hold the end of the process.
+#: Timeout of ``wait`` in seconds: a GPU that hangs must not block the exit of the process.
 TIMEOUT = 2.0
 
 
 @dataclass(slots=True)
 class Measured:
-    """One step, in microseconds. ``passes`` are its backward passes."""
+    """The times of one step in microseconds. ``passes`` are its backward passes."""
 
     seconds: int
     data: int
@@ -30,13 +30,13 @@ class Measured:
     passes: int = 0
 
     def like(self, seconds: int) -> Measured:
-        """Return a step of which only the whole time is known: what it takes longer than this one is rest."""
+        """Return a step with these parts for a known total time; any excess counts as rest."""
         return replace(self, seconds=seconds, rest=max(0, self.rest + seconds - self.seconds))
 
 
 @dataclass(slots=True)
 class _Step:
-    """The events of a step; ``skipped`` steps without events lie between ``previous_end`` and its begin."""
+    """The events of a step; ``skipped`` steps without events are between ``previous_end`` and its start."""
 
     begin: Any
     previous_end: Any
@@ -44,13 +44,13 @@ class _Step:
     end: Any = None
     #: ("data" or "wait", begin, end).
     intervals: list[tuple[str, Any, Any]] = field(default_factory=list)
-    #: The event before which all is rest, but for so many first intervals.
+    #: The event before which everything is rest, except for this number of first intervals.
     rest: tuple[Any, int] | None = None
     samples: int = 0
 
 
 class GpuSteps:
-    """The steps of one thread on one device. Events that were read are used again."""
+    """The steps of one thread on one device. Events are reused after they were read."""
 
     def __init__(self, device: Any) -> None:
         self._cuda = sys.modules["torch"].cuda
@@ -59,17 +59,17 @@ class GpuSteps:
         self._ended: deque[_Step] = deque()
         self._step: _Step | None = None
         self._opened: dict[str, Any] = {}
-        #: The end of the last step that has events, and how many later ones were begun with events and have none.
+        #: The end of the last step with events, and the number of later steps that started with events but have none.
         self._last: Any = None
         self._captured = 0
-        #: The end of a step without events, before one that has some.
+        #: The end of a step without events that precedes one with events.
         self._border: Any = None
-        #: The step that was read last, as long as those without events before it.
+        #: The last step that was read; steps without events before it are assumed to take as long.
         self._read: Measured | None = None
 
     def memory(self) -> tuple[int, int]:
         """Return the bytes that torch has allocated and reserved on all GPUs of this process."""
-        # ``memory_allocated`` and ``memory_reserved`` would flatten and sort all statistics, each for itself.
+        # ``memory_allocated`` and ``memory_reserved`` would each flatten and sort all statistics.
         per_gpu = [self._cuda.memory_stats_as_nested_dict(gpu) for gpu in range(self._cuda.device_count())]
         allocated, reserved = (
             sum(stats[name]["all"]["current"] for stats in per_gpu if stats)
@@ -78,11 +78,11 @@ class GpuSteps:
         return allocated, reserved
 
     def border(self) -> None:
-        """Take the end of a step without events, after which one with events begins."""
+        """Record the end of a step without events, before a step with events."""
         self._border = self._record()
 
     def begin(self, skipped: int) -> None:
-        """Begin a step with events, after so many without; where there are none at the end of the one before."""
+        """Begin a step with events after ``skipped`` steps without, unless the previous step's end is recorded."""
         skipped, self._captured = skipped + self._captured, 0
         follows = self._last is not None and not skipped
         begin, self._border = (self._last if follows else self._border or self._record()), None
@@ -103,14 +103,14 @@ class GpuSteps:
             self._step.intervals.append((part, begin, end))
 
     def rest(self) -> None:
-        """Count what the step has had so far, but for its intervals, as its rest."""
+        """Count the step so far, except for its intervals, as rest."""
         if self._step is not None and (event := self._record()) is not None:
             if self._step.rest is not None:
                 self._spare.append(self._step.rest[0])
             self._step.rest = (event, len(self._step.intervals))
 
     def stepped(self) -> None:
-        """Take that an optimizer has stepped; of several the last one ends the step."""
+        """Record an optimizer step; the last of several ends the training step."""
         if self._step is not None:
             if self._step.end is not None:
                 self._spare.append(self._step.end)
@@ -128,16 +128,16 @@ class GpuSteps:
             self._ended.append(step)
 
     def forget(self) -> None:
-        """Forget the step that runs: another thread trains now."""
+        """Discard the current step, because another thread trains now."""
         self._step = None
 
     def read(self) -> Iterator[Measured]:
-        """Yield the steps that the GPU has done, in their order."""
+        """Yield the steps that the GPU has completed, in order."""
         while self._ended and not self._is_capturing() and self._ended[0].end.query():
             yield from self._measured(self._ended.popleft())
 
     def wait(self, skipped: int) -> Iterator[Measured]:
-        """Yield the steps that are left, as far as the GPU does them in time, and as many without events."""
+        """Yield the remaining steps that the GPU completes in time, and ``skipped`` steps without events."""
         until = time.monotonic() + TIMEOUT
         yield from self.read()
         while self._ended and time.monotonic() < until:
@@ -148,11 +148,11 @@ class GpuSteps:
             yield from [self._read] * skipped
 
     def _is_capturing(self) -> bool:
-        """Return whether a CUDA graph is captured now, into which an event would go instead of being read."""
+        """Return whether a CUDA graph is being captured, which would absorb the event."""
         return bool(self._cuda.is_current_stream_capturing())
 
     def _record(self) -> Any:
-        """Return an event at this place of the stream, None inside a capture."""
+        """Record an event on the stream and return it; None during a capture."""
         if self._is_capturing():
             return None
         event = self._spare.pop() if self._spare else self._cuda.Event(enable_timing=True)
@@ -160,7 +160,7 @@ class GpuSteps:
         return event
 
     def _measured(self, step: _Step) -> Iterator[Measured]:
-        """Yield the steps before one that have no events, whose parts are taken to be alike, and that step."""
+        """Yield the preceding steps without events, assumed to have the same parts, and this step."""
         parts: dict[str, list[int]] = {"data": [], "wait": []}
         inside_rest = 0
         for at, (part, begin, end) in enumerate(step.intervals):
@@ -179,7 +179,7 @@ class GpuSteps:
         self._give_back(step)
 
     def _give_back(self, step: _Step) -> None:
-        """Use the events of a step again, but for its end, with which the next one begins."""
+        """Make the events of a step available again, except its end, which starts the next step."""
         self._spare.append(step.begin)
         if step.previous_end not in (None, step.begin):
             self._spare.append(step.previous_end)

@@ -1,7 +1,7 @@
-"""One sentence that says what an error is about, from the values at the failing line, and its code for programs.
+"""One sentence that explains an error from the values at the failing line, and its code for programs.
 
-Each rule reads an exception and the views of the user's frames (deepest first, the notebook's before modules). It only
-says what it has read there.
+Each rule reads an exception and the views of the user's frames (deepest first, the notebook's before modules). It
+states only facts from there.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Rule = Callable[[BaseException, Sequence[View]], str]
 
 
 def find_hint(error: BaseException, views: Sequence[View]) -> tuple[str, str]:
-    """Return code and sentence of the first rule that knows the error, "" and "" when none does."""
+    """Return code and sentence of the first rule that matches the error, "" and "" if none does."""
     for code, rule in RULES:
         try:
             sentence = rule(error, views)
-        except Exception:  # noqa: BLE001, S112  a hint is never worth losing the error for
+        except Exception:  # noqa: BLE001, S112  the error matters more than a hint
             continue
         if sentence:
             return code, sentence
@@ -64,7 +64,7 @@ def _index(error: BaseException, views: Sequence[View]) -> str:
 
 
 def _subscripts(views: Sequence[View]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (text, value, key) of everything that is indexed on the failing lines; the key may be MISSING."""
+    """Yield (text, value, key) of every subscript on the failing lines; the key may be MISSING."""
     for view in views:
         for node in view.expressions():
             if isinstance(node, ast.Subscript):
@@ -84,7 +84,7 @@ _SHAPE_WORDS = ("shape", "size", "dimension", "broadcast", "matmul", "mismatch")
 
 
 def _layer(error: BaseException, views: Sequence[View]) -> str:
-    """A layer that was given the wrong number of features: ``self.fc(x)``."""
+    """A layer called with the wrong number of features: ``self.fc(x)``."""
     if not _about_shapes(error):
         return ""
     for view in views:
@@ -106,7 +106,7 @@ def _features(layer: Any) -> int | None:
 
 
 def _operands(error: BaseException, views: Sequence[View]) -> str:
-    """Two operands whose shapes do not fit: ``x @ w``, ``a + b``, ``torch.matmul(x, w)``."""
+    """Two operands with incompatible shapes: ``x @ w``, ``a + b``, ``torch.matmul(x, w)``."""
     if not _about_shapes(error):
         return ""
     for view in views:
@@ -207,12 +207,12 @@ def _data_loader(error: BaseException, _views: Sequence[View]) -> str:
 
 
 def _contains(pattern: str, hint: str) -> Rule:
-    """Return a rule that gives a hint for errors whose text matches a pattern."""
+    """Return a rule with a fixed hint for errors whose text matches a pattern."""
     compiled = re.compile(pattern, re.DOTALL)
     return lambda error, _views: hint if compiled.search(str(error)) else ""
 
 
-#: Hints for errors that their text identifies: code, pattern, hint.
+#: Hints for errors identified by their text: code, pattern, hint.
 TEXTS = (
     (
         "keras-3-strategy",
@@ -247,7 +247,7 @@ TEXTS = (
         "Two ranks use the same GPU, which NCCL refuses. Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) "
         "before any other CUDA call. With fewer GPUs than processes, type a smaller -p, or use Gloo.",
     ),
-    (  # Horovod reports NCCL's errors without their cause, which only NCCL's own log has
+    (  # Horovod reports NCCL errors without the cause, which only NCCL's log has
         "nccl-invalid-usage",
         r"(?i:nccl).*invalid usage|invalid usage.*(?i:nccl)",
         "NCCL refuses how it is used. Most often two ranks use the same GPU: give each its own with "

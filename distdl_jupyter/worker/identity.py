@@ -1,7 +1,7 @@
-"""Who this rank is, read from the environment of whatever launcher started it.
+"""The identity of this rank, read from the environment variables of its launcher.
 
-The variables ``DISTDL_*`` say it plainly. Under a launcher that starts all ranks with one environment (``mpirun``,
-``srun``, ``torchrun``) the rank comes from that launcher's own variables, and the ``DISTDL_*`` ones are set from it.
+The variables ``DISTDL_*`` define it. A launcher that starts all ranks with one environment (``mpirun``, ``srun``,
+``torchrun``) has its own variables for the rank, from which the ``DISTDL_*`` variables are then set.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Identity(NamedTuple):
-    """One rank of a job. ``nonce`` is "" when reports have no reader; ``pipes`` is None without named pipes."""
+    """One rank of a job. ``nonce`` is "" if reports have no reader; ``pipes`` is None without named pipes."""
 
     rank: int
     world_size: int
@@ -29,7 +29,7 @@ class Identity(NamedTuple):
 
 
 class Launcher(NamedTuple):
-    """The variables of one launcher; "" where it has none."""
+    """The variables of one launcher; "" if it has none."""
 
     rank: str
     world_size: str
@@ -52,9 +52,9 @@ LAUNCHERS = (
 
 
 def identify(environment: MutableMapping[str, str]) -> Identity:
-    """Return the rank's identity and set the ``DISTDL_*`` variables that were missing.
+    """Return the rank's identity and set missing ``DISTDL_*`` variables.
 
-    Raises ValueError when DISTDL_JOB_DIR is missing or a count is no whole number.
+    Raises ValueError if DISTDL_JOB_DIR is missing or a count is not an integer.
     """
     folder = Path(environment.get("DISTDL_JOB_DIR", ""))
     if not folder.is_absolute():
@@ -101,7 +101,7 @@ def _derived(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _own_variables(pipes: Path | None, rank: int) -> dict[str, str]:
-    """Return what the job wants in this one rank's environment, where a launcher gave all ranks the same.
+    """Return the job's variables for this rank, for launchers that give all ranks the same environment.
 
     The list ``ranks.json`` beside the named pipes has one object of variables for each rank.
     """
@@ -115,11 +115,11 @@ def _own_variables(pipes: Path | None, rank: int) -> dict[str, str]:
 
 
 def _shared_memory(pipes: Path | None) -> dict[str, str]:
-    """Return where Open MPI keeps the files by which ranks share memory: the folder that goes when the run has ended.
+    """Return the variables for Open MPI's shared memory files: a folder that is removed after the run.
 
-    4.1 knows the setting under the name of ``vader``, 5.0 under that of ``sm``.
+    The setting is named ``vader`` in 4.1 and ``sm`` in 5.0.
     """
-    folder = Path("/dev/shm") / pipes.name if pipes is not None else None  # noqa: S108 - made by the run, checked here
+    folder = Path("/dev/shm") / pipes.name if pipes is not None else None  # noqa: S108 - created by the run, checked here
     try:
         if folder is None or folder.stat().st_uid != os.getuid():
             return {}
@@ -128,23 +128,23 @@ def _shared_memory(pipes: Path | None) -> dict[str, str]:
     return {f"OMPI_MCA_btl_{name}_backing_directory": str(folder) for name in ("sm", "vader")}
 
 
-#: The address and port at which Horovod's ranks connect.
+#: Address and port of Horovod's rendezvous server.
 _ADDRESS, _PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
 
 
 def rendezvous_secret(nonce: str) -> str:
-    """Return the secret at which Horovod's ranks of the job with this nonce connect, "" without a nonce."""
+    """Return the secret of Horovod's rendezvous server for the job with this nonce, "" without a nonce."""
     from hashlib import sha256  # a rank without Horovod does not need it
 
     return sha256(f"rendezvous {nonce}".encode()).hexdigest()[:32] if nonce else ""
 
 
 def put_rendezvous_secret(environment: MutableMapping[str, str]) -> None:
-    """Put the job's secret into the address at which Horovod's ranks connect, where there is an address without one.
+    """Add the job's secret to the address of Horovod's rendezvous server, unless it has one.
 
-    Horovod requests ``http://ADDRESS:PORT/scope/key`` from its rendezvous server and has no password, but it inserts
-    the address as it is in the environment. So the address has a secret, ``10.0.0.4:29500/SECRET``, which each process
-    derives from the job's nonce; it is on no command line. The server refuses requests without it.
+    Horovod requests ``http://ADDRESS:PORT/scope/key`` from its rendezvous server without a password, but it takes the
+    address from the environment unchanged. So the address contains a secret, ``10.0.0.4:29500/SECRET``, which each
+    process derives from the job's nonce, so that it is not on a command line. The server refuses requests without it.
     """
     address, port = environment.get(_ADDRESS, ""), environment.get(_PORT, "")
     if address and port and "/" not in address and (nonce := environment.get("DISTDL_NONCE")):

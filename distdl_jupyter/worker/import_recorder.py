@@ -1,7 +1,7 @@
-"""What this process has imported, written to a file for the next job's warm start, where that is requested.
+"""Records what this process has imported in a file for the next job's warm start, if requested.
 
-``DISTDL_LEARN`` names the file. Only modules of installed packages and of Python itself are told, in the order in
-which their import began: the user's own modules are never imported ahead.
+``DISTDL_LEARN`` names the file. It lists only modules of installed packages and of Python itself, in the order in which
+their import began, because the user's own modules are never preloaded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def folder_of(job: Path) -> Path:
 
 
 def record() -> None:
-    """Write the names of the imported modules to the file that was asked for. Never raises."""
+    """Write the names of the imported modules to the requested file. Never raises."""
     path = os.environ.get(VARIABLE)
     if path:
         with contextlib.suppress(Exception):
@@ -36,20 +36,20 @@ def record() -> None:
             whole.replace(path)
 
 
-#: How many modules were there when this process was forked: they are known.
+#: Number of modules loaded when this process was forked, which are already recorded.
 known = 0
 
 
 def imported() -> list[str]:
-    """Return the names of the installed modules that are loaded, in order, without those that are ``known``."""
+    """Return the names of loaded installed modules in order, without the first ``known`` ones."""
     roots = installed_roots()
-    # From the end, because looking at the known ones writes to them (Python counts references).
+    # From the end, because reading the known ones writes to their memory (reference counts).
     new = list(itertools.islice(reversed(sys.modules.items()), max(0, len(sys.modules) - known)))
     return [name for name, module in reversed(new) if _is_installed(name, module, roots)]
 
 
 def installed_roots() -> tuple[str, ...]:
-    """Return the folders of Python's own and of installed modules, each with a separator at its end."""
+    """Return the folders of Python's own and of installed modules, each with a trailing separator."""
     paths = sysconfig.get_paths()
     folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += filter(holds_packages, sys.path)
@@ -57,10 +57,10 @@ def installed_roots() -> tuple[str, ...]:
 
 
 def holds_packages(folder: str) -> bool:
-    """Return whether packages are installed there: by its name, or by the records that installers leave beside them.
+    """Return whether the folder contains installed packages, by its name or by the metadata that installers leave.
 
-    So have a user's own packages (``pip install --user``), those of environment modules on PYTHONPATH (Lmod, Spack,
-    EasyBuild), of ``site.addsitedir`` and of ``pip install --target``.
+    This includes ``pip install --user``, environment modules on PYTHONPATH (Lmod, Spack, EasyBuild),
+    ``site.addsitedir`` and ``pip install --target``.
     """
     if Path(folder).name in ("site-packages", "dist-packages"):
         return True
@@ -73,7 +73,7 @@ def holds_packages(folder: str) -> bool:
 
 def _is_installed(name: str, module: ModuleType, roots: tuple[str, ...]) -> bool:
     spec = getattr(module, "__spec__", None)
-    # A module under another name than its own (an alias, a lazy stand-in) cannot be imported by that name.
+    # A module under another name (an alias or a lazy proxy) cannot be imported by that name.
     if spec is None or spec.name != name or name.partition(".")[0] in ("__main__", "__mp_main__", "distdl_jupyter"):
         return False
     return isinstance(spec.origin, str) and spec.origin.startswith(roots)

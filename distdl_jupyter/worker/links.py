@@ -1,8 +1,8 @@
-"""How long the network takes for what this process sends, by the kernel's own count (Linux; elsewhere it is unknown).
+"""How long this process's connections were busy sending, as counted by the kernel (Linux only).
 
 ``tcpi_busy_time`` of ``struct tcp_info`` (include/uapi/linux/tcp.h, since Linux 4.9) counts the microseconds in which a
-connection had data under way that the peer had not acknowledged. A slow link shows at the rank that sends through it.
-Where the peer has nothing to do it may put its acknowledgement off for up to 40 ms, so the number alone says little.
+connection had unacknowledged data in flight. A slow link shows up at the rank that sends through it. An idle peer may
+delay its acknowledgment by up to 40 ms, so the number alone is not conclusive.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import stat
 import struct
 from pathlib import Path
 
-#: Place and end of tcpi_busy_time in ``struct tcp_info``.
+#: Offset and end of tcpi_busy_time in ``struct tcp_info``.
 _BUSY, _LENGTH = 168, 176
 #: TCP_ESTABLISHED (include/net/tcp_states.h).
 _ESTABLISHED = 1
@@ -27,7 +27,7 @@ _before: dict[int, int] = {}
 def time_sending() -> int:
     """Return for how many microseconds the busiest TCP connection of this process was sending since the last call.
 
-    Not the sum over connections, because they share a link.
+    This is not the sum over connections, because they share a link.
     """
     global _before
     busy_times = dict(filter(None, map(_connection, _descriptors())))

@@ -1,6 +1,6 @@
 """matplotlib's backend in a rank: ``plt.show()`` sends the open figures to the job and closes them, as in a notebook.
 
-matplotlib imports it by its name (``MPLBACKEND``, see ``pictures.watch``) when the first figure is made.
+matplotlib imports it by name (``MPLBACKEND``, see ``pictures.watch``) when the first figure is created.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["FigureCanvas", "FigureManager", "show"]
 
 
 def show(*_positional: Any, **_options: Any) -> None:
-    """Show all open figures; ``block`` and the like mean nothing here."""
+    """Show all open figures; options such as ``block`` have no effect."""
     for manager in Gcf.get_all_fig_managers():
         pictures.show_figure(manager.canvas.figure)
     Gcf.destroy_all()

@@ -1,6 +1,6 @@
-"""Opens a file only when no one but its owner can have written it: what is unpickled runs as the user's own code.
+"""Opens a file only if no other user can have written it, because unpickling runs code as the user.
 
-The job's folder keeps others out; this also holds where it was opened to others, or has a link or a file of theirs.
+The job's folder is private; this also protects if it was opened to others or contains a link or file of theirs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from distdl_jupyter import permissions
 def open_own(path: Path) -> IO[bytes]:
     """Open a regular file of this user (or of root) that no other user may write.
 
-    Raises FileNotFoundError, OSError, and PermissionError with a sentence where it is another's.
+    Raises FileNotFoundError, OSError, and PermissionError with the reason if another user could write it.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -33,12 +33,12 @@ def open_own(path: Path) -> IO[bytes]:
 
 
 def refusal(status: os.stat_result) -> str:
-    """Return why a file of this kind is not trusted, "" when it is."""
+    """Return why a file with this status is not trusted, "" if it is."""
     if not stat.S_ISREG(status.st_mode):
         return "is not a regular file"
     return permissions.refusal(status)
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file for its owner alone, whatever the umask (an ``opener`` for ``open``)."""
+    """Open a file with access for its owner alone, regardless of the umask (an ``opener`` for ``open``)."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)

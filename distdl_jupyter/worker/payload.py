@@ -1,6 +1,6 @@
-"""What a rank is to run, read from the job's folder. Only ranks open the pickle.
+"""The code that a rank runs, read from the job's folder. Only ranks open the pickle.
 
-The captured values stand in ``payload.pkl`` as consecutive pickles with one shared memo, in the order of ``names``.
+``payload.pkl`` contains the captured values as consecutive pickles with one shared memo, in the order of ``names``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMAT = 1
 
 
 class CannotLoad(RuntimeError):
-    """A captured name cannot be rebuilt in this rank; the message names it and says why."""
+    """A captured name cannot be rebuilt in this rank; the message contains the name and the reason."""
 
 
 class Payload(NamedTuple):
@@ -37,15 +37,15 @@ class Payload(NamedTuple):
     path: tuple[str, ...] = ()
     script: str = ""
     arguments: tuple[str, ...] = ()
-    #: Values of a trial, by name: they stand before what was captured.
+    #: Values of a trial by name, which override captured values.
     parameters: Mapping[str, Any] = types.MappingProxyType({})
     working_directory: str = ""
-    #: What execute.lay makes before a script runs.
+    #: The layout that execute.lay prepares before a script runs.
     layout: Mapping[str, Any] = types.MappingProxyType({})
 
 
 def read(folder: Path) -> Payload:
-    """Read ``payload.json`` of a job's folder. Raises CannotLoad when it is missing or of a later format."""
+    """Read ``payload.json`` of a job's folder. Raises CannotLoad if it is missing or has a later format."""
     path = folder / "payload.json"
     try:
         with owned.open_own(path) as file:
@@ -66,7 +66,7 @@ def read(folder: Path) -> Payload:
 
 
 def fresh_main() -> types.ModuleType:
-    """Put an empty module in the place of ``__main__``, as a new notebook has it, and return it."""
+    """Replace ``__main__`` with an empty module, as in a new notebook, and return it."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
@@ -74,10 +74,10 @@ def fresh_main() -> types.ModuleType:
 
 
 def extend_path(folder: Path, payload: Payload) -> None:
-    """Put the modules that travel with the job first on ``sys.path``, and folders of installed packages last.
+    """Put the modules sent with the job first on ``sys.path``, and folders of installed packages last.
 
-    A script runs in place, so its own folders precede them where they exist. Raises CannotLoad where another user
-    can have added or changed a module.
+    A script runs in place, so its own folders precede them if they exist. Raises CannotLoad if another user could have
+    added or changed a module.
     """
     if reason := permissions.tree_refusal(folder / "code"):
         raise CannotLoad(f"The job's modules cannot be imported: {reason}.")
@@ -87,13 +87,13 @@ def extend_path(folder: Path, payload: Payload) -> None:
     search_path = [*script_path, str(folder / "code"), *path]
     sys.path[:0] = list(dict.fromkeys(search_path))
     for entry in installed:
-        site.addsitedir(entry)  # as the last ones, with what their .pth files name
+        site.addsitedir(entry)  # at the end, with the entries of their .pth files
 
 
 def load(folder: Path, payload: Payload, namespace: dict[str, Any]) -> dict[str, Any]:
     """Return the captured values by name. Functions of the notebook get ``namespace`` as their globals.
 
-    Raises CannotLoad naming the first name that cannot be rebuilt.
+    Raises CannotLoad with the first name that cannot be rebuilt.
     """
     values: dict[str, Any] = {}
     if not payload.names:
@@ -113,10 +113,10 @@ def load(folder: Path, payload: Payload, namespace: dict[str, Any]) -> dict[str,
 
 
 class NotebookUnpickler(pickle.Unpickler):
-    """Rebuilds what cloudpickle wrote, with one change: the notebook's functions share one namespace again.
+    """Rebuilds what cloudpickle wrote, but lets the notebook's functions share one namespace again.
 
-    cloudpickle gives functions captured from ``__main__`` a dict of their own as globals, so a cell that sets a
-    variable which such a function reads would not be heard. Here that dict is the namespace in which the cell runs.
+    cloudpickle gives functions captured from ``__main__`` a separate dict as globals, so they would not see variables
+    that the cell sets. Here that dict is the namespace in which the cell runs.
     """
 
     def __init__(self, file: Any, namespace: dict[str, Any]) -> None:
@@ -124,7 +124,7 @@ class NotebookUnpickler(pickle.Unpickler):
         self._namespace = namespace
 
     def find_class(self, module: str, name: str, /) -> Any:
-        """Return the named object; cloudpickle's maker of functions is replaced by one that shares the namespace."""
+        """Return the named object, but replace cloudpickle's function factory by one that shares the namespace."""
         resolved = super().find_class(module, name)
         if name == "_make_function" and module.startswith("cloudpickle"):
             return lambda code, namespace, *rest: resolved(code, self._shared(namespace), *rest)

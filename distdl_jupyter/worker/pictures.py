@@ -1,7 +1,7 @@
-"""What a rank shows: ``display(figure)`` and ``plt.show()`` send a picture to the job, everything else is printed.
+"""Display in a rank: ``display(figure)`` and ``plt.show()`` send a picture to the job, everything else is printed.
 
-Only PNG and JPEG are sent: a page may show them without running anything of theirs. The job's supervisor keeps them
-(``supervisor.parts``), which looks at each once more by ``form_of``.
+Only PNG and JPEG are sent, because a page can show them without running code. The job's supervisor checks each picture
+again with ``form_of`` and stores it (``supervisor.parts``).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 _BACKEND = "module://distdl_jupyter.worker.mplbackend"
 _OFFERED_BY = ("IPython.display", "IPython.core.display")
 
-#: Pictures of one job, bytes and pixels of one picture: a few bytes can unfold to gigabytes in a page.
+#: Limits: pictures of one job, bytes and pixels of one picture (a few bytes can expand to gigabytes in a page).
 MOST, LARGEST, MOST_PIXELS = 100, 2_000_000, 50_000_000
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
-#: The forms of a bundle that are pictures, with the methods by which IPython asks for them.
+#: The picture formats of a display bundle, with IPython's methods for them.
 _FORMS = (("image/png", "_repr_png_"), ("image/jpeg", "_repr_jpeg_"))
 _sent = 0
 
 
 class Form(NamedTuple):
-    """What a picture is: ``png`` or ``jpeg``, and its size in pixels."""
+    """The format of a picture, ``png`` or ``jpeg``, and its size in pixels."""
 
     name: str
     width: int
@@ -42,7 +42,7 @@ class Form(NamedTuple):
 
 
 def form_of(data: bytes) -> Form | None:
-    """Return the form of a picture, None for what is no PNG or JPEG or has too many pixels."""
+    """Return the form of a picture, None if it is not a PNG or JPEG or has too many pixels."""
     if data.startswith(_PNG) and data[12:16] == b"IHDR" and len(data) >= 24:
         form = Form("png", *struct.unpack(">II", data[16:24]))
     elif data.startswith(_JPEG) and (size := _jpeg_size(data)):
@@ -53,7 +53,7 @@ def form_of(data: bytes) -> Form | None:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Return width and height from the frame header, which follows other segments."""
+    """Return width and height from the frame header, which other segments may precede."""
     at = 2
     while at + 9 <= len(data) and data[at] == 0xFF:
         kind, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4])
@@ -65,15 +65,15 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
 
 
 def watch(finder: PostImport) -> None:
-    """Let ``plt.show()`` and IPython's ``display`` send pictures, and let rich print as without a terminal.
+    """Make ``plt.show()`` and IPython's ``display`` send pictures, and make rich print as without a terminal.
 
-    None of these libraries is imported for it. A backend of matplotlib that the user has chosen stays.
+    None of these libraries is imported. A matplotlib backend that the user has set is kept.
     """
     if not os.environ.get("MPLBACKEND"):
         os.environ["MPLBACKEND"] = _BACKEND
         if (matplotlib := sys.modules.get("matplotlib")) is not None:  # a template has imported it
             matplotlib.rcParams["backend"] = _BACKEND
-    # rich would redraw a bar with each metric, which fills the log. So each bar is printed once, at its end.
+    # rich would redraw a bar for each metric, which fills the log. So each bar is printed once, at its end.
     os.environ.setdefault("TTY_INTERACTIVE", "0")
     finder.after("IPython.core.display_functions", _replace_display)
 
@@ -93,7 +93,7 @@ def _replace_display(functions: ModuleType) -> None:
 
 
 def display(*objects: Any, raw: bool = False, **_options: Any) -> None:
-    """Show each object as the notebook's ``display`` does: as a picture where it offers one, else as its text."""
+    """Show each object like the notebook's ``display``: as a picture if it has one, else as text."""
     texts: list[Any] = []
     for value in objects:
         pictures = _pictures(value, raw=raw)
@@ -114,12 +114,12 @@ def show_figure(figure: Any) -> None:
 
 
 def _pictures(value: Any, *, raw: bool) -> list[bytes]:
-    """Return a value as pictures, the best form first; nothing when it offers none."""
+    """Return the pictures of a value, the best format first; [] if it has none."""
     if isinstance(value, type) or channel.current() is None:
         return []
     try:
         return [data for data in _offered(value, raw=raw) if form_of(data)]
-    except Exception:  # noqa: BLE001  a foreign class's own method; its text is shown
+    except Exception:  # noqa: BLE001  a user-defined method; the text is shown instead
         return []
 
 

@@ -1,8 +1,8 @@
-r"""A report of a rank as one marked line of its standard output, and how a reader finds it there.
+r"""Encodes a report of a rank as one marked line of its standard output, and decodes it.
 
-``\x1e<nonce> <compact strict JSON>\n``. The nonce is random for each job, so text that a program prints cannot pass for
-a report by accident. Text without a newline may stand before the marker on the same line; ASCII escapes keep the JSON
-free of control characters. Pure: bytes in, bytes out.
+``\x1e<nonce> <compact strict JSON>\n``. The nonce is random for each job, so printed text cannot be mistaken for a
+report. Text without a newline may precede the marker on the same line; ASCII escapes keep the JSON free of control
+characters. Pure: bytes in, bytes out.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def marker(nonce: str) -> bytes:
-    """Return the bytes with which every report of the job begins."""
+    """Return the prefix of every report of the job."""
     return b"\x1e" + nonce.encode() + b" "
 
 
 def encode(nonce: str, report: Report) -> bytes:
     """Return the report as one marked line.
 
-    Raises ValueError for a number that is not finite and TypeError for what JSON cannot hold.
+    Raises ValueError for a number that is not finite and TypeError for values that JSON cannot represent.
     """
     return marker(nonce) + _dumps(report).encode() + b"\n"
 
 
 def split(line: bytes, nonce: str) -> tuple[bytes, Report | None]:
-    """Cut one line into the text before the report and the report.
+    """Split one line into the text before the report and the report.
 
-    Without a report the line comes back whole and None with it: a marker with another nonce, or with anything but a
-    JSON object that has a "type" behind it, is plain text.
+    Without a report, return the line and None: a marker with another nonce, or one that is not followed by a JSON
+    object with a "type", is plain text.
     """
     mark = marker(nonce)
     start = line.find(mark)
@@ -49,7 +49,7 @@ def _decode(text: bytes) -> Report | None:
         return None
     try:
         report = _loads(text.decode())
-        if rb"\ud" in text.lower():  # half a character, which JSON can name and no file holds, becomes a question mark
+        if rb"\ud" in text.lower():  # lone surrogates, which JSON allows but UTF-8 does not, become question marks
             report = _loads(json.dumps(report, ensure_ascii=False).encode(errors="replace").decode())
     except (ValueError, RecursionError):
         return None

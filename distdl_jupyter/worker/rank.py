@@ -1,4 +1,4 @@
-"""The life of one rank: its streams, its greeting, the job's code, its value or error, its orderly end."""
+"""The lifecycle of one rank: streams, greeting, the job's code, its value or error, orderly exit."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from distdl_jupyter.worker.hooks import autolog, frameworks, listen, profile
 from distdl_jupyter.worker.identity import Identity, identify, put_rendezvous_secret
 from distdl_jupyter.worker.sources import Sources
 
-#: Exit code of a program that was interrupted, as shells give it.
+#: Exit code of an interrupted program, as in shells.
 INTERRUPTED = 130
-#: Exit code of a rank that was started wrongly (EX_USAGE).
+#: Exit code of a rank that was started incorrectly (EX_USAGE).
 MISUSED = 64
 
 
@@ -45,7 +45,7 @@ def main() -> int:
     faulthandler.enable()
     stacks.offer(identity)
     profile.profiler.offer(identity)
-    # A shell that starts a program in the background lets it ignore SIGINT; a cancelled job must still end.
+    # Shells start background programs with SIGINT ignored; a canceled job must still stop.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel.opened(identity.nonce, identity.rank)
     put_rendezvous_secret(os.environ)
@@ -73,7 +73,7 @@ def _run(identity: Identity, sources: Sources) -> int:
         value = execute.run(identity.folder, code, sources, _serve if code.kind == "ranks" else None)
     except SystemExit as error:
         return _exited(error, identity, sources)
-    except BaseException as error:  # noqa: BLE001  whatever ends the user's code is reported
+    except BaseException as error:  # noqa: BLE001  any end of the user's code is reported
         _quiet()
         return _failed(error, identity, sources)
     _quiet()
@@ -90,7 +90,7 @@ def _serve(folder: Path, session: payload.Payload, sources: Sources) -> None:
 
 
 def _quiet() -> None:
-    """Report only the end from here on; a second SIGINT must not cut it off."""
+    """Ignore further SIGINTs, so that they do not interrupt the report of the end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(Exception):
         autolog.release()
@@ -110,7 +110,7 @@ def _deliver(identity: Identity, value: Any) -> None:
 
 
 def _exited(error: SystemExit, identity: Identity, sources: Sources) -> int:
-    """``sys.exit``: nothing and 0 are success, a number is the exit code, anything else is printed and means 1."""
+    """Handle ``sys.exit``: None and 0 are success, a number is the exit code, anything else is printed and means 1."""
     _quiet()
     code = error.code
     if code is None or code == 0:
@@ -141,7 +141,7 @@ def _report_failure(error: BaseException, identity: Identity, sources: Sources) 
 
 
 def _collectives(identity: Identity) -> dict[str, Any]:
-    """Return the last collective operations of a rank of several, so that those that still wait can be explained."""
+    """Return the last collective operations of a rank, to explain what other ranks are waiting for."""
     with contextlib.suppress(Exception):
         if identity.world_size > 1 and (operations := stacks.last_operations(identity.folder / "code")):
             return {"collectives": operations}
@@ -149,7 +149,7 @@ def _collectives(identity: Identity) -> dict[str, Any]:
 
 
 def _printed(failure: dict[str, Any]) -> str:
-    """Return what the log shows of an error; one that only tells of a lost peer would bury the cause under itself."""
+    """Return the log text of an error; shortened for a lost-peer error, which would hide the original failure."""
     type_, message = str(failure["type"]), str(failure["message"])
     if not frameworks.says_peer_is_gone(type_, message):
         return str(failure["traceback"])
@@ -163,23 +163,23 @@ def _interruption(failure: dict[str, Any]) -> str:
 
 
 def _report_exec() -> None:
-    """Report when another program takes the place of this one (os.exec): that one will report no result."""
+    """Report when another program replaces this one (os.exec), because it will not report a result."""
     rank = os.getpid()
 
     def reporting(replace: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         @functools.wraps(replace)
         def replaced(*args: Any, **kwargs: Any) -> NoReturn:
-            if os.getpid() == rank:  # no child that was forked to run a program
+            if os.getpid() == rank:  # not a child that was forked to run a program
                 channel.send("exec")
             replace(*args, **kwargs)
 
         return replaced
 
-    # The other functions of os for this call these two.
+    # The other exec functions of os call these two.
     os.execv, os.execve = reporting(os.execv), reporting(os.execve)
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that matter here."""
+    """Return the versions of the relevant packages."""
     packages = installed.packages()
     return {name: packages[name] for name in frameworks.OF_RANKS if name in packages}

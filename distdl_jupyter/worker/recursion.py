@@ -1,4 +1,4 @@
-"""Let code be parsed and analysed that is nested as deeply as Python can compile."""
+"""Raises the recursion limit for the analysis of deeply nested code."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import sys
 import threading
 from collections.abc import Iterator
 
-#: Frames that the analysis may take; Python compiles some 3,000 levels of nested code.
+#: Frames allowed for the analysis; Python compiles about 3,000 levels of nested code.
 _DEEP = 20_000
 
 _lock = threading.Lock()
-#: How many threads, or calls within one, are inside, and the limit before the first of them.
+#: Number of active threads or nested calls, and the original limit.
 _inside = 0
 _before = 0
 
 
 @contextlib.contextmanager
 def deep_recursion() -> Iterator[None]:
-    """Let this thread follow all code that Python can compile: it takes several frames for each level.
+    """Raise the recursion limit so that all code that Python can compile can be analyzed.
 
-    The limit is that of all threads: the last one that leaves puts back what was there before the first.
+    The limit applies to all threads, so the last one to leave restores the original.
     """
     global _inside, _before
     with _lock:

@@ -1,4 +1,4 @@
-"""The value that a rank gives back: its pickle in the job's folder and a short text of it."""
+"""The return value of a rank: its pickle in the job's folder and a short text of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLAIN = (type(None), bool, int, float, str)
 def save(folder: Path, rank: int, value: Any) -> tuple[int, str]:
     """Pickle the value to ``results/rank-<rank>.pkl`` and return (bytes, "").
 
-    A value that cannot be pickled or written gives (0, a sentence that says why); no file appears then.
+    If the value cannot be pickled or written, return (0, a sentence with the reason) and leave no file.
     """
     target = folder / "results" / f"rank-{rank}.pkl"
     data, problem = pickled(value, f"The value of rank {rank}")
@@ -42,11 +42,11 @@ def save(folder: Path, rank: int, value: Any) -> tuple[int, str]:
 
 
 class _TooLarge(Exception):
-    """The pickle has grown beyond the limit."""
+    """The pickle exceeds the limit."""
 
 
 class _BoundedFile:
-    """A file in memory of limited size."""
+    """An in-memory file of limited size."""
 
     def __init__(self, most: float) -> None:
         self.data = bytearray()
@@ -62,7 +62,7 @@ class _BoundedFile:
 
 
 def pickled(value: Any, subject: str, most: float = math.inf) -> tuple[bytes | bytearray, str]:
-    """Return (pickle, ""), or (b"", a sentence why there is none) when it fails or has more than ``most`` bytes."""
+    """Return (pickle, ""), or (b"", a sentence with the reason) if it fails or exceeds ``most`` bytes."""
     file, name = _BoundedFile(most), type(value).__name__
     try:
         if type(value) in _PLAIN:
@@ -70,7 +70,7 @@ def pickled(value: Any, subject: str, most: float = math.inf) -> tuple[bytes | b
         else:
             try:
                 from cloudpickle import dump
-            except ImportError:  # a host that has no more than this folder
+            except ImportError:  # a host that has only this folder
                 from pickle import dump
             dump(value, file)
     except _TooLarge:
@@ -78,7 +78,7 @@ def pickled(value: Any, subject: str, most: float = math.inf) -> tuple[bytes | b
             f"{subject} is {name} of more than {most // 2**20:.0f} MB, so only its text is returned. End the cell with "
             "a part of it, or write it to a file."
         )
-    except Exception as error:  # noqa: BLE001  a value's own code runs here and can raise anything
+    except Exception as error:  # noqa: BLE001  user code runs here and can raise anything
         why = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200].rstrip(".")
         return b"", (
             f"{subject} is {name}, which cannot be pickled ({why}), so only its text is returned. End the cell with "
@@ -88,21 +88,21 @@ def pickled(value: Any, subject: str, most: float = math.inf) -> tuple[bytes | b
 
 
 def text(value: Any) -> str:
-    """Return the value as a notebook would show it, at most LONGEST characters; "" for None.
+    """Return the value as shown by a notebook, at most LONGEST characters; "" for None.
 
-    It is the name of the type when the value's own code fails.
+    Return the name of the type if the value's own code fails.
     """
     if value is None:
         return ""
     try:
         shown = secret_patterns.redact(_Short().repr(value))
-    except Exception:  # noqa: BLE001  a foreign class's own method
+    except Exception:  # noqa: BLE001  a user-defined method
         return type(value).__name__
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
 
 
 class _Short(reprlib.Repr):
-    """Long containers and strings are cut before they are written out; a ``repr`` that raises is named instead."""
+    """Truncates long containers and strings before formatting them, and handles a ``repr`` that raises."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class _Short(reprlib.Repr):
         self.maxlong = 80
 
     def repr_dict(self, x: dict[Any, Any], level: int) -> str:
-        """Show a dict in its own order (the base class sorts it)."""
+        """Format a dict in its own order (the base class sorts it)."""
         if level <= 0 and x:
             return "{...}"
         shown = [f"{self.repr1(k, level - 1)}: {self.repr1(v, level - 1)}" for k, v in islice(x.items(), self.maxdict)]

@@ -1,11 +1,11 @@
-"""Secrets that are known by their form, or by the name of what holds them.
+"""Finds secrets in text by their form, or by the name of the variable that holds them.
 
 Forms are tokens of well-known services, signatures, passwords in URLs and assignments.
 
-``spans`` finds them, ``mask`` replaces them. They read nothing but the given text; ``redact`` also knows the values of
-this process's environment. A log is given in blocks of thousands of lines: a block is searched only if it has one of a
-few words. What looks alike and is not secret (``tokens=1024``, ``eos_token='</s>'``, ``time per token: 12.3ms``) stays
-readable.
+``spans`` finds them, ``mask`` replaces them. They use only the given text; ``redact`` also uses the values of this
+process's environment. A log is passed in blocks of thousands of lines, and a block is searched only if it contains one
+of a few words. Similar text that is not secret (``tokens=1024``, ``eos_token='</s>'``, ``time per token: 12.3ms``) is
+left readable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 MASK = "•••"
 
 Span = tuple[int, int]
-#: What may stand between the name of a secret and its value: ``"name": "``, ``name=``, ``["NAME"] = '``.
+#: Text between the name of a secret and its value: ``"name": "``, ``name=``, ``["NAME"] = '``.
 _BETWEEN = r"""(?P<between>\\?["']?\]?[ \t]*[=:][ \t]*(?:[rbuf]{1,2}(?=["']))?(?P<quote>\\?["'])?)"""
 _VALUE = r"""(?P<secret>[^\s"',;()\[\]{}<>|&\\`•]{8,})(?P<behind>[(\[]?)"""
 _NUMBER = re.compile(r"[+-]?[\d.,_:]+(?:e[+-]?\d+)?[a-z/%µ]*\Z")
@@ -29,7 +29,7 @@ _LETTER, _DIGIT = re.compile(r"[a-z]"), re.compile(r"\d")
 
 
 def _known(mark: str, rest: str) -> str:
-    """A token that begins with its service's mark and is a word of its own. The mark comes first: it is found fast."""
+    """Return a pattern for a token that starts with its service's mark, which is searched first because it is fast."""
     return rf"(?P<secret>{mark}(?<![a-z0-9_]{mark}){rest})"
 
 
@@ -42,7 +42,7 @@ def _flagged(name: str) -> str:
     return rf"--[a-z0-9-]*{name} +(?P<secret>[^\s-][^\s]{{7,}})"
 
 
-#: What a value, or a long token, has before it. One search for a rare character costs less than one for each word.
+#: Characters before a value or a long token. Searching for one rare character is cheaper than for each word.
 _GATES = {
     "assigned": r"=[ \t]*[^\s,;]{8}",
     "told": r":[ \t]*[^\s,;]{8}",
@@ -54,10 +54,10 @@ _GATES = {
     ".": r"\.[a-z0-9_-]{20}",
 }
 _KEYS = r"(?:api|access|account|secret|private|shared|subscription|storage|master|client)[_ -]?keys?"
-#: What "pass" may follow without a mark between: DBPASS, but not bypass.
-_GLUED = "".join(f"|(?<={one}pass)" for one in ("db", "sql", "pg", "ftp", "smtp", "ssh", "user", "root", "admin"))
-#: By what must be there before any word is looked for: (the word without which the form cannot be there, the form, both
-#: in lower case; what else must hold of a match).
+#: Prefixes that "pass" may follow directly: DBPASS, but not bypass.
+_GLUED = "".join(f"|(?<={prefix}pass)" for prefix in ("db", "sql", "pg", "ftp", "smtp", "ssh", "user", "root", "admin"))
+#: By the text that must be present before any word is searched: (a word that the form requires, the form, both in lower
+#: case; a further condition on a match).
 _FORMS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
     (): (
         ("://", r"://[^\s/:@'\"<>]*:(?P<secret>[^\s/@'\"<>•]+)@(?=[^\s@])", ""),
@@ -76,7 +76,7 @@ _FORMS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
         ("hooks.slack.com/", r"hooks\.slack\.com/[a-z]+/(?P<secret>[a-z0-9/_-]{16,})", ""),
         ("/webhooks/", r"/webhooks/(?P<secret>[a-z0-9_-]+/[a-z0-9_-]{16,})", ""),
         ("webhook.office.com/", r"webhook\.office\.com/[a-z0-9]+/(?P<secret>[a-z0-9@/_-]{16,})", ""),
-        ("/t/", r"://[^\s/]+/t/(?P<secret>[a-z0-9_-]{8,})/", "mixed"),  # a channel of conda's
+        ("/t/", r"://[^\s/]+/t/(?P<secret>[a-z0-9_-]{8,})/", "mixed"),  # a conda channel
         ("api.telegram.org/bot", r"api\.telegram\.org/bot(?P<secret>\d+:[a-z0-9_-]{16,})", ""),
     ),
     ("user",): (("-u", r"-u(?:ser[ =]| +)[\"']?[^\s:\"'/]+:(?P<secret>[^\s\"'/•][^\s\"'•]{5,})", "value"),),
@@ -134,9 +134,9 @@ _FORMS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
 }
 
 
-#: Where one word of a name ends and the next begins: HF_TOKEN, hfToken, HFToken.
+#: Word boundaries within a name: HF_TOKEN, hfToken, HFToken.
 _WORDS = r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
-#: Parts of a name in lower case whose words stand between underscores, without digits at their ends: "_pg_password_".
+#: Parts of a lower-case name with words between underscores and without trailing digits: "_pg_password_".
 _CERTAIN = (
     r"pass_?w(?:or)?d|pass_?phrase|pass_?code|secret|credential|webhook|_creds?_|_bearer_|_cookies?_|_sas_|_pat_"
     r"|_signature_"
@@ -144,7 +144,7 @@ _CERTAIN = (
     r"|subscription)_?keys?_(?!(?:id|file|path|dir|name|url)_)|_key_$|conn(?:ection)?_?str(?:ing)?s?_|dsn_|jwt_|pwd_"
     r"|_(?:admin|db|ftp|login|mail|mongo|mysql|pg|proxy|redis|root|smtp|sql|ssh|user)_?pass_"
 )
-#: The same, unless one of the words behind it makes it a count or a special token of a language model, a pass over
+#: The same, unless one of the following words makes it a count or a special token of a language model, a pass over
 #: data, or a switch.
 _PERHAPS = (
     (
@@ -163,7 +163,7 @@ def looks_secret(name: str) -> bool:
     """Return whether a variable of this name probably holds a secret (token, password, key, SAS ...).
 
     Parts of words count too (PGPASSWORD); TOKENIZERS_PARALLELISM, max_tokens and the like stay readable. "key" counts
-    as the last word, or behind words such as "api".
+    as the last word, or after words such as "api".
     """
     pieces = [bare for piece in _compiled(_WORDS).split(name) if (bare := piece.rstrip("0123456789").lower())]
     plain = f"_{'_'.join(pieces)}_"
@@ -175,12 +175,12 @@ def looks_secret(name: str) -> bool:
 
 
 def mask(text: str) -> str:
-    """Return the text with each secret that is known by its form replaced by ``MASK``."""
+    """Return the text with each secret of a known form replaced by ``MASK``."""
     matches = spans(text)
     return replaced(text, matches) if matches else text
 
 
-#: Shorter values of variables are words that are in many texts by chance.
+#: Shorter values of variables occur in many texts by chance.
 _SHORTEST = 6
 
 
@@ -194,7 +194,7 @@ def redact(text: str) -> str:
 
 
 def spans(text: str, *, whole: bool = False) -> list[Span]:
-    """Return where secrets stand, in order and without overlaps; ``whole``: with what makes them known as such."""
+    """Return the spans of secrets, in order and without overlaps; ``whole`` includes the identifying context."""
     low = _lower(text)
     matches: list[Span] = []
     for gates, forms in _FORMS.items():
@@ -206,7 +206,7 @@ def spans(text: str, *, whole: bool = False) -> list[Span]:
 
 
 def replaced(text: str, matches: list[Span]) -> str:
-    """Return the text with the spans, which are in order, replaced by ``MASK``."""
+    """Return the text with the ordered spans replaced by ``MASK``."""
     parts, at = [], 0
     for begin, end in matches:
         parts += [text[at:begin], MASK]
@@ -215,7 +215,7 @@ def replaced(text: str, matches: list[Span]) -> str:
 
 
 def merged(matches: list[Span]) -> list[Span]:
-    """Return the spans in order, those that overlap as one."""
+    """Return the spans in order, with overlapping ones merged."""
     matches.sort()
     out = matches[:1]
     for begin, end in matches[1:]:
@@ -227,7 +227,7 @@ def merged(matches: list[Span]) -> list[Span]:
 
 
 def _lower(text: str) -> str:
-    """Return the text with ASCII letters in lower case, each character in its place."""
+    """Return the text with ASCII letters in lower case, without changing positions."""
     if text.isascii():
         return text.lower()
     return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
@@ -246,7 +246,7 @@ def _find_spans(low: str, form: str, rule: str, part: int | str) -> Iterator[Spa
 
 
 def _is_value(match: re.Match[str]) -> bool:
-    """Return whether an assigned text is a value and not a number, path, call or another name of a program."""
+    """Return whether an assigned text is a literal value, not a number, path, call or identifier."""
     fields = match.groupdict()
     value = fields["secret"]
     if fields.get("behind") or _NUMBER.match(value) or _PATH.match(value) or value.startswith(("•", "*", "...", "$")):
@@ -258,7 +258,7 @@ def _is_password(match: re.Match[str]) -> bool:
     if not _is_value(match):
         return False
     fields = match.groupdict()
-    # "password: required" says something of a password, "password=required" could be one.
+    # "password: required" describes a password, "password=required" could be one.
     is_description = not fields.get("quote") and ":" in (fields.get("between") or "")
     return not is_description or _DIGIT.search(fields["secret"]) is not None
 

@@ -1,7 +1,8 @@
 """Rows of a table for each rank: ``shard("train", 32)`` returns this rank's batches of a folder of Parquet files.
 
-The N rows of all files, by file name, are numbered; rank r of W has those from r * N // W to (r + 1) * N // W, in
-equally many batches on all ranks. A row group is read when its first row is needed, and only the last one is kept.
+The N rows of all files are numbered in order of file names. Rank r of W has the rows from r * N // W to
+(r + 1) * N // W, in the same number of batches on all ranks. A row group is read when its first row is needed, and only
+the last one is kept in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from distdl_jupyter.worker.data import data_path
 
 
 class _Piece(NamedTuple):
-    """Rows ``first`` to ``last`` (not included) of a row group."""
+    """Rows ``first`` to ``last`` (exclusive) of a row group."""
 
     path: Path
     group: int
@@ -27,10 +28,10 @@ class _Piece(NamedTuple):
 
 
 class Shard(Sequence[dict[str, Any]]):
-    """The batches of one rank: each a dict of column names and numpy arrays whose first axis is the rows.
+    """The batches of one rank, each a dict of column names and numpy arrays whose first axis is the rows.
 
-    A column of lists of one length is an array of two axes; other lists, texts and bytes are arrays of objects.
-    ``torch.utils.data.DataLoader(shard, batch_size=None, num_workers=1)`` reads ahead and gives tensors.
+    A column of lists of equal length becomes a 2-D array; other lists, strings and bytes become arrays of objects.
+    ``torch.utils.data.DataLoader(shard, batch_size=None, num_workers=1)`` reads ahead and returns tensors.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Shard(Sequence[dict[str, Any]]):
         if ends[-1] < size:
             raise ValueError(f"{name} has {ends[-1]} rows, but each of the {size} ranks needs at least one.")
         start, stop = rank * ends[-1] // size, (rank + 1) * ends[-1] // size
-        # Not more than the smallest rank has rows: an empty batch has no mean.
+        # At most as many as the smallest rank has rows, because an empty batch has no mean.
         self._batches: int = min(-(-ends[-1] // (size * batch_size)), ends[-1] // size)
         clipped = (
             piece._replace(first=max(start - end + piece.last, 0), last=min(stop - end + piece.last, piece.last))
@@ -134,7 +135,7 @@ def shard(
 
 
 def _numpy(column: Any) -> Any:
-    """Return an Arrow array as one of numpy: lists of one length become an axis, missing numbers become NaN."""
+    """Convert an Arrow array to numpy: lists of equal length become an axis, missing numbers become NaN."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,6 +1,6 @@
-"""A value in a few words, safely: nothing here can take long, raise, or wait for a GPU.
+"""Short descriptions of values, without code that can take long, raise, or wait for a GPU.
 
-So the ``repr`` of a class that is not known to be harmless is never called; such a value is shown as its class.
+``repr`` is called only for classes that are known to be harmless; other values are shown as their class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 LONGEST_STRING = 80
 LONGEST = 160
 _ITEMS = 6
-#: Modules of the standard library whose classes print short and cheap.
+#: Modules of the standard library whose classes have a short and cheap ``repr``.
 _HARMLESS = ("pathlib", "datetime", "decimal", "fractions", "uuid", "enum")
 
 
@@ -26,7 +26,7 @@ def short(value: Any) -> str:
     """Return the value in at most LONGEST characters: ``312``, ``Tensor 32 x 10 float32``, ``dict, keys a, b``."""
     try:
         text = _describe(value, 2)
-    except Exception:  # noqa: BLE001  attributes of foreign classes are read
+    except Exception:  # noqa: BLE001  attributes of user-defined classes are read
         text = type(value).__name__
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
@@ -71,12 +71,12 @@ def keys_of(value: Any) -> list[Any] | None:
         return None
     try:
         return list(islice(value.keys(), 9))
-    except Exception:  # noqa: BLE001  a foreign class's own method
+    except Exception:  # noqa: BLE001  a user-defined method
         return None
 
 
 def names_in_words(names: list[Any], more: int = 0) -> str:
-    """Return names as a sentence lists them: ``image``, ``image and target``, ``a, b, c and 4 more``."""
+    """Join names for a sentence: ``image``, ``image and target``, ``a, b, c and 4 more``."""
     parts = [str(name)[:40] for name in names] + ([f"{more} more"] if more else [])
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
@@ -114,7 +114,7 @@ def _fields(name: str, fields: dict[str, Any], depth: int) -> str:
 
 
 def named(name: str, value: Any, depth: int = 2) -> str:
-    """Return the value in a few words, masked when its name looks secret."""
+    """Return a short description of the value, masked if its name looks secret."""
     return MASK if looks_secret(name) and not callable(value) else _describe(value, depth)
 
 

@@ -1,4 +1,4 @@
-"""Ends a rank's process: reports what keeps it alive, and ends it without taking every module apart."""
+"""Exits a rank's process: reports what keeps it alive, and skips the destruction of modules."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from typing import NoReturn
 
 from distdl_jupyter.worker import channel
 
-#: Seconds that threads and child processes of the code get to end before the user gets a note, and its code.
+#: Seconds that threads and child processes get to exit before the user gets a notice, and the notice's code.
 PATIENCE, KEPT_ALIVE = 3.0, "kept-alive"
-#: Variables by which profilers and other tools get into a process.
+#: Variables with which profilers and other tools are injected into a process.
 INJECTED = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
-#: Threads and processes that are named.
+#: Maximum number of threads and processes named in the notice.
 _MOST_NAMES = 4
-#: Kinds of files that keep written text or bytes for a while.
+#: Types of buffered files.
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 def announce_survivors(ending: str) -> None:
-    """Tell the user what keeps this process alive after its code has ended; ``ending`` says how that has ended.
+    """Notify the user what keeps this process alive after its code has ended; ``ending`` describes the end.
 
-    Python waits for threads that are no daemons and for such processes of ``multiprocessing``, executors included.
+    Python waits for non-daemon threads and ``multiprocessing`` processes, including executors.
     """
     threading.Thread(target=_announce, args=(ending,), name="distdl-end", daemon=True).start()
 
@@ -54,12 +54,12 @@ def _announce(ending: str) -> None:
 
 
 def end(code: int) -> NoReturn:
-    """End this process with ``code`` as Python's own end would, without taking every imported module apart first.
+    """Exit with ``code`` like Python, but without destroying every imported module first.
 
-    Threads that are no daemons are waited for, the functions of ``atexit`` run, the user's objects go and with them
-    what they hold open, then every open file is flushed. What is left out is the destruction of modules and of C++
-    statics: with torch it takes most of a second, and a process can crash in it after all its work was done. A program
-    that was injected into the process, as profilers are, gets the long way: it may live by that destruction.
+    Non-daemon threads are joined, ``atexit`` functions run, the user's objects are destroyed with the resources they
+    hold, and every open file is flushed. Only the destruction of modules and C++ statics is skipped: with torch it
+    takes most of a second, and it can crash after all work is done. If a tool such as a profiler was injected into the
+    process, Python exits normally, because the tool may depend on that destruction.
     """
     if any(os.environ.get(name) for name in INJECTED):
         sys.exit(code)
@@ -70,7 +70,7 @@ def end(code: int) -> NoReturn:
 
 
 def _drop_user_objects() -> None:
-    """Forget the modules that belong to no installation, so that their objects are destroyed as at any end."""
+    """Remove modules outside of installed packages, so that their objects are destroyed as in a normal exit."""
     installed = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -81,7 +81,7 @@ def _drop_user_objects() -> None:
 
 
 def _flush_files() -> None:
-    """Write out the buffers of files that were not closed, those of C programs too."""
+    """Flush files that were not closed, including those of C code."""
     for file in gc.get_objects():
         if type(file) in _BUFFERED and not file.closed:
             with contextlib.suppress(Exception):

@@ -1,15 +1,14 @@
-"""How a rank tells where its threads stand, whatever holds it: a signal whose handler writes all stacks into a file.
+"""Writes the stacks of all threads of a rank to a file when it receives a signal, even while a library blocks it.
 
-The handler is ``faulthandler``'s, in C: it runs also while a library holds the interpreter, as Horovod does when it
-waits for the other ranks. The file is beside the job's named pipes and begins with one line of JSON, from which the
-reader (``node.stacks``) knows the process, the signal and the thread that runs the user's code.
+The handler is that of ``faulthandler``. It is written in C, so it also runs while a library holds the GIL, as Horovod
+does when it waits for other ranks. The file is next to the job's named pipes and starts with one line of JSON, from
+which the reader (``node.stacks``) gets the process, the signal and the thread that runs the user's code.
 
-Behind the stacks a thread of the rank writes the last collective operations as one line of JSON,
-``{"collectives": ...}`` (see ``hooks.distributed``). It needs the interpreter, so a rank whose library does not
-give it back has none.
+After the stacks, a thread of the rank appends the last collective operations as one line of JSON,
+``{"collectives": ...}`` (see ``hooks.distributed``). This needs the GIL, so it is missing while a library holds it.
 
-Nothing of it is seen by code of the user: neither its standard streams nor ``faulthandler.enable`` are touched, and of
-the signals only one that no library uses. Processes forked by the rank inherit the handler, but get no requests.
+User code is not affected: neither its standard streams nor ``faulthandler.enable`` are touched, and the signal is one
+that no library uses. Processes forked by the rank inherit the handler, but get no requests.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from distdl_jupyter.worker.channel import lifted
 from distdl_jupyter.worker.hooks import distributed
 from distdl_jupyter.worker.identity import Identity
 
-#: Names the folder of the file where the job has no named pipes.
+#: Variable with the folder of the file if the job has no named pipes.
 VARIABLE = "DISTDL_STACKS"
-#: A real-time signal on Linux, far from those that libraries take; elsewhere one that is ignored by default.
+#: A real-time signal on Linux that libraries do not use; elsewhere one that is ignored by default.
 _REAL_TIME = 57
-#: Seconds without growth after which the stacks are whole, and seconds that this is awaited at most.
+#: Seconds without growth after which the stacks are complete, and the timeout for that.
 _QUIET, _PATIENCE = 0.05, 1.0
 _HERE, _STDLIB = Path(__file__).parent, str(Path(os.__file__).parent)
 
 
 def offer(identity: Identity) -> None:
-    """Let this process answer the signal from now on; without a folder or a free descriptor it cannot be asked."""
+    """Install the handler, unless there is no folder or no free descriptor."""
     folder = os.environ.get(VARIABLE) or identity.pipes
     number = _signal()
     if folder is None or number is None:
@@ -53,7 +52,7 @@ def offer(identity: Identity) -> None:
 
 
 class _Follower:
-    """Writes the last collective operations behind each stack trace that was asked for."""
+    """Appends the last collective operations to each requested stack dump."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -61,7 +60,7 @@ class _Follower:
         self._thread: threading.Thread | None = None
 
     def look(self) -> None:
-        """Start writing when the file has grown. torch may keep its record locked, so a thread of its own waits."""
+        """Start writing when the file has grown. A separate thread waits, because torch may keep its record locked."""
         if self._thread is None and os.fstat(self._fd).st_size > self._size:
             self._thread = threading.Thread(target=self._follow, name="distdl-collectives", daemon=True)
             self._thread.start()
@@ -79,13 +78,13 @@ class _Follower:
 
 
 def last_operations(code: Path) -> dict[str, Any]:
-    """Return the last collective operations of this process, with what names their frames; {} without any."""
+    """Return the last collective operations of this process, with the folders that label their frames; {} if none."""
     operations = distributed.last_operations()
     return {"operations": operations, "about": _folders(code)} if operations else {}
 
 
 def _folders(code: Path) -> dict[str, str]:
-    """Return the folders by which the files of frames are named."""
+    """Return the folders used to label the files of frames."""
     return {"worker": str(_HERE), "code": str(code), "stdlib": _STDLIB}
 
 
@@ -99,7 +98,7 @@ def _opened(path: Path) -> int:
 
 
 def _about(identity: Identity, fd: int, number: int) -> dict[str, Any]:
-    """Return what the file begins with; ``start`` is field 22 of proc_pid_stat(5), "" elsewhere than on Linux."""
+    """Return the first line of the file; ``start`` is field 22 of proc_pid_stat(5), "" except on Linux."""
     return {
         "pid": os.getpid(),
         "start": _started(),

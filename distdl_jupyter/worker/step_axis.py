@@ -1,8 +1,8 @@
-"""Step numbers that continue where training code starts them over, for example with each epoch.
+"""Continuous step numbers for training code that restarts its count, for example with each epoch.
 
-Every metric has a step count of its own. A count that returns to its first step continues after its last one, and
-metrics that are logged at the same steps move together. A count that returns to a later step that it had before (a
-checkpoint was loaded within the process) logs those steps again: what was logged there is replaced.
+Every metric has its own step count. If a count returns to its first step, it continues after its last one, and metrics
+logged at the same steps move together. If a count returns to a later step that was logged before (because a checkpoint
+was loaded in the process), the values logged from there on are replaced.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-#: Reported steps of a metric that are remembered: a return to one of them, or behind them all, is no late report.
+#: Number of reported steps remembered per metric, to tell a return to an earlier step from a late report.
 _RECENT = 1000
 
 
 class Placed(NamedTuple):
-    """Metrics with the step at which they are stored. With ``replace`` they replace what was logged from there on."""
+    """Metrics and the step at which they are stored. ``replace``: they replace what was logged from there on."""
 
     step: float
     names: list[str]
@@ -26,7 +26,7 @@ class Placed(NamedTuple):
 
 @dataclass(slots=True)
 class _Count:
-    """The step count of one metric: its first and last step since it started over, and what is added to them."""
+    """The step count of one metric: its first and last step since it started over, and the offset added to them."""
 
     first: float
     last: float
@@ -41,24 +41,24 @@ class _Count:
         return self.last <= step <= self.last + self.stride
 
     def start_over(self, step: float, offset: float) -> None:
-        """Begin again at ``step``."""
+        """Restart the count at ``step``."""
         self.first = self.last = step
         self.offset = offset
         self.recent.clear()
 
     def continued(self, step: float) -> float:
-        """Return the offset with which ``step`` follows the last step."""
+        """Return the offset that makes ``step`` follow the last step."""
         return self.offset + self.last + self.stride - step
 
     def goes_back(self, step: float) -> bool:
-        """Take a step below the last one; return whether it was logged before and is logged again."""
+        """Handle a step below the last one; return whether it was logged before and is logged again."""
         if step in self.recent or (self.recent and step < self.recent[0] and len(self.recent) == _RECENT):
             while self.recent and self.recent[-1] >= step:
                 self.recent.pop()
             self.last = step
             return True
         if step < self.first:
-            self.first = self.last = step  # a count that falls
+            self.first = self.last = step  # a decreasing count
         return False
 
 
@@ -67,7 +67,7 @@ class StepAxis:
 
     def __init__(self) -> None:
         self._counts: dict[str, _Count] = {}
-        #: The count that was used last.
+        #: The most recently used count.
         self._newest: _Count | None = None
         #: The first metric whose count started over, and the step at which it did.
         self.started_over: tuple[str, float] | None = None
@@ -76,7 +76,7 @@ class StepAxis:
         """Return where to store metrics that are logged at ``step``."""
         groups: dict[tuple[float, bool], list[str]] = {}
         counts = self._counts
-        # A new metric follows the others of its call, so these come first.
+        # A new metric follows the others of its call, so process those first.
         for name in sorted(names, key=lambda name: name not in counts):
             groups.setdefault(self._assign_step(name, step), []).append(name)
         return [Placed(placed, group, replace) for (placed, replace), group in groups.items()]
@@ -104,7 +104,7 @@ class StepAxis:
         return count.offset + step, replace
 
     def _moved(self, count: _Count, newest: _Count, step: float) -> bool:
-        """Let a count start over with the metric that was logged before it; return whether it did."""
+        """Restart a count if the metric logged before it restarted; return whether it did."""
         if newest.is_at(step):
             if newest.offset <= count.offset:
                 return False

@@ -1,24 +1,24 @@
-"""Measures where the time of each training step of this rank goes. ``hooks.steps`` calls it.
+"""Measures how each training step of this rank spends its time. Called by ``hooks.steps``.
 
 A step ends where an optimizer has stepped. Until then it consists of:
 
 * ``data``: the wait for batches;
 * waits: intervals in which the training thread is blocked until a collective operation is complete. All ranks leave
-  such an operation at about the same time, so the rank that was blocked shortest came last, and the other ranks waited
-  for it (``core.step_times``). So no clocks of hosts are compared;
+  such an operation at about the same time, so the rank with the shortest wait arrived last, and the other ranks waited
+  for it (``core.step_times``). This does not require synchronized clocks;
 * ``rest``: the time before the forward pass that was not a wait, for example evaluation, logging and checkpoints;
 * compute: the remaining time.
 
 On a GPU these are times of its stream (``gpu_steps``): a wait is the time in which the stream waits for a collective
 operation.
 
-Measuring all parts of a step takes up to 0.4 ms. So of short steps, after the first ones, only one in ``_EVERY`` is
-measured, and later only one in 0.2 s (``StepRecorder.detailed``). Ranks measure the same steps, because the steps of a
-longer interval are among those of a shorter one. Of the other steps only the end is recorded; their parts are assumed
-to be those of the next measured step.
+Measuring all parts of a step takes up to 0.4 ms. So after the first steps, only one in ``_EVERY`` short steps is
+measured, and later only one every 0.2 s (``StepRecorder.detailed``). All ranks measure the same steps, because the
+steps of a longer interval are a subset of those of a shorter one. For other steps only the end is recorded; they are
+assumed to have the same parts as the next measured step.
 
-Records are sent through the rank's channel, at most once a second unless they fill a report. The first ``FULL`` are of
-one step each, the next of two, then of four, so a training of any length leaves a few thousand records.
+Records are sent through the rank's channel, at most once a second unless they fill a report. The first ``FULL`` cover
+one step each, the next two, then four, so training of any length produces a few thousand records.
 """
 
 from __future__ import annotations
@@ -36,36 +36,36 @@ from distdl_jupyter.worker.gpu_steps import GpuSteps, Measured
 
 P = ParamSpec("P")
 
-#: Records of one size, after which each is for twice as many steps.
+#: Number of records after which each covers twice as many steps.
 FULL = 2000
-#: Waits of a step that are told apart; later ones are added to the last.
+#: Maximum number of separate waits of a step; later ones are added to the last.
 MOST_WAITS = 8
-#: The number of first steps that are measured, the interval of measured steps after them, and the step until which it
-#: holds. The interval does not divide the intervals at which people log or save.
+#: The number of first steps that are measured, the interval of measured steps after them, and the step up to which it
+#: applies. The interval does not divide common intervals of logging or saving.
 _FIRST, _EVERY, _EARLY = 100, 47, 1000
-#: Later the interval doubles until it lasts so many nanoseconds, or has so many steps.
+#: Later the interval doubles until it reaches this many nanoseconds or steps.
 _SPAN, _MOST = 200_000_000, 47 << 6
 #: Number of steps after which they are classified again as short or long, and the nanoseconds below which they are
 #: short, on a CPU and on a GPU. The hooks take less than 1 % of a longer step.
 _BLOCK, _SHORT, _SHORT_ON_GPU = 32, 5_000_000, 10_000_000
-#: Nanoseconds by which a step must be longer than another one to be a pause.
+#: Nanoseconds by which a step must exceed another one to count as a pause.
 _PAUSE = 50_000_000
 #: Nanoseconds between two reports, and numbers in one: a report is one atomic write to a pipe.
 _SEND_EVERY, _MOST_NUMBERS = 1_000_000_000, 350
-#: Numbers of a record before its waits: seconds in all, of data, of the rest (in microseconds), samples.
+#: Fields of a record before its waits: times in total, for data and for the rest (in microseconds), samples.
 HEAD = 4
 
-#: The time of the hooks: nanoseconds that never go back.
+#: The clock of the hooks: monotonic, in nanoseconds.
 now = time.perf_counter_ns
 
 
 def steps_per_record(step: int) -> int:
-    """Return how many steps the record that contains a step (from 0) has."""
+    """Return the number of steps in the record that contains a step (from 0)."""
     return 1 << ((step // FULL + 1).bit_length() - 1)
 
 
 def harmless(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
-    """Let an error of ours end the measurement (``on``, ``fail``), not the training; ``Finished`` is not an error."""
+    """Make our errors stop the measurement (``on``, ``fail``), not the training; ``Finished`` is not an error."""
 
     @functools.wraps(method)
     def guarded(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -79,20 +79,20 @@ def harmless(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenat
 
 
 class StepRecorder:
-    """The steps of one process, of the thread that trains. Moments are those of ``now``."""
+    """The steps of the training thread of one process. Times are those of ``now``."""
 
     def __init__(self) -> None:
         self.on = False
         self._thread = threading.main_thread().ident
         self._records: list[list[int]] = []
-        #: The step that runs, and the first one of the records that wait.
+        #: The current step, and the first step of the unsent records.
         self._step = self._first = 0
-        #: When a report was sent last, and one with what is read once a second: how busy the connections were, and the
-        #: memory of the GPUs; how many numbers the records have that wait.
+        #: When the last report was sent, and the last one with the values read once a second (the busy time of
+        #: connections, the memory of GPUs); the count of numbers in unsent records.
         self._sent_at = self._sending_at = self._numbers = 0
-        #: The step that is put into a record next: behind ``_step`` where a GPU is yet to say how long it took.
+        #: The next step to record, which is less than ``_step`` while the times of a GPU are pending.
         self._put = 0
-        #: How many steps its record has, and the steps from which and below which records have as many.
+        #: The number of steps of its record, and the range of steps with records of that size.
         self._size, self._size_from, self._size_below = 1, 0, FULL
         self._logs_samples = False
         #: Whether the hooks measure now. Otherwise they only set ``passed`` after a backward pass, and add the time for
@@ -101,7 +101,7 @@ class StepRecorder:
         #: Whether the hooks read ``detailed``, whether the steps are short, and the moment and step of the last
         #: classification.
         self.can_skip, self._is_short, self._block, self._block_step = False, False, 0, 0
-        #: One in so many short steps is measured, and the number of next steps that are not.
+        #: The interval of measured short steps, and the number of next steps that are not measured.
         self._every, self.skips = _EVERY, 0
         #: The ends of the last measured step and of those after it but the last one. By index of a step after it, how
         #: long it was blocked, if for long.
@@ -111,7 +111,7 @@ class StepRecorder:
         #: The nanoseconds of the steps since the last measured one, and by index those for which they were blocked.
         self._skipped: list[int] = []
         self._skipped_blocked: dict[int, int] = {}
-        #: The step that was measured last on a processor.
+        #: The last step that was measured on the CPU.
         self._last: Measured | None = None
         self._gpu: GpuSteps | None = None
         #: Whether the process was blocked by a collective operation in any step.
@@ -119,7 +119,7 @@ class StepRecorder:
         self._forget()
 
     def _forget(self) -> None:
-        #: Nanoseconds: the step's begin and its end so far, 0 for none.
+        #: Nanoseconds: the step's start and its end so far, 0 for none.
         self._begin = self._end = 0
         self.detailed, self.passed, self.skips = True, False, 0
         self._ends.clear()
@@ -153,13 +153,13 @@ class StepRecorder:
         self.on = True
 
     def fail(self, error: Exception) -> None:
-        """Stop measuring and say so once."""
+        """Stop measuring and send a notice once."""
         self.on, self.skips = False, 0
         text = f"Step times are no longer measured: {type(error).__name__} was raised ({error!s:.200})."
         channel.note("warning", text, "step-times-failed")
 
     def begin(self, part: str) -> int:
-        """Return the moment at which a wait for a batch ("data") or for other ranks ("wait") begins."""
+        """Return the start time of a wait for a batch ("data") or for other ranks ("wait")."""
         moment = now()
         if self._gpu is not None:
             self._open(part, moment)
@@ -172,7 +172,7 @@ class StepRecorder:
 
     @harmless
     def data(self, begin: int, samples: int = 0) -> None:
-        """Take a wait for a batch that ends now, and the number of its samples."""
+        """Record the wait for a batch and its sample count."""
         end = now()
         if self._is_elsewhere(begin):
             return
@@ -185,7 +185,7 @@ class StepRecorder:
 
     @harmless
     def forward(self) -> None:
-        """Take the begin of a forward pass that trains."""
+        """Record the start of a forward pass in training."""
         moment = now()
         if not self._is_elsewhere(moment):
             self._compute_begins(moment)
@@ -193,13 +193,13 @@ class StepRecorder:
 
     @harmless
     def backward(self) -> None:
-        """Take the begin of a backward pass."""
+        """Record the start of a backward pass."""
         if not self._is_elsewhere(now()):
             self._works = True
 
     @harmless
     def use_gpu(self, device: Any) -> None:
-        """Time the steps from the next one on by the clock of a GPU of torch, on which this one computes."""
+        """Time steps on the clock of a torch GPU, from the next step on."""
         if self._gpu is None and self._thread == threading.get_ident():
             self._gpu = GpuSteps(device)
 
@@ -209,20 +209,20 @@ class StepRecorder:
         return self._gpu is not None
 
     def measure_all(self, *, on: bool) -> None:
-        """Measure each step from the next one on, or only as many as needed."""
+        """Measure every step from the next one on, or only as many as needed."""
         self._measures_all = on
         if on:
             self._resume()
 
     def arrived(self) -> int:
-        """Return the moment at which this rank's own part of a backward pass is done; any thread may say so."""
+        """Return the time at which this rank's own part of a backward pass is done; callable from any thread."""
         if self._gpu is not None:
             self._gpu.open("wait")
         return now()
 
     @harmless
     def backward_ended(self, begin: int, arrival: int) -> None:
-        """Take a backward pass that ends now; at ``arrival`` it began to wait for others, 0 if it does not wait."""
+        """Record the end of a backward pass; at ``arrival`` it began to wait for others (0: no wait)."""
         if self._thread != threading.get_ident():
             return
         self._passes += now() - begin
@@ -231,7 +231,7 @@ class StepRecorder:
 
     @harmless
     def wait(self, begin: int) -> None:
-        """Take a time in which the thread was blocked by a collective operation, which ends now."""
+        """Record the end of a wait in which a collective operation blocked the thread."""
         self.has_waited = True
         end = now()
         if self._is_elsewhere(begin):
@@ -241,7 +241,7 @@ class StepRecorder:
         self._add_wait(end - begin)
 
     def skip(self) -> None:
-        """Record that an optimizer has stepped in a step that is not measured (``skips``)."""
+        """Record an optimizer step in a training step that is not measured (``skips``)."""
         if self._thread != threading.get_ident():
             self.stepped()
         elif not self.passed:  # a second optimizer
@@ -266,7 +266,7 @@ class StepRecorder:
 
     @harmless
     def stepped(self) -> None:
-        """Record that an optimizer has stepped. Of several after one backward pass the last one ends the step."""
+        """Record an optimizer step. The last of several after one backward pass ends the training step."""
         if self._thread != threading.get_ident():
             self._thread = threading.get_ident()
             self._forget()
@@ -287,13 +287,13 @@ class StepRecorder:
 
     @harmless
     def samples(self, number: Any) -> None:
-        """Take how many samples the step has, from the training code itself."""
+        """Set the sample count of the step, as logged by the training code."""
         if type(number) is int and number >= 0 and not self._ends:
             self._logs_samples, self._samples = True, number
 
     @harmless
     def flush(self) -> None:
-        """Send what is known."""
+        """Send all records."""
         if self._end:
             self._close()
         if self._gpu is not None:
@@ -305,7 +305,7 @@ class StepRecorder:
         self._send()
 
     def _is_elsewhere(self, moment: int) -> bool:
-        """Return whether this thread is not the one that trains; if it is, close the step that has ended."""
+        """Return whether this is not the training thread; if it is, close the step that has ended."""
         if self._thread != threading.get_ident():
             return True
         if self._end:
@@ -328,7 +328,7 @@ class StepRecorder:
                 self._gpu.rest()
 
     def _close(self) -> None:
-        """Put the measured step that has ended into a record; the next one begins at the end of the last step."""
+        """Record the measured step that has ended; the next one starts at its end."""
         ends = [*self._ends, self._end]
         if self._gpu is None or not self._on_gpu:
             self._last = self._measured(ends[0])
@@ -369,7 +369,7 @@ class StepRecorder:
         )
 
     def _put_skipped(self, step: Measured) -> None:
-        """Put steps into records that are like a measured one; a pause is the rank's own, or a wait."""
+        """Record skipped steps with the parts of a measured one; a pause counts as the rank's own time or as a wait."""
         skipped, blocked = self._skipped, self._skipped_blocked
         self._skipped, self._skipped_blocked = [], {}
         longest, begin = 1000 * step.seconds + _PAUSE if step.waits else float("inf"), 0
@@ -383,7 +383,7 @@ class StepRecorder:
         self._put_like(step, skipped[begin:])
 
     def _put_like(self, step: Measured, durations: list[int]) -> None:
-        """Put steps of so many nanoseconds into records: all that goes into one record at once."""
+        """Record steps of the given durations, all that fit one record at once."""
         at, busy = 0, 1000 * (step.seconds - step.rest)
         while at < len(durations):
             self._begin_record()
@@ -418,7 +418,7 @@ class StepRecorder:
             self._send()
 
     def _send(self) -> None:
-        """Send the records that are whole."""
+        """Send the complete records."""
         out = channel.current()
         size = steps_per_record(self._first)
         whole = (self._put - self._first) // size
@@ -430,7 +430,7 @@ class StepRecorder:
             due = self._sent_at - self._sending_at > _SEND_EVERY
             more: dict[str, Any] = {}
             if due and any(len(record) > HEAD for record in records):
-                from distdl_jupyter.worker import links  # the module socket, which most ranks never import
+                from distdl_jupyter.worker import links  # imports socket, which most ranks never need
 
                 self._sending_at, sending = self._sent_at, links.time_sending()
             if due and self._gpu is not None:
@@ -444,7 +444,7 @@ def _add(record: list[int], more: list[int]) -> None:
         record[at] += value
 
 
-#: That of this process; only a rank switches it on.
+#: The recorder of this process, enabled only in a rank.
 recorder = StepRecorder()
 
 
@@ -452,5 +452,5 @@ def _disable() -> None:
     recorder.on, recorder.skips = False, 0
 
 
-# A process that training code forks, to load data, is no rank.
+# A process forked by training code, for example to load data, is not a rank.
 os.register_at_fork(after_in_child=_disable)

@@ -1,25 +1,25 @@
-"""The rank's own standard streams, and the lifeline that ends it when they have no reader.
+"""The rank's standard streams, and the lifeline that ends the rank when they have no reader.
 
-Under ``mpirun`` the streams of all ranks are merged into one, so the job offers named pipes for each rank. They are the
-first thing that a rank opens: what is printed before has no rank.
+Under ``mpirun`` the streams of all ranks are merged, so the job creates named pipes for each rank. A rank opens them
+first, because earlier output cannot be assigned to a rank.
 
-Each line leaves the process whole and at once, as at a terminal: none is lost when it crashes, and a print is one write
-and not one for each of its words. Text without a line's end follows within ``PARTIAL`` seconds.
+Streams are line-buffered as on a terminal: no line is lost in a crash, and each line is one write. Text without a
+newline is flushed within ``PARTIAL`` seconds.
 
-While the thread that flushes writes, it has the lock of the stream's buffer. A child that is forked at that moment
-would inherit the lock without its owner and wait for it forever. This cannot happen:
+While the flushing thread writes, it holds the lock of the stream's buffer. A child forked at that moment would inherit
+the lock without its owner and wait for it forever. This cannot happen:
 
-* The thread flushes only while it holds ``_flushing``, and a fork takes that lock before (``_hold``) and gives it back
-  after. So at a fork the thread has no stream's lock, nor any other that a child takes.
-* The fork's wait ends. The thread holds ``_flushing`` while it writes, until the pipe takes the bytes or has no reader,
-  or while it waits for a stream that another thread writes to, which ends in the same way. The forking thread is that
-  other thread only when a signal's handler forks and has interrupted a write below it. ``flush`` sees this, and the
-  wait is limited to ``INTERRUPTED`` seconds: a thread that has not given the lock back by then waits for the
-  interrupted write, without any stream's lock (or the other stream's pipe was full for so long).
-* A fork by a handler that interrupts ``_hold`` takes the lock once more, because it is reentrant. The child begins with
-  a lock of its own, whichever thread held the parent's.
+* The thread flushes only while it holds ``_flushing``; a fork acquires that lock before (``_hold``) and releases it
+  after. So during a fork the thread holds no stream's lock, nor any other lock that a child acquires.
+* The fork does not wait forever. The thread holds ``_flushing`` while it writes, until the pipe accepts the bytes or
+  has no reader, or while it waits for a stream that another thread writes to, which ends in the same way. The forking
+  thread is that other thread only if a signal handler forks after interrupting a write. ``flush`` detects this, and the
+  wait is limited to ``INTERRUPTED`` seconds: a thread that has not released the lock by then waits for the interrupted
+  write, without any stream's lock (or the other stream's pipe was full for that long).
+* A fork by a handler that interrupts ``_hold`` acquires the lock again, because it is reentrant. The child starts with
+  a new lock, whichever thread held the parent's.
 
-What other threads hold at a fork is not looked at: they print as at a terminal.
+Locks held by other threads during a fork are not handled: they print as on a terminal.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from distdl_jupyter.worker.channel import lifted
 
 #: Seconds to wait until a named pipe has a reader.
 TIMEOUT = 30.0
-#: Seconds between the request to end and the end, when the lifeline breaks.
+#: Seconds between the request to exit and the forced exit when the lifeline breaks.
 GRACE = 2.0
-#: Seconds after which text without a line's end leaves the process, and between two calls of ``at_each_look``.
+#: Seconds after which text without a newline is flushed, and between two calls of ``at_each_look``.
 PARTIAL = 0.25
-#: Seconds that a fork waits for the flushing thread when it happens in the middle of a write of its own thread.
+#: Seconds that a fork waits for the flushing thread if it interrupts a write of its own thread.
 INTERRUPTED = 1.0
-#: Exit code of a rank whose lifeline broke and that did not end on request.
+#: Exit code of a rank whose lifeline broke and that did not exit on request.
 ORPHANED = 70
-#: What the thread calls each time it looks; nothing that waits.
+#: Functions that the thread calls regularly; they must not block.
 at_each_look: list[Callable[[], None]] = []
 _is_attended = False
 
 
 def adopt(pipes: Path | None, rank: int) -> None:
-    """Make the rank's named pipes its standard streams and watch the lifeline, as far as they exist in ``pipes``.
+    """Use the rank's named pipes as standard streams and watch the lifeline, if they exist in ``pipes``.
 
-    A rank that cannot open its pipe keeps the stream that it was started with and says so there.
+    A rank that cannot open its pipe keeps its original stream and prints a message there.
     """
     if pipes is not None:
         outputs = [(fd, pipes / f"rank-{rank}.{name}") for fd, name in ((1, "out"), (2, "err"))]
@@ -79,7 +79,7 @@ def _replace(fd: int, path: Path) -> None:
 
 
 def _open_for_writing(path: Path) -> int:
-    """Open a named pipe without waiting forever for its reader. Raises OSError (ENXIO: no reader)."""
+    """Open a named pipe, with a timeout for its reader. Raises OSError (ENXIO: no reader)."""
     until = time.monotonic() + TIMEOUT
     while True:
         try:
@@ -93,12 +93,12 @@ def _open_for_writing(path: Path) -> int:
             return pipe
 
 
-#: This process's own streams, whatever training code has put in their place since.
+#: The original streams of this process, which training code may have replaced.
 _own: list[io.TextIOWrapper] = []
 
 
 def _write_whole_lines() -> None:
-    """Let printed lines leave the process at once, and let no character be unprintable."""
+    """Make the standard streams line-buffered and able to print any character."""
     if not _own:
         os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_renew)
     sys.stdout = sys.__stdout__ = _by_line(1, "<stdout>")  # type: ignore[misc]
@@ -107,9 +107,9 @@ def _write_whole_lines() -> None:
 
 
 def _by_line(fd: int, name: str) -> io.TextIOWrapper:
-    """Return a stream as Python makes them for a terminal.
+    """Return a stream like Python's for a terminal.
 
-    Its buffer also writes on where a signal cut a write short: what Python makes unbuffered loses the rest then.
+    Its buffer completes a write that a signal has interrupted; Python's unbuffered streams would lose the rest.
     """
     raw = io.FileIO(fd, "w", closefd=False)
     raw.name = name
@@ -120,12 +120,12 @@ def _by_line(fd: int, name: str) -> io.TextIOWrapper:
     return text
 
 
-#: Held by the thread that flushes while it does so, and by a thread that forks.
+#: Held by the flushing thread during a flush, and by a thread that forks.
 _flushing = threading.RLock()
 
 
 def flush() -> bool:
-    """Let what was printed without a line's end leave the process; False where this thread is within a write."""
+    """Flush text without a newline; return False if this thread is in the middle of a write."""
     interrupted = False
     for stream in _own:
         try:
@@ -138,12 +138,12 @@ def flush() -> bool:
 
 
 def _hold() -> None:
-    """Before a fork: a child would print again what is waiting, and could wait for the flushing thread forever."""
+    """Prepare a fork: a child would print buffered text again, and could wait for the flushing thread forever."""
     _flushing.acquire(timeout=-1 if flush() else INTERRUPTED)
 
 
 def _release() -> None:
-    with contextlib.suppress(RuntimeError):  # it could not be had
+    with contextlib.suppress(RuntimeError):  # it was not acquired
         _flushing.release()
 
 
@@ -153,13 +153,13 @@ def _renew() -> None:
 
 
 def _attend(lifeline: Path | None) -> None:
-    """Start the thread that flushes and, with a pipe ``lifeline``, ends this process when its last writer is gone.
+    """Start the thread that flushes and, with a pipe ``lifeline``, ends this process when the pipe has no writer.
 
-    The writer must have opened it before the rank starts: without a writer the end is at once.
+    The writer must have opened the pipe before the rank starts, or the rank ends at once.
     """
     pipe = None
     if lifeline is not None and lifeline.exists():
-        # Without O_NONBLOCK the open itself would wait for a writer, forever when that one has died.
+        # Without O_NONBLOCK, opening would wait for a writer, forever if that has died.
         pipe = lifted(os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     global _is_attended
     _is_attended = True
@@ -167,7 +167,7 @@ def _attend(lifeline: Path | None) -> None:
 
 
 def is_attended() -> bool:
-    """Return whether the thread runs that flushes and calls ``at_each_look``."""
+    """Return whether the thread that flushes and calls ``at_each_look`` is running."""
     return _is_attended
 
 
@@ -175,7 +175,7 @@ def _keep_up(pipe: int | None) -> None:
     waiting = select.poll()
     if pipe is not None:
         waiting.register(pipe, select.POLLIN)
-    # It is read each time, because poll() reports no end where the last writer was gone before the pipe was opened.
+    # Read each time, because poll() does not report the end if the last writer was gone before the pipe was opened.
     while pipe is None or not _has_ended(pipe):
         waiting.poll(PARTIAL * 1000)
         with _flushing:
@@ -187,10 +187,10 @@ def _keep_up(pipe: int | None) -> None:
 
 
 def _die_with_parent() -> None:
-    """Let the kernel send TERM when the process that has started this one dies (Linux).
+    """Make the kernel send TERM when the parent process dies (Linux).
 
-    A belt beside the thread: code that is stuck in a library without giving the interpreter back stops the thread too.
-    Only for a rank whose parent is the supervisor itself; a launcher may end one of its threads when it likes.
+    This backs up the thread, which cannot run while a library holds the GIL. It is used only if the parent is the
+    supervisor itself, because a launcher may end one of its threads at any time.
     """
     if sys.platform == "linux":
         import ctypes
