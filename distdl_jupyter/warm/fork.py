@@ -1,4 +1,4 @@
-"""Forking: a template into the supervisor of a job, and that into its ranks and the services of its backend."""
+"""Forks a template into the supervisor of a job, and the supervisor into its ranks and its backend's services."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from distdl_jupyter.warm import preload, process_state, template_files
 from distdl_jupyter.worker import shutdown
 from distdl_jupyter.worker.hooks import tensors
 
-#: What a submitter sends with its request, in this order.
+#: The descriptors that a submitter sends with its request, in order.
 DESCRIPTORS = ("lock", "supervisor.log")
-#: ``python -P -m MODULE ARGUMENTS``: the only form of a command line that can be forked.
+#: Only command lines of the form ``python -P -m MODULE ARGUMENTS`` can be forked.
 _BEFORE = ("-P", "-m")
 #: Seconds after which the system no longer counts a thread that was joined.
 _JOINED_SECONDS = 0.1
@@ -37,7 +37,7 @@ _JOINED_SECONDS = 0.1
 
 @dataclass(slots=True)
 class Preloaded:
-    """What a template passes on: the ``environment`` of its imports, what they ``read`` of it, and what they set."""
+    """The state that a template passes on: the ``environment`` of its imports, the variables they ``read`` and set."""
 
     argv: process_state.ArgvBuffer
     environment: Mapping[str, str]
@@ -45,9 +45,9 @@ class Preloaded:
     set_by_imports: Mapping[str, str]
 
     def differing(self, environment: Mapping[str, str]) -> str:
-        """Return a variable that keeps a process of this environment from being forked, "" when there is none.
+        """Return a variable that prevents forking a process with this environment, "" if there is none.
 
-        A submitter that has imported the same modules has what they set: torch sets KMP_DUPLICATE_LIB_OK.
+        A submitter that has imported the same modules has the variables they set, such as torch's KMP_DUPLICATE_LIB_OK.
         """
         set_alike = {name: value for name, value in self.set_by_imports.items() if environment.get(name) == value}
         return preload.differing({**self.environment, **set_alike}, environment, self.read)
@@ -59,7 +59,7 @@ class Preloaded:
 def become_supervisor(
     connection: socket.socket, message: dict[str, Any], descriptors: list[int], preloaded: Preloaded
 ) -> NoReturn:
-    """Run the job of a request to its end, in a process that was just forked for it."""
+    """Run the job of a request to its end, in a newly forked process."""
     try:
         lock, log = descriptors
         _settle((os.open(os.devnull, os.O_RDONLY), log, log), keep=(lock, connection.fileno()))
@@ -69,12 +69,12 @@ def become_supervisor(
         os.setpriority(os.PRIO_PROCESS, 0, message["niceness"])
         _forget_parent([sys.executable, *arguments])
         template_files.send(connection, {"taken": os.getpid()})
-        # The submitter may have given up waiting; the job is this process's only when it confirms.
+        # The submitter may have timed out; this process owns the job only after its confirmation.
         if not template_files.receive(connection)[0].get("go"):
             os._exit(0)
         connection.close()
     except (template_files.BrokenMessage, OSError):
-        os._exit(0)  # the submitter sees the end of the connection and starts the job cold
+        os._exit(0)  # the submitter detects the closed connection and starts the job cold
     except BaseException:  # noqa: BLE001 - no error may reach the template's own frames
         traceback.print_exc()
         os._exit(1)
@@ -94,7 +94,7 @@ def _supervise(folder: JobFolder, message: dict[str, Any], preloaded: Preloaded)
 
 
 class ForkedProcess:
-    """A forked child of this process, with the methods of ``subprocess.Popen``."""
+    """A forked child of this process, with the interface of ``subprocess.Popen``."""
 
     def __init__(self, pid: int, stdin: IO[bytes] | None) -> None:
         self.pid = pid
@@ -126,20 +126,20 @@ class ForkedProcess:
             try:
                 pid, status = os.waitpid(self.pid, flags)
             except ChildProcessError:
-                pid, status = self.pid, 0  # it was waited for elsewhere, as a Popen treats it
+                pid, status = self.pid, 0  # reaped elsewhere, treated as in Popen
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
 
 class Forker:
-    """``node.job.fork`` in a supervisor that was forked from a template."""
+    """Implements ``node.job.fork`` in a supervisor that was forked from a template."""
 
     def __init__(self, preloaded: Preloaded) -> None:
         self._preloaded = preloaded
 
     def __call__(self, program: Program) -> ForkedProcess | None:
-        """Fork into a program; None when it has to be started as a new interpreter."""
+        """Fork into a program; return None if a new interpreter has to be started."""
         if reason := self._refusal(program):
             node_job.reasons.append(reason)
             return None
@@ -155,7 +155,7 @@ class Forker:
         return ForkedProcess(pid, os.fdopen(stdin[1], "wb"))
 
     def _refusal(self, program: Program) -> str:
-        """Return why this program cannot be forked, "" when it can; errors of its start are reported later."""
+        """Return why this program cannot be forked, "" if it can; errors at its start are reported later."""
         arguments, environment = program.arguments, program.environment
         if os.path.abspath(arguments[0]) != os.path.abspath(sys.executable) or tuple(arguments[1:3]) != _BEFORE:  # noqa: PTH100 - links are kept
             return "it uses a different Python"
@@ -165,7 +165,7 @@ class Forker:
             return "its number of threads cannot be set after a fork"
         if name := self._preloaded.differing(environment):
             return f"the value of its environment variable {name} differs from that of the template"
-        # An injected library works at the end of a process, which a forked one does not have.
+        # An injected library needs a normal process exit, which forked processes skip.
         if any(environment.get(name) for name in shutdown.INJECTED):
             return "a library is injected into it (LD_PRELOAD)"
         return "the supervisor has started threads" if _has_threads() else ""
@@ -187,7 +187,7 @@ class Forker:
 
 
 def _has_threads() -> bool:
-    """Return whether there are threads; the system still counts one for a moment after it was joined."""
+    """Return whether other threads exist; the system still counts a thread briefly after it was joined."""
     until = time.monotonic() + _JOINED_SECONDS
     while preload.thread_count() > 1:
         if time.monotonic() > until:
@@ -200,10 +200,10 @@ def _has_threads() -> bool:
 
 
 def _settle(streams: Sequence[int], keep: Iterable[int] = ()) -> None:
-    """Begin a session, with ``streams`` as descriptors 0, 1, 2 and of the others only ``keep``.
+    """Start a session with ``streams`` as descriptors 0, 1, 2; keep only ``keep`` of the others.
 
-    The others are pointed to /dev/null and not closed: when an object of the parent's is deleted later it would
-    otherwise close whatever has the same number by then.
+    The others are redirected to /dev/null instead of being closed, because an inherited object that is deleted later
+    would otherwise close an unrelated descriptor with the same number.
     """
     os.setsid()
     signals.reset()
@@ -214,7 +214,7 @@ def _settle(streams: Sequence[int], keep: Iterable[int] = ()) -> None:
     for fd in set(open_descriptors()) - {0, 1, 2, nothing, *keep}:
         os.dup2(nothing, fd, inheritable=False)
     os.close(nothing)
-    # Python's own streams are opened again: the template's know whether its log is seekable.
+    # Reopen Python's streams, because the template's have cached whether its log is seekable.
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # type: ignore[misc]  # noqa: SIM115
     for fd, name, errors in ((1, "stdout", "strict"), (2, "stderr", "backslashreplace")):
         raw = io.FileIO(fd, "w", closefd=False)
@@ -247,7 +247,7 @@ def _replace_environment(environment: Mapping[str, str]) -> None:
 
 
 def _forget_parent(arguments: Sequence[str]) -> None:
-    """Replace what a process must not share with its parent: command line, random numbers, caches, keys."""
+    """Reset state that a process must not share with its parent: command line, random numbers, caches, keys."""
     sys.orig_argv[:] = list(arguments)
     sys.argv[:] = [""]
     importlib.invalidate_caches()
@@ -262,7 +262,7 @@ def _forget_parent(arguments: Sequence[str]) -> None:
 def _run_to_end(program: Callable[[], Any]) -> NoReturn:
     """Call ``program`` and end this process, with the exit code of its SystemExit or its error.
 
-    Nothing of it ever returns or raises into the frames of the parent.
+    It never returns or raises into the frames of the parent.
     """
     code = 1
     try:
@@ -288,13 +288,13 @@ def _exit_code(program: Callable[[], Any]) -> int:
     return 0
 
 
-# threads of numerical libraries, of which the template allows one -----------------------------------
+# threads of numerical libraries, limited to one in the template -------------------------------------
 
 
 def library_threads(environment: Mapping[str, str]) -> int | None:
-    """Return how many threads a process of this environment uses; None when that cannot be set after a fork.
+    """Return the thread count of a process with this environment; None if it cannot be set after a fork.
 
-    0 where no numerical library is loaded: one that is loaded later reads the environment itself.
+    0 means that no numerical library is loaded; a library loaded later reads the environment itself.
     """
     if not tensors.has_threads() and not _has_blas():
         return 0

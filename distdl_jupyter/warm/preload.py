@@ -1,8 +1,8 @@
-"""What a template imports before a job needs it, and what of that a job would notice.
+"""Preloads modules in a template before jobs need them, and checks that jobs are not affected.
 
-A preloaded module has seen the template's environment: a job may use it only where the variables that it read are
-equal. A module that reads a variable of its own process (a rank's number, PATH) or the whole environment while it is
-imported, starts a thread or opens a GPU is not preloaded again, and named.
+A preloaded module was imported in the template's environment, so a job can use it only if the variables that it read
+are equal. A module is reported and not preloaded again if its import reads a per-process variable (such as a rank or
+PATH) or the whole environment, starts a thread, or opens a GPU.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from distdl_jupyter.worker import import_recorder
 from distdl_jupyter.worker.hooks.frameworks import NOT_FORKED
 from distdl_jupyter.worker.identity import LAUNCHERS
 
-#: Modules that look through the whole environment while they are imported, and the prefix of what they look for.
+#: Modules whose import iterates over the whole environment, and the prefix of the variables they use.
 _KNOWN_READERS = {"tqdm.utils": "TQDM_", "networkx.utils.backends": "NETWORKX_"}
-#: Variables that launchers set for each rank: no template can have their values.
+#: Variables that launchers set for each rank, which a template cannot have.
 _OF_RANKS = re.compile(
     r"(?:GLOBAL|NODE|ROLE|DISTDL|DISTDL_LOCAL|DISTDL_NODE|JSM_NAMESPACE|PMIX|MV2_COMM_WORLD)_RANK|"
     r"(?:ROLE|DISTDL)_WORLD_SIZE|MASTER_(?:ADDR|PORT)|TORCHELASTIC_\w+|(?:GLOO|NCCL)_SOCKET_IFNAME|"
     + "|".join(name for launcher in LAUNCHERS for name in launcher if name)
 )
-#: Variables that differ from shell to shell although the jobs are the same.
+#: Variables that differ between shells even for the same job.
 _OF_SHELLS = ("PATH", "PWD", "OLDPWD", "SHLVL", "_")
-#: Variables of a terminal, which no rank has: an import that reads them does the same for its output.
+#: Terminal variables, which do not affect imports in ranks, because they have no terminal.
 _OF_TERMINALS = ("TERM", "COLUMNS", "LINES", "COLORTERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION")
-#: What Python itself and C libraries read when they are loaded, where no recorder sees it.
+#: Variables that Python itself and C libraries read when loaded, which cannot be recorded.
 _AT_LOAD = re.compile(
     r"(?:LD|DYLD|MALLOC|GLIBC|LC|OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|VECLIB|DNNL|ONEDNN|ATEN|TORCH|PYTORCH|CUDA|CUDNN|CUBLAS"
     rf"|TF|XLA)_|PYTHON|(?:LANG|LANGUAGE|TZ)$|{'|'.join(_KNOWN_READERS.values())}"
@@ -48,10 +48,10 @@ _AT_LOAD = re.compile(
 _SET_LATER = re.compile(
     r"OMP_NUM_THREADS|OPENBLAS_NUM_THREADS|TORCH_WARM_POOL|CUDA_VISIBLE_DEVICES|TF_CONFIG|PYTHONUNBUFFERED"
 )
-#: Variables that keep libraries from starting threads while they are imported, as torch's compiler does in some
-#: versions where Triton is installed; each job gets its own afterwards.
+#: Variables that prevent libraries from starting threads during import, as torch's compiler does in some versions if
+#: Triton is installed; each job gets its own values afterwards.
 NO_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCH_WARM_POOL": "0"}
-#: What a supervisor and a rank of this machine's cluster import in any case, besides its backend.
+#: Modules that the supervisor and ranks of a local job always import, besides the backend.
 _REQUIRED = (
     "distdl_jupyter.supervisor.__main__",
     "distdl_jupyter.clusters.local",
@@ -68,14 +68,14 @@ _REQUIRED = (
 
 
 def required() -> tuple[str, ...]:
-    """Return what a supervisor and a rank of this machine's cluster import in any case."""
+    """Return the modules that the supervisor and ranks of a local job always import."""
     return (*_REQUIRED, *registry.built_in("backends"))
 
 
 def differing(template: Mapping[str, str], job: Mapping[str, str], read: set[str]) -> str:
-    """Return the first variable that differs and may have changed what an import did, "" when there is none.
+    """Return the first variable that differs and may have affected an import, "" if there is none.
 
-    ``read`` are the variables that Python code has read during the imports.
+    ``read`` are the variables that Python code read during the imports.
     """
     names = sorted({*template, *job})
     return next((name for name in names if template.get(name) != job.get(name) and _matters(name, read)), "")
@@ -88,7 +88,7 @@ def _matters(name: str, read: set[str]) -> bool:
 
 
 class Unforkable(Exception):
-    """A module must not be preloaded; this process, which has done so, must not be forked any more.
+    """A module must not be preloaded, and this process, which has imported it, must no longer be forked.
 
     ``names`` are its name and those of the modules that import what makes it unforkable.
     """
@@ -100,11 +100,11 @@ class Unforkable(Exception):
 
 
 class ImportHistory:
-    """The modules that the last jobs have imported, in a file. A file that cannot be read counts as empty."""
+    """The modules that recent jobs have imported, in a file. An unreadable file counts as empty."""
 
-    #: Modules that are remembered; those that no job has imported for the longest time are forgotten.
+    #: Maximum number of modules; the least recently imported are dropped.
     _MOST = 10_000
-    #: Unforkable modules, each of which means a new template, after which the other modules are forgotten.
+    #: Maximum number of unforkable modules, each of which restarts the template; then other modules are dropped.
     _MOST_RESTARTS = 12
 
     def __init__(self, path: Path) -> None:
@@ -116,20 +116,20 @@ class ImportHistory:
         self.unforkable: dict[str, str] = {str(name): str(why) for name, why in data.get("unforkable", {}).items()}
 
     def names(self) -> list[str]:
-        """Return what to import, the most recent job's first, in the order of its own imports."""
+        """Return the modules to import, those of the most recent job first, in import order."""
         return [name for name in self._modules if not self.is_unforkable(name) and not _is_in(name, NOT_FORKED)]
 
     def is_unforkable(self, name: str) -> bool:
-        """Return whether a module, or a package that is imported before it, must not be preloaded."""
+        """Return whether a module, or one of its parent packages, must not be preloaded."""
         return _is_in(name, self.unforkable)
 
     def add(self, names: Iterable[str]) -> None:
-        """Remember what one more job has imported."""
+        """Add the imports of one more job."""
         self._modules = [*dict.fromkeys([*names, *self._modules])][: self._MOST]
         self._write()
 
     def leave_out(self, unforkable: Unforkable) -> None:
-        """Never preload these modules again, nor the contents of those that are packages."""
+        """Exclude these modules, and the contents of packages, from preloading."""
         self.unforkable |= dict.fromkeys(unforkable.names, unforkable.why)
         self._restarts += 1
         if self._restarts >= self._MOST_RESTARTS:
@@ -146,7 +146,7 @@ def _is_in(name: str, packages: Iterable[str]) -> bool:
 
 
 def take_imports(job: Path) -> list[str]:
-    """Return what the processes of a job have imported, as far as they have reported it, and remove these files."""
+    """Return the reported imports of a job's processes, and remove their files."""
     folder = import_recorder.folder_of(job)
     names: dict[str, None] = {}
     for path in sorted(folder.glob("*.json")):
@@ -164,7 +164,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 class Preloader:
-    """Imports one module after the other, and checks after each whether this process may still be forked."""
+    """Imports modules one by one, and checks after each whether this process may still be forked."""
 
     def __init__(self) -> None:
         self.recorder = Recorder()
@@ -174,9 +174,9 @@ class Preloader:
         self._tried: set[str] = set()
 
     def load(self, name: str) -> None:
-        """Import one module after the packages that hold it; what cannot be imported is skipped. Raises Unforkable.
+        """Import one module after its parent packages; skip it if the import fails. Raises Unforkable.
 
-        A package that is unforkable itself is found once so, and not once for each of its modules.
+        So an unforkable package is detected once, not once for each of its modules.
         """
         parts = name.split(".")
         for count in range(1, len(parts) + 1):
@@ -188,7 +188,7 @@ class Preloader:
                 self._check(module)
 
     def would_load(self, name: str) -> bool:
-        """Return whether ``load`` would do anything."""
+        """Return whether ``load`` would import anything."""
         return name not in sys.modules and name not in self._tried
 
     def _check(self, name: str) -> None:
@@ -210,18 +210,18 @@ class Preloader:
 
 
 class Stamps:
-    """The state of every loaded module's file and of every folder of ``sys.path``, each when it was first seen."""
+    """The initial state of every loaded module's file and of every folder of ``sys.path``."""
 
     def __init__(self) -> None:
         self._stamps: dict[str, tuple[int, int] | None] = {}
 
     def take(self, modules: Iterable[ModuleType]) -> None:
-        """Remember the files of these modules and the folders of ``sys.path``."""
+        """Record the files of these modules and the folders of ``sys.path``."""
         for path in (*filter(None, map(_file_of, modules)), *sys.path):
             self._stamps.setdefault(path, _stamp(path))
 
     def changed(self) -> str:
-        """Return the first file or folder that has changed, "" when none has. 2,000 files take 4 ms."""
+        """Return the first file or folder that has changed, "" if none has. 2,000 files take 4 ms."""
         return next((path for path, stamp in self._stamps.items() if _stamp(path) != stamp), "")
 
 
@@ -239,12 +239,12 @@ def _stamp(path: str) -> tuple[int, int] | None:
 
 
 def relative_path() -> str:
-    """Return an entry of ``sys.path`` that means another folder for every job, "" when there is none."""
+    """Return a relative entry of ``sys.path``, which depends on the job's working directory, "" if there is none."""
     return next((entry for entry in sys.path if not os.path.isabs(entry)), "")  # noqa: PTH117 - text, no path
 
 
 def _has_opened_gpu() -> bool:
-    """Return whether this process has opened a GPU: what the driver set up does not survive a fork."""
+    """Return whether this process has opened a GPU, whose driver state does not survive a fork."""
     folder = Path("/proc/self/fd")
     for entry in folder.iterdir() if folder.is_dir() else ():
         with contextlib.suppress(OSError):
@@ -254,7 +254,7 @@ def _has_opened_gpu() -> bool:
 
 
 def thread_count() -> int:
-    """Return how many threads this process has, those of C libraries too (Linux; else those of Python)."""
+    """Return the number of threads of this process, including those of C libraries (Linux; else only Python's)."""
     folder = Path("/proc/self/task")
     if folder.is_dir():
         return len(os.listdir(folder))  # noqa: PTH208 - a count
@@ -267,7 +267,7 @@ def thread_count() -> int:
 
 
 class UnforkableRead(NamedTuple):
-    """What was read that no template can know, and the modules that are being imported, the innermost first."""
+    """A read of a variable that a template cannot have, and the modules being imported, innermost first."""
 
     what: str
     importing: tuple[str, ...]
@@ -290,19 +290,19 @@ class _RecordingEnviron(os._Environ):  # type: ignore[type-arg]  # noqa: SLF001 
         return super().__getitem__(key)
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate: the caller may read anything."""
+        """Iterate, and record that the caller may have read anything."""
         if _caller() not in _KNOWN_READERS:
             _unforkable.append(UnforkableRead("the whole environment", _importing()))
         return super().__iter__()
 
     def copy(self) -> dict[Any, Any]:
-        """Return a copy: a module that keeps one keeps this environment."""
+        """Return a copy, and record that the caller may keep this environment."""
         _unforkable.append(UnforkableRead("the whole environment", _importing()))
         return super().copy()
 
 
 def _caller() -> str:
-    """Return the module that reads ``os.environ``, behind the standard library's own methods."""
+    """Return the module that reads ``os.environ``, ignoring frames of the standard library."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the only way to find the reader
     while frame is not None and frame.f_globals.get("__name__") in ("os", "_collections_abc", "collections.abc"):
         frame = frame.f_back
@@ -310,7 +310,7 @@ def _caller() -> str:
 
 
 def _importing() -> tuple[str, ...]:
-    """Return the modules that are being imported, the innermost first: each of them imports the one that reads."""
+    """Return the modules that are being imported, innermost first."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - as above
     names = []
     while frame is not None:
@@ -321,9 +321,9 @@ def _importing() -> tuple[str, ...]:
 
 
 class Recorder:
-    """Records reads and writes of the environment while it is entered; it may be entered again.
+    """A reusable context manager that records reads and writes of the environment.
 
-    Reads of C libraries are not seen; see ``_AT_LOAD``.
+    Reads by C libraries are not recorded; see ``_AT_LOAD``.
     """
 
     def __init__(self) -> None:
@@ -347,7 +347,7 @@ class Recorder:
         self.set |= {name: value for name, value in os.environ.items() if self._before.get(name) != value}
 
     def unforkable_reads(self) -> list[UnforkableRead]:
-        """Return, once, what modules have read that no template can know."""
+        """Return, once, the reads of variables that a template cannot have."""
         reads = list(_unforkable)
         _unforkable.clear()
         return reads
@@ -361,15 +361,15 @@ _LARGE_PAGE = 2 * 2**20
 
 
 def collapse_pages() -> None:
-    """Put this process's own memory into large pages; takes some tenths of a second.
+    """Move this process's memory to huge pages, which takes a few tenths of a second.
 
-    A fork copies the list of pages. With torch and Horovod loaded (224 MB) it takes 9.3 ms of CPU before, 2.3 ms
-    afterwards. A kernel that cannot do it (before Linux 6.1, or without transparent huge pages) changes nothing.
+    A fork copies the page tables. With torch and Horovod loaded (224 MB), it takes 9.3 ms of CPU time before this and
+    2.3 ms after. Kernels without support (before Linux 6.1, or without transparent huge pages) change nothing.
     """
     with contextlib.suppress(OSError, AttributeError, ValueError):
         madvise = ctypes.CDLL(None).madvise
         madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        # Whole large pages in writable memory that belongs to no file (proc_pid_maps(5)).
+        # Complete huge pages in writable anonymous memory (proc_pid_maps(5)).
         for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
             fields = line.split()
             if "w" in fields[1] and (len(fields) == 5 or fields[5] == "[heap]"):

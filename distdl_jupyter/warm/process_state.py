@@ -1,9 +1,9 @@
-"""What a forked process has of its template: limits and namespaces, which must fit, its command line and its mark.
+"""The state that a forked process inherits from its template: limits and namespaces, command line and job mark.
 
-``/proc/PID/environ`` and ``/proc/PID/cmdline`` show the memory that the process got at its exec, so a forked rank would
-look like the template, and could not be found by its job's mark. The template is therefore started with a filler as its
-last variable and as its last argument. Forked processes write into these, and only there: C code may point to
-everything else in that memory.
+``/proc/PID/environ`` and ``/proc/PID/cmdline`` show the memory from the time of exec, so a forked rank would look like
+the template and could not be found by its job's mark. The template is therefore started with a filler as its last
+variable and last argument. Forked processes overwrite only these fillers, because C code may have pointers to the rest
+of that memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-#: The filler variable. Its name is overwritten too, so a process that has a mark does not have it.
+#: The filler variable. Its name is overwritten too, so marked processes no longer have it.
 FILLER = "DISTDL_WARM_ROOM"
 #: The last variable of a template's environment, and the last argument of its command line.
 FILLER_VARIABLE, FILLER_ARGUMENT = {FILLER: "." * 240}, "-" * 400
@@ -27,9 +27,9 @@ _LIMITS = tuple(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
 
 def current() -> dict[str, Any]:
-    """Return what this process inherits besides its environment, as JSON data by names that users know.
+    """Return the inherited state of this process besides its environment, as JSON data with names that users know.
 
-    A cold job has that of its submitter and a warm one the template's, so both must be equal.
+    A cold job inherits it from its submitter and a warm job from the template, so both must be equal.
     """
     state: dict[str, Any] = {
         "the user": [os.getuid(), os.geteuid(), os.getgid()],
@@ -46,17 +46,17 @@ def current() -> dict[str, Any]:
 
 
 def difference(mine: dict[str, Any], theirs: dict[str, Any]) -> str:
-    """Return the name of the first entry that differs, "" when none does."""
+    """Return the name of the first entry that differs, "" if none does."""
     return next((name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)), "")
 
 
 def limits() -> dict[str, int]:
-    """Return this process's soft limits by name, which any process may set within the hard ones."""
+    """Return this process's soft limits by name."""
     return {name: resource.getrlimit(getattr(resource, name))[0] for name in _LIMITS}
 
 
 def set_limits(soft: dict[str, int]) -> None:
-    """Set this process's soft limits. Raises ValueError where a hard one is lower."""
+    """Set this process's soft limits. Raises ValueError if a hard limit is lower."""
     for name, value in soft.items():
         before, hard = resource.getrlimit(getattr(resource, name))
         if before != value:
@@ -64,7 +64,7 @@ def set_limits(soft: dict[str, int]) -> None:
 
 
 def niceness() -> int:
-    """Return this process's niceness, which any process may raise."""
+    """Return this process's niceness."""
     return os.getpriority(os.PRIO_PROCESS, 0)
 
 
@@ -84,7 +84,7 @@ def _namespace(name: str) -> str:
 
 
 class ArgvBuffer:
-    """The fillers in this process's memory. Raises LookupError where they cannot be found."""
+    """The fillers in this process's memory. Raises LookupError if they cannot be found."""
 
     def __init__(self) -> None:
         if sys.platform != "linux":
@@ -98,9 +98,9 @@ class ArgvBuffer:
         self._arguments = (begin, filler + length - begin)
 
     def show(self, arguments: Sequence[str], mark: str = "") -> None:
-        """Show ``arguments`` behind the interpreter's path, and ``mark`` ("DISTDL_JOB_ID=...") as a variable."""
+        """Set the visible arguments after the interpreter's path, and ``mark`` ("DISTDL_JOB_ID=...") as a variable."""
         line = b"\0".join(argument.encode(errors="surrogateescape") for argument in arguments)
-        # Padded with blanks: closing zeros would be read as empty arguments.
+        # Padded with blanks, because trailing zeros would be read as empty arguments.
         _write(self._arguments, line, b" ")
         _write(self._variable, mark.encode(), b"\0")
 

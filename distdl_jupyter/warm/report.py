@@ -14,7 +14,7 @@ from distdl_jupyter.environment.doctor import Row
 from distdl_jupyter.warm import preload, start, template_files
 from distdl_jupyter.warm.template_files import TemplateFiles
 
-#: What switched warm starts off -> how to switch them on.
+#: How to enable warm starts, by what has disabled them.
 _REMEDIES = {
     "DISTDL_WARM": "To switch them on, unset DISTDL_WARM.",
     "the settings": "To switch them on, run %dist_config warm on, or `distdl warm on`.",
@@ -22,7 +22,7 @@ _REMEDIES = {
 
 
 def lines() -> list[str]:
-    """Return the state of warm starts for this Python: one line a fact."""
+    """Return the state of warm starts for this Python, one fact per line."""
     files = template_files.of()
     off = template_files.switched_off()
     if off:
@@ -34,7 +34,7 @@ def lines() -> list[str]:
 
 
 def state() -> dict[str, Any]:
-    """Return the same facts as values: what switched warm starts off ("" for nothing), and the template."""
+    """Return the same facts as data: what has disabled warm starts ("" if enabled), and the template."""
     files = template_files.of()
     return {
         "switched_off": template_files.switched_off(),
@@ -60,7 +60,7 @@ def _template(files: TemplateFiles, off: str) -> list[str]:
 
 
 def _loaded(status: Mapping[str, Any]) -> str:
-    """Return what a template has loaded, and its memory: its share of what it shares with jobs, and all of it."""
+    """Return the modules that a template has loaded, and its memory: proportional and total."""
     loaded = f"loaded {plural(status['modules'], 'module')} ({listing(status['loads']) or 'no framework'})"
     with contextlib.suppress(psutil.Error):
         memory = psutil.Process(status["pid"]).memory_full_info()

@@ -1,4 +1,4 @@
-"""The submitter's side: give a job to the template or start it cold, and make a template for the next job."""
+"""The submitter's side: pass a job to the template or start it cold, and start a template for the next job."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.warm.template_files import TemplateFiles
 
-#: The code of the note that says why a job was started cold.
+#: The code of the notice with the reason for a cold start.
 COLD = "cold-start"
-#: Seconds for the template's reply (it may be importing a module): a cold start takes longer than that.
+#: Timeout in seconds for the template's reply, as it may be importing; a cold start takes longer.
 _TIMEOUT = 1.0
 
 
 def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], *, python: str = "") -> str:
-    """Start the supervisor of a published job, warm where that is possible, and pass the lock to it.
+    """Start the supervisor of a published job, warm if possible, and pass the lock to it.
 
-    Return why it was started cold: one sentence, which the job's log has as a note too. "" for a warm start and where
-    warm starts do not apply: on other machines, inside a rank, switched off. Raises OSError when no supervisor can be
-    started.
+    Return the reason for a cold start, one sentence that is also a notice in the job's log. Return "" for a warm start,
+    and if warm starts do not apply: on other machines, inside a rank, or if disabled. Raises OSError if the supervisor
+    cannot be started.
     """
     spec = folder.spec()
     if not _applies(spec):
@@ -62,8 +62,8 @@ def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str],
 
 
 def _applies(spec: JobSpec) -> bool:
-    # Elsewhere the mark of a forked rank cannot be written (see ``process_state``). A job inside a rank is one of that
-    # rank's processes and must end with it.
+    # Elsewhere the mark of a forked rank cannot be written (see ``process_state``). A job inside a rank belongs to
+    # that rank's processes and must end with it.
     return (
         sys.platform == "linux"
         and spec.cluster == "local"
@@ -86,7 +86,7 @@ def _note(folder: JobFolder, reason: str) -> None:
 def start_warm(
     files: TemplateFiles, folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], spec: JobSpec
 ) -> str:
-    """Let the template start the job. Return "" when it has, else why not: one sentence."""
+    """Let the template start the job. Return "" on success, else the reason in one sentence."""
     inherited = _inherited()
     request = {
         "type": "start",
@@ -117,7 +117,7 @@ def start_warm(
 
 
 def _inherited() -> dict[str, str]:
-    """Return this process's environment without the mark of a job that it may belong to."""
+    """Return this process's environment without the mark of its own job, if any."""
     return {name: value for name, value in os.environ.items() if name not in ("DISTDL_JOB_ID", process_state.FILLER)}
 
 
@@ -137,7 +137,7 @@ def _connect(files: TemplateFiles) -> socket.socket:
 
 
 def is_being_made(files: TemplateFiles) -> bool:
-    """Return whether a template lives, ready or not."""
+    """Return whether a template is running, ready or not."""
     return locks.is_held(files.lock)
 
 
@@ -147,11 +147,11 @@ def status(files: TemplateFiles) -> dict[str, Any] | None:
 
 
 def stop(files: TemplateFiles, timeout: float = 10.0) -> bool:
-    """Stop the template and wait for its end; the jobs that it has started continue.
+    """Stop the template and wait for its exit; jobs that it has started continue.
 
-    False without a template, or with one that is not proven to run on this host: such a process gets no signal.
+    Return False without a template, or if it does not provably run on this host; then no signal is sent.
     """
-    # For a template that has no lock yet: it starts just now, or waits for the end of another one.
+    # For a template without the lock: it is just starting, or waits for another one to exit.
     with contextlib.suppress(FileNotFoundError):
         files.stopped.write_text(repr(time.time()), encoding="ascii")
     if not is_being_made(files):
@@ -159,7 +159,7 @@ def stop(files: TemplateFiles, timeout: float = 10.0) -> bool:
     received = _ask(files, "stop") is not None
     until = time.monotonic() + timeout
     while is_being_made(files) and time.monotonic() < until:
-        # It is still importing. The lock's file names its owner, perhaps on another host that shares this folder.
+        # It is still importing. The lock file names its owner, which may be on another host that shares this folder.
         with contextlib.suppress(OSError):
             received = received or processes.send_marked(files.lock.read_text(encoding="utf-8"), signal.SIGTERM)
         time.sleep(0.02)
@@ -176,11 +176,11 @@ def _ask(files: TemplateFiles, type_: str) -> dict[str, Any] | None:
 
 
 def make(files: TemplateFiles, folder: JobFolder | None = None) -> None:
-    """Start a template, unless one lives; with ``folder`` it imports when that job runs. Raises OSError."""
+    """Start a template unless one is running; with ``folder``, it imports once that job runs. Raises OSError."""
     environment = for_ranks_here(_inherited())
     files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     order = {"environment": environment, "job": str(folder.path.absolute()) if folder else "", "made": time.time()}
-    # In memory and complete before the start: the process that submits may end at once.
+    # In memory and complete before the start, because the submitting process may exit at once.
     with open(files.log, "ab", opener=owned.private) as log, open(os.memfd_create("order"), "w+b") as stdin:  # noqa: PTH123
         stdin.write(json.dumps(order).encode())
         stdin.seek(0)
@@ -189,7 +189,7 @@ def make(files: TemplateFiles, folder: JobFolder | None = None) -> None:
             stdin=stdin,
             stdout=log,
             stderr=log,
-            # All processes of this user can read the environment that a program was started with.
+            # All processes of this user can read the initial environment of a program.
             env={
                 **{name: value for name, value in environment.items() if not is_secret(name, value)},
                 **process_state.FILLER_VARIABLE,
@@ -197,13 +197,13 @@ def make(files: TemplateFiles, folder: JobFolder | None = None) -> None:
             cwd=files.folder,
             start_new_session=True,
         )
-    # A child that ended stays a zombie until it is waited for; where no thread can be started, until this process ends.
+    # An exited child stays a zombie until it is reaped, or until this process exits if no thread can be started.
     with contextlib.suppress(RuntimeError):
         threading.Thread(target=process.wait, name="reap-template", daemon=True).start()
 
 
 def wait_until_ready(files: TemplateFiles, timeout: float = 120.0) -> dict[str, Any] | None:
-    """Return the status of a template as soon as it serves, None when it does not within ``timeout`` seconds."""
+    """Wait until a template is ready and return its status, None after ``timeout`` seconds."""
     until = time.monotonic() + timeout
     while (reply := status(files)) is None and time.monotonic() < until:
         time.sleep(0.05)

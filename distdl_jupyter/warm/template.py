@@ -1,9 +1,9 @@
 """``python -u -P -m distdl_jupyter.warm.template FILLER``: the template process (FILLER: see ``process_state``).
 
-It imports ahead, then answers at its socket and forks one supervisor for each job.
+It preloads modules, then serves requests at its socket and forks one supervisor for each job.
 
-It has one thread, opens no GPU and holds no job's lock. It exits when it was not used for a while, when anything that
-it has imported has changed, when its socket or its data directory is gone, and when it is asked to.
+It has one thread, opens no GPU and holds no job's lock. It exits when it is idle for a while, when a file that it has
+imported has changed, when its socket or data directory is removed, and on request.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from distdl_jupyter.worker import import_recorder, installed
 from distdl_jupyter.worker.hooks import distributed, frameworks
 from distdl_jupyter.worker.serving.connection import peer_uid
 
-#: Seconds between two checks of what ends a template.
+#: Seconds between two checks for a reason to exit.
 _TICK = 2.0
-#: Seconds for one connection.
+#: Timeout of one connection in seconds.
 _TIMEOUT = 5.0
-#: Seconds after which the imports begin even if the job that started the template does not run yet.
+#: Seconds after which imports start even if the job that started the template is not yet running.
 _LATEST = 20.0
-#: States of a job before its ranks train: the imports would take the cores from their start.
+#: States of a job before its ranks train, in which imports would slow down its start.
 _STARTING = ("queued", "preparing", "starting")
-#: Seconds to wait for the end of another template.
+#: Seconds to wait for another template to exit.
 _LOCK_SECONDS = 5.0
 
 
 class Ended(Exception):
-    """The template exits; the message says why."""
+    """The template exits; the message is the reason."""
 
 
 class Template:
-    """One template. ``environment`` is the submitter's, in which everything is imported."""
+    """One template. ``environment`` is that of the submitter, in which modules are imported."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Template:
         self._last = time.monotonic()
         self._jobs: dict[int, JobFolder] = {}
         self._started = 0
-        #: Jobs whose imports are added to the history when they have ended.
+        #: Jobs whose imports are added to the history once they have ended.
         self._watched = [job] if job is not None else []
         self._to_load: list[str] = []
         self._socket: socket.socket | None = None
@@ -79,7 +79,7 @@ class Template:
     # imports ----------------------------------------------------------------------------------
 
     def prepare(self, more: tuple[str, ...] = ()) -> None:
-        """Import what jobs need. Raises Unforkable, Ended."""
+        """Import the modules that jobs need. Raises Unforkable, Ended."""
         try:
             for name in preload.required():
                 self._preloader.load(name)
@@ -93,7 +93,7 @@ class Template:
         _settle()
 
     def _learn(self) -> None:
-        """Import what ended jobs have imported beyond that, one module a call. Raises Unforkable."""
+        """Import further modules of ended jobs, one per call. Raises Unforkable."""
         for folder in list(self._watched):
             if not _has_ended(folder):
                 continue
@@ -102,19 +102,19 @@ class Template:
                 self._history.add(names)
                 self._to_load += [name for name in self._history.names() if self._preloader.would_load(name)]
         if self._to_load:
-            # One at a time: a job may come between two of them.
+            # One at a time, because a request may arrive in between.
             self._preloader.load(self._to_load.pop(0))
             if not self._to_load:
                 _settle()
 
     def leave_out(self, unforkable: Unforkable) -> None:
-        """Never preload those modules again."""
+        """Exclude the modules of ``unforkable`` from preloading."""
         self._history.leave_out(unforkable)
 
     # serving ----------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Answer until something ends it. Raises Ended, Unforkable, OSError."""
+        """Serve requests until an exit condition. Raises Ended, Unforkable, OSError."""
         wake = signals.wake_on_child()
         installed.packages()  # each rank 0 reports them
         listener = self._listen()
@@ -153,7 +153,7 @@ class Template:
             return False
 
     def close(self) -> None:
-        """Accept no more jobs, and remove the socket, unless another template has its own there."""
+        """Stop accepting jobs and remove the socket, unless it belongs to another template."""
         if self._socket is not None:
             if self._has_socket():
                 self._files.socket.unlink(missing_ok=True)
@@ -214,7 +214,7 @@ class Template:
             template_files.send(connection, {"cold": reason})
             raise Ended(reason)
         if name := preloaded.differing(message["environment"]):
-            # One of the job's own variables: another template would not have it either.
+            # A variable of the job itself, which another template would not have either.
             template_files.send(connection, {"cold": _differs(name)})
             return
         pid = os.fork()
@@ -225,7 +225,7 @@ class Template:
         self._last = time.monotonic()
 
     def _refusal(self, message: dict[str, Any], preloaded: fork.Preloaded) -> str:
-        """Return why this template can start no such job, "" when it can; it exits then, and the next one can."""
+        """Return why this template cannot start the job, "" if it can; if not, it exits so that the next one can."""
         if path := self._preloader.stamps.changed():
             return f"{path} has changed since the template was started"
         if name := preloaded.differing(for_ranks_here(message["inherited"])):
@@ -255,12 +255,12 @@ def _differs(name: str) -> str:
 
 
 def _has_ended(folder: JobFolder) -> bool:
-    """Return whether no process runs the job any more; its supervisor was on this host."""
+    """Return whether the job has ended; its supervisor was on this host."""
     return not folder.path.exists() or not locks.is_held(folder.lock)
 
 
 def _settle() -> None:
-    """Exempt what was loaded from garbage collection: pages that it touches would be copied."""
+    """Exempt loaded objects from garbage collection, which would write to their pages and copy them."""
     distributed.look_ahead()
     gc.collect()
     gc.freeze()
@@ -272,7 +272,7 @@ def _settle() -> None:
 
 
 def main() -> None:
-    """Import, then serve until something ends the template.
+    """Import modules, then serve until an exit condition.
 
     Standard input holds one JSON object: the ``environment`` of the submitter in which modules are imported (here and
     not in the process's own, which all processes of this user can read), the ``job`` after whose start the imports
@@ -309,7 +309,7 @@ def main() -> None:
 
 
 def _lock(files: TemplateFiles) -> int | None:
-    """Take the lock of the files and return its descriptor; None when another template keeps it."""
+    """Acquire the template lock and return its descriptor; None if another template holds it."""
     files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     fd = os.open(files.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + _LOCK_SECONDS
@@ -328,7 +328,7 @@ def _lock(files: TemplateFiles) -> int | None:
 
 
 def _stopped_at(files: TemplateFiles) -> float:
-    """Return when a template of these files was last asked to stop (epoch seconds), 0 when none was."""
+    """Return when a template of these files was last requested to stop (epoch seconds), 0 if never."""
     try:
         return float(files.stopped.read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -356,12 +356,12 @@ def _backend_modules(job: JobFolder) -> tuple[str, ...]:
 
 
 def _restart(order: str) -> None:
-    """Run this program again in this process: what an unforkable module has started is gone with the old image."""
+    """Re-execute this program, which removes everything that an unforkable module has started."""
     with tempfile.TemporaryFile() as file:
         file.write(json.dumps({**json.loads(order), "job": ""}).encode())
         file.seek(0)
         os.dup2(file.fileno(), 0)
-    # The environment of this process's own exec.
+    # The initial environment of this process.
     pairs = (os.fsdecode(line).partition("=") for line in Path("/proc/self/environ").read_bytes().split(b"\0") if line)
     os.execve(sys.executable, [*sys.orig_argv], {name: value for name, _, value in pairs})  # noqa: S606
 

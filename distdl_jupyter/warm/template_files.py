@@ -1,4 +1,4 @@
-"""What submitters and a template share: the template's files, the user's settings, and the messages at its socket."""
+"""Shared by submitters and templates: the template's files, the user's settings, and the socket messages."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import msgspec
 from distdl_jupyter.core import atomic_write, sockets, store
 from distdl_jupyter.core.errors import InvalidSpec
 
-#: Raised when the messages change, so that two versions never share a socket.
+#: Incremented when the messages change, so that two versions never share a socket.
 PROTOCOL = 4
 
 
 class TemplateFiles(NamedTuple):
-    """The files of one template; their names begin with ``key``. Nothing here opens or makes one."""
+    """The paths of one template's files; their names begin with ``key``."""
 
     python: str
     folder: Path
@@ -30,32 +30,32 @@ class TemplateFiles(NamedTuple):
 
     @property
     def socket(self) -> Path:
-        """The Unix socket at which it takes jobs."""
+        """The Unix socket for requests."""
         return sockets.socket_path(f"warm-{self.key}", _shared())
 
     @property
     def lock(self) -> Path:
-        """The living template holds this lock."""
+        """The lock held by the running template."""
         return self.folder / f"{self.key}.lock"
 
     @property
     def stopped(self) -> Path:
-        """When a template was last asked to stop (epoch seconds); templates that were started earlier exit at once."""
+        """Time of the last stop request (epoch seconds); templates started earlier exit at once."""
         return self.folder / f"{self.key}.stopped"
 
     @property
     def log(self) -> Path:
-        """What the template itself printed."""
+        """The output of the template itself."""
         return self.folder / f"{self.key}.log"
 
     @property
     def history(self) -> Path:
-        """What the last jobs imported, and which modules must not be preloaded."""
+        """The imports of recent jobs, and the modules that must not be preloaded."""
         return self.folder / f"{self.key}.json"
 
 
 def folder() -> Path:
-    """Return the folder of all templates of this data directory, or ``$DISTDL_WARM_DIR`` where several share one."""
+    """Return the folder of all templates of this data directory, or ``$DISTDL_WARM_DIR`` if several share one."""
     return _shared() or store.home() / "warm"
 
 
@@ -67,7 +67,7 @@ def _shared() -> Path | None:
 def of(python: str = "") -> TemplateFiles:
     """Return the files of the template of an interpreter (default: this one).
 
-    The interpreter of a virtual environment is often a link to a common one, so links are kept.
+    Links are not resolved, because the interpreter of a virtual environment is often a link to a common one.
     """
     path = os.path.abspath(python or sys.executable)  # noqa: PTH100 - Path.resolve would follow the link
     parent = folder()
@@ -86,7 +86,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def read_settings() -> Settings:
-    """Return the settings; the defaults where the file cannot be read."""
+    """Return the settings, or the defaults if the file cannot be read."""
     try:
         return msgspec.json.decode((folder() / "settings.json").read_bytes(), type=Settings)
     except (OSError, ValueError):
@@ -108,7 +108,7 @@ def change_settings(**changes: Any) -> Settings:
 
 
 def switched_off() -> str:
-    """Return what switches warm starts off ("DISTDL_WARM" or "the settings"), "" when they are on."""
+    """Return what disables warm starts ("DISTDL_WARM" or "the settings"), "" if they are enabled."""
     if os.environ.get("DISTDL_WARM", "").lower() in ("off", "0", "no", "false"):
         return "DISTDL_WARM"
     return "" if read_settings().enabled else "the settings"
@@ -122,11 +122,11 @@ _MOST_DESCRIPTORS = 8
 
 
 class BrokenMessage(Exception):
-    """The other end hung up or sent something that is not a message."""
+    """The other end closed the connection or sent an invalid message."""
 
 
 def send(connection: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    """Send one message, as a file in memory whose descriptor is sent before the others. Raises OSError."""
+    """Send one message as an in-memory file, whose descriptor precedes the others. Raises OSError."""
     with open(os.memfd_create("message"), "w+b") as file:  # noqa: PTH123 - a descriptor
         file.write(json.dumps(message).encode())
         file.seek(0)
@@ -134,7 +134,7 @@ def send(connection: socket.socket, message: dict[str, Any], descriptors: Sequen
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Return one message and the descriptors that were sent with it. Raises BrokenMessage, OSError."""
+    """Receive one message and its descriptors. Raises BrokenMessage, OSError."""
     _, descriptors, _, _ = socket.recv_fds(connection, 1, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
     message = None
     with contextlib.suppress(IndexError, ValueError, OSError), open(descriptors.pop(0), "rb") as file:  # noqa: PTH123

@@ -1,11 +1,12 @@
-"""Values that frameworks report by themselves, as metrics: the user's own ``log`` always wins, nothing comes twice.
+"""Reports values that frameworks measure as metrics. The user's ``log`` has precedence; nothing is reported twice.
 
-* A name that the user logs is never reported from here again; the first value of each name is held back until the next
-  offer, because the user's own call for the same step often comes just after the framework's.
-* A name belongs to the framework that offered it first: Lightning writes its metrics through a ``SummaryWriter`` too.
-* Of frameworks inside each other (a Trainer drives Accelerate, which drives DeepSpeed) the outermost one reports.
+* A name that the user logs is not reported from here again. The first value of each name is held back until the next
+  offer, because the user's call for the same step often follows that of the framework.
+* A name belongs to the framework that offered it first, because Lightning also writes its metrics to a
+  ``SummaryWriter``.
+* Of nested frameworks (a Trainer uses Accelerate, which uses DeepSpeed), the outermost reports.
 
-What training code writes with a ``SummaryWriter``, of torch or of tensorboardX, is reported too.
+Scalars that training code writes to a ``SummaryWriter`` of torch or tensorboardX are reported too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from distdl_jupyter.worker.hooks.imports import PostImport, guarded, replaces
 
 
 class _Held(NamedTuple):
-    """Values that wait for the next offer."""
+    """Values held back until the next offer."""
 
     step: float
     values: dict[str, Any]
@@ -48,7 +49,7 @@ def offer(source: str, step: float, metrics: dict[str, Any]) -> None:
 
 
 def release() -> None:
-    """Report what was held back, without what the user has logged in the meantime."""
+    """Report the values held back, except those that the user has logged in the meantime."""
     with _lock:
         waiting, _held[:] = list(_held), []
         for held in waiting:
@@ -62,7 +63,7 @@ def advance(done: float, total: float | None, unit: str) -> None:
 
 
 class _Nested(threading.local):
-    """Whether this thread is inside a ``with`` block, whose value is whether it is the outermost one."""
+    """Whether this thread is inside a ``with`` block, which yields whether it is the outermost."""
 
     is_inside = False
 
@@ -75,9 +76,9 @@ class _Nested(threading.local):
             self.is_inside = before
 
 
-#: In this block a SummaryWriter reports nothing: a framework writes what it has offered itself.
+#: In this block a SummaryWriter reports nothing, because a framework writes values that it has already offered.
 muted = _Nested()
-#: In this block the engines inside a framework report nothing.
+#: In this block engines used by a framework report nothing.
 driving = _Nested()
 
 
@@ -88,11 +89,11 @@ class Losses:
         self._kept: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 
     def keep(self, engine: Any, loss: Any) -> None:
-        """Take the loss of a batch, a tensor with one number."""
+        """Record the loss of a batch, a tensor with one element."""
         self._kept.setdefault(engine, []).append(loss.detach())
 
     def mean(self, engine: Any) -> dict[str, Any]:
-        """Return their mean as a metric, nothing without any, and forget them."""
+        """Return the mean of the recorded losses as a metric ({} if none) and clear them."""
         losses = self._kept.pop(engine, [])
         return {"loss": sum(losses) / len(losses)} if losses else {}
 
@@ -121,7 +122,7 @@ _counts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 
 def watch(finder: PostImport) -> None:
-    """Watch the scalars that a ``SummaryWriter`` writes."""
+    """Report the scalars that a ``SummaryWriter`` writes."""
     for name in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
         finder.after(name, _watch_writer)
 

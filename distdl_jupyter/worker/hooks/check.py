@@ -2,27 +2,27 @@
 
 A job in check mode has the variable ``DISTDL_CHECK``, ``{"steps": 3, "replay": folder or ""}``. Each rank writes
 
-* ``check/rank-<n>.json`` in the job's folder, from which ``core.correctness`` compares: of each tensor its norm and a
-  short linear sketch, of each sample a hash;
-* ``check/rank-<n>.pkl``: its batches, and on rank 0 the weights before each step, so that one process can do the same
+* ``check/rank-<n>.json`` in the job's folder, compared by ``core.correctness``: the norm and a short linear sketch
+  of each tensor, and a hash of each sample;
+* ``check/rank-<n>.pkl``: its batches, and on rank 0 the weights before each step, so that one process can repeat the
   steps with the batches of all ranks. Only ranks open it.
 
-The sketch of x has for each of ``BUCKETS`` buckets the sum of the elements that fall in it, with random signs, the same
-in every process (Charikar, Chen and Farach-Colton, 2002, https://doi.org/10.1016/S0304-3975(03)00400-6): the squares of
-a sketch add up to those of the tensor in the mean, and the sketch of a difference or mean is that of the sketches. So
-tensors of any size are compared by a few numbers.
+A sketch has ``BUCKETS`` buckets, each with the sum of the elements assigned to it, with random signs that are the same
+in every process (Charikar, Chen and Farach-Colton, 2002, https://doi.org/10.1016/S0304-3975(03)00400-6). The expected
+squared norm of a sketch is that of the tensor, and sketching is linear. So tensors of any size are compared by a few
+numbers.
 
 How the steps are recorded:
 
-* A batch is recorded where ``DataLoader`` returns it; in the one process the batches of all ranks replace it.
-* A rank's own gradient is what reaches a leaf tensor, before DistributedDataParallel or Horovod average it; the
-  gradient of the step is that which the innermost ``Optimizer.step`` finds.
-* Before the record is written a few samples of each data set are read by their index, with the same random numbers on
-  all ranks: they show whether the ranks have the same data set, and whether reading a sample draws random numbers.
-* Random numbers that are drawn between the first forward call and the backward pass make a step incomparable with one
-  process: dropout, stochastic depth and the like.
+* A batch is recorded when ``DataLoader`` returns it; in the single process it is replaced by the batches of all ranks.
+* A rank's own gradient is the one that reaches a leaf tensor, before DistributedDataParallel or Horovod average it; the
+  gradient of the step is the one that the innermost ``Optimizer.step`` uses.
+* Before the record is written, a few samples of each data set are read by index, with the same random numbers on all
+  ranks. They show whether the ranks have the same data set, and whether reading a sample draws random numbers.
+* If random numbers are drawn between the first forward call and the backward pass (for example by dropout), the step
+  cannot be compared with a single process.
 
-After the steps ``Finished`` ends the rank's code as ``sys.exit()`` does.
+After the steps, ``Finished`` ends the rank's code like ``sys.exit()``.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from distdl_jupyter.worker.hooks.imports import PostImport, replaces
 from distdl_jupyter.worker.sources import Sources
 from distdl_jupyter.worker.step_times import harmless
 
-#: Variable of a job in check mode.
+#: Environment variable of a job in check mode.
 VARIABLE = "DISTDL_CHECK"
 VERSION = 1
-#: Numbers of a sketch; smaller tensors are kept as they are. Signs are drawn for so many elements at once, and those of
-#: so many chunks are kept; later chunks have the same.
+#: Size of a sketch (smaller tensors are stored unchanged), the number of elements for which signs are drawn at once,
+#: and the number of such chunks whose signs are cached; later chunks reuse them.
 BUCKETS, CHUNK, _KEPT_SIGNS = 32, 1 << 20, 16
-#: Bytes of batches, and of weights, that a rank keeps for the one process at most.
+#: Maximum bytes of batches and of weights that a rank stores for the single process.
 MOST_BYTES = 2_000_000_000
-#: Samples of a step whose hashes are kept, and containers inside each other in which tensors are searched.
+#: Maximum number of samples hashed per step, and depth of nested containers searched for tensors.
 MOST_SAMPLES, _DEEPEST = 4096, 6
 #: Classes of layers whose result for a sample depends on the other samples.
 _BATCH_NORM = "_BatchNorm"
@@ -76,7 +76,7 @@ NOWHERE: Line = ("", 0)
 
 
 def start(finder: PostImport, folder: Path, rank: int, size: int, sources: Sources) -> Recording:
-    """Begin to record."""
+    """Start recording."""
     recording = Recording(folder, rank, size, json.loads(os.environ[VARIABLE]), sources)
     recording.watch(finder)
     return recording
@@ -91,15 +91,15 @@ class Finished(SystemExit):
 
 @dataclass
 class Step:
-    """One training step of one rank: plain data, see ``core.correctness``."""
+    """One training step of one rank as plain data, see ``core.correctness``."""
 
-    #: By loader: the batch that was fetched last.
+    #: The last batch by loader.
     batches: dict[int, dict[str, Any]] = field(default_factory=dict)
-    #: Hashes of the samples that went into the model.
+    #: Hashes of the samples passed to the model.
     inputs: list[str] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     random: bool = False
-    #: Why the last backward pass averaged no gradients: "no_sync" or "forward", with the line; "" where it did.
+    #: Why the last backward pass did not average gradients: "no_sync" or "forward", with the line; "" if it did.
     unsynced: str = ""
     unsynced_line: Line = NOWHERE
     #: Whether an optimizer stepped inside ``no_sync()``.
@@ -116,8 +116,7 @@ class Step:
 class Recording:
     """The record of this rank and the hooks that fill it.
 
-    ``steps`` are those that have ended; ``step`` is the one that runs. What is kept by optimizer has its number in the
-    order in which they were made.
+    ``steps`` are completed; ``step`` is the current one. Optimizers are numbered in the order of their creation.
     """
 
     def __init__(self, folder: Path, rank: int, size: int, options: Mapping[str, Any], sources: Sources) -> None:
@@ -128,7 +127,7 @@ class Recording:
         self._replay = Replay(Path(options["replay"]) / "check") if options.get("replay") else None
         self.step = Step()
         self.steps: list[dict[str, Any]] = []
-        #: What is known of the whole training: names and shapes of weights, layers, samplers, why something is not.
+        #: Facts about the whole training: names and shapes of weights, layers, samplers, and why something is unknown.
         self.about: dict[str, Any] = {"names": {}, "shapes": {}, "layers": [], "loaders": {},
                                       "sharded": "", "lines": {}, "made": {}}  # fmt: skip
         self._batches: dict[tuple[int, int, int], Any] = {}
@@ -140,27 +139,27 @@ class Recording:
         self._depth: dict[int, int] = {}
         self._stepped: set[int] = set()
         self._usual: set[int] = set()
-        #: Of the rank's own gradients of the running step, by the id of the leaf.
+        #: Sketches of the rank's own gradients in the current step, by the id of the leaf.
         self._own: dict[int, list[float]] = {}
         self._hooked: dict[int, weakref.ref[Any]] = {}
         self._loaders: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         self._loader_count = itertools.count()
-        #: By loader: its data set, and what makes a batch of samples, None where a sample is one.
+        #: Data set and collate function (None without batching) by loader.
         self._data_sets: dict[int, tuple[Any, Any]] = {}
         self._state = b""
         self._began = False
         self._loaded = -1
-        #: The DistributedDataParallel modules that were called, and whether gradients of the last call are averaged.
+        #: The DistributedDataParallel modules called, and whether the gradients of the last call are averaged.
         self._parallel: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self._forward_line = NOWHERE
         self._trainers: list[tuple[str, Any, Line]] = []
 
     def _line(self) -> Line:
-        """Return where the user's code is now: the innermost frame of a cell or of the user's files."""
+        """Return the position of the user's code: the innermost frame of a cell or of the user's files."""
         return self._describer.line()
 
     def _has_room(self, tensors: list[Any]) -> bool:
-        """Return whether copies of tensors may be kept for the one process; they count from now on."""
+        """Return whether copies of tensors fit the limit for the single process, and if so, count them."""
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if self._size == 1 or self._bytes + size > MOST_BYTES:
             return False
@@ -172,12 +171,12 @@ class Recording:
         return len(self.steps) >= self._wanted
 
     def write(self) -> None:
-        """Write the files, once; also those of a training that has ended by itself."""
+        """Write the files once, also if the training has ended early."""
         if self._written:
             return
         self._written = True
         self._read_samples_of_all()
-        if any("after" in optimizer for optimizer in self.step.optimizers.values()):  # the last step of a training
+        if any("after" in optimizer for optimizer in self.step.optimizers.values()):  # the last step of the training
             self.steps.append(self.step.to_json())
         self._folder.mkdir(mode=0o700, exist_ok=True)
         if self._size > 1:
@@ -190,20 +189,20 @@ class Recording:
         hidden.replace(self._folder / f"rank-{self._rank}.json")
 
     def fail(self, error: Exception) -> None:
-        """Stop recording and say so."""
+        """Stop recording and send a notice."""
         self.on = False
         self.about["problem"] = f"{type(error).__name__}: {error!s:.200}"
         text = f"The check stopped recording: {type(error).__name__} was raised ({error!s:.200})."
         channel.note("warning", text, "check")
 
     def watch(self, finder: PostImport) -> None:
-        """Watch the modules in which steps can be seen."""
+        """Install hooks in the modules that run steps."""
         finder.after("torch.optim.optimizer", self._watch_optimizers)
         finder.after("torch.utils.data.dataloader", self._watch_loaders)
         finder.after("torch.utils.data.distributed", self._watch_samplers)
         finder.after("torch.nn.modules.module", lambda module: module.register_module_forward_pre_hook(self._forward))
         finder.after("torch.autograd", self._watch_backward)
-        # hooks do not see compiled code
+        # hooks do not run in compiled code
         finder.after("torch._dynamo.config", lambda module: setattr(module, "disable", True))
         finder.after("torch.distributed.algorithms.model_averaging.averagers", self._watch_averagers)
         for module, name in _TRAINERS.items():
@@ -239,7 +238,7 @@ class Recording:
             self._next_step()
             if position[1:] == [0, 0]:
                 self._keep_random_states(position[0], this)
-            self._began = False  # of a forward call that no backward pass follows
+            self._began = False  # a forward call that is not followed by a backward pass
             batch = self._fetched(lambda: original(this), tuple(position))
             self._saw_batch(tuple(position), batch)
             position[2] += 1
@@ -247,7 +246,7 @@ class Recording:
 
     @harmless
     def _describe(self, number: int, loader: Any, passed: int) -> None:
-        """Keep what a loader goes through in one pass."""
+        """Record what a loader iterates over in one pass."""
         about = self.about["loaders"].setdefault(str(number), {"epochs": []})
         sampler = getattr(loader, "sampler", None)
         for name, length in (("batches", loader), ("samples", getattr(loader, "dataset", None))):
@@ -269,14 +268,14 @@ class Recording:
 
     @harmless
     def _keep_random_states(self, number: int, iterator: Any) -> None:
-        """Keep hashes of the random states with which a loader reads its first sample."""
+        """Record hashes of the random states with which a loader reads its first sample."""
         workers = getattr(iterator, "_num_workers", 0)
         states = {"workers": str(iterator._base_seed)} if workers else _random_states()  # noqa: SLF001
         self.about["loaders"][str(number)]["random"] = states
 
     @harmless
     def _read_samples_of_all(self) -> None:
-        """Read some samples of each data set by their index, with the same random numbers on all ranks."""
+        """Read some samples of each data set by index, with the same random numbers on all ranks."""
         if self._size < 2:
             return
         for number, (data_set, collate) in self._data_sets.items():
@@ -294,7 +293,7 @@ class Recording:
             original(this, epoch)
 
     def _fetched(self, fetch: Any, position: tuple[int, int, int]) -> Any:
-        """Return the next batch: in the one process that of all ranks."""
+        """Return the next batch; in the single process, the joined batch of all ranks."""
         replay = self._replay
         if replay is None:
             return fetch()
@@ -322,7 +321,7 @@ class Recording:
         torch = _torch()
         tensors = leaves(batch, torch.Tensor)
         if not self._is_over and self._has_room(tensors):
-            # Copies on the processor: training code may write into its own.
+            # Copies on the CPU, because training code may modify the batch in place.
             self._batches[position] = joined([batch], torch.Tensor, lambda parts: parts[0].detach().cpu().clone())
         if torch.is_grad_enabled():
             self.step.batches[position[0]] = {
@@ -334,7 +333,7 @@ class Recording:
     # forward and backward -----------------------------------------------------------------------
 
     def _watch_averagers(self, module: Any) -> None:
-        """Record that weights are averaged now and then instead of gradients."""
+        """Record that weights are averaged periodically instead of gradients."""
 
         @replaces(module.ModelAverager, "__init__")
         def made(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
@@ -342,7 +341,7 @@ class Recording:
             original(this, *args, **kwargs)
 
     def _watch_trainers(self, name: str, module: Any) -> None:
-        """Remember the trainers of Lightning, which choose the number of processes themselves."""
+        """Record Lightning's trainers, which choose the number of processes themselves."""
 
         @replaces(getattr(module, name), "__init__")
         def made(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
@@ -351,7 +350,7 @@ class Recording:
 
     @harmless
     def _forward_of_parallel(self, module: Any) -> None:
-        """Keep whether DistributedDataParallel averages the gradients of this call, which it decides here."""
+        """Record whether DistributedDataParallel averages the gradients of this call, which it decides here."""
         self._parallel[module] = bool(module.require_backward_grad_sync)
         self._forward_line = self._line()
         if parallel.averages_weights(module):
@@ -393,7 +392,7 @@ class Recording:
 
     @harmless
     def _prepare(self) -> None:
-        """Follow the gradients of all leaves; in the one process take the weights that the ranks had."""
+        """Record the gradients of all leaves; in the single process, load the ranks' weights first."""
         for optimizer in self._live():
             for leaf in _leaves(optimizer):
                 self._follow(leaf)
@@ -426,7 +425,7 @@ class Recording:
         if self._is_over or (this := leaf()) is None:
             return
         before = self._own.get(id(this))
-        if before is None:  # what is there already was averaged, or was not, in an earlier step
+        if before is None:  # an existing gradient comes from an earlier step
             before = [0.0] if this.grad is None else sketch(this.grad)
         added = sketch(gradient)
         self._own[id(this)] = added if before == [0.0] else [a + b for a, b in zip(before, added, strict=True)]
@@ -454,7 +453,7 @@ class Recording:
 
     @harmless
     def _before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """Keep what a step finds; inside Horovod's ``step`` is the one of the optimizer itself, which comes last."""
+        """Record the inputs of a step. Horovod's ``step`` calls that of the optimizer, which is recorded last."""
         number = self._number(optimizer)
         self._depth[number] = self._depth.get(number, 0) + 1
         if self._is_over:
@@ -501,12 +500,12 @@ class Recording:
             self._end_step()
 
     def _next_step(self) -> None:
-        """Close the step before, where an optimizer has stepped."""
+        """End the previous step if an optimizer has stepped."""
         if self._stepped:
             self._end_step()
 
     def _end_step(self) -> None:
-        """Close the step that runs. After the last one write the record and raise Finished."""
+        """End the current step. After the last one, write the record and raise Finished."""
         self._usual, self._stepped, self._own, self._began = set(self._stepped), set(), {}, False
         self.steps.append(self.step.to_json())
         self.step = Step()
@@ -515,7 +514,7 @@ class Recording:
             raise Finished
 
     def _describe_processes(self, parameters: list[Any]) -> None:
-        """Find how many processes the training and its library know of."""
+        """Record the number of processes known to the training and its library."""
         distributed = _torch().distributed
         met = distributed.is_available() and distributed.is_initialized()
         self.about["group"] = distributed.get_world_size() if met else 0
@@ -530,7 +529,7 @@ class Recording:
                 }  # fmt: skip
 
     def _describe_weights(self, number: int, parameters: list[Any]) -> None:
-        """Find the names by which the model knows an optimizer's weights, and the layers that it has."""
+        """Record the model's names for an optimizer's weights, and its layers."""
         torch = _torch()
         horovod = sys.modules.get("horovod.torch")
         self.about["horovod"] = horovod is not None and bool(horovod.is_initialized())
@@ -558,7 +557,7 @@ class Recording:
 
 
 class Replay:
-    """The batches and weights of all ranks of an earlier job, for one process. Raises PermissionError for others'."""
+    """The batches and weights of all ranks of an earlier job. Raises PermissionError for files of other users."""
 
     def __init__(self, folder: Path) -> None:
         recordings = []
@@ -567,27 +566,27 @@ class Replay:
                 recordings.append(pickle.load(file))
         self.weights: list[dict[int, Any]] = recordings[0]["weights"] if recordings else []
         self._batches = [recording["batches"] for recording in recordings]
-        #: Why a batch could not be put together, "" where all could.
+        #: Why a batch could not be joined, "" if all were.
         self.problem = ""
 
     def parts(self, position: tuple[int, int, int]) -> list[Any]:
-        """Return the batch of each rank at a place, nothing where not all have one."""
+        """Return the batch of each rank at a position, [] unless all ranks have one."""
         batches = [rank_batches[position] for rank_batches in self._batches if position in rank_batches]
         return batches if len(batches) == len(self._batches) else []
 
     def ended(self, position: tuple[int, int, int]) -> bool:
-        """Return whether the ranks' pass over a loader had ended there: a later pass began."""
+        """Return whether the ranks' pass over a loader ended before this position, because a later pass began."""
         loader, passed, _ = position
         return any(key[0] == loader and key[1] > passed for key in (self._batches[0] if self._batches else ()))
 
 
 def digest(data: bytes) -> str:
-    """Return a hash of some bytes."""
+    """Return a hash of bytes."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def leaves(batch: Any, kind: Any, depth: int = _DEEPEST) -> list[Any]:
-    """Return the tensors (of a class, or several) in a batch, in order."""
+    """Return the tensors (instances of one or several classes) in a batch, in order."""
     if isinstance(batch, kind):
         return [batch]
     if depth == 0:
@@ -600,9 +599,9 @@ def leaves(batch: Any, kind: Any, depth: int = _DEEPEST) -> list[Any]:
 
 
 def joined(parts: list[Any], kind: Any, concatenate: Any) -> Any:
-    """Return one batch of those of several ranks: tensors and lists behind each other, all else as on rank 0.
+    """Join the batches of several ranks: concatenate tensors and lists, take everything else from rank 0.
 
-    Raises ValueError (or what ``concatenate`` raises) where their shapes differ.
+    Raises ValueError (or what ``concatenate`` raises) if their shapes differ.
     """
     first = parts[0]
     if isinstance(first, kind):
@@ -629,7 +628,7 @@ def _leaves(optimizer: Any) -> list[Any]:
 
 
 def _sharded(parameters: list[Any]) -> str:
-    """Return by what weights are divided among the ranks, "" where each rank has all of them."""
+    """Return the library that shards weights among the ranks, "" if each rank has all of them."""
     for parameter in parameters:
         kind = type(parameter).__name__
         if (
@@ -655,7 +654,7 @@ def _random_state() -> bytes:
 
 
 def _random_states() -> dict[str, str]:
-    """Return a hash of the state of each global source of random numbers."""
+    """Return a hash of the state of each global random number generator."""
     states = {
         "torch": _digest(_torch().get_rng_state()),
         "random": digest(repr(random.getstate()).encode()),
@@ -666,7 +665,7 @@ def _random_states() -> dict[str, str]:
 
 
 def _read_samples(data_set: Any, collate: Any, length: int) -> dict[str, Any]:
-    """Return hashes of some samples of a data set, and which sources of random numbers reading them draws from."""
+    """Return hashes of some samples of a data set, and the random number generators that reading them uses."""
     _torch().manual_seed(0)
     random.seed(0)
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -688,8 +687,8 @@ def _size(batch: Any) -> int:
 
 
 def _samples(tensors: list[Any]) -> list[str]:
-    """Return a hash of each sample: of its rows of all tensors that have as many rows as the first."""
-    tensors = [one.detach() for one in tensors if len(one.shape)]
+    """Return a hash of each sample, over its rows in all tensors with as many rows as the first."""
+    tensors = [tensor.detach() for tensor in tensors if len(tensor.shape)]
     if not tensors:
         return []
     size = min(len(tensors[0]), MOST_SAMPLES)
@@ -704,7 +703,7 @@ def _samples(tensors: list[Any]) -> list[str]:
 def _bytes(tensor: Any) -> bytes:
     dense = tensor.to_dense() if tensor.is_sparse else tensor
     flat = dense.detach().cpu().contiguous()
-    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())  # numpy may not be there
+    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())  # numpy may be missing
 
 
 def _digest(tensor: Any) -> str:
@@ -724,7 +723,7 @@ def _signs_of(chunk: int) -> Any:
 
 
 def sketch(tensor: Any) -> list[float]:
-    """Return the sketch of a tensor, its elements where these are few (see the module)."""
+    """Return the sketch of a tensor, or its elements if they are few (see the module)."""
     torch = _torch()
     with torch.no_grad():
         flat = tensor.detach()

@@ -1,9 +1,9 @@
 """Sends the notebook's functions and classes to processes that a rank starts by spawn or forkserver.
 
-Such a process imports what it is sent by name, and a notebook has no file to import. So functions and classes of
-``__main__`` are sent by value, and what comes back from a child is found by name again, so that it is of the class that
-the rank knows. Applies to loader workers, ``multiprocessing``, ``torch.multiprocessing`` and process pools alike: all
-of them pickle with ``multiprocessing.reduction.ForkingPickler``.
+Such a process imports functions and classes by name, but a notebook has no file to import. So functions and classes of
+``__main__`` are sent by value, and those returned by a child are resolved by name, so that objects have the rank's own
+classes. This applies to loader workers, ``multiprocessing``, ``torch.multiprocessing`` and process pools, which all use
+``multiprocessing.reduction.ForkingPickler``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _generation: int | None = None
 
 
 def watch(finder: PostImport) -> None:
-    """Prepare the pickler of ``multiprocessing`` when it is imported."""
+    """Extend the pickler of ``multiprocessing`` when it is imported."""
     global _generation
     _generation = 0
     finder.after("multiprocessing.reduction", _prepare)
@@ -39,7 +39,7 @@ def _reduce(value: Any) -> Any:
 
 
 def _has_a_file() -> bool:
-    """Whether ``__main__`` is a script, which a child runs itself."""
+    """Return whether ``__main__`` is a script, which a child runs itself."""
     return getattr(sys.modules["__main__"], "__file__", None) is not None
 
 
@@ -57,7 +57,7 @@ def _by_value(value: Any) -> bytes:
 
 
 def _receive(generation: int, name: str, pickled: bytes) -> Any:
-    """Return what was sent by a process of ``generation``: from below by its name, from above by its value."""
+    """Return an object sent by a process of ``generation``: by name if a child sent it, by value if a parent did."""
     global _generation
     names = sys.modules["__main__"].__dict__
     if _generation is None:
@@ -65,7 +65,7 @@ def _receive(generation: int, name: str, pickled: bytes) -> Any:
         _prepare(sys.modules["multiprocessing.reduction"])
     if generation >= _generation and name in names:
         return names[name]
-    # What the child has set since the first message is kept: a message brings the values of the sender again.
+    # Keep what the child has set since the first message, because every message contains the sender's values.
     existing = {key: value for key, value in names.items() if not isinstance(value, (FunctionType, type))}
     value = NotebookUnpickler(io.BytesIO(pickled), names).load()
     names.update(existing)

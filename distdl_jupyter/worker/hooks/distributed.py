@@ -1,8 +1,8 @@
-"""Follows torch.distributed in a rank: how its ranks connect and disconnect, their store, groups and last operations.
+"""Hooks for torch.distributed: connecting and disconnecting of ranks, their store, groups and last operations.
 
-This module has all uses of torch's private functions for process groups: ``_world.pg_map`` (torch has no public list of
+Only this module uses torch's private functions for process groups: ``_world.pg_map`` (torch has no public list of
 groups), ``_get_default_store``, ``_get_sequence_number_for_group`` and the flight recorder's ``_dump_fr_trace`` and
-``_dump_nccl_trace``. Where a torch lacks one of them, only what it is used for is missing.
+``_dump_nccl_trace``. If a version of torch lacks one of them, only the feature that uses it is missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from distdl_jupyter.worker.hooks.imports import PostImport, connecting, guarded
 
 
 def watch(finder: PostImport) -> None:
-    """Watch process groups, and select the rank's own GPU once torch is imported."""
+    """Hook process groups, and select the rank's GPU once torch is imported."""
     finder.after("torch.distributed.distributed_c10d", _watch_groups)
     # All GPUs of the node stay visible, as under torchrun, so ``torch.cuda.set_device(local_rank)`` works as usual.
     # Code that only names "cuda" uses torch's current GPU.
@@ -35,7 +35,7 @@ def watch(finder: PostImport) -> None:
 
 
 def own_index(visible: str, gpu: str) -> int:
-    """Return the index of GPU ``own`` among the visible ones, 0 when it is not among them."""
+    """Return the index of the rank's ``gpu`` among the visible ones, 0 if it is not one of them."""
     gpus = visible.split(",")
     return gpus.index(gpu) if gpu in gpus else 0
 
@@ -43,7 +43,7 @@ def own_index(visible: str, gpu: str) -> int:
 def _select_gpu(index: int, torch: ModuleType) -> None:
     try:
         torch.cuda.set_device(index)
-    except Exception as error:  # noqa: BLE001  a device that fails must not fail the import of torch
+    except Exception as error:  # noqa: BLE001  a failing device must not break the import of torch
         text = f"GPU {index} could not be selected in torch ({error!s:.200}). Call torch.cuda.set_device."
         channel.note("warning", text, "gpu-not-selected")
 
@@ -54,7 +54,7 @@ def _select_gpu(index: int, torch: ModuleType) -> None:
 _ARGUMENTS = ("init_method", "timeout", "world_size", "rank", "store")
 #: The process groups that were destroyed last (see ``_watch_groups``).
 _destroyed: deque[Any] = deque(maxlen=16)
-#: The modules that have imported torch's functions by name, where ``look_ahead`` was called.
+#: The modules that have imported torch's functions by name, once ``look_ahead`` was called.
 _takers: list[ModuleType] | None = None
 #: Whether process groups are created once and not destroyed (``keep_groups``).
 are_kept = False
@@ -62,10 +62,10 @@ are_kept = False
 
 @contextlib.contextmanager
 def keep_groups() -> Iterator[None]:
-    """Within this block connect the ranks only if they are not connected, and do not disconnect them.
+    """Within this block, connect the ranks only if they are not connected, and do not disconnect them.
 
-    So code that was written for a job can run in persistent ranks: to connect again while another rank still
-    disconnects can fail, and takes time. What cells do themselves is not changed.
+    This lets code written for a job run in persistent ranks, where reconnecting takes time and can fail while another
+    rank still disconnects. Calls made by cells themselves are not changed.
     """
     global are_kept
     are_kept = True
@@ -78,7 +78,7 @@ def keep_groups() -> Iterator[None]:
 def look_ahead() -> None:
     """Find the modules that have imported torch's functions by name, in a process from which ranks are forked.
 
-    Reading each loaded module writes to it (Python counts references), so each rank would copy them all.
+    Reading a loaded module writes to its memory (reference counts), so each rank would copy all of them.
     """
     global _takers
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
@@ -124,7 +124,7 @@ def _watch_groups(c10d: ModuleType) -> None:
 
 
 def _transport(c10d: ModuleType) -> str:
-    """Return the group's transport; a group that was made without naming one has one for each kind of device."""
+    """Return the group's transport; a group created without one has a transport for each type of device."""
     name = str(c10d.get_backend())
     if name != "undefined":
         return name
@@ -135,19 +135,19 @@ def _transport(c10d: ModuleType) -> str:
 
 # the store ---------------------------------------------------------------------------------------
 
-#: Seconds to wait for the store: it may be elsewhere, or rank 0 busy. torch itself waits then.
+#: Timeout in seconds for the store, which may be elsewhere, or rank 0 may be busy; torch itself waits afterwards.
 TIMEOUT = 5.0
 _PAUSE, _LONGEST_PAUSE = 0.001, 0.02
-#: The kernel's tables of connections, and its code for one that listens (include/net/tcp_states.h).
+#: The kernel's tables of connections, and its code for the state LISTEN (include/net/tcp_states.h).
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENS = "0A"
 
 
 def await_store(arguments: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> None:
-    """Wait until the store listens, in a rank that connects to it on this machine.
+    """Wait until the store listens, if this rank connects to it on this machine.
 
     ``arguments`` are those of ``init_process_group`` by name. A rank that connects a millisecond too early is refused,
-    and torch retries only after half a second or more; the kernel's own table shows sooner when a process listens.
+    and torch retries only after half a second or more; the kernel's table shows earlier when a process listens.
     """
     port = environment.get("MASTER_PORT", "")
     elsewhere = arguments.get("store") is not None or arguments.get("init_method") not in (None, "env://")
@@ -162,15 +162,15 @@ def await_store(arguments: Mapping[str, Any], environment: Mapping[str, str] = o
 
 
 def _listens(port: str) -> bool:
-    """Return whether a process of this machine listens at a TCP port, written as in the kernel's tables (Linux)."""
+    """Return whether a process on this machine listens at a TCP port, formatted as in the kernel's tables (Linux)."""
     rows = (line.split()[:4] for table in _TABLES if table.exists() for line in table.read_text("ascii").splitlines())
     return any(local.endswith(port) and state == _LISTENS for _, local, _, state in rows)
 
 
 def bind_store(environment: Mapping[str, str] = os.environ) -> None:
-    """Bind the store of this rank to ``MASTER_ADDR``, where that is an address of the loopback interface.
+    """Bind the store of this rank to ``MASTER_ADDR`` if that is a loopback address.
 
-    torch (2.13) lets it listen on every interface without authentication, but accepts a socket that listens already.
+    torch (2.13) listens on every interface without authentication, but accepts a socket that already listens.
     """
     module = sys.modules.get("torch.distributed.rendezvous")
     if module is None or not environment.get("MASTER_ADDR", "").startswith("127."):
@@ -185,7 +185,7 @@ def bind_store(environment: Mapping[str, str] = os.environ) -> None:
         if kwargs.get("is_master") and isinstance(port, int) and str(host).startswith("127."):
             with socket.socket() as server:
                 server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                with contextlib.suppress(OSError):  # the port is taken, for example by this rank's earlier store
+                with contextlib.suppress(OSError):  # the port is in use, for example by this rank's earlier store
                     server.bind((str(host), port))
                     kwargs.setdefault("master_listen_fd", server.detach())
         return make(*args, **kwargs)
@@ -205,12 +205,12 @@ def _groups() -> list[Any]:
 
 
 def shared_groups() -> list[Any]:
-    """Return torch's process groups of several ranks."""
+    """Return torch's process groups with several ranks."""
     return [group for group in _groups() if group.size() > 1]
 
 
 def operations(group: Any) -> int | None:
-    """Return how many collective operations a group has begun, None if its transport does not count them."""
+    """Return the number of collective operations started in a group, None if its transport does not count them."""
     try:
         return int(group._get_sequence_number_for_group())  # noqa: SLF001
     except (RuntimeError, AttributeError):
@@ -219,20 +219,20 @@ def operations(group: Any) -> int | None:
 
 # disconnecting -----------------------------------------------------------------------------------
 
-#: Seconds to wait for the other ranks' ends. Connections that were opened this long ago are all up.
+#: Seconds to wait for the other ranks to end. Connections opened this long ago are established.
 _END_TIMEOUT = 15.0
-#: The same where the ranks have communicated in all groups, so that all connections are up. A rank that still waits for
-#: this one in a collective operation waits in vain, and learns it by this one's end.
+#: The same if the ranks have communicated in all groups, so that all connections are established. A rank that still
+#: waits for this one in a collective operation waits in vain, and this rank's exit makes it fail.
 _SHORT_TIMEOUT = 1.0
-#: Seconds that rank 0 gives the others to see that all have arrived, and those in which a store answers.
+#: Seconds that rank 0 gives the others to see that all have arrived, and the timeout of a store's response.
 _LAST_TIMEOUT, _ANSWERS = 2.0, 2.0
 
 
 def leave() -> None:
-    """Destroy the process group that the code has not destroyed.
+    """Destroy the process group if the code has not.
 
-    A rank that closes its connections while a peer is still opening them makes that peer fail, and rank 0 usually has
-    the store through which torch's ranks find each other. So ranks wait for each other and rank 0 goes last.
+    If a rank closes its connections while a peer is still opening them, that peer fails. Rank 0 usually hosts the store
+    through which ranks connect. So ranks wait for each other, and rank 0 leaves last.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -255,7 +255,7 @@ def _await_peers(store: Any, rank: int, size: int) -> None:
 
 
 def _is_gone(store: Any) -> bool:
-    """Return whether a TCP store no longer listens; asking the store itself would print 20 lines of C++ then."""
+    """Return whether a TCP store no longer listens, without a request that would print 20 lines of C++ errors."""
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     try:
@@ -277,20 +277,20 @@ def _until(store: Any, counter: str, count: int, timeout: float) -> bool:
 
 # the last collective operations ------------------------------------------------------------------
 
-#: Process groups of a rank that are reported, and calls above one operation.
+#: Maximum number of process groups reported per rank, and of stack frames per operation.
 _MOST_GROUPS, _FRAMES = 8, 24
-#: What torch returns: collective operations, their frames, finished ones too.
+#: Arguments of torch's dump: include collective operations, include stacks, only active ones.
 _WHAT = (True, True, False)
 #: The file whose frames start the user's code.
 _STARTS = str(Path(__file__).parents[1] / "execute.py")
 
 
 def last_operations() -> list[dict[str, Any]]:
-    """Return for each process group its oldest unfinished operation, or else its last one; the newest comes first.
+    """Return the oldest unfinished operation of each process group, or else its last one; newest first.
 
     ``{"group", "operation", "number", "sizes", "dtype", "waiting", "last" (the number of the group's last operation),
-    "frames" ([file, line, function], newest first)}``. Without torch, a group or a recorder the list is empty. torch
-    2.13 records them for Gloo and NCCL by default, so nothing is hooked and a step costs nothing more.
+    "frames" ([file, line, function], newest first)}``. Without torch, a group or a recorder, the list is empty. torch
+    2.13 records them for Gloo and NCCL by default, so no hooks are needed and steps are not slowed down.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
@@ -309,22 +309,22 @@ def last_operations() -> list[dict[str, Any]]:
 
 
 def _entries() -> list[dict[str, Any]]:
-    """Return the records of Gloo and of NCCL, which torch keeps apart."""
+    """Return the records of Gloo and NCCL, which torch stores separately."""
     module = sys.modules.get("torch._C._distributed_c10d")
     entries: list[dict[str, Any]] = []
     for name in ("_dump_fr_trace", "_dump_nccl_trace"):
         dump = getattr(module, name, None)
         if dump is not None:
-            with contextlib.suppress(Exception), _without_inductor():  # a torch that was built otherwise
+            with contextlib.suppress(Exception), _without_inductor():  # a different build of torch
                 entries += pickle.loads(dump(*_WHAT)).get("entries") or []
     return entries
 
 
 @contextlib.contextmanager
 def _without_inductor() -> Iterator[None]:
-    """Keep torch from importing its compiler, which takes seconds, only to learn that it has compiled nothing.
+    """Prevent torch from importing its compiler, which takes seconds, just to find that nothing was compiled.
 
-    To name frames torch asks ``hasattr(torch, "_inductor")``, and that attribute is a lazy import.
+    To label frames, torch calls ``hasattr(torch, "_inductor")``, and that attribute is a lazy import.
     """
     torch = vars(sys.modules["torch"])
     if "torch._inductor" in sys.modules or "_inductor" in torch:

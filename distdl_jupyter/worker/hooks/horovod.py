@@ -1,6 +1,6 @@
-"""Follows Horovod in a rank: when its ranks connect, how they disconnect, and which Keras it averages gradients for.
+"""Hooks for Horovod: connecting and disconnecting of ranks, and the Keras version that it is used with.
 
-Horovod under Keras 3 is refused: there every rank trains its own model, without an error (measured with Horovod 0.28.1:
+Horovod with Keras 3 is refused, because every rank would silently train its own model (measured with Horovod 0.28.1:
 the ranks' weights differ after the first step).
 """
 
@@ -18,7 +18,7 @@ _MODULES = ("horovod.torch", "horovod.tensorflow", "horovod.mxnet")
 
 
 def watch(finder: PostImport) -> None:
-    """Watch Horovod's functions that connect and disconnect ranks, and refuse its Keras wrappers."""
+    """Hook Horovod's functions that connect and disconnect ranks, and refuse its Keras wrappers for Keras 3."""
     finder.after("horovod.common.basics", _watch_init)
     for name in _MODULES:
         finder.after(name, _watch_shutdown)
@@ -41,14 +41,14 @@ def _watch_shutdown(horovod: ModuleType) -> None:
 
 
 def leave() -> None:
-    """Shut down what the code has initialized and not shut down; nothing that was not imported is touched."""
+    """Shut down Horovod if the code has initialized it; imports nothing."""
     for horovod in filter(None, map(sys.modules.get, _MODULES)):
         if hasattr(horovod, "is_initialized") and guarded("at the end", horovod.is_initialized):
             guarded("at the end", horovod.shutdown)
 
 
 def running() -> Any:
-    """Return ``horovod.torch`` where it is initialized, else None."""
+    """Return ``horovod.torch`` if it is initialized, else None."""
     horovod: Any = sys.modules.get("horovod.torch")
     return horovod if horovod is not None and horovod.is_initialized() else None
 
@@ -65,7 +65,7 @@ def refuse_keras_3(module: str) -> None:
 
 
 def _keras_version() -> str:
-    """Return the version of the module that ``import keras`` gives, "" without one; Keras itself is not imported."""
+    """Return the version that ``import keras`` would import, "" if none; does not import Keras."""
     loaded = sys.modules.get("keras")
     if loaded is not None:
         return str(getattr(loaded, "__version__", ""))

@@ -1,8 +1,8 @@
 """Runs our code right after a framework's module was imported, without importing any framework.
 
-A finder is first on ``sys.meta_path``. For the few modules that hooks are registered for, it lets the usual finders
-find the module and has the loader call the hooks when the module's code has run; for every other name it is one
-dictionary lookup. A hook that fails becomes a note: user code never sees it.
+It installs a finder at the start of ``sys.meta_path``. For the few modules with registered hooks, it lets the other
+finders find the module and makes the loader call the hooks after the module's code has run; for every other name the
+cost is one dictionary lookup. If a hook fails, the user gets a notice, and user code is not affected.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ Before = Callable[[], None]
 
 
 class ByObject(dict[int, V]):
-    """Values by the ``id`` of an object, for as long as it lives: a lookup is faster than in a WeakKeyDictionary."""
+    """Maps objects to values by ``id``, while the object lives; faster than a WeakKeyDictionary."""
 
     def add(self, key: object, value: V) -> V:
-        """Keep a value and return it."""
+        """Store a value and return it."""
         self[id(key)] = value
         weakref.finalize(key, self.pop, id(key), None).atexit = False
         return value
 
 
 class PostImport:
-    """A finder that finds nothing itself; see the module."""
+    """A finder that only delegates to the others; see the module."""
 
     def __init__(self) -> None:
         self._after: dict[str, list[After]] = {}
         self._before: dict[str, Before] = {}
 
     def after(self, name: str, call: After) -> None:
-        """Call ``call(module)`` when the module ``name`` has been imported; at once if it already is."""
+        """Call ``call(module)`` after the module ``name`` is imported; at once if it already is."""
         if name in sys.modules:
             guarded(f"after the import of {name}", call, sys.modules[name])
         else:
             self._after.setdefault(name, []).append(call)
 
     def before(self, name: str, check: Before) -> None:
-        """Call ``check()`` when the module ``name`` is about to be imported; an ImportError of it is the import's."""
+        """Call ``check()`` before the module ``name`` is imported; its ImportError makes the import fail."""
         self._before[name] = check
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Take part in the import system: prepare the module's loader, or leave the name to the others."""
+        """Return a spec with a prepared loader, or None for the other finders (import protocol)."""
         if (check := self._before.get(name)) is not None:
             check()
         if name not in self._after:
@@ -73,7 +73,7 @@ class PostImport:
         return None
 
     def _call_after(self, loader: Any, name: str) -> None:
-        """Let this one loader object call back; its class, and so what frameworks see of it, stays the same."""
+        """Make this loader object call the hooks without changing its class, which frameworks may check."""
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
@@ -86,14 +86,14 @@ class PostImport:
 
 
 def install() -> PostImport:
-    """Put a finder first on ``sys.meta_path`` and return it."""
+    """Install a finder at the start of ``sys.meta_path`` and return it."""
     finder = PostImport()
     sys.meta_path.insert(0, finder)
     return finder
 
 
 def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Put a function in the place of one of a class or module; it gets the original as its first argument."""
+    """Decorate a replacement for a function of a class or module; its first argument is the original."""
     original = getattr(owner, name)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,7 +111,7 @@ _reported: set[str] = set()
 
 
 def guarded(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call something of ours from inside user code; when it fails say so in a note and return None."""
+    """Call one of our functions from user code; if it fails, send a notice and return None."""
     try:
         return call(*arguments)
     except Exception as error:  # noqa: BLE001  our failure must not become the user's
@@ -124,7 +124,7 @@ def guarded(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def connecting(facts: Callable[[], dict[str, Any]]) -> Iterator[None]:
-    """Report that this rank connects to the others, and after the block that it has, with the facts of the group."""
+    """Report that this rank is connecting, and after the block that it is connected, with the group's facts."""
     guarded("before the ranks connected", channel.send, "rendezvous")
     yield
     guarded("after the ranks connected", lambda: channel.send("ready", **facts()))

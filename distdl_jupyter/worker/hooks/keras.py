@@ -1,8 +1,9 @@
-"""Reports what Keras measures in ``Model.fit``, by a callback of its public interface, and when TensorFlow connects.
+"""Reports the metrics of Keras' ``Model.fit``, with a public callback, and when TensorFlow connects.
 
-Each batch gives its logs (Keras' running means) at the number of batches so far; the end of an epoch gives what is new
-there (``val_loss`` ...) at the same number, so that all curves share one axis. Keras 2 (``tf_keras``) and 3 alike.
-A batch is a step of ``step_times``; only Keras on torch has the parts of a step, by the hooks of torch.
+The logs of each batch (Keras' running means) are reported at the number of batches so far. The new values at the end of
+an epoch (such as ``val_loss``) are reported at the same number, so that all curves share one axis. This applies to
+Keras 2 (``tf_keras``) and 3. A batch is a step of ``step_times``; the parts of a step are measured only for Keras on
+torch, by the hooks of torch.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ MODULES = ("keras.src.models.model", "tf_keras.src.engine.training", "keras.src.
 
 
 def watch(finder: PostImport) -> None:
-    """Watch ``Model.fit``, and the strategy with which TensorFlow's workers connect."""
+    """Hook ``Model.fit``, and the strategy with which TensorFlow's workers connect."""
     for name in MODULES:
         finder.after(name, _watch_fit)
     finder.after("tensorflow.python.distribute.collective_all_reduce_strategy", _watch_strategy)
 
 
 def _watch_strategy(module: ModuleType) -> None:
-    """``tf.distribute.MultiWorkerMirroredStrategy`` is this class; making it waits for all workers."""
+    """Report connecting for ``tf.distribute.MultiWorkerMirroredStrategy``, whose constructor waits for all workers."""
 
     @replaces(module.CollectiveAllReduceStrategy, "__init__")
     def connect(init: Any, self: Any, *args: Any, **kwargs: Any) -> None:
@@ -78,15 +79,15 @@ def _with_callback(
 
 
 def type_module(model: Any) -> str:
-    """Return the top package of the Keras that a model's class derives from: ``keras`` or ``tf_keras``."""
+    """Return the Keras package of a model's class: ``keras`` or ``tf_keras``."""
     tops = [base.__module__.split(".")[0] for base in type(model).__mro__]
     return next(top for top in tops if top in ("keras", "tf_keras"))
 
 
 class _Reports:
-    """The callback's methods; they are called by Keras with its own arguments.
+    """The methods of the callback, called by Keras.
 
-    They are not ``async_safe``: Keras would call them from several threads, and so in any order.
+    They are not ``async_safe``, because Keras would then call them from several threads, in any order.
     """
 
     params: dict[str, Any] | None

@@ -1,4 +1,4 @@
-"""Starts the hooks of a rank for the frameworks that training code imports, and ends what they follow."""
+"""Installs the hooks of a rank for the frameworks that training code imports, and disconnects at the end."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def start(sources: Sources, code: Path) -> PostImport:
 
 
 def leave() -> None:
-    """Disconnect from the other ranks where the code has connected and not disconnected itself."""
+    """Disconnect from the other ranks, unless the code has done so."""
     horovod.leave()
     guarded("at the end", distributed.leave)

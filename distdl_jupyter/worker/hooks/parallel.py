@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def watch(finder: PostImport, sources: Sources, code: Path) -> None:
-    """Watch steps, and models once DistributedDataParallel is imported; ``code`` has the user's modules."""
+    """Hook steps, and models once DistributedDataParallel is imported; ``code`` contains the user's modules."""
     finder.after("torch.nn.parallel.distributed", functools.partial(_watch_models, sources=sources, code=code))
     pid = os.getpid()
     steps.listen(lambda optimizer: _find_unused(optimizer, pid))
@@ -53,14 +53,14 @@ def _size() -> int:
 
 # unused parameters -------------------------------------------------------------------------------
 #
-# torch waits in each backward pass for the gradients of all parameters. Where one is missing, the gradients of its
-# bucket are not averaged; the next forward pass raises an error that has the numbers of the parameters, and ranks that
-# do use them wait forever. So parameters without a gradient are also searched when an optimizer has stepped, in the
-# measured steps (``step_times``): of many short steps only in some.
+# In each backward pass, torch waits for the gradients of all parameters. If one is missing, the gradients of its bucket
+# are not averaged; the next forward pass raises an error with the numbers of the parameters, and ranks that do use them
+# wait forever. So parameters without a gradient are also searched after optimizer steps, in measured steps only
+# (``step_times``).
 
 UNUSED = "unused-parameters"
 _MOST_NAMES = 6
-#: How find_unused_parameters is set, by the module that tells which library wraps the model.
+#: How to set find_unused_parameters, by the module of the library that wraps the model.
 _SETTINGS = {
     "lightning.pytorch.trainer.trainer": 'strategy="ddp_find_unused_parameters_true" to the Trainer',
     "pytorch_lightning.trainer.trainer": 'strategy="ddp_find_unused_parameters_true" to the Trainer',
@@ -74,30 +74,30 @@ _INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 
 
 class _Model:
-    """What is known of one DistributedDataParallel model."""
+    """The state of one DistributedDataParallel model."""
 
     def __init__(self, model: Any, describer: Describer) -> None:
         self._describer = describer
         self.wrapper = weakref.ref(model)
-        # torch numbers parameters in this order: those that are trained when the model is wrapped.
+        # torch numbers the parameters that are trainable when the model is wrapped, in this order.
         ignored = getattr(model, "parameters_to_ignore", ())
         self.parameters = [(name, value) for name, value in model.module.named_parameters()
                            if value.requires_grad and name not in ignored]  # fmt: skip
         #: The last measured step (from 0) with a forward pass that averages gradients, and the file and line of the
         #: user's code that ran the pass.
         self.step, self.position = 0, ("", 0)
-        #: Whether a pass has run since an optimizer has stepped.
+        #: Whether a pass has run since the last optimizer step.
         self.pending = False
-        #: Names of the parameters that had no gradient when an optimizer stepped last.
+        #: Names of the parameters without a gradient at the last optimizer step.
         self.missing: list[str] = []
 
     def names(self, indices: Sequence[int]) -> list[str]:
-        """Return the parameters at torch's indices."""
+        """Return the names of the parameters at torch's indices."""
         return [self.parameters[at][0] for at in indices if at < len(self.parameters)]
 
     @property
     def where(self) -> str:
-        """Step and line of the last pass, as a sentence says it."""
+        """Step and line of the last pass, as part of a sentence."""
         ended = recorder.step - recorder.detailed
         if self.step < ended:  # the pass was not measured
             return f"in step {ended + 1}"
@@ -108,7 +108,7 @@ class _Model:
         return f"in step {self.step + 1} ({file}line {line})"
 
     def forward_began(self, wrapper: Any) -> None:
-        """Remember the step and the line of a forward pass."""
+        """Record the step and the line of a forward pass."""
         if wrapper.require_backward_grad_sync:
             self.step, self.pending, self.position = recorder.step, True, self._describer.position()
 
@@ -138,7 +138,7 @@ def _forward_began(wrapper: Any) -> None:
 
 
 def _find_unused(optimizer: Any, pid: int) -> None:
-    """Send a note where parameters of the optimizer have no gradient, which DistributedDataParallel waits for."""
+    """Send a notice if parameters of the optimizer lack a gradient that DistributedDataParallel waits for."""
     for model in list(_models.values()):
         wrapper = model.wrapper()
         if (
@@ -170,7 +170,7 @@ def _setting() -> str:
 
 
 def _zero(names: Sequence[str]) -> str:
-    """Return a term that brings the parameters into the loss without changing it."""
+    """Return a term that includes the parameters in the loss without changing it."""
     owners = {name.rpartition(".")[0] for name in names}
     if len(owners) > 1:
         return "0 * sum(p.sum() for p in model.parameters())"
@@ -189,7 +189,7 @@ def _unused(model: _Model, names: Sequence[str]) -> str:
 
 
 def _model_of(trace: TracebackType | None) -> tuple[Any, _Model] | None:
-    """Return the model whose method raised the error, else the one that ran last."""
+    """Return the model whose method raised the error, or else the last one that ran."""
     while trace is not None:
         this = trace.tb_frame.f_locals.get("self")
         if type(this).__name__ == "DistributedDataParallel" and id(this) in _models:
@@ -199,7 +199,7 @@ def _model_of(trace: TracebackType | None) -> tuple[Any, _Model] | None:
 
 
 def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
-    """Return which parameters got no gradient, and what to do."""
+    """Return a hint with the parameters that got no gradient and the fix."""
     if not any(text in str(error) for text in _UNFINISHED) or (match := _model_of(error.__traceback__)) is None:
         return ""
     wrapper, model = match
@@ -222,31 +222,30 @@ def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
 
 # weights that differ -----------------------------------------------------------------------------
 #
-# Now and then a rank reports a checksum of the weights, so that the supervisor sees when it departs from the others.
-# Only what all ranks are to have alike is summed: parameters that DistributedDataParallel or Horovod's optimizer keeps
-# so. After an all-reduce every rank has the same bits, and the same step from the same bits gives the same bits on the
-# same kind of processor, which the report names. Weights that are divided among ranks (FSDP, ZeRO, tensor or pipeline
-# parallel), that ranks may have of their own between two averages (local SGD, steps inside ``no_sync()``, Adasum), or
-# that nothing averages are left out.
+# A rank periodically reports a checksum of its weights, so that the supervisor detects when they differ from those of
+# other ranks. It covers only parameters that DistributedDataParallel or Horovod's optimizer keeps equal. After an
+# all-reduce every rank has the same bits, and the same step then gives the same bits on the same type of processor,
+# which the report names. The checksum excludes weights that are sharded (FSDP, ZeRO, tensor or pipeline parallel), that
+# may differ between two averages (local SGD, steps inside ``no_sync()``, Adasum), or that are not averaged.
 
-#: Variable with the number of steps between two checks, 0 for none; before, steps 1, 2, 4, ... are checked.
+#: Variable with the number of steps between two checks, 0 for none; at first, steps 1, 2, 4, ... are checked.
 VARIABLE = "DISTDL_WEIGHT_CHECK"
-#: Elements of one parameter that are summed at most, with equal steps between them.
+#: Maximum number of elements summed per parameter, evenly spaced.
 _MOST_ELEMENTS = 1 << 20
-#: Types of integers by the bytes of an element: sums of them wrap around, so they do not depend on the order.
+#: Integer types by element size in bytes; their sums wrap around, so they do not depend on the order.
 _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
 @dataclass(slots=True)
 class _Optimizer:
-    """The steps of one optimizer, and the next one after which its parameters are summed."""
+    """The step count of one optimizer, and the next step after which its weights are checked."""
 
     number: int
     steps: int = 0
     due: int = 1
-    #: How deep ``step`` calls itself: Horovod's calls that of the optimizer.
+    #: Nesting depth of ``step`` calls, because Horovod's calls that of the optimizer.
     depth: int = 0
-    #: Its parameters that all ranks have alike, once they are known.
+    #: Its parameters that are equal on all ranks, once known.
     parameters: list[Any] | None = None
 
 
@@ -259,7 +258,7 @@ class _WeightChecker:
         self._pid = os.getpid()
 
     def watch_horovod(self, _module: ModuleType) -> None:
-        """Be called before each step too."""
+        """Also hook the start of each step."""
         sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._begun)
 
     def _begun(self, optimizer: Any, *_: Any) -> None:
@@ -271,7 +270,7 @@ class _WeightChecker:
         return known or self._optimizers.add(optimizer, _Optimizer(len(self._optimizers)))
 
     def stepped(self, optimizer: Any) -> None:
-        """Count a step, and report the weights where they are due."""
+        """Count a step, and report the weights if due."""
         known = self._of(optimizer)
         if known.depth > 1:
             known.depth -= 1
@@ -289,17 +288,17 @@ class _WeightChecker:
             channel.note("warning", f"Weights are no longer compared between ranks: {reason}.", "weights")
 
     def _check(self, known: _Optimizer, optimizer: Any) -> None:
-        """Report the sum of the parameters of an optimizer."""
+        """Report the checksum of an optimizer's parameters."""
         if known.parameters is None:
             known.parameters = self._comparable(optimizer)
         if known.parameters and not all(model.require_backward_grad_sync for model in _wrappers()):
-            known.parameters = []  # a step inside ``no_sync()``, as those of local SGD between two averages
+            known.parameters = []  # a step inside ``no_sync()``, as in local SGD
         if known.parameters and os.getpid() == self._pid:
             device, checksum = _device(known.parameters[0]), _checksum(known.parameters)
             channel.send("weights", optimizer=known.number, step=known.steps, sum=checksum, device=device)
 
     def _comparable(self, optimizer: Any) -> list[Any]:
-        """Return the parameters of an optimizer that all ranks have alike, in its order."""
+        """Return the parameters of an optimizer that are equal on all ranks, in its order."""
         mine = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if any(hasattr(weight, "placements") or hasattr(weight, "ds_id") or type(weight).__name__ == "FlatParameter"
                for weight in mine):  # fmt: skip
@@ -321,12 +320,12 @@ def _is_adasum(optimizer: Any) -> bool:
 
 
 def averages_weights(model: Any) -> bool:
-    """Return whether a model averages its weights now and then instead of its gradients (torch's local SGD)."""
+    """Return whether a model periodically averages its weights instead of its gradients (torch's local SGD)."""
     return any("localSGD" in getattr(hook, "__qualname__", "") for hook, _ in getattr(model, "_comm_hooks", ()))
 
 
 def _spans_all(model: Any) -> bool:
-    """Return whether all ranks average the gradients of a model in each step, with torch's own operation."""
+    """Return whether all ranks average the gradients of a model in each step, with torch's default operation."""
     import torch
 
     return not averages_weights(model) and torch.distributed.get_world_size(model.process_group) == _size()
@@ -365,11 +364,11 @@ def _device(parameter: Any) -> str:
 
 # ranks that do not communicate -------------------------------------------------------------------
 #
-# A rank communicates when a process group of several ranks has run a collective operation, or Horovod has averaged
-# something. What a rank does alone between two collective operations (``no_sync``, local SGD) is not checked.
+# A rank communicates if a process group of several ranks has run a collective operation, or Horovod has averaged
+# something. Steps without communication between two collective operations (``no_sync``, local SGD) are not checked.
 
-#: Steps after which a rank without a group has had the time to make one, and one with a group to use it: local SGD may
-#: average rarely. ``step_times`` measures all of these steps.
+#: Steps after which a rank should have created a process group, and after which it should have used it (local SGD may
+#: average rarely). ``step_times`` measures all of these steps.
 _WITHOUT_GROUP, _WITHOUT_COLLECTIVE = 20, 100
 _REMEDIES = {
     "torch": "Call torch.distributed.init_process_group() and wrap the model in DistributedDataParallel, or configure "
@@ -377,7 +376,7 @@ _REMEDIES = {
     "horovod": "Call hvd.init() and wrap the optimizer in hvd.DistributedOptimizer.",
     "deepspeed": "Train with the engine that deepspeed.initialize() returns.",
 }  # fmt: skip
-#: Modules through which ranks may communicate in ways that are not followed here.
+#: Modules through which ranks may communicate in ways that are not tracked here.
 _OTHER_WAYS = ("mpi4py.MPI", "ray", "tensorflow", "jax")
 
 
@@ -390,7 +389,7 @@ class _CommunicationChecker:
         self._pid = os.getpid()
 
     def stepped(self, _optimizer: Any) -> None:
-        """Check after ``_WITHOUT_GROUP`` steps, and after ``_WITHOUT_COLLECTIVE`` where there is a group."""
+        """Check after ``_WITHOUT_GROUP`` steps, and after ``_WITHOUT_COLLECTIVE`` if there is a group."""
         if self._next and recorder.step + 1 >= self._next:
             try:
                 self._check(recorder.step + 1)

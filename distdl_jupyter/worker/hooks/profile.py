@@ -4,7 +4,7 @@
   (``node.run_dir``). The rank reads it after an optimizer step, at most ten times a second. It expires.
 * The rank reports its step (``armed``) and how long the last one took. The supervisor chooses the step with which all
   ranks begin and adds it to the file as ``start``.
-* Steps are those of ``step_times``. Of several optimizers that step after one backward pass, the first ends the step.
+* Steps are those of ``step_times``. If several optimizers step after one backward pass, the first ends the step.
 * A thread writes the files while training continues: torch's Chrome trace, ``rank-N.json.gz``, and a summary,
   ``rank-N.json``::
 
@@ -31,15 +31,15 @@ from distdl_jupyter.worker.hooks.imports import PostImport
 from distdl_jupyter.worker.identity import Identity
 from distdl_jupyter.worker.step_times import now, recorder
 
-#: Folder of the job in which a rank stores what it has recorded.
+#: Folder of the job in which ranks store their recordings.
 FOLDER = "profiles"
-#: Nanoseconds between two looks for a request, and between two reports of progress.
+#: Nanoseconds between two polls for a request, and between two progress reports.
 _LOOK, _REPORT = 100_000_000, 1_000_000_000
 #: Seconds after which a request expires, and those that an armed rank waits for the common start.
 _EXPIRES, _ARMED = 30.0, 40.0
-#: Seconds that the end of the training waits for the files.
+#: Timeout in seconds for writing the files at the end of the training.
 _SAVE = 60.0
-#: Operators of a summary, those with the most time of their own.
+#: Maximum number of operators in a summary, those with the most self time.
 _MOST_OPERATORS = 300
 _COMMUNICATION = (
     *("gloo:", "horovod:", "nccl:", "c10d::", "ncclDevKernel", "ncclKernel", "mpi:", "ucc:", "xccl:"),
@@ -48,28 +48,28 @@ _COMMUNICATION = (
 
 
 class RankProfiler:
-    """The profiles of one process. All but ``finish`` runs in the thread that trains."""
+    """The profiles of one process. All methods except ``finish`` run in the training thread."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
         self._identity: Identity | None = None
         self._next_look = 0
-        #: The step that was seen last, when it ended, and how long it took.
+        #: The last step, its end time and its duration.
         self._step, self._last, self._pace = -1, 0, 0
-        #: The number of the last request that was carried out, and the present request with the time of arming.
+        #: The number of the last completed request, and the current request with the time of arming.
         self._number = 0
         self._armed: tuple[dict[str, Any], int] | None = None
         self._recording: Recording | None = None
         self._saving: threading.Thread | None = None
 
     def offer(self, identity: Identity) -> None:
-        """Accept requests from now on; without a folder of this run there are none."""
+        """Start accepting requests, if the run has a folder."""
         folder = os.environ.get(stacks.VARIABLE) or identity.pipes
         if folder is not None:
             self._path, self._identity = Path(folder) / f"rank-{identity.rank}.profile", identity
 
     def stepped(self, *_: Any) -> None:
-        """Follow the steps of optimizers."""
+        """Handle an optimizer step."""
         if self._path is None or recorder.step == self._step:
             return
         steps, self._step = recorder.step - self._step, recorder.step
@@ -117,7 +117,7 @@ class RankProfiler:
                 recording.stop()
             _report(recording.number, "failed", text=text)
         else:
-            self._path = None  # what cannot even be begun is not tried at each step
+            self._path = None  # do not retry a failed start at each step
 
     def _save(self) -> None:
         recording, self._recording = self._recording, None
@@ -130,7 +130,7 @@ class RankProfiler:
         self._saving.start()
 
     def finish(self) -> None:
-        """Save what is recorded when the rank's code has ended."""
+        """Save the recording when the rank's code has ended."""
         if self._recording is not None:
             try:
                 self._save()
@@ -141,25 +141,25 @@ class RankProfiler:
 
 
 class Recording:
-    """Torch's profiler, for some steps. Moments are those of ``now``."""
+    """A run of torch's profiler for some steps. Times are those of ``now``."""
 
     def __init__(self, request: dict[str, Any], first: int) -> None:
-        from torch import profiler  # with torch itself it is imported already
+        from torch import profiler  # already imported by torch
 
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else its library writes on stderr when it begins and ends
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else its library writes to stderr
         self.number, self.wanted = int(request["number"]), int(request["steps"])
-        #: The number of the first step, how many are recorded, and the moments of their begin and end.
+        #: The first step, the number of recorded steps, and their start and end times.
         self.first, self.steps = first, 0
         self._reported = 0
         _report(self.number, "recording", step=0)
-        self.profiler = profiler.profile()  # of processor and GPU, where there is one
+        self.profiler = profiler.profile()  # CPU, and GPU if available
         self.profiler.start()
         if horovod.running() is not None:
             self._annotate(profiler.record_function)
         self.begin = self.end = now()
 
     def _annotate(self, record_function: Any) -> None:
-        """Record this thread's waits for Horovod's operations, of which torch's profiler knows nothing."""
+        """Record this thread's waits for Horovod's operations, which torch's profiler does not record."""
         begin, wait, thread = recorder.begin, recorder.wait, threading.get_ident()
         opened: list[Any] = []
 
@@ -177,7 +177,7 @@ class Recording:
         vars(recorder).update(begin=begun, wait=waited)
 
     def stepped(self) -> bool:
-        """Count a step that has ended; return whether all are recorded."""
+        """Count a completed step; return whether all steps are recorded."""
         self.steps, self.end = self.steps + 1, now()
         done = self.steps >= self.wanted
         if not done and self.end - self._reported > _REPORT:
@@ -194,7 +194,7 @@ class Recording:
 
 
 def _write(recording: Recording, identity: Identity) -> None:
-    """Write the files of a recording that has stopped, and report that."""
+    """Write the files of a stopped recording, and report that."""
     number, rank = recording.number, identity.rank
     if not recording.steps:
         _report(number, "failed", text="The training ended before a step was recorded.")
@@ -232,7 +232,7 @@ def _operator(event: Any) -> list[Any] | None:
     if on_gpu and is_annotation:
         return None
     kind = "gpu" if on_gpu else "python" if is_annotation else "compute"
-    # What begins in one thread and ends in another, as Gloo's operations do, has no time of its own for torch.
+    # torch has no self time for events that start and end in different threads, such as Gloo's operations.
     on_cpu = event.cpu_time_total if event.is_async else event.self_cpu_time_total
     microseconds = event.self_device_time_total if on_gpu else on_cpu
     return [
@@ -248,7 +248,7 @@ def _report(number: int, status: str, **fields: Any) -> None:
 
 
 def _request(path: Path) -> dict[str, Any] | None:
-    """Return the request in a file, None without one that can be read and has not expired."""
+    """Return the request in a file, None if it cannot be read or has expired."""
     try:
         if time.time() - path.stat().st_mtime > _EXPIRES:
             return None
@@ -259,7 +259,7 @@ def _request(path: Path) -> dict[str, Any] | None:
     return request if is_valid else None
 
 
-#: That of this process; only a rank looks for requests.
+#: The profiler of this process; only a rank polls for requests.
 profiler = RankProfiler()
 
 

@@ -1,6 +1,6 @@
-"""One Ray cluster of a job's nodes: rank 0 starts the head, the other ranks join it and lend their machine.
+"""A Ray cluster of a job's nodes: rank 0 starts the head, the other ranks join it and contribute their machine.
 
-A node is ``ray start --block`` as a child of its rank, so that what its tasks use counts for the rank. Rank 0 listens
+A node is ``ray start --block`` as a child of its rank, so that usage of its tasks counts for the rank. Rank 0 listens
 when the head is up. The other ranks connect to it when they have joined, and leave when their connection closes.
 Nothing of Ray is imported (https://docs.ray.io/en/latest/cluster/cli.html, "ray start").
 """
@@ -67,7 +67,7 @@ def requires_token(version: str) -> bool:
 
 @contextlib.contextmanager
 def in_cluster(variable: str) -> Iterator[bool]:
-    """Be a node of the job's Ray cluster and yield whether this rank only lends its machine and runs no code.
+    """Run a node of the job's Ray cluster and yield whether this rank only contributes its machine and runs no code.
 
     ``variable`` is the backend's variable. Raises RayNotStarted, ConnectionError.
     """
@@ -80,9 +80,9 @@ def in_cluster(variable: str) -> Iterator[bool]:
 
 
 def _set_variables(address: str, size: int) -> None:
-    """Let ``ray.init()`` find this cluster, here and in Ray's processes, and let no other user connect to it.
+    """Make ``ray.init()`` find this cluster, here and in Ray's processes, and keep other users from connecting.
 
-    Ray listens on all interfaces. It listens on the loopback interface alone where clusters of several nodes are off.
+    Ray listens on all interfaces, or only on loopback if clusters of several nodes are disabled.
     """
     os.environ |= {
         "RAY_ADDRESS": address,
@@ -93,13 +93,13 @@ def _set_variables(address: str, size: int) -> None:
 
 
 def _secret(purpose: str) -> str:
-    """Return a secret that only the job's processes can make, because only they know its nonce."""
+    """Return a secret that only the job's processes can derive, because only they know its nonce."""
     return hashlib.sha256(f"{purpose} {os.environ['DISTDL_NONCE']}".encode()).hexdigest()
 
 
 @contextlib.contextmanager
 def _lead(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
-    """Run the head, and the job's code when all nodes have joined."""
+    """Run the head, and the job's code once all nodes have joined."""
     gcs, clients, meeting = node["ports"]
     ray.start(
         "--head",
@@ -121,7 +121,7 @@ def _lead(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
 
 
 def _accept(listener: socket.socket) -> socket.socket:
-    """Return the connection of the next node that has joined. Raises ConnectionError."""
+    """Return the connection of the next node to join. Raises ConnectionError."""
     while True:
         try:
             connection, _address = listener.accept()
@@ -136,9 +136,9 @@ def _accept(listener: socket.socket) -> socket.socket:
 
 @contextlib.contextmanager
 def _lend(ray: _RayNode, node: dict[str, Any], size: int) -> Iterator[None]:
-    """Join the head and lend this machine until rank 0 has ended."""
+    """Join the head and contribute this machine until rank 0 has exited."""
     _connect(node).close()  # the head is up
-    # Where nodes share a machine and so a folder, one process reads the output of tasks; two would print it twice.
+    # If nodes share a machine and its folder, only one reads the output of tasks, so that it is not printed twice.
     reader = ("--include-log-monitor=false",) if node["shares_machine"] else ()
     ray.start(f"--address={node['address']}:{node['ports'][0]}", *reader)
     with _connect(node) as connection:
@@ -171,11 +171,11 @@ def _disconnect() -> None:
 
 
 class RayNotStarted(RuntimeError):
-    """Ray did not start on this node, or ended before the job."""
+    """Ray did not start on this node, or exited before the job."""
 
 
 class _RayNode:
-    """Ray on this machine, once ``start`` was called; when the context ends nothing of it is left."""
+    """The Ray processes on this machine, started by ``start`` and stopped when the context exits."""
 
     def __init__(self, node: dict[str, Any]) -> None:
         ports = (f"--{name}={port}" for name, port in zip(_PORTS, node["own_ports"], strict=True))
@@ -201,7 +201,7 @@ class _RayNode:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, *arguments: str) -> None:
-        """Start Ray and return when it is up. Raises RayNotStarted."""
+        """Start Ray and wait until it is up. Raises RayNotStarted."""
         host = os.uname().nodename
         if not requires_token(version := metadata.version("ray")):
             raise RayNotStarted(f"Ray {version} on {host} has no authentication. Install 2.52 or later there.")
@@ -228,12 +228,12 @@ class _RayNode:
         raise RayNotStarted("\n".join((f"Ray did not start on {host}. Its last output:", *lines[-8:])))
 
     def check(self) -> None:
-        """Raise RayNotStarted when Ray has ended."""
+        """Raise RayNotStarted if Ray has exited."""
         if self._process is not None and self._process.poll() is not None:
             raise RayNotStarted(f"Ray on {os.uname().nodename} ended with code {self._process.returncode}.")
 
     def _stop(self) -> None:
-        """End Ray and everything it has started, which is in its process group."""
+        """Stop Ray and everything in its process group."""
         if self._process is None:
             return
         group = self._process.pid

@@ -1,13 +1,13 @@
 """Measures the steps of training loops of torch and Horovod, and of the trainers on top of them (``step_times``).
 
-* A step ends where ``torch.optim.Optimizer.step`` does; a batch is waited for in the iterator of ``DataLoader``.
-* DistributedDataParallel waits for its all-reduces in a callback at the end of the backward pass. One of ours that is
-  queued before it, by a hook of the loss, says when this rank's own part is done (``Engine::queue_callback`` runs them
-  in their order).
-* What waits for a collective operation in Python does so in ``Work.wait``; Horovod's optimizer in ``synchronize``.
+* A step ends with ``torch.optim.Optimizer.step``; waits for batches are measured in the iterator of ``DataLoader``.
+* DistributedDataParallel waits for its all-reduces in a callback at the end of the backward pass. Our callback, queued
+  before it by a hook of the loss, records when this rank's own part is done (``Engine::queue_callback`` preserves the
+  order).
+* Python code waits for collective operations in ``Work.wait``, Horovod's optimizer in ``synchronize``.
 
-A compiler finds nothing of this: it does not begin at these functions, and where it follows a call of one they only
-call the original. A rank reports when it compiles: it reports nothing else meanwhile, sometimes for many minutes.
+This is transparent to compilers: they do not start at these functions, and when they trace a call of one, it only calls
+the original. A rank reports when it compiles, because it reports nothing else meanwhile, sometimes for many minutes.
 
 This is the only module that uses these private names of torch: ``_BaseDataLoaderIter``, ``_pre_forward`` and
 ``_sync_buffers`` of DistributedDataParallel, ``_execution_engine``, ``torch._dynamo.callback`` and ``eval_frame``.
@@ -32,9 +32,9 @@ class _Inside(threading.local):
     on = backward = False
 
 
-#: Whether this thread is inside a wait or a backward pass that is measured: what is inside it is a part of it.
+#: Whether this thread is inside a measured wait or backward pass, which includes nested ones.
 inside = _Inside()
-#: Of the functions that stand in the places of torch's.
+#: Code objects of the functions that replace torch's.
 _codes: set[CodeType] = set()
 #: Called in measured steps: with an optimizer that has stepped, and with a DistributedDataParallel model whose forward
 #: pass begins.
@@ -42,16 +42,16 @@ _listeners: list[Callable[[Any], None]] = []
 #: Called after each step of each optimizer, so it must return at once.
 count: Callable[[Any], None] | None = None
 _forward_listeners: list[Callable[[Any], None]] = []
-#: Containers inside each other in which a batch's tensors are searched.
+#: Depth of nested containers searched for a batch's tensors.
 _DEEPEST = 4
-#: Returns whether a compiler traces the code, which treats the result as a constant.
+#: Returns whether a compiler is tracing the code; the compiler treats the result as a constant.
 is_compiling: Callable[[], bool] = bool
-#: Whether a compiler has begun, before which ``is_compiling`` need not be called.
+#: Whether a compiler has started; until then ``is_compiling`` need not be called.
 _has_begun = False
 
 
 def watch(finder: PostImport) -> None:
-    """Begin to measure, and watch the modules in which steps can be seen."""
+    """Start measuring, and hook the modules that run steps."""
     recorder.enable()
     finder.after("torch.optim.optimizer", _watch_optimizers)
     finder.after("torch.utils.data.dataloader", _watch_loaders)
@@ -113,7 +113,7 @@ def _stepped(optimizer: Any, *_: Any) -> None:
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of ours at which torch's compiler shall not begin, as it does not at those of torch itself."""
+    """Mark a function so that torch's compiler does not start at it, as with torch's own functions."""
     _codes.add(function.__code__)
     if (compiler := sys.modules.get("torch._dynamo.eval_frame")) is not None:
         _skip(compiler)
@@ -140,7 +140,7 @@ def _watch_loaders(module: ModuleType) -> None:
 
 
 def timed(part: str, original: Callable[..., Any], report: Callable[[int, Any], None]) -> Callable[..., Any]:
-    """Return a function that reports when it was called and what it returned; what it calls itself is not reported."""
+    """Return a wrapper that reports the time of each call and its result; nested calls are not reported."""
 
     @functools.wraps(original)
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -170,7 +170,7 @@ def _blocked(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def samples_of(batch: Any) -> int:
-    """Return the first dimension of the first tensor in a batch, 0 without one."""
+    """Return the first dimension of the first tensor in a batch, 0 if there is none."""
     try:
         for _ in range(_DEEPEST):
             if (shape := getattr(batch, "shape", None)) is not None:
@@ -254,16 +254,16 @@ def _measured_backward(backward: Callable[..., Any], tensors: Any, *args: Any, *
 
 
 class _Arrival:
-    """When the rank's own part of a backward pass is done, and it waits for the other ranks.
+    """Records when the rank's own part of a backward pass is done and it waits for other ranks.
 
-    The pass begins at a tensor, or the first of several. On a GPU it is carried out by another thread.
+    The pass starts at a tensor, or the first of several. On a GPU it runs in another thread.
     """
 
     def __init__(self, tensors: Any) -> None:
-        self._at = 0  # 0: not yet, or it waits for no other rank
+        self._at = 0  # 0: not yet, or no wait
         self._thread = threading.get_ident()
         self._handle: Any = None
-        with contextlib.suppress(Exception):  # without a gradient the pass itself says so
+        with contextlib.suppress(Exception):  # without a gradient the pass itself raises
             root = tensors if hasattr(tensors, "register_hook") else tensors[0]
             if root.is_cuda and not recorder.is_on_gpu:
                 recorder.use_gpu(root.device)
@@ -283,10 +283,10 @@ class _Arrival:
         except Exception as error:  # noqa: BLE001  our failure must not become the user's
             recorder.fail(error)
         if threading.get_ident() == self._thread:
-            inside.on = True  # what waits from here on is a part of this wait
+            inside.on = True  # further waits are part of this one
 
     def end(self) -> int:
-        """Return the moment, and ask no more."""
+        """Return the time and remove the hook."""
         if self._handle is not None:
             self._handle.remove()
         return self._at
@@ -296,7 +296,7 @@ def _watch_synchronize(mpi_ops: ModuleType) -> None:
     original = mpi_ops.synchronize
     watched = timed("wait", original, lambda begin, _: recorder.wait(begin))
     for name in ("horovod.torch", "horovod.torch.optimizer", mpi_ops.__name__):
-        module = sys.modules.get(name)  # in a rank that was forked from a template they have taken it already
+        module = sys.modules.get(name)  # in a rank forked from a template it is already imported
         if module is not None and getattr(module, "synchronize", None) is original:
             module.synchronize = watched  # type: ignore[attr-defined]
 

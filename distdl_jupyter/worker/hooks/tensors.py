@@ -11,7 +11,7 @@ ARRAYS = ("torch", "numpy", "tensorflow", "keras", "jax", "jaxlib", "pandas", "s
 
 
 def shape(value: Any) -> tuple[int, ...] | None:
-    """Return the sizes of an array or tensor of a known library, None for anything else."""
+    """Return the shape of an array or tensor of a known library, None for anything else."""
     if not any(str(getattr(base, "__module__", "")).split(".")[0] in ARRAYS for base in type(value).__mro__):
         return None
     try:
@@ -21,7 +21,7 @@ def shape(value: Any) -> tuple[int, ...] | None:
 
 
 def parameters(value: Any) -> int | None:
-    """Return how many parameters a torch module has, None for anything else."""
+    """Return the number of parameters of a torch module, None for anything else."""
     module = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
     if module is None or not isinstance(value, module):
         return None
@@ -29,7 +29,7 @@ def parameters(value: Any) -> int | None:
 
 
 def may_be_on_gpu(kind: type) -> bool:
-    """Return whether objects of a type can be on a GPU, so that each has to be checked."""
+    """Return whether objects of a type can be on a GPU, so that each must be checked."""
     return str(kind.__module__).partition(".")[0] == "torch"
 
 
@@ -40,12 +40,12 @@ def is_on_gpu(value: Any) -> bool:
 
 
 def without_gpu(tensor: Any) -> Any:
-    """Return a copy in memory of a tensor on a GPU."""
+    """Return a CPU copy of a GPU tensor."""
     return tensor.detach().cpu().requires_grad_(tensor.requires_grad)
 
 
 def to_own_gpu(tensor: Any) -> Any:
-    """Run in a rank: move a tensor that was on a GPU to the rank's own one, when it has any."""
+    """Move a tensor that was on a GPU to the rank's own GPU, if it has one. Runs in a rank."""
     import torch
 
     if not torch.cuda.is_available():
@@ -54,7 +54,7 @@ def to_own_gpu(tensor: Any) -> Any:
 
 
 def cuda_event(device: Any) -> Any:
-    """Return an event that has come when the work queued on a CUDA device by now is done."""
+    """Return an event that completes when all work queued so far on a CUDA device is done."""
     cuda = sys.modules["torch"].cuda
     event = cuda.Event()
     event.record(cuda.current_stream(device))
@@ -62,7 +62,7 @@ def cuda_event(device: Any) -> Any:
 
 
 def reseed() -> None:
-    """Give a forked process random numbers of its own."""
+    """Reseed the random number generators in a forked process."""
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()
     if (torch := sys.modules.get("torch")) is not None:
@@ -70,7 +70,7 @@ def reseed() -> None:
 
 
 def has_threads() -> bool:
-    """Return whether a library is loaded that has its own number of threads (besides those for linear algebra)."""
+    """Return whether a loaded library has its own thread count (besides that for linear algebra)."""
     return "torch" in sys.modules
 
 

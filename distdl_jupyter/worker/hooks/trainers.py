@@ -1,8 +1,8 @@
-"""Reports what Lightning, Transformers, Accelerate, DeepSpeed and Ray Train measure, without a line of user code.
+"""Reports the metrics of Lightning, Transformers, Accelerate, DeepSpeed and Ray Train, without changes to user code.
 
-Public callbacks are used where a library has them. This is the only module that uses these private names: Lightning's
-``_LoggerConnector.log_metrics``, where it passes what ``self.log`` collects to its loggers with the names and steps
-that it chose, and ``_batches_that_stepped``, by which it counts (both read in release 2.6).
+It uses public callbacks if a library has them. Only this module uses these private names: Lightning's
+``_LoggerConnector.log_metrics``, which passes the values of ``self.log`` to loggers with their final names and steps,
+and ``_batches_that_stepped``, its step count (both checked in release 2.6).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from distdl_jupyter.worker.hooks.imports import PostImport, guarded, replaces
 
 #: The packages that contain Lightning.
 LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
-#: Bookkeeping of Lightning and Transformers that is not a curve.
+#: Values logged by Lightning and Transformers that are not metrics.
 _NOT_METRICS = ("epoch", "step")
 _losses = autolog.Losses()
 
 
 def watch(finder: PostImport) -> None:
-    """Watch the trainers once they are imported."""
+    """Hook the trainers when they are imported."""
     for package in LIGHTNING:
         finder.after(f"{package}.trainer.trainer", functools.partial(_watch_lightning, package))
         finder.after(f"{package}.trainer.connectors.logger_connector.logger_connector", _watch_loggers)
@@ -48,7 +48,7 @@ def watch(finder: PostImport) -> None:
 
 
 def _run_with_callback(owner: Any, name: str, add: Callable[[Any], None]) -> None:
-    """Add a callback to each trainer before its method runs; the engines inside report nothing."""
+    """Add a callback to each trainer before its method runs; nested engines report nothing."""
     label = f"{owner.__name__}.{name}"
 
     @replaces(owner, name)
@@ -87,13 +87,13 @@ def _offer_lightning(trainer: Any, metrics: dict[str, Any], step: int | None) ->
 
 
 def _lightning_step(trainer: Any) -> int:
-    """Return the number of the batch by which Lightning itself logs, from 0."""
+    """Return the batch number that Lightning uses for logging, from 0."""
     inner = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)
     return int(trainer.global_step if inner is None else inner)
 
 
 class _LightningReports:
-    """The callback's methods; Lightning calls them with its own arguments."""
+    """The methods of the callback, called by Lightning."""
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         guarded("in Trainer.fit", self._batch, trainer, outputs, batch_idx)
@@ -128,7 +128,7 @@ def _watch_transformers(module: ModuleType) -> None:
 
 
 class _TransformersReports:
-    """The callback's methods; the Trainer calls them with its own arguments."""
+    """The methods of the callback, called by the Trainer."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         metrics = {
@@ -232,11 +232,11 @@ def _offer_deepspeed(engine: Any, metrics: dict[str, Any]) -> None:
 
 
 def _watch_builds(module: ModuleType) -> None:
-    """Let one process at a time compile a part of DeepSpeed, where ``ninja`` is found, and report it.
+    """Let one process at a time compile a part of DeepSpeed, if ``ninja`` is installed, and report it.
 
-    torch guards a build with a file whose name is ``lock``. A rank that is killed meanwhile leaves it, and every later
-    process waits for ever (``torch.utils.file_baton``). So the builds have a folder of their own under a lock that ends
-    with its process, and a file that is there belongs to no process.
+    torch guards a build with a file named ``lock``. If a rank is killed during a build, the file remains, and every
+    later process waits forever (``torch.utils.file_baton``). So the builds have a separate folder with a lock that the
+    system releases when its process exits, and any remaining file is stale.
     """
     if shutil.which("ninja") is None:
         os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
@@ -250,7 +250,7 @@ def _watch_builds(module: ModuleType) -> None:
         with (folder / "building").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for left in folder.glob("*/lock"):
-                left.unlink()  # of a process that was killed
+                left.unlink()  # left by a killed process
             if not any((folder / str(self.name)).glob("*.so")):
                 text = f"DeepSpeed compiles {self.name}. This is done once per machine and takes about a minute."
                 channel.note("info", text)
@@ -258,7 +258,7 @@ def _watch_builds(module: ModuleType) -> None:
 
 
 def _build_folder() -> Path:
-    """Return the folder of the builds, this user's alone, for ranks load what is there. Raises PermissionError."""
+    """Return the private folder of the builds, from which ranks load code. Raises PermissionError."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     built_for = f"python{sys.version_info[0]}.{sys.version_info[1]}-torch{sys.modules['torch'].__version__}"
     return permissions.private_folder(
@@ -284,10 +284,10 @@ def _watch_ray(module: ModuleType) -> None:
 
 
 class _RayReports:
-    """The reports of one trainer's workers, offered while it trains, in the process that calls ``fit()``.
+    """Reports the metrics of one trainer's workers during training, in the process that calls ``fit()``.
 
-    Ray passes the metrics of ``ray.train.report`` to callbacks of its controller, another process, so they come back by
-    a queue of Ray's. As in Ray's own results they are those of worker 0, numbered by the reports.
+    Ray passes the metrics of ``ray.train.report`` to callbacks of its controller, which is another process, so a Ray
+    queue returns them. As in Ray's own results, they are those of worker 0, numbered by report.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -312,14 +312,14 @@ class _RayReports:
             except Empty:
                 if ended:
                     return
-            except Exception:  # noqa: BLE001 - Ray has ended, and with it its reports
+            except Exception:  # noqa: BLE001 - Ray has exited
                 return
             else:
                 count += 1
                 guarded("in ray.train.report", autolog.offer, "ray.train", count, metrics)
 
     def close(self) -> None:
-        """Offer what is left."""
+        """Report the remaining metrics."""
         self._config.callbacks = self._callbacks
         self._ended.set()
         self._thread.join()
@@ -328,7 +328,7 @@ class _RayReports:
 
 
 def _ray_callback(queue: Any) -> Any:
-    """Return a callback for Ray's controller, where this package need not be: it is sent by value."""
+    """Return a callback for Ray's controller; it is sent by value, because this package may not be installed there."""
     base: Any = sys.modules["ray.train"].UserCallback
 
     class JobMetrics(base):  # type: ignore[misc]

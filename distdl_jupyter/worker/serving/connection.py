@@ -1,12 +1,12 @@
-"""Connections to a persistent rank: their messages, both ends, and the socket at which the rank listens.
+"""Connections to a persistent rank: their messages, both ends, and the listening socket of the rank.
 
 A message is ``<header length, 4 bytes> <body length, 8 bytes> <header> <body>``: lengths in network order, a JSON
-header, and a body that mostly is a pickle, which is opened only when the other end is known.
+header, and a body, usually a pickle, which is opened only if the other end is authenticated.
 
-The rank listens in the run's private folder on its host, and beside the socket a note names both. The host's agent
-passes the note to the supervisor, which writes it into the job's folder (``NOTES``). Three things keep others out: the
-folder (0700) and the socket (0600), the user id that the operating system reports for the other end, and the rank's
-token, which only private folders hold.
+The rank listens in the run's private folder on its host. A note next to the socket contains its path and token. The
+host's agent passes the note to the supervisor, which writes it to the job's folder (``NOTES``). Other users are kept
+out by the modes of the folder (0700) and the socket (0600), by the user id that the operating system reports for the
+other end, and by the token, which is stored only in private folders.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from typing import Any, NamedTuple
 NOTES = "serving"
 #: Bytes of the longest header, which holds errors with their frames and pictures of values; and of a greeting.
 LONGEST_HEADER, _LONGEST_GREETING = 64 * 1024 * 1024, 4096
-#: Bytes of the longest body: more would not fit into a rank's memory twice.
+#: Bytes of the longest body.
 LONGEST_BODY = 64 * 1024 * 1024 * 1024
 _LENGTHS = struct.Struct("!IQ")
 _READ = 1024 * 1024
 _BACKLOG = 16
-#: Seconds in which the other end has to send the token.
+#: Timeout in seconds for the other end to send the token.
 _GREETING_TIMEOUT = 10.0
 
 
 class BrokenMessage(ValueError):
-    """What was received is not a message, or a longer one than is allowed."""
+    """The received data is not a message, or the message is too long."""
 
 
 class ConnectionLost(ConnectionError):
-    """The other end has hung up, or its process has ended."""
+    """The other end has closed the connection, or its process has exited."""
 
 
 class Message(NamedTuple):
@@ -56,7 +56,7 @@ class Message(NamedTuple):
 
 
 def encode(header: dict[str, Any], body: bytes | bytearray | memoryview = b"") -> list[bytes | bytearray | memoryview]:
-    """Return the message as pieces to be sent one after the other; the body is not copied."""
+    """Return the message as pieces to be sent in order; the body is not copied."""
     text = json.dumps(header, separators=(",", ":")).encode()
     head = _LENGTHS.pack(len(text), memoryview(body).nbytes) + text
     return [head, body] if memoryview(body).nbytes else [head]
@@ -74,7 +74,7 @@ class Reader:
         self.strict = strict
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take bytes and return the messages that are complete now. Raises BrokenMessage."""
+        """Add bytes and return the messages that are now complete. Raises BrokenMessage."""
         self._data += data
         messages: list[Message] = []
         while not (self.strict and messages) and (message := self._next()) is not None:
@@ -121,7 +121,7 @@ class Connection:
             raise ConnectionLost(str(error)) from error
 
     def receive(self) -> list[Message]:
-        """Read once and return the messages that are complete now. Raises ConnectionLost, BrokenMessage."""
+        """Read once and return the messages that are now complete. Raises ConnectionLost, BrokenMessage."""
         try:
             data = self._socket.recv(_READ)
         except OSError as error:
@@ -131,15 +131,15 @@ class Connection:
         return self._reader.feed(data)
 
     def close(self) -> None:
-        """Hang up; what the rank runs continues."""
+        """Close the connection; code in the rank continues to run."""
         with contextlib.suppress(OSError):
             self._socket.close()
 
 
 class ServedConnection(Connection):
-    """The rank's end: one thread reads requests, one sends replies that the other end does not read at once.
+    """The rank's end: one thread reads requests, another sends replies that cannot be sent at once.
 
-    Neither makes the rank's own code wait. ``on_message`` is called for each message that follows the token.
+    Neither blocks the rank's own code. ``on_message`` is called for each message after the token.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class ServedConnection(Connection):
         self._on_message = on_message
         self._outbox: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._sending = threading.Lock()
-        #: Messages in the outbox that are not sent completely.
+        #: Messages in the outbox that are not completely sent.
         self._waiting = 0
         self._open = True
         _connections.add(self)
@@ -163,7 +163,7 @@ class ServedConnection(Connection):
             threading.Thread(target=work, name="distdl-serving", daemon=True).start()
 
     def reply(self, header: dict[str, Any], body: bytes = b"") -> None:
-        """Send a message as soon as the other end reads; nothing happens when it is gone."""
+        """Send a message as soon as the other end reads; does nothing if it is gone."""
         pieces = encode(header, body)
         with self._sending:
             if self._open and (self._waiting or not self._send_now(pieces)):
@@ -171,7 +171,7 @@ class ServedConnection(Connection):
                 self._outbox.put(pieces)
 
     def _send_now(self, pieces: list[Any]) -> bool:
-        """Send a short message in this thread when the socket takes it: waking another thread takes longer."""
+        """Send a short message in this thread if the socket accepts it, which is faster than waking another thread."""
         try:
             if len(pieces) > 1:
                 return False
@@ -219,7 +219,7 @@ _connections: weakref.WeakSet[ServedConnection] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """Close a forked child's copies: an open one would hide this process's end from the other side."""
+    """Close the copies in a forked child, which would hide this process's exit from the other side."""
     for connection in list(_connections):
         connection.close()
 
@@ -242,7 +242,7 @@ class Listener:
         os.register_at_fork(after_in_child=self.socket.close)
 
     def accept(self) -> socket.socket:
-        """Return the next connection of this user; others are closed before a byte of theirs is read."""
+        """Return the next connection of this user; those of other users are closed unread."""
         while True:
             connection, _ = self.socket.accept()
             with contextlib.suppress(OSError):
@@ -251,7 +251,7 @@ class Listener:
             connection.close()
 
     def is_token(self, token: Any) -> bool:
-        """Return whether this is the rank's token."""
+        """Return whether ``token`` is the rank's token."""
         return isinstance(token, str) and hmac.compare_digest(token.encode(), self._token.encode())
 
     def close(self) -> None:
