@@ -115,7 +115,7 @@ class LocalAgent(AgentConnection):
             answer.set_exception(
                 cause if isinstance(cause, OSError) else HostFailed("", str(error), code="process-not-started")
             )
-        except requests.Unanswerable as error:
+        except requests.RequestFailed as error:
             answer.set_exception(HostFailed("", str(error), code="host-request-failed"))
         except OSError as error:
             answer.set_exception(error)

@@ -355,7 +355,7 @@ class Agent:
             if self._samples and not self._outbox.full:
                 self.send("resources", samples=self._samples)
             self._samples = []
-            self._outbox.urge(frames.message("beat", alive=self.job.count() if self.job is not None else 0))
+            self._outbox.put_urgent(frames.message("beat", alive=self.job.count() if self.job is not None else 0))
 
     def _flush(self) -> None:
         try:

@@ -88,7 +88,7 @@ class Outbox:
         self._frames.append(frames)
         self.size += len(frames)
 
-    def urge(self, frame: bytes) -> None:
+    def put_urgent(self, frame: bytes) -> None:
         """Send a frame before all others, in place of an urgent frame that is still unsent."""
         self._urgent = frame
 

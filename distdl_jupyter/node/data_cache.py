@@ -72,7 +72,7 @@ def readable(size: float) -> str:
     return f"{size:.4g} TB"
 
 
-def usual_base() -> Path:
+def default_base() -> Path:
     """Return the cache folder of this user: DISTDL_CACHE, or the system's default."""
     if configured := os.environ.get("DISTDL_CACHE"):
         return Path(configured).expanduser().absolute()
@@ -95,7 +95,7 @@ class Cache:
     """``base/blobs``, and ``base/staged`` beside it on the same disk."""
 
     def __init__(self, base: str = "") -> None:
-        self.base = Path(base).expanduser() if base else usual_base()
+        self.base = Path(base).expanduser() if base else default_base()
         self.staged = self.base / "staged"
         self._blobs = str(self.base / "blobs")
         self._made: set[str] = set()

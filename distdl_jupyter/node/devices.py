@@ -113,7 +113,7 @@ def selected(present: Sequence[Gpu], visible: str | None) -> list[Gpu]:
     return [present[at]._replace(identifier=identifier) for at, identifier in matches.items()]
 
 
-def in_words(variables: Mapping[str, str], present: Sequence[Gpu]) -> dict[str, str]:
+def with_cuda_identifiers(variables: Mapping[str, str], present: Sequence[Gpu]) -> dict[str, str]:
     """Return a rank's GPU variables with CUDA identifiers in place of numbers."""
     identifiers = {str(gpu.number): gpu.identifier for gpu in present}
     return {

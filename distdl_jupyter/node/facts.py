@@ -40,7 +40,7 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
     """
     begin = time.time()
     problems: dict[str, str] = {}
-    mpirun = found_program("mpirun") if "mpirun" in programs else ""
+    mpirun = find_program("mpirun") if "mpirun" in programs else ""
     with ThreadPoolExecutor(2) as pool:  # these start other programs, each with its own timeout
         gpus = pool.submit(_guarded, "gpus", lambda: [gpu._asdict() for gpu in devices.visible()], problems)
         version = pool.submit(_guarded, "mpirun", lambda: _mpirun_version(mpirun), problems)
@@ -51,7 +51,7 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
             "python": _python,
             "packages": lambda: _packages(packages, modules),
             "modules": lambda: {name: _is_there(name) for name in modules},
-            "programs": lambda: {name: found_program(name) for name in programs},
+            "programs": lambda: {name: find_program(name) for name in programs},
             "driver": devices.driver,
             "infiniband": devices.infiniband,
             "cores": headroom.cores,
@@ -111,7 +111,7 @@ def _is_there(module: str) -> bool:
     return spec is not None and spec.origin is not None  # a bare folder of that name has no origin
 
 
-def found_program(name: str) -> str:
+def find_program(name: str) -> str:
     """Return the path of a program beside the interpreter or on the PATH, "" for none.
 
     A name with a slash is a path; it is returned if it exists.

@@ -32,7 +32,7 @@ class Refused(ValueError):
     """An archive or a list of paths leads out of the folder; the message names the path."""
 
 
-class Moved(NamedTuple):
+class TransferSummary(NamedTuple):
     """The number of files transferred, their bytes, and the paths skipped because they are not files of the folder."""
 
     files: int
@@ -50,7 +50,7 @@ class Readable(Protocol):
 # out of a folder -----------------------------------------------------------------------------------
 
 
-def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -> Moved:
+def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -> TransferSummary:
     """Write the files below ``paths``, relative to ``folder``, as one tar; missing paths are skipped.
 
     Raises Refused for a path out of the folder, OSError if something cannot be read.
@@ -66,7 +66,7 @@ def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -
                     skipped.append(name)
                 else:
                     files, count = files + 1, count + size
-    return Moved(files, count, tuple(skipped))
+    return TransferSummary(files, count, tuple(skipped))
 
 
 def parts(name: str) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ def _add(archive: tarfile.TarFile, root: Path, name: str) -> int | None:
         about = os.fstat(file.fileno())
         info = tarfile.TarInfo(name)
         info.size, info.mtime, info.mode = about.st_size, about.st_mtime, about.st_mode & 0o700
-        archive.addfile(info, _Exactly(file, info.size))
+        archive.addfile(info, _FixedSizeFile(file, info.size))
         return info.size
 
 
@@ -128,7 +128,7 @@ class _Writer(io.RawIOBase):
         return len(content)
 
 
-class _Exactly(io.RawIOBase):
+class _FixedSizeFile(io.RawIOBase):
     """A file cut or padded to its announced size, in case it is modified while it is read."""
 
     def __init__(self, file: io.BufferedReader, size: int) -> None:
@@ -145,7 +145,9 @@ class _Exactly(io.RawIOBase):
 # into a folder -------------------------------------------------------------------------------------
 
 
-def unpack(folder: Path, stream: Readable, accepts: Callable[[str, int], bool] = lambda _name, _size: True) -> Moved:
+def unpack(
+    folder: Path, stream: Readable, accepts: Callable[[str, int], bool] = lambda _name, _size: True
+) -> TransferSummary:
     """Write the files of a tar into ``folder``, replacing existing files and skipping those that ``accepts`` rejects.
 
     Raises Refused for a member that is not a file or folder or leads out, OSError, and tarfile.TarError for an
@@ -166,7 +168,7 @@ def unpack(folder: Path, stream: Readable, accepts: Callable[[str, int], bool] =
                     files, count = files + 1, count + member.size
     finally:
         os.close(root)
-    return Moved(files, count)
+    return TransferSummary(files, count)
 
 
 def _enter(root: int, names: Iterable[str]) -> int:

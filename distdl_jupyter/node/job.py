@@ -237,7 +237,7 @@ class Job:
         if not variables.get("CUDA_VISIBLE_DEVICES"):
             return {}
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            return devices.in_words(variables, devices.visible())
+            return devices.with_cuda_identifiers(variables, devices.visible())
         return {}
 
     def open_pipes(self, ranks: Sequence[Mapping[str, Any]], variables: Sequence[Any]) -> None:

@@ -58,10 +58,10 @@ def locks(kind: str) -> Path:
     try:
         return permissions.private_folder(Path(tempfile.gettempdir()) / f"distdl-{kind}-{os.getuid()}")
     except PermissionError:
-        from distdl_jupyter.node.data_cache import usual_base
+        from distdl_jupyter.node.data_cache import default_base
 
         # A home may be shared by several hosts.
-        base = permissions.user_folder(usual_base())
+        base = permissions.user_folder(default_base())
         return permissions.private_folder(permissions.private_folder(base / "locks") / f"{kind}-{socket.gethostname()}")
 
 

@@ -66,7 +66,7 @@ _CONNECT_SECONDS = 1.0
 Handler = Callable[[Any, Fields], Answer | None]
 
 
-class Unanswerable(Exception):
+class RequestFailed(Exception):
     """A request failed; the message is sent as the error."""
 
 
@@ -83,7 +83,7 @@ def answer(agent: Agent, fields: Fields) -> Answer | None:
 
 def failure(type_: str, error: Exception) -> Answer:
     """Return an error response of one sentence."""
-    if isinstance(error, (Unanswerable, job.NotStarted, Refused)):
+    if isinstance(error, (RequestFailed, job.NotStarted, Refused)):
         return {"error": str(error)}
     if isinstance(error, OSError) and error.strerror is not None:
         return {"error": f"{error.strerror}: {error.filename}." if error.filename else f"{error.strerror}."}
@@ -98,7 +98,7 @@ def _texts(fields: Fields, name: str) -> list[str]:
 
 def _job(agent: Agent) -> job.Job:
     if agent.job is None:
-        raise Unanswerable("The agent has no job. Send the request 'prepare' first.")
+        raise RequestFailed("The agent has no job. Send the request 'prepare' first.")
     return agent.job
 
 
@@ -144,7 +144,7 @@ def _on_sweep(agent: Agent, fields: Fields) -> Answer | None:
 def _on_prepare(agent: Agent, fields: Fields) -> Answer | None:
     name = files.plain(str(fields["job"]))
     if agent.job is not None and agent.job.name != name:
-        raise Unanswerable("The agent already has another job.")
+        raise RequestFailed("The agent already has another job.")
     base, proof = str(fields.get("base") or ""), fields.get("proof")
     workdir = files.find(name, str(fields["folder"]), (str(proof[0]), str(proof[1])) if proof else None, base)
     try:
@@ -263,7 +263,7 @@ def _serving(agent: Agent, fields: Fields) -> Answer:
     try:
         return _job(agent).pipes.serving(int(fields["rank"]))
     except FileNotFoundError:
-        raise Unanswerable(f"Rank {fields['rank']} is not listening.") from None
+        raise RequestFailed(f"Rank {fields['rank']} is not listening.") from None
 
 
 def _on_connect(agent: Agent, fields: Fields) -> Answer | None:
@@ -274,7 +274,7 @@ def _on_connect(agent: Agent, fields: Fields) -> Answer | None:
         connection.connect(path)
     except OSError as error:
         connection.close()
-        raise Unanswerable(f"Rank {fields['rank']} does not respond.") from error
+        raise RequestFailed(f"Rank {fields['rank']} does not respond.") from error
     agent.join(int(fields["channel"]), connection)
     return {}
 

@@ -18,7 +18,7 @@ from typing import Any
 from distdl_jupyter.worker.failing_statement import MISSING, View
 from distdl_jupyter.worker.hooks import gpu_memory, parallel
 from distdl_jupyter.worker.hooks.tensors import shape
-from distdl_jupyter.worker.short_repr import keys_of, names_in_words, sizes_in_words
+from distdl_jupyter.worker.short_repr import format_names, format_sizes, keys_of
 
 Rule = Callable[[BaseException, Sequence[View]], str]
 
@@ -49,7 +49,7 @@ def _missing_key(error: BaseException, views: Sequence[View]) -> str:
 def _keys_sentence(name: str, keys: list[Any], total: int) -> str:
     if not keys:
         return f"`{name}` is empty."
-    listing = names_in_words(keys[:8], max(0, total - 8))
+    listing = format_names(keys[:8], max(0, total - 8))
     return f"The keys of `{name}` are {listing}." if total > 1 else f"The only key of `{name}` is {listing}."
 
 
@@ -95,7 +95,7 @@ def _layer(error: BaseException, views: Sequence[View]) -> str:
             if takes is not None and sizes and sizes[-1] != takes:
                 return (
                     f"`{ast.unparse(call.func)}` expects {_count(takes, 'feature')}, but `{ast.unparse(call.args[0])}` "
-                    f"({sizes_in_words(sizes)}) has {sizes[-1]:,}."
+                    f"({format_sizes(sizes)}) has {sizes[-1]:,}."
                 )
     return ""
 
@@ -117,7 +117,7 @@ def _operands(error: BaseException, views: Sequence[View]) -> str:
             shapes = [shape(view.value(side)) for side in pair]
             if shapes[0] is not None and shapes[1] is not None and _at_odds(node, shapes[0], shapes[1]):
                 left, right = (
-                    f"`{ast.unparse(s)}` is {sizes_in_words(z or ())}" for s, z in zip(pair, shapes, strict=True)
+                    f"`{ast.unparse(s)}` is {format_sizes(z or ())}" for s, z in zip(pair, shapes, strict=True)
                 )
                 return f"{left} and {right}."
     return ""

@@ -58,7 +58,7 @@ def _describe(value: Any, depth: int) -> str:
     return name
 
 
-def sizes_in_words(sizes: tuple[int, ...]) -> str:
+def format_sizes(sizes: tuple[int, ...]) -> str:
     """Return ``32 x 10`` with a multiplication sign; ``scalar`` without sizes."""
     return f" {TIMES} ".join(map(str, sizes)) or "scalar"
 
@@ -75,7 +75,7 @@ def keys_of(value: Any) -> list[Any] | None:
         return None
 
 
-def names_in_words(names: list[Any], more: int = 0) -> str:
+def format_names(names: list[Any], more: int = 0) -> str:
     """Join names for a sentence: ``image``, ``image and target``, ``a, b, c and 4 more``."""
     parts = [str(name)[:40] for name in names] + ([f"{more} more"] if more else [])
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
@@ -93,7 +93,7 @@ def _array(name: str, value: Any, sizes: tuple[int, ...]) -> str:
     kind = str(getattr(value, "dtype", "")).rpartition(".")[2]
     device = str(getattr(value, "device", "cpu"))
     location = "" if device.lower().startswith(("cpu", "<")) or not device else device
-    what = sizes_in_words(sizes)
+    what = format_sizes(sizes)
     if not sizes and not location and callable(getattr(value, "item", None)):
         what = _describe(value.item(), 0)
     return " ".join(part for part in (name, what, kind, location) if part)

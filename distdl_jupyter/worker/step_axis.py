@@ -16,7 +16,7 @@ from typing import NamedTuple
 _RECENT = 1000
 
 
-class Placed(NamedTuple):
+class StepAssignment(NamedTuple):
     """Metrics and the step at which they are stored. ``replace``: they replace what was logged from there on."""
 
     step: float
@@ -72,14 +72,14 @@ class StepAxis:
         #: The first metric whose count started over, and the step at which it did.
         self.started_over: tuple[str, float] | None = None
 
-    def assign_steps(self, step: float, names: Iterable[str]) -> list[Placed]:
+    def assign_steps(self, step: float, names: Iterable[str]) -> list[StepAssignment]:
         """Return where to store metrics that are logged at ``step``."""
         groups: dict[tuple[float, bool], list[str]] = {}
         counts = self._counts
         # A new metric follows the others of its call, so process those first.
         for name in sorted(names, key=lambda name: name not in counts):
             groups.setdefault(self._assign_step(name, step), []).append(name)
-        return [Placed(placed, group, replace) for (placed, replace), group in groups.items()]
+        return [StepAssignment(placed, group, replace) for (placed, replace), group in groups.items()]
 
     def _assign_step(self, name: str, step: float) -> tuple[float, bool]:
         count, newest, replace = self._counts.get(name), self._newest, False

@@ -81,9 +81,11 @@ def test_a_divided_gpu_counts_as_its_parts(nvidia_smi, monkeypatch, chosen, word
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
     nvidia_smi(DIVIDED)
-    assert [gpu.word for gpu in gpus.devices()] == words
+    assert [gpu.identifier for gpu in gpus.devices()] == words
     for number, word in zip(gpus.visible(), words, strict=True):
-        assert devices.in_words({"CUDA_VISIBLE_DEVICES": str(number)}, gpus.devices()) == {"CUDA_VISIBLE_DEVICES": word}
+        assert devices.with_cuda_identifiers({"CUDA_VISIBLE_DEVICES": str(number)}, gpus.devices()) == {
+            "CUDA_VISIBLE_DEVICES": word
+        }
     assert gpus.name() in ("NVIDIA A100 (MIG 3g.20gb)", "NVIDIA A100 (MIG 1g.5gb)", "")
 
 

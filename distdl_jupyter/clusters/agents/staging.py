@@ -236,7 +236,7 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
 
 def _unpack(
     node: AgentNode, paths: Sequence[str], target: Path, accepts: Callable[[str, int], bool]
-) -> tuple[files.Moved, dict[str, Any]]:
+) -> tuple[files.TransferSummary, dict[str, Any]]:
     """Copy the files below ``paths`` that ``accepts`` allows; return the copied files and the agent's answer."""
     channel, stream = node.connection.open_stream()
     answer = node.connection.begin("get", channel=channel, paths=list(paths))

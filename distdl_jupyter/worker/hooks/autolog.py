@@ -24,7 +24,7 @@ from distdl_jupyter.worker import report
 from distdl_jupyter.worker.hooks.imports import PostImport, guarded, replaces
 
 
-class _Held(NamedTuple):
+class _HeldValues(NamedTuple):
     """Values held back until the next offer."""
 
     step: float
@@ -32,7 +32,7 @@ class _Held(NamedTuple):
 
 
 _owners: dict[str, str] = {}
-_held: list[_Held] = []
+_held: list[_HeldValues] = []
 _lock = threading.RLock()
 
 
@@ -44,7 +44,7 @@ def offer(source: str, step: float, metrics: dict[str, Any]) -> None:
         first = {name: value for name, value in ours.items() if name not in _owners}
         _owners.update(dict.fromkeys(first, source))
         if first:
-            _held.append(_Held(step, first))
+            _held.append(_HeldValues(step, first))
         _send(step, {name: value for name, value in ours.items() if name not in first})
 
 

@@ -37,7 +37,7 @@ def levels(*args, **survey):
 
 
 def gpu(name="A100"):
-    return {"number": 0, "word": "0", "uuid": "GPU-a", "name": name}
+    return {"number": 0, "identifier": "0", "uuid": "GPU-a", "name": name}
 
 
 @pytest.mark.parametrize(
