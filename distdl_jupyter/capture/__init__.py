@@ -1,6 +1,6 @@
-"""From what a user wrote (a cell, a function, a script) to everything a job needs: a ``CapturedCode``.
+"""Captures a cell, a function or a script as a ``CapturedCode``, with everything that a job needs.
 
-Knows pickles only as a writer; knows no backend, no cluster and no process.
+Writes pickles but never reads them, and is independent of backends, clusters and processes.
 """
 
 from distdl_jupyter.capture.captured_code import CapturedCode

@@ -52,7 +52,7 @@ class CapturedCode:
     on_gpu: tuple[str, ...] = ()
     #: Names that the code uses but that are not defined anywhere.
     undefined: tuple[UndefinedName, ...] = ()
-    #: Numbers that are captured or passed, by name: a batch size, a learning rate.
+    #: Captured or passed numbers by name, such as a batch size or a learning rate.
     numbers: Mapping[str, float] = field(default_factory=dict)
     secret_arguments: frozenset[int] = frozenset()
     #: Names of environment variables whose values are secret, regardless of their names.
@@ -120,7 +120,7 @@ def payload_fields(kind: Kind, **fields: Any) -> dict[str, Any]:
 
 
 def pickled(items: Iterable[tuple[str, Any]]) -> tuple[PickleReport, Any]:
-    """Pickle the values into a temporary file; the file is None when a value fails."""
+    """Pickle the values into a temporary file; the file is None if a value cannot be pickled."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 - CapturedCode closes it
     report = None
     try:

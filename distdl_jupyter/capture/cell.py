@@ -1,4 +1,4 @@
-"""A notebook cell as a job: its code, the names that it takes from the notebook, the modules beside it."""
+"""Captures a notebook cell: its code, the names that it uses from the notebook, the modules beside it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import CodeText, imported, parse
 from distdl_jupyter.core.spec import Source
 
-#: Names that IPython puts in place of Python's own; a rank has Python's.
+#: Names that IPython overrides; a rank has Python's own.
 _IPYTHONS = ("open", "exit", "quit", "get_ipython")
 _IPYTHON_SYNTAX = re.compile(r"^[%!?]|= *[!%]|\?$")
 _ASYNC = (ast.Await, ast.AsyncFor, ast.AsyncWith)
@@ -42,10 +42,10 @@ def capture_cell(
 ) -> CapturedCode:
     """Capture ``code``, the text of a cell below its magic line, with what it uses from ``namespace``.
 
-    ``first_line`` is the cell's number of line 1 of ``code``, ``notebook`` the path of its file ("" when unknown),
-    ``command`` the magic line; ``announce`` prints which values are large before they are packed. Raises InvalidSpec
-    when the code cannot run on ranks or a name cannot be pickled (it names the place inside the value), SyntaxError
-    when it is not valid Python.
+    ``first_line`` is the line number in the cell of line 1 of ``code``, ``notebook`` the path of its file ("" if
+    unknown), ``command`` the magic line; ``announce`` prints which values are large before they are pickled. Raises
+    InvalidSpec if the code cannot run on ranks or a value cannot be pickled (naming the part that fails), SyntaxError
+    if it is not valid Python.
     """
     begin = time.perf_counter()
     location = CodeLocation(path=notebook, cell_id=cell_id, execution_count=execution_count)
@@ -119,15 +119,14 @@ def _job_name(location: CodeLocation) -> str:
 
 
 # the cell as plain Python -----------------------------------------------------------------------------
-# IPython's own rules decide what is a magic (``%``), a shell command (``!``) or a help request (``?``).
+# IPython's own rules identify magics (``%``), shell commands (``!``) and help requests (``?``).
 
 
 def plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", awaits: bool = False) -> str:
     """Return the cell's code as plain Python with the same line numbers.
 
-    Raises InvalidSpec for magics, shell commands, ``get_ipython()`` and a top-level ``await``, naming the line as the
-    cell shows it (``first_line`` is the cell's number of line 1 of ``code``), and SyntaxError for what is not valid
-    Python. ``awaits`` allows the ``await``.
+    Raises InvalidSpec for magics, shell commands, ``get_ipython()`` and a top-level ``await`` (unless ``awaits``), with
+    the line number in the cell (``first_line`` is that of line 1 of ``code``), and SyntaxError for invalid Python.
     """
     try:
         tree = parse(code)
@@ -142,10 +141,10 @@ def plain_python(code: str, *, first_line: int = 1, filename: str = "<cell>", aw
 
 
 def _transformed(code: str, first_line: int, filename: str, error: SyntaxError) -> str:
-    """Return the code without prompts and indentation of all lines; refuse what only IPython can run."""
+    """Return the code without prompts and common indentation. Raises InvalidSpec for IPython syntax."""
     from IPython.core.inputtransformer2 import TransformerManager
 
-    # IPython cuts off empty lines at the top, which would shift the numbers of all others.
+    # IPython removes empty lines at the top, which would shift all line numbers.
     body = code.lstrip("\n")
     manager: Any = TransformerManager
     with warnings.catch_warnings(action="ignore"):
@@ -163,7 +162,7 @@ def _transformed(code: str, first_line: int, filename: str, error: SyntaxError) 
 
 
 def _calls_ipython(call: ast.Call) -> bool:
-    """Return whether a call is ``get_ipython().something(...)``, the form that IPython gives its own syntax."""
+    """Return whether a call is ``get_ipython().something(...)``, to which IPython transforms its own syntax."""
     match call.func:
         case ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython"))):
             return True
@@ -216,7 +215,7 @@ def _refuse_await(tree: ast.Module, first_line: int) -> None:
 
 
 def _refuse_get_ipython(tree: ast.Module, first_line: int) -> None:
-    # Inside a try it is the usual question "am I in a notebook", which a rank answers with NameError.
+    # In a try block it is the usual notebook detection, for which a rank raises NameError.
     guarded = {id(n) for t in ast.walk(tree) if isinstance(t, ast.Try) for n in ast.walk(t)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id == "get_ipython" and id(node) not in guarded:
@@ -237,7 +236,7 @@ def _compile(code: str, filename: str, first_line: int) -> None:
 
 
 def _shifted(error: SyntaxError, filename: str, first_line: int) -> SyntaxError:
-    """Return the error with the line number that the cell shows."""
+    """Return the error with the line number in the cell."""
     line = (error.lineno or 1) + first_line - 1
     end = None if error.end_lineno is None else error.end_lineno + first_line - 1
     return SyntaxError(error.msg, (filename, line, error.offset, error.text, end, error.end_offset))

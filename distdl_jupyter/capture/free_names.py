@@ -1,12 +1,12 @@
-"""The names that code takes from outside, and those that nothing defines: pure analysis, nothing is run.
+"""Static analysis of free and undefined names of code; nothing is run.
 
-* A name is free when some way through the code reads or deletes it before the code binds it. Branches bind a name only
-  when each of them does; the body of a loop counts as run. What a function reads counts where the function is first
-  mentioned, because it may be called there.
-* An undefined name is certain when a statement that always runs reads it, or a function that such a statement calls.
-  Statements that may not run (a branch, a ``try`` that catches the error, a method) only possibly read it.
+* A name is free if some path through the code reads or deletes it before binding it. Branches bind a name only if each
+  of them does; the body of a loop counts as run. Reads in a function count where the function is first mentioned,
+  because it may be called there.
+* An undefined name is certain if it is read by a statement that always runs, or by a function that such a statement
+  calls. Other statements (a branch, a ``try`` that catches the error, a method) only possibly read it.
 
-What a statement reads and binds comes from its compiled code, so Python's own scopes decide.
+The names that a statement reads and binds are taken from its compiled code, so Python's scoping rules apply.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from distdl_jupyter.core.findings import UndefinedName
 from distdl_jupyter.core.source import dotted_name, parse, parsed
 from distdl_jupyter.worker.recursion import deep_recursion
 
-#: Names that every rank has besides the builtins: what modules and class bodies have, ``display``, which it shows as
-#: text, and the usual name of gettext's function.
+#: Names that every rank has besides the builtins: those of modules and class bodies, ``display`` (shown as text), and
+#: the usual name of gettext's function.
 _MODULE_NAMES = ("name", "file", "doc", "builtins", "spec", "package", "loader", "annotations", "cached")
 _CLASS_NAMES = ("class", "module", "qualname")
 _ALWAYS_DEFINED = {*(f"__{name}__" for name in (*_MODULE_NAMES, *_CLASS_NAMES)), "display", "_", "WindowsError"}
-#: Builtins of a notebook that no rank has.
+#: Builtins of a notebook that ranks lack.
 _OF_NOTEBOOKS = {"get_ipython", "__IPYTHON__"}
 _EXITS = ("exit", "quit", "sys.exit", "os._exit", "os.abort", "os.execv", "os.execvp", "os.execve")
-#: Context managers that catch errors of their block, by the last part of their name.
+#: Context managers that suppress errors, by the last part of their names.
 _CATCHES_ERRORS = re.compile("suppress|ignore|raises", re.IGNORECASE)
 _RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _LEAVES = ast.Return | ast.Break | ast.Continue
@@ -50,7 +50,7 @@ _PASS = ast.parse("pass").body
 
 @dataclass(frozen=True)
 class CompiledSource:
-    """A function or a whole module, as source and compiled; ``shift`` is added to its line numbers."""
+    """The source and compiled code of a function or module; ``shift`` is added to its line numbers."""
 
     node: Any
     compiled: CodeType
@@ -66,7 +66,7 @@ class CompiledSource:
 
     @classmethod
     def from_function(cls, function: FunctionType, location: CodeLocation) -> CompiledSource | None:
-        """Return the code of a function, None where its source is not available."""
+        """Return the code of a function, None if its source is not available."""
         compiled = function.__code__
         text = code_text(compiled.co_filename, location)
         tree = parsed(text.text) if text is not None else None
@@ -83,7 +83,7 @@ class CompiledSource:
 
     @property
     def body(self) -> list[Any]:
-        """The statements that run, or the expression of a lambda."""
+        """The statements of the code, or the expression of a lambda."""
         return self.node.body if isinstance(self.node.body, list) else [self.node.body]
 
     @property
@@ -95,7 +95,7 @@ class CompiledSource:
 
     @functools.cached_property
     def functions(self) -> dict[str, CompiledSource]:
-        """The functions that this code defines, without decorated ones and names that it sets more than once."""
+        """The functions defined in this code, except decorated ones and names that are set more than once."""
         steps = dis.get_instructions(self.compiled)
         writes = Counter(step.argval for step in steps if step.opname.startswith("STORE_"))
         codes = {part.co_name: part for part in self.compiled.co_consts if isinstance(part, CodeType)}
@@ -107,7 +107,7 @@ class CompiledSource:
         }
 
     def describe_line(self, line: int) -> str:
-        """Return a line for people: ``line 2 of Cell [3]``."""
+        """Return a line for display: ``line 2 of Cell [3]``."""
         return f"line {line + self.shift}{f' of {self.label}' if self.label else ''}"
 
 
@@ -119,9 +119,9 @@ def _compile(tree: ast.Module) -> CodeType:
 
 @deep_recursion()
 def free_names(code: str) -> list[str]:
-    """Return the names that ``code`` takes from outside, in the order of their first use.
+    """Return the free names of ``code``, in the order of their first use.
 
-    Raises SyntaxError when it is not plain Python.
+    Raises SyntaxError if it is not plain Python.
     """
     return list(_BindingWalk(parse(code)).free)
 
@@ -130,9 +130,9 @@ def free_names(code: str) -> list[str]:
 def find_undefined(
     main: CompiledSource, namespace: Mapping[str, Any], where: str, functions: Mapping[int, CompiledSource | None]
 ) -> tuple[UndefinedName, ...]:
-    """Return the names that neither ``namespace`` nor the code defines.
+    """Return the names that are defined neither in ``namespace`` nor in the code.
 
-    ``main`` runs as a module, or is the function that is called; ``functions`` are those that may be called, by id.
+    ``main`` is the module that runs or the function that is called; ``functions`` are those that may be called, by id.
     """
     codes = [main, *(code for code in functions.values() if code is not None)]
     if any(_defines_unseen(part) for code in codes for part in ast.walk(code.node)):
@@ -162,27 +162,27 @@ def find_undefined(
     )
 
 
-# what a module binds and reads ------------------------------------------------------------------------
+# bound and read names of a module ----------------------------------------------------------------------
 
 
 class _BindingWalk:
-    """Follows the statements of a module with the names that are bound on every way to them."""
+    """Walks the statements of a module with the names that are bound on every path to them."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.free: dict[str, None] = {}
-        #: Names that the code reads, outside branches and loops, before anything can have bound them.
+        #: Names read outside branches and loops before they can be bound.
         self.early: set[str] = set()
-        #: What the body of each function and class reads when it is called.
+        #: Names that the body of each function and class reads when it is called.
         self._bodies: dict[str, set[str]] = {}
         self._maybe_bound: set[str] = set()
-        #: How many branches and loops are around this point.
+        #: Number of branches and loops around the current statement.
         self._depth = 0
         end = self._follow(tree.body, set())
         for name in list(self._bodies):
             self._mention(name, end or set())
 
     def _follow(self, statements: Iterable[Any], bound: set[str]) -> set[str] | None:
-        """Return what is bound after the statements, None where no way leads there."""
+        """Return the names bound after the statements, None if that point is unreachable."""
         for statement in statements:
             after = self._statement(statement, bound)
             if after is None:
@@ -221,7 +221,7 @@ class _BindingWalk:
         return self._read(node, bound)
 
     def _branch(self, statements: Iterable[Any], bound: set[str], head: ast.stmt | None = None) -> set[str] | None:
-        """Follow statements that may not run, behind a statement that binds their own names."""
+        """Walk statements that may not run, after their header has bound its names."""
         self._depth += 1
         end = self._follow(statements, bound if head is None else self._read(head, bound))
         self._depth -= 1
@@ -238,7 +238,7 @@ class _BindingWalk:
         return None if end is None else after
 
     def _read(self, node: ast.stmt, bound: set[str]) -> set[str]:
-        """Record what a statement reads, and return what is bound after it."""
+        """Record the names that a statement reads, and return those bound after it."""
         code = _compile(ast.fix_missing_locations(ast.Module([node], [])))
         names = [part for part in _always(node) if isinstance(part, ast.Name)]
         loads = {name.id for name in names if isinstance(name.ctx, ast.Load)}
@@ -265,7 +265,7 @@ class _BindingWalk:
         return after
 
     def _mention(self, name: str, bound: Collection[str]) -> None:
-        """Record that a name is read, with what it reads if it is called, and what functions that it calls read."""
+        """Record that a name is read, with the names read if it is called, transitively."""
         pending, visited = [name], set[str]()
         while pending:
             name = pending.pop()
@@ -277,7 +277,7 @@ class _BindingWalk:
 
 
 def _head(node: Any) -> Any:
-    """Return a compound statement, a handler or a case with an empty body."""
+    """Return a copy of a compound statement, handler or case with an empty body."""
     head = copy.copy(node)
     head.body = _PASS
     if isinstance(node, ast.If | ast.For | ast.AsyncFor | ast.While):
@@ -286,7 +286,7 @@ def _head(node: Any) -> Any:
 
 
 def _inner_reads(code: CodeType) -> tuple[set[str], set[str]]:
-    """Return what lambdas, comprehensions and class bodies in some code read, and what its functions read later."""
+    """Return the names read in lambdas, comprehensions and class bodies now, and those read in functions later."""
     now, later = set[str](), set[str]()
     for part in code.co_consts:
         if isinstance(part, CodeType) and part.co_name.startswith("<"):
@@ -298,26 +298,26 @@ def _inner_reads(code: CodeType) -> tuple[set[str], set[str]]:
             reads = {step.argval for step in steps if step.opname in READS} - _ALWAYS_DEFINED
             inner_now, inner_later = _inner_reads(part)
             now |= reads | inner_now
-            # A class that reads a name of its own may call its methods while it is made.
+            # A class body that reads one of its own names may call its methods during definition.
             is_own = not reads.isdisjoint(step.argval for step in steps if step.opname == "STORE_NAME")
             (now if is_own else later).update(inner_later)
     return now, later
 
 
 def _join(ends: Iterable[set[str] | None]) -> set[str] | None:
-    """Return what is bound whichever branch ran, None where no branch reaches the end."""
+    """Return the names bound on every branch, None if no branch reaches the end."""
     reached = [end for end in ends if end is not None]
     return set.intersection(*reached) if reached else None
 
 
-# what always runs -------------------------------------------------------------------------------------
+# statements that always run ---------------------------------------------------------------------------
 
 
 class _CertainWalk:
-    """Follows the statements that run in every run, and the functions that they call."""
+    """Walks the statements that always run, and the functions that they call."""
 
     def __init__(self, main: CompiledSource, functions: Mapping[str, CompiledSource | None]) -> None:
-        #: The names of the module that every run reads, each with its line.
+        #: Names of the module that are always read, with their lines.
         self.reads: dict[str, str] = {}
         self._functions = functions
         if isinstance(main.node, ast.Module):
@@ -325,11 +325,11 @@ class _CertainWalk:
             bound = {step.argval: None for step in steps if step.opname in ("STORE_NAME", "STORE_GLOBAL")}
             self._functions = {**functions, **bound, **main.functions}
         self._entered: set[int] = set()
-        #: Whether the process may have ended before this point.
+        #: Whether the process may have exited before this point.
         self._exited = False
 
     def follow(self, statements: Iterable[Any], code: CompiledSource) -> bool:
-        """Return whether what comes after the statements certainly runs too."""
+        """Return whether the code after the statements always runs, too."""
         return all(self._statement(statement, code) for statement in statements)
 
     def _statement(self, node: Any, code: CompiledSource) -> bool:
@@ -356,7 +356,7 @@ class _CertainWalk:
         return not isinstance(node, ast.Raise) and not self._may_leave(node, code, _LEAVES)
 
     def _function(self, node: ast.AST, code: CompiledSource) -> CompiledSource | None:
-        """Return the function that a node calls and runs, where its source is known."""
+        """Return the function that a node calls, if its source is known."""
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             return None
         functions = code.functions if node.func.id in code.variables else self._functions
@@ -364,7 +364,7 @@ class _CertainWalk:
         return None if function is None or function.compiled.co_flags & _RUNS_LATER else function
 
     def _may_leave(self, node: ast.AST, code: CompiledSource, kinds: Any) -> bool:
-        """Return whether a branch of a statement may leave the code around it, or end the process."""
+        """Return whether a branch of a statement may leave the surrounding code or end the process."""
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             return False
         parts = list(ast.walk(node))
@@ -374,7 +374,7 @@ class _CertainWalk:
         return self._exited or any(isinstance(part, kinds) for part in parts)
 
 
-#: The fields that Python always evaluates, of nodes where that is not all of them; of compound statements the head.
+#: Fields that are always evaluated, for nodes where not all are; for compound statements, the header.
 _EVALUATED: dict[type, tuple[str, ...]] = {
     **dict.fromkeys((ast.If, ast.IfExp, ast.While, ast.Assert), ("test",)),
     **dict.fromkeys((ast.For, ast.AsyncFor), ("iter", "target")),
@@ -389,13 +389,13 @@ _EVALUATED: dict[type, tuple[str, ...]] = {
     ast.Match: ("subject",),
     ast.AnnAssign: ("value", "target"),
 }
-#: Nodes of whose lists only the first item is always evaluated.
+#: Nodes with lists of which only the first item is always evaluated.
 _SHORT_CIRCUIT = (ast.BoolOp, ast.Compare, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def _always(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what Python always evaluates when it comes to a statement or expression."""
-    # Type parameters (Python 3.12) are visible only inside, and what they need is evaluated late.
+    """Yield the nodes that are always evaluated when a statement or expression is."""
+    # Type parameters (Python 3.12) are local, and their bounds are evaluated lazily.
     for name in () if getattr(node, "type_params", ()) else _EVALUATED.get(type(node), node._fields):
         value = getattr(node, name)
         values = value if isinstance(value, list) else [value]
@@ -419,7 +419,7 @@ def _catches_errors(item: ast.withitem) -> bool:
 
 
 def _lets_pass(handler: ast.ExceptHandler) -> bool:
-    """Return whether a NameError leaves the ``try``: the handler only catches an interrupt, or raises it again."""
+    """Return whether a NameError propagates out of the ``try``: the handler does not catch it, or raises it again."""
     if handler.type is not None and dotted_name(handler.type, {}) == "KeyboardInterrupt":
         return True
     last = handler.body[-1]
@@ -428,7 +428,7 @@ def _lets_pass(handler: ast.ExceptHandler) -> bool:
 
 
 def _truth(test: ast.expr) -> bool | None:
-    """Return what a test always is, None where it depends."""
+    """Return the constant value of a test, None if it depends on the run."""
     match test:
         case ast.Constant():
             return bool(test.value)
@@ -442,7 +442,7 @@ def _truth(test: ast.expr) -> bool | None:
 
 
 def _defines_unseen(node: ast.AST) -> bool:
-    """Return whether a node can define names that its text does not show."""
+    """Return whether a node can define names that are not visible in its source."""
     match node:
         case ast.Name(id="exec" | "eval" | "globals" | "builtins" | "__builtins__"):
             return True
@@ -456,7 +456,7 @@ def _defines_unseen(node: ast.AST) -> bool:
 
 
 def _lines_that_may_fail(code: ast.AST) -> set[int]:
-    """Return the lines where an undefined name does no harm: NameError is caught there, or they never run."""
+    """Return the lines where an undefined name is harmless: NameError is caught there, or they never run."""
     skipped: list[ast.stmt] = []
     for part in ast.walk(code):
         if isinstance(part, ast.Try) and any(map(_catches_name_error, part.handlers)):

@@ -1,4 +1,4 @@
-"""A function call as a job: the function with its arguments and whatever it uses from the notebook."""
+"""Captures a function call: the function, its arguments, and the names that it uses from the notebook."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def capture_function(
     command: str = "",
     announce: bool = True,
 ) -> CapturedCode:
-    """Capture the call ``function(*args, **kwargs)``; lambdas, closures, bound methods and partials are functions too.
+    """Capture the call ``function(*args, **kwargs)``; lambdas, closures, bound methods and partials are supported.
 
-    ``announce`` prints which values are large before they are packed.
+    ``announce`` prints which values are large before they are pickled.
 
-    Raises InvalidSpec when the arguments do not fit the function's signature, something cannot be pickled (it names the
-    place inside the value) or the function is ``async``.
+    Raises InvalidSpec if the arguments do not match the function's signature, a value cannot be pickled (naming the
+    part that fails), or the function is ``async``.
     """
     begin = time.perf_counter()
     args, kwargs = tuple(args), dict(kwargs or {})
@@ -53,7 +53,7 @@ def capture_function(
     call = {"function": function, "args": args, "kwargs": kwargs}
     if announce:
         listing.announce_large(values, "function")
-    # The first pass finds out each name's own size and what fails; the second writes the three values of the payload.
+    # The first pass measures each name's size and detects failures; the second writes the three values of the payload.
     notes = dump([*values.items(), (f"{name}()", call)], CountingSink())
     refuse(notes, {**values, f"{name}()": call}, unit="function")
     shipped = modules.local_modules(notes.modules, modules.roots(location))
@@ -105,7 +105,7 @@ def _innermost(function: object) -> types.FunctionType | None:
 def _arguments(
     function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments under their parameters' names."""
+    """Return the arguments by parameter name."""
     if not callable(function):
         raise InvalidSpec(
             f"{function!r} is not a function.",
@@ -171,7 +171,7 @@ def _source(inner: types.FunctionType | None, location: CodeLocation, command: s
         code=text.text,
         filename=inner.__code__.co_filename,
         notebook=location.path,
-        # The cell that calls submit() is not the one that holds the function.
+        # The cell that calls submit() may not be the one that defines the function.
         cell_id=location.cell_id if text.cell is not None and text.cell == location.execution_count else "",
         execution_count=text.cell,
         first_line=text.first_line,

@@ -28,7 +28,7 @@ _SAMPLE = 200
 
 
 def is_reference(value: object) -> bool:
-    """Return whether only the name of a value is sent: a module, or a function or class that a rank can import."""
+    """Return whether a value is sent by name: a module, or a function or class that a rank can import."""
     if isinstance(value, types.ModuleType):
         return True
     if isinstance(value, types.FunctionType | type):
@@ -74,7 +74,7 @@ def texts_of(dump: PickleReport, location: CodeLocation) -> list[CodeText]:
 
 
 def function_text(function: types.FunctionType, location: CodeLocation) -> CodeText | None:
-    """Return the text of a function, None when it is not known."""
+    """Return the text of a function, None if unknown."""
     text, first = code_text(function.__code__.co_filename, location), function.__code__.co_firstlineno
     if text is None:
         return None

@@ -1,8 +1,8 @@
 """Modules beside the notebook: which ones the code uses, and which of their files are sent with the job.
 
 A module is beside the notebook if it is directly in the notebook's folder, in the working directory or in a folder that
-the user put on ``sys.path``; installed packages are not. The unit is a top-level module or package, as it is on disk at
-the start of the job. Nothing is imported to find out.
+the user added to ``sys.path``; installed packages are excluded. Top-level modules and packages are sent as they are on
+disk when the job starts. Nothing is imported.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from distdl_jupyter.worker import import_recorder
 
 _CODE = (".py", ".pyi", ".so", ".pyd")
 _SKIPPED_FOLDERS = ("__pycache__", "node_modules")
-#: Data files inside a package are sent up to the first size each, and up to the second one together.
+#: Size limits of data files inside a package, each and in total.
 _LARGEST_FILE = 1_000_000
 _LARGEST_DATA = 20_000_000
 _MOST_FILES = 20_000
-#: Size limit of all modules: more than this was hardly meant to be sent, and takes minutes to read.
+#: Total size limit of all modules: more was probably not intended, and takes minutes to read.
 _LARGEST = 200_000_000
 #: This package itself is installed where the ranks run.
 _NEVER = ("distdl_jupyter", "__main__")
@@ -39,7 +39,7 @@ _NEVER = ("distdl_jupyter", "__main__")
 
 @dataclass(frozen=True, slots=True)
 class LocalModule:
-    """One top-level module or package. ``files`` are below ``root``; ``left_out`` were too large to send."""
+    """One top-level module or package. ``files`` are below ``root``; ``left_out`` are too large to send."""
 
     name: str
     root: Path
@@ -56,7 +56,7 @@ class LocalModule:
 
     @property
     def detail(self) -> str:
-        """What it is: ``module beside the notebook``."""
+        """Description for lists: ``module beside the notebook``."""
         return f"{'package' if self.is_package else 'module'} {self.where}"
 
     def texts(self) -> Iterator[tuple[str, str]]:
@@ -66,7 +66,7 @@ class LocalModule:
                 yield file.as_posix(), (self.root / file).read_text(encoding="utf-8", errors="replace")
 
     def copy(self, target: Path) -> None:
-        """Copy the files below ``target``, keeping their folders."""
+        """Copy the files to ``target``, with their folders."""
         for file in self.files:
             (target / file).parent.mkdir(parents=True, exist_ok=True)
             (target / file).touch(mode=0o600)
@@ -74,7 +74,7 @@ class LocalModule:
 
 
 def roots(location: CodeLocation) -> dict[Path, str]:
-    """Return the folders whose modules are sent, each with a description; the first one that has a module counts."""
+    """Return the folders whose modules are sent, each with a description, in search order."""
     folders: dict[Path, str] = {}
     if location.folder is not None:
         folders[location.folder.resolve()] = "in the notebook's folder"
@@ -87,7 +87,7 @@ def roots(location: CodeLocation) -> dict[Path, str]:
 
 
 def installed() -> Callable[[str | Path], bool]:
-    """Return what says whether a path belongs to this Python environment, to other installed packages or to Python."""
+    """Return a predicate: whether a path belongs to this Python environment, other installed packages or Python."""
     paths = (*import_recorder.installed_roots(), *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)
     folders = {Path(folder).resolve() for folder in paths}
 
@@ -98,7 +98,7 @@ def installed() -> Callable[[str | Path], bool]:
 
 
 def _pth_folders() -> Iterator[Path]:
-    """Yield the folders that ``.pth`` files put on the path: packages installed in editable form."""
+    """Yield the folders that ``.pth`` files add to the path: packages installed in editable mode."""
     for packages in {*site.getsitepackages(), *filter(import_recorder.holds_packages, sys.path)}:
         for file in Path(packages).glob("*.pth"):
             for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -107,7 +107,7 @@ def _pth_folders() -> Iterator[Path]:
 
 
 def _find_new_files() -> None:
-    """Let Python list the folders of its path again; an import in another thread can interrupt that."""
+    """Invalidate import caches, with retries because an import in another thread can interfere."""
     for _ in range(5):
         with contextlib.suppress(RuntimeError):  # "dictionary changed size during iteration"
             importlib.invalidate_caches()
@@ -115,9 +115,9 @@ def _find_new_files() -> None:
 
 
 def local_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalModule]:
-    """Return the modules of ``names`` that are in ``folders``, and those that they import in turn.
+    """Return the modules of ``names`` that are in ``folders``, and their imports, recursively.
 
-    Raises InvalidSpec as soon as they are known to be too large to send.
+    Raises InvalidSpec once they are too large to send.
     """
     _find_new_files()
     modules: list[LocalModule] = []
@@ -188,7 +188,7 @@ def _path_of(name: str, folders: dict[Path, str]) -> Path | None:
     if not origin:
         return None
     path = Path(origin).parent if Path(origin).name == "__init__.py" else Path(origin)
-    # A linked module belongs to the folder of the link.
+    # A symlinked module belongs to the folder of the link.
     return path.parent.resolve() / path.name
 
 
@@ -214,7 +214,7 @@ def _package_files(package: Path) -> tuple[list[Path], list[Path]]:
 
 
 def search_path(location: CodeLocation) -> list[str]:
-    """Return the folders for a rank's ``sys.path``: where modules are sent from, and added folders of packages."""
+    """Return the folders for a rank's ``sys.path``: the origins of sent modules, and added folders of packages."""
     installed_paths = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
     by_hand = [entry for entry in sys.path if entry not in installed_paths and import_recorder.holds_packages(entry)]
     return list(dict.fromkeys((*map(str, roots(location)), *by_hand)))

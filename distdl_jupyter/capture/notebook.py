@@ -29,7 +29,7 @@ class CodeLocation:
 
     @property
     def name(self) -> str:
-        """File name of the notebook, "" when unknown."""
+        """File name of the notebook, "" if unknown."""
         return Path(self.path).name if self.path else ""
 
     @property
@@ -70,7 +70,7 @@ def _notebook_path(ip: Any) -> str:
 
 
 def _plain_path(path: str) -> str:
-    # A collaborative session has names such as "RTC:json:notebook:<path>".
+    # Collaborative sessions have names such as "RTC:json:notebook:<path>".
     path = path.rpartition(":")[2] if path.startswith("RTC:") else path
     return path if path.endswith(".ipynb") else ""
 
@@ -83,7 +83,7 @@ def _cell_id(ip: Any) -> str:
 
 
 def cell_number(filename: str) -> int | None:
-    """Return the execution count of the cell that was compiled under this file name, None for any other file."""
+    """Return the execution count of the cell with this file name, None for other files."""
     compiler = getattr(shell(), "compile", None)
     format_name = getattr(compiler, "format_code_name", None)
     label = format_name(filename) if format_name is not None else None
@@ -92,7 +92,7 @@ def cell_number(filename: str) -> int | None:
 
 
 def code_text(filename: str, location: CodeLocation) -> CodeText | None:
-    """Return the source behind a code object's file name, None when it is not known."""
+    """Return the source for a code object's file name, None if unknown."""
     text = "".join(linecache.getlines(filename))
     if not text:
         return None

@@ -1,10 +1,10 @@
-"""Pickling of captured names: one shared pickler, the size of each name, what is sent, and why a value cannot be.
+"""Pickles captured names with one shared pickler, and reports sizes, dependencies and values that cannot be pickled.
 
-* The notebook's own ``sys.stdout`` and ``open`` become the rank's; tensors on a GPU go to the rank's own GPU.
-* Functions and classes of modules see these as a rank imports them, never with attributes set in the notebook.
-* It is noted which modules the bytes refer to, so that those beside the notebook can be shipped.
+* The notebook's ``sys.stdout`` and ``open`` are replaced by the rank's; GPU tensors are moved to the rank's GPU.
+* Functions and classes of modules use the modules as imported by a rank, without attributes set in the notebook.
+* The modules that the pickle refers to are recorded, so that those beside the notebook can be sent.
 
-Nothing here opens a pickle.
+Nothing is unpickled here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import dotted_name
 from distdl_jupyter.worker.hooks import tensors
 
-#: Written by every Python from 3.8 on; a newer default would shut older workers out.
+#: Supported since Python 3.8; a newer protocol would exclude older workers.
 PROTOCOL = 5
 _CACHE = type(functools.lru_cache(len))
 _CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, _CACHE)
@@ -50,32 +50,32 @@ _SYSTEM_STREAMS = ("stdout", "stderr")
 
 @dataclass(slots=True)
 class PickleReport:
-    """What became of the names: bytes per name, errors per name, and what the bytes refer to."""
+    """Report of a pickling run: bytes per name, errors per name, and references."""
 
     sizes: dict[str, int] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
     #: Modules that a rank must be able to import, by full name.
     modules: set[str] = field(default_factory=set)
-    #: Functions that are shipped whole.
+    #: Functions that are sent by value.
     functions: dict[int, types.FunctionType] = field(default_factory=dict)
-    #: Names that hold tensors on a GPU.
+    #: Names of values with tensors on a GPU.
     on_gpu: list[str] = field(default_factory=list)
 
 
 class CountingSink:
-    """A file that only counts what is written to it."""
+    """A file that only counts the bytes written to it."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def write(self, data: Any, /) -> int:
-        """Count and forget ``data``."""
+        """Count the bytes of ``data``."""
         length = memoryview(data).nbytes
         self.count += length
         return length
 
     def tell(self) -> int:
-        """Return how many bytes were written."""
+        """Return the number of bytes written."""
         return self.count
 
 
@@ -83,7 +83,7 @@ Sink = IO[bytes] | CountingSink
 
 
 def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
-    """Return what cloudpickle does, with the file name: cloudpickle 3.1.3 drops it, and tracebacks need it."""
+    """Reduce a code object like cloudpickle, but keep the file name for tracebacks, which cloudpickle 3.1.3 drops."""
     make, arguments = _REDUCE_CODE(code)
     return make, (*arguments[:_FILE_NAME], code.co_filename, *arguments[_FILE_NAME + 1 :])
 
@@ -94,7 +94,7 @@ _FILE_NAME = 10
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle's pickler that takes ``notes``."""
+    """cloudpickle's pickler, with ``notes`` about the pickled objects."""
 
     dispatch_table: ClassVar[ChainMap[type, Any]] = ChainMap(
         {types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
@@ -104,12 +104,12 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         super().__init__(file, protocol=PROTOCOL)
         self.notes = notes
         self.gpu_seen = False
-        # Called for every object: what needs a look is decided once for each type.
+        # Called for every object, so the decision is cached by type.
         self._ordinary: set[type] = set()
         self._modules: dict[str, _Call] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        """Reduce what means something else in a rank, note what is shipped, leave the rest to cloudpickle."""
+        """Replace objects that differ on a rank, note dependencies, and leave the rest to cloudpickle."""
         if type(obj) in self._ordinary:
             return NotImplemented
         if _is_ordinary(type(obj)):
@@ -130,7 +130,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return reduced
 
     def _with_globals_of_module(self, function: types.FunctionType, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the reduction of a function that is sent by value, with the globals of its module in the rank."""
+        """Return the reduction of a function sent by value that uses the globals of its module on the rank."""
         name = module_of_globals(function)
         if not name:
             return reduced
@@ -152,7 +152,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 class _Call:
-    """Pickles as the result that a call has in the rank."""
+    """Pickles as a call that the rank evaluates."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._call = function, arguments
@@ -162,7 +162,7 @@ class _Call:
 
 
 def _is_ordinary(kind: type) -> bool:
-    """Return whether objects of a type are data, which pickle handles and which mean the same in a rank."""
+    """Return whether objects of a type are plain data, which pickle handles and which are the same on a rank."""
     module = str(kind.__module__)
     if issubclass(kind, (type, types.ModuleType, TextIOBase, *_CODE)) or module.startswith(_NOTEBOOK):
         return False
@@ -171,7 +171,7 @@ def _is_ordinary(kind: type) -> bool:
 
 
 def _rank_counterpart(obj: Any) -> tuple[Any, ...] | None:
-    """Return how a rank builds its counterpart of ``obj``, None for all ordinary objects."""
+    """Return the call that creates a rank's counterpart of ``obj``, None for ordinary objects."""
     for name in _SYSTEM_STREAMS:
         if obj is getattr(sys, name) or obj is getattr(sys, f"__{name}__"):
             return getattr, (sys, name)
@@ -180,7 +180,7 @@ def _rank_counterpart(obj: Any) -> tuple[Any, ...] | None:
     if type(obj).__module__.startswith(_NOTEBOOK) and type(obj).__name__.endswith("ExitAutocall"):
         return getattr, (sys, "exit")
     if isinstance(obj, types.MethodType) and obj.__name__ == "get_ipython" and "IPython" in sys.modules:
-        # It answers the question "is this a notebook" as a plain interpreter does, with NameError.
+        # Notebook detection must raise NameError, as in a plain interpreter.
         return functools.partial, (eval, "get_ipython", {})
     if isinstance(obj, _CACHE) and obj.__module__ == "__main__":
         cache = _Call(functools.partial(functools.lru_cache, **obj.cache_parameters()))
@@ -189,23 +189,23 @@ def _rank_counterpart(obj: Any) -> tuple[Any, ...] | None:
 
 
 def _refuse_name_only(obj: Any) -> None:
-    """Raise PicklingError for an object of the notebook that pickle would only name: no rank finds it by that name."""
+    """Raise PicklingError for a notebook object that pickle would send by name, because ranks cannot find it."""
     if isinstance(obj, type | types.FunctionType) or getattr(obj, "__module__", None) != "__main__":
         return
     if callable(obj) and isinstance(obj.__reduce_ex__(PROTOCOL), str):
         raise pickle.PicklingError("pickle stores it only by name, and that name exists only in the notebook")
 
 
-#: A copy that belongs to no module, so that a rank need not have this package to run it.
+#: A copy outside any module, so that ranks can run it without this package.
 _TO_OWN_GPU = types.FunctionType(tensors.to_own_gpu.__code__, {"__name__": "__main__", "__builtins__": builtins})
 
 
-# submodules that the code uses -------------------------------------------------------------------------
+# used submodules ----------------------------------------------------------------------------------------
 # ``import matplotlib.pyplot`` in the notebook binds only ``matplotlib``, whose import alone gives a rank no ``pyplot``.
 
 
 def with_submodules(values: Mapping[str, Any], tree: ast.AST) -> dict[str, Any]:
-    """Return the values; each module whose loaded submodules the code uses is put so that a rank imports them too."""
+    """Return the values, with modules wrapped so that a rank also imports the submodules that the code uses."""
     modules = {name: value.__name__ for name, value in values.items() if isinstance(value, types.ModuleType)}
     used = {dotted_name(node, modules) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     prepared = dict(values)
@@ -217,13 +217,13 @@ def with_submodules(values: Mapping[str, Any], tree: ast.AST) -> dict[str, Any]:
     return prepared
 
 
-# packing ----------------------------------------------------------------------------------------------
+# pickling -----------------------------------------------------------------------------------------------
 
 
 def dump(items: Iterable[tuple[str, Any]], file: Sink) -> PickleReport:
-    """Pickle the values in order with one pickler, so that what two names share stays one object.
+    """Pickle the values in order with one pickler, so that objects shared by names stay shared.
 
-    After the first name that fails ``file`` is useless; the others are still tried, so that all failures are known.
+    After the first failure ``file`` is unusable, but the other names are still tried, to report all failures.
     """
     notes = PickleReport()
     pickler = Pickler(file, notes)
@@ -249,14 +249,14 @@ def why_not(value: object) -> Exception | None:
 
 
 # values that cannot be pickled ------------------------------------------------------------------------
-# The parts of a failing value are tried alone; the failing one is searched in turn, until none of its parts fails.
+# The parts of a failing value are pickled separately, recursively, until no part fails.
 
-#: The search stops after this time, with the innermost part so far: every step pickles a part once more.
+#: Time limit in seconds: each step pickles a part again. The innermost part found so far is reported.
 _SEARCH_SECONDS = 5.0
 _MOST_ITEMS = 2000
 _BASIC = (int, float, complex, bool, str, bytes, bytearray, type(None), types.ModuleType)
 
-#: What to do instead of sending a value, by the name of its type.
+#: Remedies by type name.
 _REMEDIES = {
     "InteractiveShell": "Remove get_ipython() from it: it exists only in the notebook.",
     "generator": "Convert it to a list, or create it inside the {unit}.",
@@ -271,7 +271,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class Unpicklable:
-    """The innermost part that fails, with the path to it and the pickler's own words."""
+    """The innermost part that fails, its path and the pickler's error message."""
 
     path: str
     value: object
@@ -284,7 +284,7 @@ class Unpicklable:
 
 
 def refuse(dump: PickleReport, values: Mapping[str, Any], *, unit: str) -> None:
-    """Raise InvalidSpec when names cannot be pickled: all of them, each with the place inside it and the remedy."""
+    """Raise InvalidSpec if names cannot be pickled, listing each with the failing part and the remedy."""
     if not dump.errors:
         return
     by_value: dict[int, Unpicklable] = {}
@@ -328,7 +328,7 @@ def find(name: str, value: object, error: Exception, clock: Callable[[], float] 
 def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     """Yield the parts that are sent with a value, each with its path."""
     if isinstance(value, types.FunctionType) and travels_by_value(value):
-        # A global has a name of its own in the notebook: the path begins with it.
+        # A global has its own name in the notebook, so the path begins with it.
         space = value.__globals__
         yield from ((name, space[name]) for name in globals_of(value.__code__) if name in space)
     parts = parts_of(path, value)
@@ -343,7 +343,7 @@ def _parts_of_instance(path: str, value: object) -> Iterator[tuple[str, object]]
     if isinstance(reduced, str):
         return
     _, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
-    for part in state if isinstance(state, tuple) else (state,):  # a tuple has the attributes in slots apart
+    for part in state if isinstance(state, tuple) else (state,):  # a tuple: attributes in slots are separate
         if isinstance(part, dict):
             yield from _attributes(path, value, part)
         elif part is not None:
@@ -356,7 +356,7 @@ def _parts_of_instance(path: str, value: object) -> Iterator[tuple[str, object]]
 
 def _attributes(path: str, value: object, attributes: dict[str, object]) -> Iterator[tuple[str, object]]:
     for name, part in attributes.items():
-        # A torch module keeps its parts in ``_modules`` and the like; users write them as attributes.
+        # A torch module stores its parts in ``_modules`` and similar dicts; users access them as attributes.
         inner = part.items() if isinstance(part, dict) and name.startswith("_") else ()
         yield from ((f"{path}.{key}", v) for key, v in inner if isinstance(key, str) and getattr(value, key, None) is v)
         yield f"{path}.{name}", part

@@ -1,7 +1,7 @@
-"""What values refer to: the notebook names that functions and classes use in turn, the parts sent with a value.
+"""References of values: the notebook names that functions and classes use, and the parts sent with a value.
 
 Follows what cloudpickle sends by value (functions and classes of the notebook, closures, partials, bound methods,
-instances, small containers), so that the list of captured names is complete and each name's size is its own.
+instances, small containers), so that the list of captured names is complete and sizes are attributed to the right name.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 
 from cloudpickle.cloudpickle import list_registry_pickle_by_value
 
-#: Containers larger than this are data, not places where functions are kept.
+#: Containers larger than this count as data and are not searched for functions.
 _LARGEST_CONTAINER = 1000
-#: The search stops after this many parts; what it misses is still sent, but its size counts with its owner.
+#: The search stops after this many parts; missed parts are still sent, but their size counts for their owner.
 _MOST_PARTS = 20_000
 _PLAIN = (int, float, complex, bool, str, bytes, bytearray, type(None))
 
 
 def travels_by_value(value: types.FunctionType | type) -> bool:
-    """Return whether a function or class is sent whole.
+    """Return whether a function or class is sent by value.
 
-    That is so when no module that a rank can import holds it, or its module or package is registered with
+    That is the case if ranks cannot import it from a module, or if its module or package is registered with
     ``cloudpickle.register_pickle_by_value``.
     """
     module = getattr(value, "__module__", None)
@@ -42,10 +42,10 @@ def _is_registered(module: str) -> bool:
 
 
 def path_in_module(value: Any) -> tuple[str, str] | None:
-    """Return module and qualified name of a function or class whose module now holds a newer object of that name.
+    """Return module and qualified name of a function or class that a reloaded module has replaced.
 
-    A module that is imported again (``importlib.reload``, autoreload) leaves such objects in the notebook. None for all
-    others: pickle names these itself, or they are sent by value.
+    Such objects remain in the notebook after ``importlib.reload`` or autoreload. Return None for all others, which
+    pickle sends by name or by value.
     """
     if travels_by_value(value):
         return None
@@ -57,13 +57,13 @@ def path_in_module(value: Any) -> tuple[str, str] | None:
     same_path = (getattr(current, "__module__", None), getattr(current, "__qualname__", None)) == path
     if current is value or type(current) is not type(value) or not same_path:
         return None
-    # A decorated function has the name of the function inside it, and is another one.
+    # A decorated function has the name of the wrapped function, but is a different object.
     functions = [candidate for candidate in (value, current) if isinstance(candidate, types.FunctionType)]
     return path if all(candidate.__code__.co_qualname == value.__qualname__ for candidate in functions) else None
 
 
 def module_of_globals(function: types.FunctionType) -> str:
-    """Return the module whose names a function reads, "" when ranks cannot import it or its user ships it by value."""
+    """Return the module whose globals a function uses, "" if ranks cannot import it or it is registered by value."""
     spec = function.__globals__.get("__spec__")
     name = getattr(spec, "name", None)
     if not name or name != function.__globals__.get("__name__") or name == "__main__" or _is_registered(name):
@@ -78,7 +78,7 @@ def _can_be_imported(name: str) -> bool:
 
 
 def is_of_notebook(function: types.FunctionType) -> bool:
-    """Return whether a function was written in the notebook, or in the program that runs."""
+    """Return whether a function was defined in the notebook or the main program."""
     return function.__module__ == "__main__"
 
 
@@ -107,7 +107,7 @@ def names_used(value: object, namespace: Mapping[str, Any]) -> list[str]:
 
 
 def in_order(names: Iterable[str], namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of ``names`` and of all names that they need in turn, each after those that it needs itself."""
+    """Return the values of ``names`` and their dependencies, each after those that it needs."""
     ordered: dict[str, Any] = {}
     visited: set[str] = set()
 
@@ -130,7 +130,7 @@ _MOST_ITEMS = 2000
 
 
 def parts_of(path: str, value: object) -> Iterable[tuple[str, object]] | None:
-    """Return what is sent with a function, class or container, each part with its path; None for other values."""
+    """Return the parts that are sent with a function, class or container, with their paths; None for other values."""
     match value:
         case types.FunctionType():
             return _parts_of_function(value) if travels_by_value(value) else ()
@@ -160,7 +160,7 @@ def _entries(path: str, value: dict[Any, Any]) -> Iterator[tuple[str, object]]:
 
 
 def short_key(key: object) -> str:
-    """Return a key for a path, only its type when it is not plain."""
+    """Return a key for display in a path, or its type if it is not a plain value."""
     return repr(key)[:40] if isinstance(key, int | str | float | bool) else type(key).__name__
 
 
@@ -172,7 +172,7 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, obje
 
 
 def closure_of(function: types.FunctionType) -> dict[str, object]:
-    """Return the variables that a function uses from the function around it; unset ones are left out."""
+    """Return the closure variables of a function, except unset ones."""
     variables = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):
@@ -213,13 +213,13 @@ def globals_of(code: types.CodeType) -> list[str]:
 
 
 def imports_of(code: types.CodeType) -> list[str]:
-    """Return the top-level names of the modules that a code object imports when it runs."""
+    """Return the top-level modules that a code object imports."""
     names = (step.argval for step in instructions(code, ("IMPORT_NAME",)))
     return list(dict.fromkeys(name.partition(".")[0] for name in names if name))
 
 
 def reads_of(compiled: types.CodeType, skipped: Collection[int] = ()) -> dict[str, int]:
-    """Return the global names that compiled code reads, each with its first line that is not skipped."""
+    """Return the global names that compiled code reads, each with its first line outside the skipped ones."""
     lines: dict[str, int] = {}
     for part in code_objects(compiled):
         for step in dis.get_instructions(part) if part.co_name != "__annotate__" else ():

@@ -1,6 +1,6 @@
-"""A script as a job: its path, its arguments, and the modules beside it.
+"""Captures a script: its path, its arguments, and the modules beside it.
 
-It runs in place. Modules beside it are sent too: on a machine without that folder ranks import the copies.
+The script runs in place. Modules beside it are also sent: ranks on machines without that folder import the copies.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def capture_script(
     source_directory: str | os.PathLike[str] | None = ".",
     script_params: Parameters = None,
 ) -> CapturedCode:
-    """Capture ``python entry_script ...``; the script is run in place, its path counts from ``source_directory``.
+    """Capture ``python entry_script ...``; the script runs in place, its path is relative to ``source_directory``.
 
     ``source_directory`` is also the working directory; None means the current one. ``script_params`` is a dict from
     flags to values (``{"--epochs": 3, "--amp": "", "--sizes": [64, 128]}``): "", None and True give the bare flag,
-    False leaves it out, a list puts several values behind the flag. A plain list of arguments is taken as it is.
+    False omits it, and a list gives several values. A plain list of arguments is passed unchanged.
 
-    Raises InvalidSpec when the script does not exist or is not valid Python.
+    Raises InvalidSpec if the script does not exist or is not valid Python.
     """
     begin = time.perf_counter()
     folder = Path(source_directory or ".").expanduser().resolve()
@@ -107,7 +107,7 @@ def _listed(script: Path, beside: Iterable[LocalModule]) -> list[Captured]:
 
 
 def _arguments(parameters: Parameters) -> tuple[list[str], list[int]]:
-    """Return the command line behind the script's name, and the positions in it that hold secrets."""
+    """Return the arguments after the script's name, and the positions of secrets in them."""
     if parameters is None:
         return [], []
     if isinstance(parameters, str) or not isinstance(parameters, Mapping | Sequence):
@@ -135,7 +135,7 @@ def _flag_arguments(flag: str, value: Any) -> list[str]:
 
 
 def _plain(arguments: list[str]) -> tuple[list[str], list[int]]:
-    """Return the arguments and which of them belong to a flag whose name looks secret."""
+    """Return the arguments, and which of them belong to flags with secret-looking names."""
     secret = []
     for number, text in enumerate(arguments):
         flag, equals, _ = text.partition("=")

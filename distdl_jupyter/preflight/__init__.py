@@ -1,6 +1,6 @@
-"""Checks and advice before a job starts: ``check(draft, spec)`` returns findings, ``report`` also what passed.
+"""Checks and advice before a job starts: ``check(draft, spec)`` returns findings, ``report`` also the passed checks.
 
-Reads source text, what capture has noted and the attributes of imported modules; none of the user's code is run.
+Reads source texts, the results of capture and the attributes of imported modules; no user code is run.
 """
 
 from distdl_jupyter.core.findings import Check, Finding

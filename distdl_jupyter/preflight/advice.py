@@ -1,6 +1,6 @@
-"""Advice on a job before it starts: pure rules from a request, the catalogue and past jobs to a list of advice.
+"""Advice on a job before it starts: pure rules that map a request, the catalogue and past jobs to a list of advice.
 
-An advice never changes anything by itself; ``change`` holds the request fields that a click applies.
+Advice only suggests: ``change`` contains the request fields that a click applies.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One finding: a headline, the reason with its numbers, and what one click would do.
+    """One piece of advice: a headline, the reason with its numbers, and the change that a click applies.
 
-    ``change`` holds request fields with their new values ({} when there is nothing to set here); ``snippet`` is code
-    for the user to put into the training ("" when none); ``action`` is its label, "" when there is neither.
-    ``source`` is where a rule's number or formula comes from.
+    ``change`` contains request fields with their new values ({} if none); ``snippet`` is code to add to the training
+    ("" if none); ``action`` is the label of the button, "" if there is neither. ``source`` is the reference for a
+    rule's number or formula.
     """
 
     code: str
@@ -44,8 +44,8 @@ class Advice:
 class Request:
     """A job to be submitted; None and "" mean unknown.
 
-    ``batch_size`` is per process. ``arguments`` are the values the code runs with, in any form that tells two runs
-    apart. ``cores`` and ``gpus`` are those of the machine that the processes share when ``compute_target`` is local.
+    ``batch_size`` is per process. ``arguments`` are the values the code runs with, in any form that distinguishes two
+    runs. ``cores`` and ``gpus`` are those of the local machine if ``compute_target`` is local.
     """
 
     node_count: int = 1
@@ -59,15 +59,15 @@ class Request:
     arguments: tuple[str, ...] = ()
     batch_size: float | None = None
     learning_rate: float | None = None
-    #: The name that holds the learning rate in the user's code, and whether it is an argument of the function, which
-    #: a form can set. ``scales_learning_rate``: the code multiplies it by the world size itself.
+    #: The name of the learning rate in the user's code, and whether it is an argument of the function, which a form can
+    #: set. ``scales_learning_rate``: the code multiplies it by the world size itself.
     learning_rate_name: str = "lr"
     learning_rate_is_argument: bool = False
     scales_learning_rate: bool = False
     cores: int | None = None
     gpus: int | None = None
-    #: Whether each node costs money for every hour, what all of them cost ("about 7.35 USD/h for 2 nodes"), and
-    #: whether they may be taken away (low priority, Spot).
+    #: Whether nodes are billed by the hour, their total price ("about 7.35 USD/h for 2 nodes"), and whether they may be
+    #: preempted (low priority, Spot).
     bills: bool = False
     rate: str = ""
     interruptible: bool = False
@@ -81,7 +81,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastJob:
-    """One earlier job. ``seconds`` from submission to its end; None while unknown."""
+    """One earlier job. ``seconds`` is the time from submission to its end; None if unknown."""
 
     id: str
     name: str
@@ -94,7 +94,7 @@ class PastJob:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The input of a rule. Without a ``catalogue`` no size is suggested."""
+    """The input of a rule. Without a ``catalogue``, no size is suggested."""
 
     request: Request
     catalogue: Sequence[VmSize] = ()
@@ -103,13 +103,13 @@ class Case:
 
 # rented machines --------------------------------------------------------------------------------------
 
-#: What a job without a limit is given by a click; Amazon SageMaker's default for a training job.
+#: The time limit that a click sets: Amazon SageMaker's default for training jobs.
 DAY = 86_400.0
 LOW_PRIORITY = "https://learn.microsoft.com/azure/machine-learning/how-to-create-attach-compute-cluster"
 
 
 def may_be_taken_away(case: Case) -> Advice | None:
-    """Nodes of low priority end a job at any moment; what it has not written by then is lost."""
+    """Warn of preemptible nodes if the code saves no checkpoints."""
     request = case.request
     if not request.interruptible or re.search(frameworks.SAVES, request.code, re.IGNORECASE):
         return None
@@ -126,7 +126,7 @@ def may_be_taken_away(case: Case) -> Advice | None:
 
 
 def no_time_limit(case: Case) -> Advice | None:
-    """A job that hangs on rented nodes costs money until a person stops it."""
+    """Suggest a time limit on rented nodes, where a hanging job costs money until it is stopped."""
     request = case.request
     if not request.bills or request.max_run_duration_seconds:
         return None
@@ -143,19 +143,19 @@ def no_time_limit(case: Case) -> Advice | None:
 
 # training ---------------------------------------------------------------------------------------------
 
-#: Starting ranks costs seconds each time; a run shorter than this gains little from more processes.
+#: Runs shorter than this (seconds) gain little from more processes, because starting ranks takes seconds.
 SMALL_JOB_SECONDS = 300.0
 #: Linear scaling of the learning rate with a gradual warm-up over the first 5 epochs kept the accuracy of ResNet-50
 #: on ImageNet up to a global batch of 8,192 (section 2.1, 2.2 and figure 1).
 GOYAL = "Goyal et al. 2017, Accurate, Large Minibatch SGD, arXiv 1706.02677"
 LARGEST_PROVEN_BATCH = 8192
-#: This many runs of one code with other values are a search.
+#: This many runs of the same code with different values count as a search.
 SEARCH_RUNS = 3
 _ONE_PROCESS: Any = {"action": f"Use 1 {TIMES} 1", "change": {"node_count": 1, "process_count_per_node": 1}}
 
 
 def learning_rate(case: Case) -> Advice | None:
-    """More processes make the global batch larger; the learning rate follows linearly, with a warm-up."""
+    """Suggest scaling the learning rate linearly with the global batch size, with a warm-up."""
     request, count = case.request, case.request.process_count
     if count < 2 or request.scales_learning_rate or request.batch_size is None:
         return None
@@ -184,7 +184,7 @@ def _rate(value: float) -> str:
 
 
 def small_job(case: Case) -> Advice | None:
-    """A run that one process finished quickly gains little from several."""
+    """Advise against several processes if one process finished the job quickly."""
     request = case.request
     if request.process_count < 2:
         return None
@@ -209,15 +209,15 @@ def _newest_single(request: Request, history: Sequence[PastJob]) -> PastJob | No
     return max(same, key=lambda job: job.id, default=None)
 
 
-#: Packages, and names of scikit-learn, that are there to search over settings.
+#: Packages, and names of scikit-learn, for hyperparameter search.
 _SEARCHERS = frozenset(("optuna", "hyperopt", "ray.tune", "skopt", "nevergrad", "keras_tuner"))
 _GRIDS = frozenset(("GridSearchCV", "RandomizedSearchCV", "ParameterGrid", "ParameterSampler"))
 
 
 def settings_search(case: Case) -> Advice | None:
-    """Hyperparameter search needs no gradients exchanged: jobs of one process each.
+    """Suggest single-process jobs for hyperparameter search, which needs no gradient exchange.
 
-    It is one when the same code runs again and again with other values, or when it imports what searches.
+    A search is assumed if the same code runs repeatedly with other values, or imports a search library.
     """
     request = case.request
     if request.process_count < 2 or not request.code:
@@ -233,7 +233,7 @@ def settings_search(case: Case) -> Advice | None:
 
 
 def searcher(code: str) -> str:
-    """Return the name of a known search library that some code imports, else ""."""
+    """Return the name of a known search library that the code imports, else ""."""
     for name in imported_names(parsed(code) or ast.Module([], [])):
         if library := next((library for library in _SEARCHERS if f"{name}.".startswith(f"{library}.")), ""):
             return library

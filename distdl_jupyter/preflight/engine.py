@@ -1,4 +1,4 @@
-"""Run all checks and all rules of advice over a job that is about to start."""
+"""Runs all checks and advice rules on a job that is about to start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All checks in the order in which they are shown."""
+    """All checks in display order."""
 
     checks: tuple[Check, ...]
 
@@ -42,13 +42,13 @@ class Report:
 
 
 def report(draft: CapturedCode, spec: JobSpec) -> Report:
-    """Return every check with what it saw."""
+    """Return the result of every check."""
     with deep_recursion():
         return Report(tuple(_checks(draft, spec)))
 
 
 def _checks(draft: CapturedCode, spec: JobSpec) -> Iterator[Check]:
-    from distdl_jupyter.preflight import names, training  # a server that gives advice captures no code
+    from distdl_jupyter.preflight import names, training  # lazy: a server that gives advice captures no code
 
     code = draft.facts
     backend = training.backend_of(spec)
@@ -71,12 +71,12 @@ def _checks(draft: CapturedCode, spec: JobSpec) -> Iterator[Check]:
 
 
 def check(draft: CapturedCode, spec: JobSpec) -> list[Finding]:
-    """Return what was found, errors first; ``refuse`` raises when there is one."""
+    """Return the findings, errors first; ``refuse`` raises if there are errors."""
     return report(draft, spec).findings
 
 
 def refuse(findings: Iterable[Finding]) -> None:
-    """Raise InvalidSpec with all errors among the findings, and each remedy once."""
+    """Raise InvalidSpec with all errors in the findings, and each remedy once."""
     errors = [finding for finding in findings if finding.level == "error"]
     if errors:
         raise InvalidSpec(
@@ -87,7 +87,7 @@ def refuse(findings: Iterable[Finding]) -> None:
         )
 
 
-#: Costliest first: what cannot start, what wastes machines, what wastes the run, then other information.
+#: Most expensive first: jobs that cannot start, wasted machines, wasted runs, then other information.
 RULES: tuple[Callable[[Case], Advice | None], ...] = (
     machines.retired_size,
     machines.one_machine,
@@ -103,6 +103,6 @@ RULES: tuple[Callable[[Case], Advice | None], ...] = (
 
 
 def advise(request: Request, catalogue: Sequence[VmSize], history: Sequence[PastJob] = ()) -> list[Advice]:
-    """Return the advice on ``request``, costliest first."""
+    """Return the advice on ``request``, most expensive problems first."""
     case = Case(request, catalogue, history)
     return [item for rule in RULES if (item := rule(case)) is not None]

@@ -1,4 +1,4 @@
-"""Checks of files and data: no two ranks write the same file, and the job has the data sources that its code uses."""
+"""Checks of files and data: ranks do not write the same file, and the job has the data sources that its code uses."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.source import Call, Code, depends_on_rank
 from distdl_jupyter.core.spec import JobSpec
 
-#: Calls that write to the path in their first argument, and to that in the second.
+#: Calls that write to the path in their first argument, and in their second argument.
 _PATH_FIRST = re.compile(
     r"numpy\.save(z|z_compressed|txt)?|horovod\.save|"
     r".*\.(to_(csv|parquet|json|pickle|feather)|save_(pretrained|weights|model)|savefig)"
 )
 _PATH_SECOND = ("torch.save", "joblib.dump")
-#: Findings that are listed one by one.
+#: Maximum number of findings that are listed individually.
 _FEW = 3
 _PATH_METHODS = ("write_text", "write_bytes")
 
 
 def files(code: Code, spec: JobSpec) -> Check:
-    """No two ranks write the same file."""
+    """Check that no two ranks write to the same file."""
     name = "Files"
     if spec.process_count == 1:
         return Check(name, "only one process writes")
@@ -40,7 +40,7 @@ def files(code: Code, spec: JobSpec) -> Check:
 
 
 def _more(calls: Sequence[Call]) -> Finding:
-    """Return one finding for the many that modules of a large project have."""
+    """Return one finding that summarizes many in modules."""
     rest = f", {calls[0].place} for one" if len(calls) > 1 else f", {calls[0].place}"
     return Finding(
         "warning",
@@ -60,7 +60,7 @@ def _finding(call: Call, path: str) -> Finding:
 
 
 def _fixed_path(call: Call, code: Code) -> str | None:
-    """Return the path as written when the call writes to one that is the same for all ranks."""
+    """Return the path as written if the call writes to a path that is the same for all ranks."""
     path = None if call.one_rank else _written_path(call)
     if isinstance(path, ast.Name):
         path = code.assigned.get(path.id)
@@ -89,7 +89,7 @@ def _argument(call: Call, position: int) -> ast.expr | None:
 
 
 def _mode(call: Call, position: int) -> bool:
-    """Return whether the mode in the code opens a file for writing."""
+    """Return whether the call opens a file for writing."""
     mode = call.node.args[position] if position < len(call.node.args) else None
     mode = mode or next((k.value for k in call.node.keywords if k.arg == "mode"), None)
     return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and bool(set("wxa+") & set(mode.value))
@@ -112,7 +112,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def sources(code: Code, spec: JobSpec) -> Check | None:
-    """Each ``data_path("name")`` of the code has its source; None if no data is used."""
+    """Check that each ``data_path("name")`` in the code has a data source; None if no data are used."""
     calls = _data_path_calls(code)
     if not (spec.data or calls):
         return None
@@ -122,7 +122,7 @@ def sources(code: Code, spec: JobSpec) -> Check | None:
 
 
 def _data_path_calls(code: Code) -> list[Call]:
-    """Return the training code's own calls: a module that is sent with it may never be used."""
+    """Return the calls in the training code itself, because sent modules may be unused."""
     return [call for call in code.calls if call.last == "data_path" and call.label in code.own]
 
 
@@ -141,7 +141,7 @@ def _lacking(calls: list[Call], sources: tuple[DataSource, ...]) -> Iterator[Fin
 
 
 def _name(call: ast.Call) -> str | None:
-    """Return the literal name in a call, the default without one, None when it is not a literal."""
+    """Return the literal name in a call or the default; None if it is not a literal."""
     argument = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "name"), None)
     if argument is None:
         return "data"

@@ -1,7 +1,7 @@
 """Rules about the machines: retired sizes, the network between nodes, GPUs, cores and disks.
 
-"Scale up before out": gradients cross NVLink inside one machine and a network between two, so as many GPUs as possible
-in one machine come first (Azure's reference architecture for distributed training with Horovod; Databricks' "single
+"Scale up before out": gradients use NVLink within a machine and the network between machines, so one machine should
+have as many GPUs as possible (Azure's reference architecture for distributed training with Horovod; Databricks' "single
 machine first"). Several machines need InfiniBand ("r" in a size's name).
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def retired_size(case: Case) -> Advice | None:
-    """A size that cannot be rented any more is answered with its successor."""
+    """Suggest the successor of a retired size."""
     request, size = case.request, case.request.vm_size
     if size is None or not size.retired:
         return None
@@ -41,7 +41,7 @@ def retired_size(case: Case) -> Advice | None:
 
 
 def one_machine(case: Case) -> Advice | None:
-    """Several machines where one would do, or where nothing fast joins them."""
+    """Warn of several machines if one is enough, or if their network is slow."""
     request, size = case.request, case.request.vm_size
     if size is None or size.retired or request.node_count < 2:
         return None
@@ -91,7 +91,7 @@ def _single(size: VmSize, needed: int, catalogue: Sequence[VmSize]) -> VmSize | 
 
 
 def _suits(other: VmSize, size: VmSize) -> bool:
-    """Return whether code that runs on ``size`` runs and fits on ``other``, whose GPUs must be joined by NVLink."""
+    """Return whether code for ``size`` also runs and fits on ``other``, whose GPUs must have NVLink."""
     return (
         not other.retired
         and other.nvlink is True
@@ -106,7 +106,7 @@ def _unlikeness(other: VmSize, size: VmSize) -> tuple[bool, Fraction | int, int]
 
 
 def _nodes(needed: int, size: VmSize) -> int:
-    """Return the fewest machines among which ``needed`` ranks divide equally, one GPU each."""
+    """Return the minimum number of machines for ``needed`` ranks in equal shares, one GPU per rank."""
     fewest = -(-needed // size.whole_gpus)
     return next(nodes for nodes in range(fewest, needed + 1) if needed % nodes == 0)
 
@@ -124,7 +124,7 @@ def _gpus(size: VmSize, needed: int, old: VmSize | None = None) -> str:
 
 
 def more_processes_than_gpus(case: Case) -> Advice | None:
-    """Ranks that share a GPU wait for each other; one rank per GPU is what Horovod and NCCL are made for."""
+    """Warn of ranks that share a GPU: they wait for each other, and Horovod and NCCL expect one rank per GPU."""
     request, size = case.request, case.request.vm_size
     if request.use_gpu is False:
         return None
@@ -150,7 +150,7 @@ def _shared_gpus(owner: str, gpus: int, ranks: int, nodes: int, per_node: int) -
 
 
 def more_processes_than_cores(case: Case) -> Advice | None:
-    """On this machine without GPUs every rank needs a core of its own to be any faster."""
+    """Warn of more ranks than cores on a machine without GPUs, which is not faster."""
     request = case.request
     if request.compute_target != "local" or not request.cores or request.gpus:
         return None
@@ -170,7 +170,7 @@ def more_processes_than_cores(case: Case) -> Advice | None:
 
 
 def open_local_disk(case: Case) -> Advice | None:
-    """Data on a local disk that Azure does not encrypt."""
+    """Warn of local disks that Azure does not encrypt."""
     size = case.request.vm_size
     if size is None or size.retired or size.local_nvme_encrypted is not False:
         return None

@@ -1,4 +1,4 @@
-"""Checks of what is sent: undefined names, values that are large, on a GPU or secret, attributes set on modules."""
+"""Checks of captured names: undefined names, values that are large, on a GPU or secret, attributes set on modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from distdl_jupyter.worker.secret_patterns import looks_secret
 
 
 def names(draft: CapturedCode, spec: JobSpec) -> Check:
-    """Everything that the code uses is there."""
+    """Check that all names that the code uses are defined."""
     summary = f"{humanize.plural(len(draft.captured), 'name')} captured, none missing"
     return Check("Names", summary, tuple(_undefined(draft, spec)))
 
@@ -40,7 +40,7 @@ def _undefined(draft: CapturedCode, spec: JobSpec) -> Iterator[Finding]:
 
 
 def captured_values(draft: CapturedCode) -> Check:
-    """Captured values are small, on the CPU and not secret."""
+    """Check that captured values are small, on the CPU and not secret."""
     total = sum(variable.size for variable in draft.captured)
     findings = (*_large(draft), *_on_gpu(draft), *_secret(draft), *_left_out(draft), *_changed_attributes(draft))
     return Check("Captured values", f"{humanize.size(total)} in total", findings)
@@ -104,8 +104,8 @@ def _left_out(draft: CapturedCode) -> Iterator[Finding]:
 
 
 def _changed_attributes(draft: CapturedCode) -> Iterator[Finding]:
-    """Name the attributes of modules that were set in the notebook: ranks import the file."""
-    if draft.kind == "script":  # its own process imports the files too
+    """Report module attributes that were set in the notebook, because ranks import the unchanged file."""
+    if draft.kind == "script":  # its process also imports the files
         return
     set_by_code = {name for piece in draft.texts for name in _attributes_set(piece.text)}
     for piece in draft.texts:
@@ -125,7 +125,7 @@ def _changed_attributes(draft: CapturedCode) -> Iterator[Finding]:
 
 
 def _loaded(path: str) -> ModuleType | None:
-    """Return the module that this kernel has imported from a file, whose path is below a folder of modules."""
+    """Return the module that this kernel has imported from a file, given by its path below a module folder."""
     module = sys.modules.get(module_name(path))
     file = getattr(module, "__file__", None)
     return module if isinstance(file, str) and f"/{file}".endswith(f"/{path}") else None
@@ -140,14 +140,14 @@ def _differs(module: ModuleType, name: str, value: object) -> bool:
 
 @functools.lru_cache(maxsize=1000)
 def _attributes_set(text: str) -> frozenset[str]:
-    """Return the names of the attributes that some source assigns."""
+    """Return the names of the attributes that a source assigns."""
     nodes = ast.walk(parsed(text) or ast.Module([], []))
     return frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
 
 
 @functools.lru_cache(maxsize=1000)
 def _plain_values(text: str) -> Mapping[str, object]:
-    """Return the numbers, texts and tuples of a module's source, by the names that nothing else in it sets."""
+    """Return the constants (numbers, strings, tuples) of a module's source, by names that are assigned only once."""
     tree = parsed(text)
     if tree is None or any(isinstance(node, ast.alias) and node.name == "*" for node in ast.walk(tree)):
         return {}
