@@ -140,7 +140,7 @@ def queue() -> Queue:
         holding=use.holding,
         total=use.total,
         free=use.free,
-        clusters=tuple(_of_clusters()),
+        clusters=tuple(_cluster_queues()),
     )
 
 
@@ -159,7 +159,7 @@ def in_use(entries: list[Entry] | None = None) -> InUse:
     return InUse(holding=holding, total=total, free=free, waiting=len(entries) - len(held))
 
 
-def _of_clusters() -> Iterator[ClusterQueue]:
+def _cluster_queues() -> Iterator[ClusterQueue]:
     """Yield the queue of each cluster with its own queue that this user has added or has queued jobs on."""
     targets = [row.row.compute_target for row in job_list.here().all() if not State(row.row.state).ended]
     kinds: list[str] = []

@@ -157,7 +157,7 @@ def repeat(folder: JobFolder, options: Mapping[str, Any], **fields: Any) -> Star
     spec, secrets = _changed(folder, earlier, options)
     findings = _findings(folder, spec, earlier)
     if earlier.resumed_from and not fields:
-        findings = (*findings, _begins_anew(folder, earlier))
+        findings = (*findings, _starts_over(folder, earlier))
     spec = _as_new(spec, earlier, resumed_from="", forked_at=None, findings=findings, **fields)
     return spec, secrets, EarlierCode(folder, earlier)
 
@@ -171,7 +171,7 @@ def _findings(folder: JobFolder, spec: JobSpec, earlier: JobSpec) -> tuple[dict[
     return tuple(finding for finding in spec.findings if finding["code"] not in {*withdrawn, _BEGINS_ANEW})
 
 
-def _begins_anew(folder: JobFolder, earlier: JobSpec) -> dict[str, str]:
+def _starts_over(folder: JobFolder, earlier: JobSpec) -> dict[str, str]:
     """Return the finding that the job does not resume from the checkpoints that the earlier job resumed from."""
     step = "" if earlier.forked_at is None else f"step {count(earlier.forked_at)} of "
     text = f"This rerun begins at step 0, although job {folder.id} continued from {step}job {earlier.resumed_from}."

@@ -103,7 +103,7 @@ def prune(older: str | timedelta | None = None, keep: int | None = None, *, dry_
     Raises InvalidSpec, DiskRefused if the jobs cannot be listed.
     """
     seconds, keep = _checked(older, keep)
-    old, counts = _sorted_out(seconds, keep)
+    old, counts = _select_old(seconds, keep)
     if not dry_run:
         old = [_deleted(job) for job in old]
     reasons = tuple(KeptJobs(reason, counts[reason]) for reason in _REASON_WORDS if counts[reason])
@@ -153,7 +153,7 @@ def _seconds(older: Any) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-def _sorted_out(seconds: float | None, keep: int | None) -> tuple[list[OldJob], Counter[Reason]]:
+def _select_old(seconds: float | None, keep: int | None) -> tuple[list[OldJob], Counter[Reason]]:
     """Return the jobs to delete, newest first, and how many are kept for each reason."""
     jobs_to_delete: list[OldJob] = []
     counts: Counter[Reason] = Counter()

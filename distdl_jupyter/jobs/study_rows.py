@@ -202,7 +202,7 @@ def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dic
         return State(end["state"]), end
     if holder.is_elsewhere:
         return State.RUNNING, {"problem": f"It runs on {holder.host}."}
-    return _drive_on(folder, runs)
+    return _restart_driver(folder, runs)
 
 
 def _end(folder: JobFolder) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def _end(folder: JobFolder) -> dict[str, Any]:
         return {}
 
 
-def _drive_on(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, dict[str, Any]]:
+def _restart_driver(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, dict[str, Any]]:
     """Start another driver of a sweep whose driver has died; if that is not possible, record why."""
     id_ = short_id(folder.id)
     hint = f'Continue with sweep("{id_}").resume(), or: distdl sweep --resume {id_}'

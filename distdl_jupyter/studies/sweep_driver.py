@@ -119,7 +119,7 @@ def distributions(parameters: space.Space) -> dict[str, optuna.distributions.Bas
 
 
 @dataclass(slots=True)
-class _Going:
+class _RunningTrial:
     """A trial whose job has not ended yet."""
 
     trial: optuna.Trial
@@ -176,7 +176,7 @@ class Driver:
             load_if_exists=True,
         )
         self._distributions = distributions(self._plan.parameters)
-        self._going: dict[int, _Going] = {}
+        self._going: dict[int, _RunningTrial] = {}
         #: Number of trials lost in a row, each started after the loss of the one before, and the time of the last loss.
         self._losses, self._lost_at = 0, 0.0
         #: Number of trials in a row that failed before their ranks started.
@@ -238,9 +238,9 @@ class Driver:
         self._follow(trial, job.folder)
 
     def _follow(self, trial: optuna.Trial, folder: JobFolder, step: int = -1) -> None:
-        self._going[trial.number] = _Going(trial, JobReader(folder, curves=True), step)
+        self._going[trial.number] = _RunningTrial(trial, JobReader(folder, curves=True), step)
 
-    def _update(self, number: int, going: _Going) -> None:
+    def _update(self, number: int, going: _RunningTrial) -> None:
         try:
             view = going.reader.catch_up()
         except JobNotFound:  # deleted by the user, so it is not repeated
@@ -265,7 +265,7 @@ class Driver:
             self._finish(number, None)
             self._check_failures(view)
 
-    def _judge(self, going: _Going, *, ended: bool) -> None:
+    def _judge(self, going: _RunningTrial, *, ended: bool) -> None:
         """Report a trial's new values to Optuna, and stop the trial if Optuna prunes it."""
         if self._plan.metric not in going.reader.book.metrics:
             return
@@ -277,7 +277,7 @@ class Driver:
             if not ended and not going.is_pruned and self._may_prune(going) and going.trial.should_prune():
                 self._prune(going, int(rows[-1].step))
 
-    def _may_prune(self, going: _Going) -> bool:
+    def _may_prune(self, going: _RunningTrial) -> bool:
         """Return whether trials may be pruned yet: early differences may be noise."""
         if self._plan.prune_after is not None:
             return True
@@ -292,7 +292,7 @@ class Driver:
         lengths = sorted(max(trial.intermediate_values, default=0) for trial in finished)
         return going.step >= _EARLIEST * lengths[len(lengths) // 2]
 
-    def _prune(self, going: _Going, newest: int) -> None:
+    def _prune(self, going: _RunningTrial, newest: int) -> None:
         """Prune a trial; ``newest`` is the last step that it has reported."""
         going.is_pruned = True
         than = "not among the best"
@@ -302,7 +302,7 @@ class Driver:
         with contextlib.suppress(JobNotRunning):
             client.Job(going.reader.folder).cancel(reason=PRUNED + reason)
 
-    def _value(self, going: _Going) -> float | None:
+    def _value(self, going: _RunningTrial) -> float | None:
         """Return the final metric of a trial, None if it is not numeric. Raises Broken if it was never reported."""
         book, metric = going.reader.book, self._plan.metric
         if metric in book.metrics:
@@ -331,7 +331,7 @@ class Driver:
         else:
             self._study.tell(going.trial, state=optuna.trial.TrialState.FAIL)
 
-    def _lost(self, number: int, going: _Going) -> None:
+    def _lost(self, number: int, going: _RunningTrial) -> None:
         if going.reader.spec.created > self._lost_at:  # otherwise it was lost together with the last one
             self._losses, self._lost_at = self._losses + 1, time.time()
         self._requeue(number, going)
@@ -342,7 +342,7 @@ class Driver:
                 f"distdl logs {short_id(going.reader.folder.id)} shows the last one.",
             )
 
-    def _requeue(self, number: int, going: _Going) -> None:
+    def _requeue(self, number: int, going: _RunningTrial) -> None:
         """Queue a trial without a result again, with the same values."""
         values = {name: going.trial.params[name] for name in self._plan.parameters}
         going.trial.set_user_attr("lost", True)  # noqa: FBT003 - Optuna takes it by place

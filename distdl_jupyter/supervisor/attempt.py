@@ -310,7 +310,7 @@ class Attempt:
             steps = stop.gentle(self._spec.stop_grace_seconds) if gentle else stop.at_once()
             self._stopper, self.stopped_by = stop.Stopper(steps, self._run.signal), by
         elif now:
-            self._stopper.hurry()
+            self._stopper.escalate()
 
     def _tick_stopper(self) -> None:
         # A rank that has exited can no longer report what it was waiting for.
@@ -369,7 +369,7 @@ class Attempt:
             stopper.tick()
             self._notice_unkillable(stopper)
             self._read(pause)
-            pause = min(2 * pause, stop.LOOK_SECONDS)
+            pause = min(2 * pause, stop.POLL_SECONDS)
         ended = left - (len(self._unkillable) - known)
         if ended > 0:
             text = f"{plural(ended, 'process')} that ranks had left running {'was' if ended == 1 else 'were'} stopped."

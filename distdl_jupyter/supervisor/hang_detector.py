@@ -50,7 +50,7 @@ class HangDetector:
         self._stalled_at: float | None = None
         #: Why the job must be stopped, "" while it may run.
         self.hang = ""
-        recorder.take_signs()  # discard activity of an earlier attempt
+        recorder.take_activity()  # discard activity of an earlier attempt
 
     def collect_stacks(self, why: str) -> None:
         """Begin to collect the stacks of all ranks."""
@@ -87,7 +87,7 @@ class HangDetector:
         """Do what is due."""
         taken = self._stacks.tick() if self._stacks is not None else None
         now = time.monotonic()
-        for rank, begins in self._recorder.take_signs().items():
+        for rank, begins in self._recorder.take_activity().items():
             self._timer.on_activity(now, rank, begins=begins)
         if not self._is_expected:
             self._timer.pause(now)

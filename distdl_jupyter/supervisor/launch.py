@@ -105,7 +105,7 @@ class Launch:
         if cluster.is_remote or spec.data or not restarted:
             context.report("stage", "" if cluster.is_remote or spec.data else "nothing to copy")
         placement = cluster.place(spec, backend.ports, cluster_options, context)
-        spec = self._placed(placement)
+        spec = self._spec_for(placement)
         plan = backend.plan(spec, placement, options)
         if (threads := spec.environment_variables.get("OMP_NUM_THREADS")) is not None:  # the user's number, not ours
             environments = tuple(variables | {"OMP_NUM_THREADS": threads} for variables in plan.environments)
@@ -178,7 +178,7 @@ class Launch:
             context.gone, context.least_node_count = self.lost_nodes, self._spec.min_node_count
         return context
 
-    def _placed(self, placement: Placement) -> JobSpec:
+    def _spec_for(self, placement: Placement) -> JobSpec:
         """Return the spec of this attempt, which may have fewer or more nodes than the one before."""
         view, spec = self._recorder.view, self._spec
         if len(placement.ranks) != view.process_count:

@@ -151,8 +151,8 @@ class ProfileCollector:
             lead = _LEAD if self._recorder.spec.cluster == "local" else _SLOW_LEAD
             # The step of each rank by the time the request has certainly arrived.
             steps = [
-                one.step + 2 + math.ceil((time.monotonic() - one.at + lead) * 1e9 / max(one.pace, 1_000))
-                for one in map(now.ranks.__getitem__, armed)
+                progress.step + 2 + math.ceil((time.monotonic() - progress.at + lead) * 1e9 / max(progress.pace, 1_000))
+                for progress in map(now.ranks.__getitem__, armed)
             ]
             self._run.ask_profile(armed, {"number": now.number, "steps": now.steps, "start": max(steps)})
 

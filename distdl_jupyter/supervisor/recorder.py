@@ -120,7 +120,7 @@ class EventRecorder:
         #: Called with each profiler report of a rank.
         self.on_profile: Callable[[int, dict[str, Any]], None] = lambda _rank, _report: None
 
-    def go_on(self, history: History) -> None:
+    def continue_from(self, history: History) -> None:
         """Continue after the existing events, which are already folded."""
         self._in_events = history.in_events
         for _ in range(history.missing_attempts):
@@ -197,7 +197,7 @@ class EventRecorder:
             begins = event["type"] != "rank" or event.get("status") == "ready" or "compiling" in event
             self._signs[rank] = self._signs.get(rank, False) or begins
 
-    def take_signs(self) -> dict[int, bool]:
+    def take_activity(self) -> dict[int, bool]:
         """Return the ranks that were active since the last call; False for those that may still be importing."""
         signs, self._signs = self._signs, {}
         return signs
@@ -274,10 +274,10 @@ class EventRecorder:
         self._writer.check()
         if time.monotonic() > self._next_troubles:
             self._next_troubles = time.monotonic() + _TROUBLES
-            self._note_troubles()
+            self._note_tracker_problems()
         self._write_merged(self._merger.due())
 
-    def _note_troubles(self) -> None:
+    def _note_tracker_problems(self) -> None:
         """Write a note for each experiment tracker whose problem is new or solved."""
         for record in tracking.of_job(self.folder.path):
             if record.trouble != self._troubles.get(record.tracker, ""):

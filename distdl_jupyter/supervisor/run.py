@@ -65,7 +65,7 @@ class Supervisor:
             for line in batch:
                 self._history.add_line(line)
                 self._recorder.fold(line)
-        self._recorder.go_on(self._history)
+        self._recorder.continue_from(self._history)
         self._wake = wake
         driver = self._spec.group.plan.get("driver", "") if self._spec.group else ""
         self._control = ControlReader(folder.control, folder.lock, str(driver))

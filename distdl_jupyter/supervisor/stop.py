@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Seconds after KILL before surviving processes are examined.
 _OUTLIVES = 5.0
 #: Seconds between two polls of the process table while processes survive KILL.
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Stopper:
         """Seconds since the first KILL, negative before it."""
         return time.monotonic() - self._killed_at
 
-    def hurry(self) -> None:
+    def escalate(self) -> None:
         """Escalate to KILL at the next tick."""
         self._steps = list(at_once())
         self._next_at = time.monotonic()
@@ -113,22 +113,22 @@ class UnkillableProcesses:
         self._run = run
         self._stuck: set[Unkillable] = set()
         #: Processes that seemed stuck at the last poll, and when the next poll is due.
-        self._seen: set[Unkillable] = set()
-        self._next_look = 0.0
+        self._suspects: set[Unkillable] = set()
+        self._next_poll = 0.0
 
     def __len__(self) -> int:
         return len(self._stuck)
 
     def poll_new(self, stopper: Stopper) -> list[Unkillable]:
         """Return the processes that have newly survived KILL for some time; they may never exit."""
-        if stopper.killing < _OUTLIVES or time.monotonic() < self._next_look:
+        if stopper.killing < _OUTLIVES or time.monotonic() < self._next_poll:
             return []
-        self._next_look = time.monotonic() + LOOK_SECONDS
+        self._next_poll = time.monotonic() + POLL_SECONDS
         current = set(self._run.unkillable())
         # A process that reads from a disk is briefly in that state, too.
-        new = sorted(current & self._seen - self._stuck)
+        new = sorted(current & self._suspects - self._stuck)
         self._stuck.update(new)
-        self._seen = current
+        self._suspects = current
         return new
 
     def killable(self) -> int:

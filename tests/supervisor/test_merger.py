@@ -114,10 +114,10 @@ def test_what_is_held_back_is_written_after_a_while_and_before_the_rank_ends_or_
         recorder.metric(0, step, {"loss": float(step)})
 
     def held():
-        recorder.take_signs()
+        recorder.take_activity()
         for _ in range(3):
             recorder.metric(0, 2999, {"loss": 5.0})
-        assert recorder.take_signs() == {0: True}, "held reports are signs of progress"
+        assert recorder.take_activity() == {0: True}, "held reports are signs of progress"
         return len(metrics(folder))
 
     before = held()

@@ -131,7 +131,7 @@ def test_progress_of_a_long_job_is_written_less_often_and_each_report_is_a_sign_
         for n in range(600):
             now[0] += 0.1
             recorder.take(OUT, [progress(600 * hour + n)])
-            signs += len(recorder.take_signs())
+            signs += len(recorder.take_activity())
             recorder.tick()
     recorder.close()
     assert signs >= 24 * 600
@@ -187,7 +187,7 @@ def test_a_supervisor_that_died_between_its_two_files_leaves_each_line_and_each_
     for line in lines(folder):
         history.add_line(line)
         second.fold(line)
-    second.go_on(history)
+    second.continue_from(history)
     assert history.positions == {(0, "out"): KEPT.start + 4}
     again = [item for item in kept if KEPT.start + item.end > history.positions[0, "out"]]
     second.take(KEPT, again)
