@@ -20,7 +20,7 @@ from distdl_jupyter.jobs import jobspec
 from distdl_jupyter.magic.session import Session, as_magic, say
 from distdl_jupyter.magic.topics import TOPICS
 
-#: The ``distdl`` command that each line magic stands for.
+#: The ``distdl`` command that each line magic runs.
 COMMANDS = {
     "distdl": "",
     "dist_jobs": "ls",

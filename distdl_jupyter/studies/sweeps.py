@@ -232,7 +232,7 @@ def sweep(
 
     ``parameters`` maps each parameter to its values: ``{"lr": loguniform(1e-4, 1e-1), "width": [64, 128]}``. They are
     passed to a function in addition to ``args`` and ``kwargs``, and to a script as flags. ``metric`` is a metric that
-    the training reports; its last mean over the ranks is compared. ``maximize`` says whether a higher value is better
+    the training reports; its last mean over the ranks is compared. ``maximize`` is True if a higher value is better
     (default: derived from the name of the metric).
 
     At most ``parallel`` trials run at the same time, and ``trials`` in total (default 20; with the sampler "grid", all
