@@ -22,6 +22,7 @@ CORE = {
     "distdl_jupyter.core",
     "distdl_jupyter.core.errors",
     "distdl_jupyter.core.packages",
+    "distdl_jupyter.permissions",
     "distdl_jupyter.worker",
     "distdl_jupyter.worker.secret_patterns",
 }

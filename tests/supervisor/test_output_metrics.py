@@ -17,7 +17,7 @@ from distdl_jupyter.jobs.results import metrics_frame
 from distdl_jupyter.supervisor.log_reader import LogText, RankReport
 from distdl_jupyter.supervisor.output_metrics import LONGEST_LINE, MOST_NAMES, OutputMetrics
 from distdl_jupyter.supervisor.recorder import EventRecorder
-from distdl_jupyter.views.curve import label, metrics
+from distdl_jupyter.views.curve import label
 from tests.written import all_written, events_of
 
 SPEC = JobSpec(id="20261121-024912-k3f9x", name="x", kind="function", created=1.0, process_count_per_node=2)
@@ -185,7 +185,6 @@ def test_printed_metrics_are_marked_and_folded_like_reported_ones(folder):
     assert view.metrics == recorder.view.metrics
     assert view.output_metrics == ["loss"]
     assert [note["text"] for note in figure(book, "loss")["layout"]["annotations"]] == ["from the output"]
-    assert metrics(view)[0].from_output
     assert label(view, "loss") == "loss (from the output)"
     assert (view.metrics["loss"].mean, book.count("loss")) == (3, 3)
     assert (view.done, view.ranks[1].last_step) == (None, 2)
