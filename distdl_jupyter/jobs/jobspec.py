@@ -136,7 +136,7 @@ def _with_ready_python(spec: JobSpec) -> JobSpec:
     """Return the spec with the Python of its packages if that environment exists, so that it can start warm."""
     from distdl_jupyter.data import packages as environments  # lazy: few jobs request packages
 
-    made = environments.ready(environments.of_job(spec))
+    made = environments.ready(environments.from_options(spec))
     return dataclasses.replace(spec, python=made) if made else spec
 
 
