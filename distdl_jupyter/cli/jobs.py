@@ -333,7 +333,8 @@ def _notify(args: argparse.Namespace) -> Reply:
 
     address = "" if args.off else _ask_address() if args.set else None
     target = notifications(address, args.kinds, test=args.test)
-    return Reply(target, f"Messages are sent to {target}.", ("Test message sent.",) if args.test else ())
+    text = f"Messages are sent to {target}." if target.service else "No address for messages is set."
+    return Reply(target, text, ("Test message sent.",) if args.test else ())
 
 
 def _ask_address() -> str:

@@ -381,7 +381,7 @@ def reason(job: Job) -> str:
         return results.job_failed(job.folder, view).message
     sentences = {
         State.COMPLETED: "The ranks were stopped.",
-        State.CANCELED: view.reason or "The ranks were cancelled.",
+        State.CANCELED: view.reason or "The ranks were canceled.",
         State.LOST: f"The ranks are lost. {view.reason}",
         State.FAILED: view.reason,
     }

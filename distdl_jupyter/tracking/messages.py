@@ -34,7 +34,7 @@ class Notifications:
     notify: str
 
     def __str__(self) -> str:
-        return f"{self.service or 'nowhere'}, for {self.notify}"
+        return f"{self.service}, for {self.notify}" if self.service else "no address"
 
 
 def notifications(address: str | None = None, notify: str | None = None, *, test: bool = False) -> Notifications:

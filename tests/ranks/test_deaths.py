@@ -181,7 +181,7 @@ def test_stopping_busy_ranks_cancels_them(started, told):
 
     thread = threading.Thread(target=stop)
     thread.start()
-    with pytest.raises(JobNotRunning, match="The ranks were cancelled"):
+    with pytest.raises(JobNotRunning, match="The ranks were canceled"):
         session.run("import time\nprint('begun')\ntime.sleep(600)", on_event=told)
     thread.join()
     assert session.job.state.value == "canceled"

@@ -142,4 +142,4 @@ def test_cancelling_the_job_ends_idle_ranks_within_the_first_grace(started):
     session.job.cancel()
     session.job.wait(25)
     assert session.job.state.value == "canceled"
-    assert session.state().reason == "The ranks were cancelled."
+    assert session.state().reason == "The ranks were canceled."

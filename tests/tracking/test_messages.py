@@ -103,7 +103,7 @@ def test_an_address_is_set_tested_and_deleted_and_never_shown(endpoint, capsys, 
     assert cli.main(["notify", "--test"]) == 2
     assert "secret-path" not in capsys.readouterr().err
     assert cli.main(["notify", "--off"]) == 0
-    assert capsys.readouterr().out == "Messages are sent to nowhere, for failure.\n"
+    assert capsys.readouterr().out == "No address for messages is set.\n"
 
 
 def test_settings_are_checked_stored_privately_and_shown_without_the_address(endpoint, capsys):
