@@ -41,7 +41,7 @@ def test_a_node_is_entered_only_when_nothing_else_is_wrong(monkeypatch, options,
         return ""
 
     entered = []
-    monkeypatch.setattr(commands, "absent", lambda: "")
+    monkeypatch.setattr(commands, "missing_commands", lambda: "")
     monkeypatch.setattr(commands, "nodes", lambda _partition: NODES)
     monkeypatch.setattr(commands, "run", run)
     monkeypatch.setattr(checks, "_software", lambda *_: entered.append(1) or [])
