@@ -1,4 +1,4 @@
-"""The flags of the magics, from which ``%%distributed?`` is written.
+"""The flags of the magics, which also define the text of ``%%distributed?``.
 
 The flags of every job are here; those of backends and clusters come from their ``Options``. Each alias of an option
 that other tools use is accepted as a flag too, without being listed.
@@ -27,14 +27,14 @@ from distdl_jupyter.form.schema import OptionField, OptionKind
 from distdl_jupyter.jobs import jobspec
 
 _ID = "id of the job, or the last part of it"
-#: Placeholder in the help for the names of all backends, which are known late.
+#: Placeholder in the help for the names of all backends, which are loaded late.
 _BACKENDS = "the backends"
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
-#: An option as it is given to a call.
+#: An option as an argument of a call.
 _OPTION = re.compile(r"\b([a-z]+(?:_[a-z]+)*)=([\w.-]*\w)")
 #: Flags that control the magic rather than the job.
 MAGIC_FLAGS = ("out", "wait", "panel", "on_ranks", "check", "scale")
-#: What a sweep takes beside its parameters and the options of its trials: type, metavar and help of each.
+#: Flags of a sweep besides its parameters and the options of its trials: type, metavar and help.
 SWEEP: dict[str, tuple[type, str, str]] = {
     "trials": (int, "N", "Number of trials (default 20; the grid sampler runs all combinations)."),
     "metric": (str, "NAME", "Metric to compare trials by (default loss)."),
@@ -80,7 +80,7 @@ _SWEEP_EPILOG = (
 
 
 class HelpRequested(InvalidSpec):
-    """A magic line asks for the help; ``text`` is it."""
+    """A magic line requests the help, which is in ``text``."""
 
     def __init__(self, call: str, text: str) -> None:
         super().__init__(f"Show the help with {call}?", code="flag-help", field="flag")
@@ -88,7 +88,7 @@ class HelpRequested(InvalidSpec):
 
 
 class Parser(argparse.ArgumentParser):
-    """Answers mistakes with one sentence that names what is allowed; ``call`` is the magic with its signs.
+    """A parser whose error messages name what is allowed; ``call`` is the magic with its %% signs.
 
     ``later`` adds more flags when a line contains an unknown one, or when the help lists all.
     """
@@ -118,18 +118,18 @@ class Parser(argparse.ArgumentParser):
         return f"List all options with {self.call}?" if is_magic else f"List them with: {self.call} --help"
 
     def parse(self, line: str) -> argparse.Namespace:
-        """Return the arguments of a magic line. Raises InvalidSpec, and HelpRequested when the line asks for help."""
+        """Return the arguments of a magic line. Raises InvalidSpec, and HelpRequested if the line requests help."""
         argv = split_words(line)
         self.answer_help(argv)
         return self.parse_argv(argv)
 
     def answer_help(self, argv: list[str]) -> None:
-        """Raise HelpRequested when the arguments ask for the help."""
+        """Raise HelpRequested if the arguments request help."""
         if asks_help(argv):
             raise HelpRequested(self.call, self.format_help())
 
     def complete(self) -> bool:
-        """Add the flags that were put off; False when there were none."""
+        """Add the deferred flags; return False if there were none."""
         add, self.later = self.later, None
         if add is not None:
             add(self)
@@ -173,7 +173,7 @@ def split_words(line: str) -> list[str]:
 
 
 def asks_help(argv: Iterable[str]) -> bool:
-    """Return whether the arguments ask for the help."""
+    """Return whether the arguments request help."""
     return not {"-h", "--help"}.isdisjoint(argv)
 
 
@@ -210,7 +210,7 @@ def cell_parser(name: str = "distributed") -> Parser:
 
 
 def sweep_parser() -> Parser:
-    """Return the parser of ``%%sweep``, behind what it varies."""
+    """Return the parser of ``%%sweep`` for the flags after the parameters."""
     return job_parser(Parser("%%sweep", _SWEEP_DESCRIPTION, epilog=_SWEEP_EPILOG), _add_flags_of_sweep)
 
 
@@ -227,7 +227,7 @@ def _add_flags_of_sweep(parser: Parser) -> None:
 def job_parser(parser: Parser, add_magic_flags: Callable[[Parser], None] = lambda _: None) -> Parser:
     """Return the parser with the flags of every job and plug-in, and those of the magic itself.
 
-    Flags of plug-ins come later: to know them all plug-ins are loaded, and few lines have one.
+    Flags of plug-ins are added on demand, because few lines have one and all plug-ins must be loaded for them.
     """
     parser.argument_default = argparse.SUPPRESS
     add_job_flags(parser)
@@ -237,7 +237,7 @@ def job_parser(parser: Parser, add_magic_flags: Callable[[Parser], None] = lambd
 
 
 def name_backends(parser: argparse.ArgumentParser) -> None:
-    """Let the help of the flag for the backend name all of them."""
+    """Insert the names of all backends into the help of their flag."""
     flag = next(action for action in parser._actions if action.dest == "distributed_backend")  # noqa: SLF001
     flag.help = str(flag.help).replace(_BACKENDS, ", ".join(registry.backend_labels()))
 
@@ -303,7 +303,7 @@ def _add_cell_flags(parser: Parser) -> None:
 
 
 def add_sweep_flags(parser: argparse.ArgumentParser) -> None:
-    """Add what a sweep takes beside its parameters."""
+    """Add the flags of a sweep."""
     for name, (kind, metavar, text) in SWEEP.items():
         takes = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind, "metavar": metavar}
         parser.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, help=text, **takes)
@@ -341,7 +341,7 @@ def _count_or_auto(text: str) -> int | str:
 
 
 def value_of(text: str) -> Any:
-    """Return what a word of a magic line means: a number, True, False, None, or the text itself."""
+    """Parse a word of a magic line: a number, True, False, None, or the text itself."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -372,7 +372,7 @@ def with_flags(text: str) -> str:
 def job_options(
     args: argparse.Namespace, defaults: Mapping[str, Any], value: Callable[[str], str | None] = os.environ.get
 ) -> dict[str, Any]:
-    """Return the job's options under their primary names; flags go before the defaults of this kernel.
+    """Return the job's options under their primary names; flags override the defaults of this kernel.
 
     ``value`` gives a variable's value for ``--env NAME``.
     """
@@ -395,7 +395,7 @@ def pairs(assignments: Sequence[str]) -> dict[str, str]:
 
 
 def pairs_of(assignments: list[str], value: Callable[[str], str | None] = os.environ.get) -> dict[str, str]:
-    """Return NAME=VALUE texts as a dict; ``value`` answers for a NAME alone. Raises InvalidSpec."""
+    """Return NAME=VALUE texts as a dict; ``value`` returns the value of a NAME alone. Raises InvalidSpec."""
     variables = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")

@@ -1,4 +1,4 @@
-"""What the form can find out before the start: capture, the options, a dry run of the plan, the checks of the code."""
+"""The checks of the form before a start: capture, options, a dry run of the plan, and checks of the code."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Cluster
     from distdl_jupyter.form.target import CodeInfo
 
-#: A dry run builds one place per rank; beyond this it would only cost time.
+#: Maximum number of ranks of a dry run, which creates a slot for each rank.
 _MOST_RANKS = 4096
-#: The fields of errors that name none.
+#: Fields for errors that do not name one.
 _FIELDS = {"cluster-not-usable": "compute_target", "backend-not-usable": "distributed_backend"}
 
 
@@ -39,7 +39,7 @@ def gpus() -> int:
 def run(
     code: CodeInfo, values: FormValues, options: Mapping[str, Any], folder: Path, cluster: Cluster | None
 ) -> FormChecks:
-    """Return the results of all checks; local paths begin in ``folder``."""
+    """Return the results of all checks; local paths are relative to ``folder``."""
     items = [_refusal("Capture", code.error)] if code.error else []
     data = [*_data(values, folder, cluster), *_outputs(values.outputs.strip())]
     wrong = [item for item in (*_option_errors(options), *data) if item.level == "error"]
@@ -63,7 +63,7 @@ def run(
 
 
 def _items(check: Check) -> list[FormCheck]:
-    """Return what the page shows of a check: its result, or each of its findings."""
+    """Return the rows of a check for the page: its result, or each of its findings."""
     if not check.findings:
         return [FormCheck(check.name, "ok", check.result, "", "", check.code)]
     return [
@@ -120,7 +120,7 @@ def _outputs(address: str) -> list[FormCheck]:
 
 
 def _sweep(varied: str) -> list[FormCheck]:
-    """Check what a sweep varies, as it was typed; "" for no sweep."""
+    """Check the search space of a sweep as it was typed; "" for no sweep."""
 
     def text() -> str:
         parameters, rest = space.of_line(varied)
@@ -137,7 +137,7 @@ def _sweep(varied: str) -> list[FormCheck]:
 
 
 def _plan(code: CodeInfo, options: Mapping[str, Any], folder: Path) -> tuple[JobSpec | None, FormCheck]:
-    """Return the spec of the job, as far as it can be made, and what Submit would refuse before it checks the code."""
+    """Return the spec of the job, if it can be created, and the error that Submit would raise before checks."""
     from distdl_jupyter.capture import CapturedCode
 
     draft = code.draft or CapturedCode(kind="cell", name=code.name, source=Source())

@@ -1,6 +1,6 @@
-"""What the launch form offers: sizes, backends, clusters and durations.
+"""The choices in the launch form: sizes, backends, clusters and durations.
 
-What cannot be used here is offered with the reason why not. No request is sent: prices are cached ones.
+Unavailable choices are listed with the reason. No request is sent: prices come from the cache.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STOP_AFTER = (0, 300, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172
 
 
 def choices() -> FormChoices:
-    """Return all that there is to choose from now."""
+    """Return all current choices."""
     return FormChoices(
         sizes=vm_sizes(),
         catalogue_date=str(azure.catalogue_date()),
@@ -69,7 +69,7 @@ def _backend(label: str) -> BackendChoice:
 
 
 def likely_backend(offered: Sequence[BackendChoice], preferred: str, process_count: int) -> str:
-    """Return the label to begin with: of the backend that the code uses, else one that fits the process count."""
+    """Return the initial label: that of the backend used by the code, else one for the process count."""
     matching = [choice for choice in offered if choice.backend == preferred]
     if matching:
         return next((choice for choice in matching if not choice.reason), matching[0]).label
@@ -78,7 +78,7 @@ def likely_backend(offered: Sequence[BackendChoice], preferred: str, process_cou
 
 
 def clusters() -> tuple[ClusterChoice, ...]:
-    """Return the clusters to choose from, those that users named last: what is known, and the reason why not."""
+    """Return the clusters, user-defined ones last, each with the reason why it cannot be used."""
     configs = cluster_configs.kinds()
     with contextlib.suppress(DistDLError):
         configs += cluster_configs.named()
@@ -120,7 +120,7 @@ def _system() -> str:
 
 
 def vm_sizes() -> tuple[VmSizeChoice, ...]:
-    """Return one row for each size, from little GPU memory to much; shares, little known and retired ones last."""
+    """Return one row per size by ascending GPU memory; fractional, incompletely known and retired sizes come last."""
     return tuple(dataclasses.replace(row, price=_cached_price(row.name)) for row in _size_rows())
 
 
@@ -152,6 +152,6 @@ def _size_row(size: azure.VmSize) -> VmSizeChoice:
 
 
 def _cached_price(name: str) -> str:
-    """Return ``3.50 USD/h (source)``, "" where none is cached."""
+    """Return ``3.50 USD/h (source)``, "" if none is cached."""
     price = prices.cached(name)
     return f"{money(price.per_hour, price.currency)}/h ({price.source})" if price else ""

@@ -1,6 +1,6 @@
-"""The chosen cluster: its nodes now, what would keep the job from running, and what its nodes cost.
+"""The selected cluster: its current nodes, problems that would prevent the job, and the cost of its nodes.
 
-Nodes are those of clusters of other machines: the form's checks cover this machine. A price is the user's own, or that
+Only remote clusters have nodes here: the form's checks cover this machine. A price is the user's own, or that
 of the Retail Prices API for a cluster that bills, in the region of ``%dist_config azure``. Without a region no request
 is sent.
 """
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Cluster
     from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 
-#: Levels of checks that need a remedy, the gravest first.
+#: Levels of checks that need a remedy, the most severe first.
 _LEVELS = ("error", "warning")
 
 
 def find(name: str) -> tuple[ClusterConfig | None, Cluster | None]:
-    """Return a cluster and its class; None and None where it is unknown or cannot be loaded."""
+    """Return a cluster and its class; None and None if it is unknown or cannot be loaded."""
     with contextlib.suppress(DistDLError):
         target = cluster_configs.find(name)
         return target, registry.get("clusters", target.kind)
@@ -38,7 +38,7 @@ def find(name: str) -> tuple[ClusterConfig | None, Cluster | None]:
 
 
 def poll(compute_target: str, backend: str, timeout: float, *, fresh: bool = False) -> CachedStatus | None:
-    """Return what is known of a cluster, None when it is not of other machines; polling continues by itself."""
+    """Return the current state of a remote cluster, None for others; polling continues in the background."""
     target, plugin = find(compute_target)
     if target is not None and plugin is not None and plugin.is_remote:
         with contextlib.suppress(DistDLError):
@@ -47,7 +47,7 @@ def poll(compute_target: str, backend: str, timeout: float, *, fresh: bool = Fal
 
 
 def state_of(status: CachedStatus | None) -> ClusterNow | None:
-    """Return the state for a page; of the checks only those that need a remedy."""
+    """Return the state for a page, with only those checks that need a remedy."""
     if status is None:
         return None
     known = status.status or ClusterStatus("", "")
@@ -65,7 +65,7 @@ def state_of(status: CachedStatus | None) -> ClusterNow | None:
 
 
 def gpus_per_node(status: CachedStatus | None) -> int:
-    """Return the GPUs that every node has, as far as it is known."""
+    """Return the number of GPUs of every node, if known."""
     nodes = [node for node in status.status.nodes if node.state == "up"] if status and status.status else []
     return min((node.gpus for node in nodes), default=0)
 
@@ -81,12 +81,12 @@ class Rented:
 
     bills: bool = False
     size: str = ""
-    #: They may be taken away.
+    #: They may be preempted.
     interruptible: bool = False
 
 
 def rented(compute_target: str, vm_size: str) -> Rented:
-    """Return what is known of the nodes of a cluster without a request to it."""
+    """Return the known facts about the nodes of a cluster without a request to it."""
     target, plugin = find(compute_target)
     if target is None or plugin is None or not plugin.bills:
         return Rented()
@@ -96,12 +96,12 @@ def rented(compute_target: str, vm_size: str) -> Rented:
 
 
 def cost(values: FormValues) -> CostNow | None:
-    """Return what all nodes cost now, None where the cluster costs nothing and no price was given."""
+    """Return the current cost of all nodes, None if the cluster is free and no price was set."""
     return cost_of(rented(values.compute_target, values.vm_size), values.price_per_hour, values.node_count)
 
 
 def cost_of(nodes: Rented, typed_price: str, node_count: int) -> CostNow | None:
-    """Return what so many nodes cost; the price that a user typed goes before a known one."""
+    """Return the cost of a number of nodes; a price typed by the user overrides a known one."""
     if not nodes.bills and not typed_price.strip():
         return None
     price, problem, wrong = None, "", False

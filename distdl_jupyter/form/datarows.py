@@ -1,6 +1,6 @@
-"""The launch form's rows of data: as they are typed, as a job takes them, and back. Pure text and values.
+"""Convert the data rows of the launch form to a job's ``data=`` option and back. Pure functions.
 
-A row that cannot be parsed stays as it was typed, but for a signature.
+A row that cannot be parsed is not changed, except that a signature is masked.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from distdl_jupyter.core.data import DataSource
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.form.schema import DataRow
 
-#: The name of a source that was given none.
+#: The default name of a source.
 UNNAMED = "data"
-#: Stores that list a folder, of which a node can take its part.
+#: Stores that can list a folder, so that each node can get a part of it.
 _LISTED = ("blob://", "s3://", "gs://")
 _SIGNED = re.compile(r"[?&](?:sig|se|sp|sv|x-(?:amz|goog)-[a-z-]+)=", re.IGNORECASE)
 _MASK = "?sig=\N{BULLET}\N{BULLET}\N{BULLET}"
@@ -40,12 +40,12 @@ def rows(option: Any) -> Iterator[DataRow]:
 
 
 def all_unsigned(typed: Iterable[DataRow]) -> tuple[DataRow, ...]:
-    """Return rows of a page without signatures."""
+    """Return the rows of a page without signatures."""
     return tuple(msgspec.structs.replace(row, place=unsigned(row.place)) for row in typed)
 
 
 def unsigned(address: str) -> str:
-    """Return an address whose shared access signature, if it has one, is masked; it is refused for it nevertheless."""
+    """Return an address with its shared access signature masked; such an address is still rejected."""
     return address.partition("?")[0] + _MASK if _SIGNED.search(address) else address
 
 
@@ -62,12 +62,12 @@ def address(row: DataRow) -> str:
 
 
 def option(row: DataRow) -> str:
-    """Return ``name=address`` as ``submit`` takes it, also for an invalid address."""
+    """Return ``name=address`` for ``submit``, also if the address is invalid."""
     return f"{row.name.strip() or UNNAMED}={address(row)}"
 
 
 def source(row: DataRow) -> DataSource:
-    """Return the source that a row means. Raises InvalidSpec."""
+    """Return the source of a row. Raises InvalidSpec."""
     name = row.name.strip() or UNNAMED
     if not row.place.strip():
         raise InvalidSpec(
@@ -80,7 +80,7 @@ def source(row: DataRow) -> DataSource:
 
 
 def valid_options(typed: Iterable[DataRow], outputs: str) -> dict[str, Any]:
-    """Return ``data`` and ``outputs`` without what cannot be parsed, as a magic line expresses them."""
+    """Return ``data`` and ``outputs`` without invalid entries, in the format of a magic line."""
     options: dict[str, Any] = {"data": [], "outputs": None}
     for row in typed:
         with contextlib.suppress(InvalidSpec):

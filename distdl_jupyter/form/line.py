@@ -1,7 +1,7 @@
-"""The text of a cell: its magic line and the code below it, and the line or the call that does the same as a form.
+"""Parse the magic line of a cell, and write the magic line or the call that is equivalent to a form.
 
-The cell's text stays the truth: the form reads its line and writes it back, and changes nothing below it. A secret is
-written by its name only, and what does not fit into one line is left out.
+The cell's text is authoritative: the form reads its line and writes it back, and never changes the code below it. Only
+the names of secrets are written, and values that do not fit into one line are omitted.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.space import Space
 from distdl_jupyter.form import arguments, values
 
-#: The magics that run a cell as a job; the first is the one that is written.
+#: The magics that run a cell as a job; the form writes the first one.
 MAGICS = ("%%distributed", "%%distdl")
-#: The magic that runs it as many jobs, with other values of some names.
+#: The magic that runs the cell as a sweep.
 SWEEP = "%%sweep"
 _MAGIC = re.compile(r"(%%\S*)[ \t]*(.*)")
 
 
 @dataclass(frozen=True, slots=True)
 class CellText:
-    """``magic`` is the cell magic with its signs ("" without one), ``line`` what follows it, ``body`` all below.
+    """``magic`` is the cell magic with its %% signs ("" if none), ``line`` the rest of its line, ``body`` all below.
 
     ``first_line`` is the cell's number of line 1 of ``body``.
     """
@@ -88,12 +88,12 @@ class Line:
 
 
 def of_options(options: Mapping[str, Any]) -> Line:
-    """Return what a form begins with for options under any of their names. Raises InvalidSpec for a wrong option."""
+    """Return the initial values of a form for options under any of their names. Raises InvalidSpec."""
     return Line(*values.from_options(options))
 
 
 def read(text: CellText, defaults: Mapping[str, Any]) -> Line:
-    """Return what the cell's own magic line asks for, parsed as the magic parses it; ``defaults`` are the kernel's.
+    """Parse the magic line of a cell as the magic does; ``defaults`` are the kernel's.
 
     A line that cannot be parsed has a ``problem``.
     """
@@ -107,7 +107,7 @@ def read(text: CellText, defaults: Mapping[str, Any]) -> Line:
             varied = text.line.removesuffix(rest).strip()
         parser = arguments.sweep_parser() if is_sweep else arguments.cell_parser(text.magic.lstrip("%"))
         args = vars(parser.parse(rest))
-        # The kernel has the values of variables that are written by name; a form does not need them.
+        # The kernel looks up variables that are written by name; the form does not need their values.
         options = arguments.job_options(argparse.Namespace(**args), defaults, value=lambda _: "")
         names = values.names_in_form()
         line = of_options({name: value for name, value in options.items() if name in names})
@@ -138,9 +138,9 @@ _LONGEST = 60
 def line(
     options: Mapping[str, Any], variable: str = "job", magic: str = "%%distributed", more: Sequence[str] = ()
 ) -> str:
-    """Return ``%%distributed ...`` for options under their primary names; what is None or empty is left out.
+    """Return ``%%distributed ...`` for options under their primary names; None and empty values are omitted.
 
-    ``more`` are words that go before the variable as they are. Without a variable there is no ``-o``.
+    ``more`` are words that are inserted unchanged before the variable. Without a variable there is no ``-o``.
     """
     parts = [part for name, value in _written(options) for part in _flag_words(name, value)]
     parts += [part for name, value in _plugin_options(options) for part in flag_words(name, value)]
@@ -148,7 +148,7 @@ def line(
 
 
 def _written(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the options that differ from their defaults, and those that are always written."""
+    """Yield the options that differ from their defaults or are always written."""
     for name in ABOUT:
         value = options.get(name)
         if isinstance(value, str) and "\n" in value:  # the text of a file
@@ -171,14 +171,14 @@ def _flag_words(name: str, value: Any) -> list[str]:
 
 
 def _assignment(name: str, text: str) -> str:
-    """Return NAME=VALUE, of a secret its name alone, and "" for a value of several lines."""
+    """Return NAME=VALUE, only the name of a secret, and "" for a multi-line value."""
     if is_secret(name, text):
         return name
     return f"{name}={text}" if len(text.splitlines()) < 2 else ""
 
 
 def flag_words(name: str, value: Any) -> list[str]:
-    """Return the words that give an option its value: ``--cycle-time-ms 2.5``, ``--no-wait``."""
+    """Return the words that set an option: ``--cycle-time-ms 2.5``, ``--no-wait``."""
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
@@ -214,7 +214,7 @@ def sweep(
 
 
 def _code(name: str, value: Any) -> str:
-    """Return an option's value as code; of a secret its name alone."""
+    """Return an option's value as code, and only the name of a secret."""
     if name != "environment_variables":
         return repr(value)
     each = (
@@ -228,7 +228,7 @@ def _positional(args: Sequence[Any]) -> list[str]:
 
 
 def _literal(value: Any, name: str) -> str:
-    """Return a value as code where that is short and exact, else a variable's name for the user to fill in."""
+    """Return a value as code if that is short and exact, else a placeholder variable for the user to define."""
     if isinstance(value, str | int | float | bool | type(None)) and len(repr(value)) <= _LONGEST:
         return repr(value)
     return name

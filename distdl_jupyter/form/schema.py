@@ -27,7 +27,7 @@ OptionValue = str | int | float | bool | None
 
 
 class DataRow(Request, frozen=True):
-    """A source of data as it was typed; ``shard`` and ``mode`` are chosen apart and count for stores only."""
+    """A data source as it was typed; ``shard`` and ``mode`` are separate controls and apply only to stores."""
 
     name: str = ""
     place: str = ""
@@ -36,9 +36,9 @@ class DataRow(Request, frozen=True):
 
 
 class FormValues(Request, frozen=True, kw_only=True):
-    """What a user chooses, under the names of the options; 0 and "" mean none.
+    """The values of the form under the names of the options; 0 and "" mean none.
 
-    Options that have a control of their own are fields. ``other_options`` has the others, as they were typed.
+    Options with their own control are fields. ``other_options`` contains the others as they were typed.
     """
 
     vm_size: str = ""
@@ -64,11 +64,11 @@ class FormValues(Request, frozen=True, kw_only=True):
     conda_packages: tuple[str, ...] = ()
     #: The path of a file, or its text.
     requirements: str = ""
-    #: Where outputs go besides, and what a node costs in an hour, both as they were typed.
+    #: Additional destination of outputs, and price of a node per hour, both as typed.
     outputs: str = ""
     price_per_hour: str = ""
-    #: What a sweep varies, as it was typed: lr=loguniform(1e-4,1e-1) width=64,128; "" for one job. Of a sweep the rest
-    #: counts: how many trials, the metric that they are compared by, how many run at a time.
+    #: The search space of a sweep as typed: lr=loguniform(1e-4,1e-1) width=64,128; "" for a single job. The following
+    #: fields apply only to a sweep: number of trials, metric to compare, number of parallel trials.
     sweep: str = ""
     trials: Annotated[int, Meta(ge=0, le=MAX_COUNT)] = 0
     metric: str = ""
@@ -81,7 +81,7 @@ class FormValues(Request, frozen=True, kw_only=True):
 
 
 class Variable(Request, frozen=True):
-    """An environment variable; the value None is a secret that the server or the page keeps."""
+    """An environment variable; the value None is a secret that is stored by the server or the page."""
 
     name: str
     value: str | None = None
@@ -89,7 +89,7 @@ class Variable(Request, frozen=True):
 
 
 class FormRequest(Request, frozen=True, kw_only=True):
-    """The page's state of a job to launch.
+    """A request of the launch form.
 
     ``code`` is the text with its ``%%distributed`` line, if it has one; ``chosen`` and ``environment`` are None to
     start from that line. ``own`` is true if the text belongs to no notebook; ``again`` refreshes the names and the
@@ -141,7 +141,7 @@ class VmSizeChoice:
 
 @dataclass(frozen=True, slots=True)
 class OptionField:
-    """The field of an option that a job or a backend declares; ``label`` "" is made from its name."""
+    """The field of an option of a job or a backend; if ``label`` is "", the page derives it from the name."""
 
     name: str
     label: str
@@ -172,9 +172,9 @@ class ClusterChoice:
     detail: str
     reason: str
     local: bool
-    #: Its nodes are other machines: backends are looked for there, not here.
+    #: Its nodes are other machines: backends must be installed there, not here.
     far: bool
-    #: A user gave it its name and can remove it.
+    #: It was added by the user, who can remove it.
     named: bool
     #: Its nodes are created on demand and billed; the VM series selects the machine.
     rents: bool
@@ -182,7 +182,7 @@ class ClusterChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormChoices:
-    """What there is to choose from."""
+    """The available choices."""
 
     sizes: tuple[VmSizeChoice, ...]
     catalogue_date: str
@@ -196,7 +196,7 @@ class FormChoices:
 
 @dataclass(frozen=True, slots=True)
 class FormTitle:
-    """What runs: a function's name, or ""; and where it was written: a cell's number, or a file's name."""
+    """The code that runs: a function's name, or ""; and its origin: a cell's number, or a file's name."""
 
     function: str
     cell: int | None
@@ -205,7 +205,7 @@ class FormTitle:
 
 @dataclass(frozen=True, slots=True)
 class CapturedSize:
-    """One captured name; ``size`` in words."""
+    """One captured variable; ``size`` is formatted."""
 
     name: str
     detail: str
@@ -223,9 +223,9 @@ class CapturedSizes:
 
 @dataclass(frozen=True, slots=True)
 class FormCheck:
-    """The result of a check, or one of its findings; ``field`` is the option that it is about, "" for none.
+    """The result of a check, or one of its findings; ``field`` is the option concerned, "" for none.
 
-    ``code`` is the stable name of the finding, or of the check where nothing was found.
+    ``code`` is the stable name of the finding, or of the check if there are no findings.
     """
 
     name: str
@@ -238,7 +238,7 @@ class FormCheck:
 
 @dataclass(frozen=True, slots=True)
 class FormChecks:
-    """All checks; ``level`` is the gravest, ``ok`` without any finding."""
+    """All checks; ``level`` is the most severe one, ``ok`` without findings."""
 
     level: Level
     count: int
@@ -249,9 +249,9 @@ class FormChecks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNow:
-    """The chosen cluster of other machines as it is now; of its ``checks`` only those with a remedy."""
+    """The current state of the selected remote cluster; ``checks`` has only those with a remedy."""
 
-    #: More may come: ask again.
+    #: More results may follow: send another request.
     looking: bool
     #: Whether the status of its nodes is available.
     known: bool
@@ -271,17 +271,17 @@ class CostNow:
     bills: bool
     nodes: int
     per_hour: str = ""
-    #: The same as a clause.
+    #: The cost as a clause.
     words: str = ""
     source: str = ""
     problem: str = ""
-    #: The problem is what was typed.
+    #: The problem is the typed value.
     wrong: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormState:
-    """The launch form: the values, the choices, and what follows from them.
+    """The launch form: values, choices and everything derived from them.
 
     ``problems`` maps fields to error messages, ``cell`` is the text with the equivalent magic line, ``code`` the text
     without that line, and ``options`` the arguments of ``submit``, without secrets.
@@ -290,18 +290,18 @@ class FormState:
     chosen: FormValues
     choices: FormChoices
     title: FormTitle
-    #: GPUs of a node that "one process for each GPU" means.
+    #: Number of GPUs of a node for "one process for each GPU".
     gpu_count: int
     environment: tuple[Variable, ...]
     captured: CapturedSizes
     checks: FormChecks
     advice: tuple[Advice, ...]
-    #: Samples that all processes take together for one step, 0 when that is not known.
+    #: Global batch size in samples, 0 if unknown.
     global_batch: float
     magic: str
     cell: str
     problems: dict[str, str]
-    #: None for a cluster of this machine, and where nothing costs.
+    #: None for a cluster on this machine, or if it is free.
     place: ClusterNow | None
     #: The cluster can mount data.
     mounts: bool

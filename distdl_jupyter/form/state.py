@@ -1,7 +1,7 @@
 """The launch form as a pure function: the values of the page go in, the whole form comes out.
 
-No state is kept between requests but what was read elsewhere (clusters, prices), so kernel, server and the Python of a
-kernel respond alike. The environment (backends, GPUs, the notebook's names) is that of the responding process.
+No state is kept between requests except cached reads (clusters, prices), so kernel, server and a kernel's Python give
+the same response. The environment (backends, GPUs, the notebook's names) is that of the responding process.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from distdl_jupyter.preflight import Advice, PastJob, advise
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.status import CachedStatus
 
-#: Seconds that an answer waits for a cluster that is polled for the first time.
+#: Seconds that a response waits for the first poll of a cluster.
 CLUSTER_TIMEOUT = 1.0
 
 
 @dataclass(slots=True)
 class KernelContext:
-    """What a kernel adds to a request: its names, its defaults of ``%dist_config``, and the magic that is free.
+    """The context of a kernel: its variables, its defaults of ``%dist_config``, and the available magic.
 
-    ``namespace`` is None when the names are not available now, ``count`` how many cells were run, and ``cache`` what is
-    known of the last cell.
+    ``namespace`` is None if the variables are not available now, ``count`` is the number of executed cells, and
+    ``cache`` has results for the last cell.
     """
 
     namespace: Mapping[str, Any] | None
@@ -66,7 +66,7 @@ class KernelContext:
 def cell_state(
     request: FormRequest, kernel: KernelContext | None = None, directory: str = "", timeout: float = CLUSTER_TIMEOUT
 ) -> FormState:
-    """Return the form of a text. ``directory`` is the folder that local paths begin in, "" for this process's own."""
+    """Return the form of a text. ``directory`` is the base of local paths, "" for the current directory."""
     kernel = kernel or KernelContext({} if request.own else None)
     if request.again:
         kernel.cache.clear()
@@ -88,7 +88,7 @@ def cell_state(
 
 
 def state(target: Target, request: FormRequest, directory: str = "", timeout: float = CLUSTER_TIMEOUT) -> FormState:
-    """Return the form as it follows from the values of the page; without them, from what it begins with."""
+    """Return the form for the values of the page (default: the initial values)."""
     code, choices = target.inspect(), offered.choices()
     variables = variables_of(target, request)
     values = request.chosen or _initial(target, code, choices, timeout)
@@ -141,11 +141,11 @@ def _with(values: FormValues, **changes: Any) -> FormValues:
     return msgspec.structs.replace(values, **changes)
 
 
-# what it begins with, and what changes it -----------------------------------------------------------
+# initial values and changes -------------------------------------------------------------------------
 
 
 def _initial(target: Target, code: CodeInfo, choices: FormChoices, timeout: float) -> FormValues:
-    """Return the values of the line, completed with what suits the code and this machine."""
+    """Return the values of the line, completed with defaults for the code and this machine."""
     initial = {"name": code.name, **target.line.values}
     count, backend = initial.pop("process_count_per_node", None), initial.pop("distributed_backend", "")
     values = FormValues(**initial)
@@ -158,7 +158,7 @@ def _initial(target: Target, code: CodeInfo, choices: FormChoices, timeout: floa
 
 
 def variables_of(target: Target, request: FormRequest) -> dict[str, str]:
-    """Return the environment variables with their values; a value of None is the one that was given at first."""
+    """Return the environment variables with their values; a value of None is the initial one."""
     initial = target.line.environment_variables
     if request.environment is None:
         return dict(initial)
@@ -179,7 +179,7 @@ def _apply_advice(target: Target, values: FormValues, info: CodeInfo, code: str)
     return _with(values, **change), target.inspect()
 
 
-# what follows ---------------------------------------------------------------------------------------
+# derived values -------------------------------------------------------------------------------------
 
 
 def gpus_per_node(values: FormValues, status: CachedStatus | None) -> int:
@@ -247,7 +247,7 @@ def _advice(values: FormValues, code: CodeInfo, cost: CostNow | None) -> Sequenc
     return advise(request, azure.catalogue(), past_jobs())
 
 
-#: Earlier jobs that the advice compares with. Their values are read from their folders.
+#: Number of earlier jobs for the advice, read from their folders.
 _NEWEST = 100
 
 

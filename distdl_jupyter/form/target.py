@@ -1,7 +1,7 @@
-"""What a form is about, a function with its arguments or the text of a cell, and what is known of it before it runs.
+"""The code of a form (a function with arguments, or the text of a cell) and its static analysis.
 
-Numbers of the training count only when they are really there: as an argument, a default, a closure's or a notebook's
-variable, or set once in the cell.
+Numbers of the training are used only if they are certain: an argument, a default, a variable of a closure or the
+notebook, or set exactly once in the cell.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CodeInfo:
-    """What is known of the code: the training, and the captured draft or the reason why there is none.
+    """The analysis of the code: the training, and the captured draft or the error.
 
     Without draft and error, the names that will be sent with the job are unknown.
     """
@@ -54,7 +54,7 @@ class CodeInfo:
 
 @dataclass(kw_only=True)
 class Target:
-    """A ``function`` with its arguments, or else the ``text`` of a cell, and what its form begins with.
+    """A ``function`` with its arguments, or else the ``text`` of a cell, and the initial values of its form.
 
     ``line`` holds the initial values, ``magic`` is the cell magic that is written. ``namespace`` holds the notebook's
     names, None when they are not available now. ``cache`` remembers what is known for the last ``key``: large values
@@ -76,7 +76,7 @@ class Target:
     key: Hashable = ""
 
     def inspect(self) -> CodeInfo:
-        """Return what is known of the code, captured as a job would capture it."""
+        """Analyze the code, captured as for a job."""
         if self.key not in self.cache:
             info = self._cell() if self.function is None else self._function(self.function)
             self.cache.clear()
@@ -181,7 +181,7 @@ _SCALES = re.compile(
 def backend_of_code(code: str) -> str:
     """Return the backend that some source names ("horovod", "torch", "tensorflow"), "" when it names none.
 
-    Where it names several, the default one comes last: many libraries are built on it.
+    If it names several, the default backend has the lowest priority, because many libraries use it.
     """
     backends = registry.backends()
     names = [plugin.name for plugin in backends if plugin.usage.words and re.search(plugin.usage.words, code)]
@@ -196,7 +196,7 @@ def inspect_training(
     code: str = "",
     numbers: Mapping[str, float] | None = None,
 ) -> Request:
-    """Return what is known; ``code`` and ``numbers`` (captured with it, by name) when the caller has them already."""
+    """Analyze the training; ``code`` and ``numbers`` (captured, by name) avoid repeated work."""
     try:
         bound = inspect.signature(function).bind_partial(*args, **kwargs)
         bound.apply_defaults()

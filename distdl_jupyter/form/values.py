@@ -13,13 +13,13 @@ from distdl_jupyter.core.options import ABOUT, checked
 from distdl_jupyter.form import datarows
 from distdl_jupyter.form.schema import FormValues
 
-#: The fields that only a sweep has, as its call names them.
+#: The fields of a sweep, with their names in the call.
 PLAN = ("trials", "metric", "parallel")
 USE_GPU = {"": None, "yes": True, "no": False}
 
 
 def other_options() -> list[str]:
-    """Return the options of a job that have no control of their own in the form."""
+    """Return the options of a job without their own control in the form."""
     fields = {*FormValues.__struct_fields__, "environment_variables"}
     return [name for name, about in ABOUT.items() if about.in_form and name not in fields]
 
@@ -35,9 +35,9 @@ def _names_of_backend_options() -> set[str]:
 
 
 def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the fields of FormValues and the environment variables that options under any of their names give.
+    """Return the fields of FormValues and the environment variables for options under any of their names.
 
-    Raises InvalidSpec for an option that is wrong.
+    Raises InvalidSpec for an invalid option.
     """
     primary = {name: value for name, value in resolve(options, names_in_form()).items() if value is not None}
     common = checked(primary)
@@ -65,7 +65,7 @@ def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
 
 def to_options(values: FormValues, variables: Mapping[str, str], default_name: str) -> dict[str, Any]:
-    """Return the arguments of ``submit`` under their primary names; None for those that are left at their default."""
+    """Return the arguments of ``submit`` under their primary names; None for those with their default."""
     return {
         **{name: getattr(values, name) or None for name in ABOUT if name in FormValues.__struct_fields__},
         **{name: _typed(name, values.other_options.get(name)) for name in other_options()},
@@ -80,7 +80,7 @@ def to_options(values: FormValues, variables: Mapping[str, str], default_name: s
 
 
 def _typed(name: str, value: Any) -> Any:
-    """Return the value of an option as it was typed, None for nothing; ids and such are separated by commas."""
+    """Return the typed value of an option, None if empty; lists are separated by commas."""
     if isinstance(value, str):
         value = tuple(filter(None, map(str.strip, value.split(",")))) if ABOUT[name].repeats else value.strip()
     return None if value in ("", ()) else value
@@ -98,7 +98,7 @@ def plan_of(values: FormValues) -> dict[str, Any]:
 
 
 def split_label(label: str) -> tuple[str, dict[str, Any]]:
-    """Return the offered label that means ``label`` and the options that make it so: ("torch", {transport: nccl}).
+    """Return the base label of ``label`` and the options that select it: ("torch", {transport: nccl}).
 
     Raises InvalidSpec for a label that no backend knows.
     """

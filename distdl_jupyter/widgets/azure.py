@@ -1,6 +1,6 @@
 """The panel "Sign in to Azure" in a kernel: ``azure_sign_in()`` shows it as a cell's last value.
 
-The page asks its kernel what JupyterLab's sidebar asks the server, and the same component draws both.
+The page sends its kernel the requests that JupyterLab's sidebar sends to the server; both use the same component.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from distdl_jupyter.widgets.widget import PageWidget
 
 
 class AzurePanel(PageWidget):
-    """The panel on the page. Its text, which a notebook keeps, names nobody."""
+    """The panel. The text saved in the notebook does not contain the account."""
 
     def __repr__(self) -> str:
         return "Sign in to Azure: run this cell to show the sign-in."

@@ -28,7 +28,7 @@ class JobPanel(PageWidget):
     job_id = traitlets.Unicode().tag(sync=True)
     #: The job's state, such as "running".
     state = traitlets.Unicode()
-    #: How much is done, from 0 to 1; None if the job did not report it.
+    #: Progress from 0 to 1; None if the job did not report it.
     progress = traitlets.Float(None, allow_none=True)
     #: The newest value of each metric, the mean over the ranks.
     metrics = traitlets.Dict()
@@ -96,7 +96,7 @@ def panel(job: Job) -> JobPanel:
 
 
 def _read(reader: JobReader) -> bool:
-    """Read what is new of a job; return whether there was anything. Raises JobNotFound."""
+    """Read new data of a job; return whether there was any. Raises JobNotFound."""
     if isinstance(reader, PageReader):
         return read_page(reader)
     before = reader.cursor

@@ -1,6 +1,6 @@
 """The launch form as a widget: ``launcher(train)`` shows it, Submit starts a job, or a sweep, and shows it below.
 
-The page asks the kernel for the form's state after each change, and for a job at the end.
+The page requests the form's state from the kernel after each change, and finally the job.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LaunchForm(PageWidget):
             self.value = _TEXT.format(name=escape(getattr(function, "__name__", "train")))
 
     def state(self, request: FormRequest | None = None) -> FormState:
-        """Return the form as it follows from the values of a page; without them, from those of the newest request."""
+        """Return the form for the values of a page (default: those of the newest request)."""
         if request is None or request.chosen is None:
             request = msgspec.structs.replace(self._request, apply="", again=False)
         if request.environment is not None:
@@ -83,7 +83,7 @@ class LaunchForm(PageWidget):
         return form
 
     def submit(self, request: FormRequest | None = None) -> Job | Sweep:
-        """Start a job, or a sweep, with what the form shows. Raises what ``client.submit`` and ``sweep`` raise."""
+        """Start a job or a sweep with the values of the form. Raises the errors of ``client.submit`` and ``sweep``."""
         from distdl_jupyter.jobs import client
         from distdl_jupyter.studies import sweeps
 
@@ -109,7 +109,7 @@ def _name_and_id(started: Job | Sweep) -> dict[str, str]:
 
 
 class Launcher(ipywidgets.VBox):  # type: ignore[misc]
-    """A form with what it started last below it. ``jobs`` and ``sweeps`` are all that it started, oldest first."""
+    """A form with its last job or sweep below it. ``jobs`` and ``sweeps`` are all that it started, oldest first."""
 
     #: The newest job, None before the first Submit.
     job = traitlets.Any(None)
@@ -124,7 +124,7 @@ class Launcher(ipywidgets.VBox):  # type: ignore[misc]
         traitlets.dlink((self.form, "options"), (self, "options"))
 
     def submit(self) -> Job | Sweep:
-        """Do what the button Submit does and return the job, or the sweep. Raises DistDLError when it is refused."""
+        """Submit the form and return the job or the sweep. Raises DistDLError."""
         return self.form.submit()
 
     def _show(self, started: Job | Sweep) -> None:

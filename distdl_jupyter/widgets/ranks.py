@@ -1,9 +1,9 @@
-"""What a cell shows that runs on persistent ranks: its output while it runs, and the values that its ranks return.
+"""The display of a cell that runs on persistent ranks: its live output and the returned values.
 
 A widget would cost more than most of these cells take. Instead ``text/html`` and ``text/plain`` are sent, at most 20
 times a second and less often where drawing takes long; a cell that ends at once sends them once. What is sent last
-stays in the saved notebook. In a terminal the lines are printed as they come. Values are shown in the forms that each
-rank made of its own value, so that nothing is compared, formatted or imported here before a value is used.
+stays in the saved notebook. In a terminal the lines are printed as they come. Values are shown in the MIME forms that
+each rank created, so that nothing is compared, formatted or imported here before a value is used.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from distdl_jupyter.ranks import html as saved
 from distdl_jupyter.ranks.answer import Error, failures, named, spans
 from distdl_jupyter.ranks.view import Fold, text
 
-#: Seconds between two drawings, at least; and how many times as long as one drawing takes.
+#: Minimum seconds between two updates, and minimum multiple of the duration of an update.
 _PAUSE = 0.05
 _REST = 8
-#: Rows that are drawn while more may come; at the end all that are kept.
+#: Maximum number of rows drawn while the cell runs; at the end all rows are drawn.
 _NEWEST_LIVE = 200
 #: Seconds after which a cell that prints nothing shows that it runs.
 _SILENT = 1.0
@@ -54,7 +54,7 @@ class CellOutput:
         threading.Thread(target=context.run, args=(self._draw_on,), name="distdl-cell", daemon=True).start()
 
     def add(self, rank: int, stream: str, text: str) -> None:
-        """Take in a piece of what a rank printed."""
+        """Add a piece of a rank's output."""
         if not self._quiet:
             with self._condition:
                 self._fold.add(rank, stream, text)
@@ -74,7 +74,7 @@ class CellOutput:
             self._touch()
 
     def finish(self) -> bool:
-        """Show the end; returns True: failures are shown in full."""
+        """Show the final state; return True, because failures are shown in full."""
         with self._condition:
             self._closed = True
             self._condition.notify()
@@ -123,7 +123,7 @@ class CellOutput:
 
 
 class PrintedOutput:
-    """The same for a terminal: each line with its rank, as it comes."""
+    """The output in a terminal: each line with its rank."""
 
     def __init__(self, ranks: Sequence[int], *, quiet: bool = False) -> None:
         self._many = len(ranks) > 1
@@ -131,7 +131,7 @@ class PrintedOutput:
         self._open: dict[tuple[int, str], str] = {}
 
     def add(self, rank: int, stream: str, text: str) -> None:
-        """Print the lines that are whole."""
+        """Print complete lines."""
         if self._quiet:
             return
         *whole, self._open[rank, stream] = (self._open.get((rank, stream), "") + text).split("\n")
@@ -139,7 +139,7 @@ class PrintedOutput:
             self._print(rank, line)
 
     def done(self, rank: int, error: Error | None) -> None:
-        """Print a line that has not ended."""
+        """Print an incomplete last line."""
         for stream in ("out", "err"):
             if rest := self._open.pop((rank, stream), ""):
                 self._print(rank, rest)

@@ -1,7 +1,7 @@
-"""What our widgets have in common: who draws them, and how the requests of a page are answered.
+"""The base of our widgets: how they are drawn, and how requests of a page are handled.
 
-In JupyterLab and Notebook the code of a view is part of this package's extension and found by name: nothing that a
-notebook saves of a widget is ever run. Other front ends have no such extension and show the HTML of the widget.
+In JupyterLab and Notebook, the view is code of this package's extension, found by name, so nothing saved in a notebook
+is executed. Other front ends without the extension show the HTML of the widget.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MODULE = "distdl-jupyter"
 class PageWidget(ipywidgets.HTML):  # type: ignore[misc]
     """A widget whose view is code of the extension, found by its name; elsewhere the view shows ``value``.
 
-    ``calls`` are what a page may ask it for.
+    ``calls`` are the requests that a page may send.
     """
 
     def __init__(self, view: str, calls: Calls | None = None, **traits: Any) -> None:
@@ -42,14 +42,14 @@ class PageWidget(ipywidgets.HTML):  # type: ignore[misc]
             comm._reply_subshell_for = lambda _data, subshell_id: subshell_id  # noqa: SLF001  (there is no public way)
 
     def close(self) -> None:
-        """Close the widget with the widgets of its layout and style, which it alone uses."""
+        """Close the widget with its layout and style widgets, which are not shared."""
         if self.comm is not None:
             self.layout.close()
             self.style.close()
         super().close()
 
     def on_message(self, message: dict[str, Any]) -> None:
-        """Answer the request of a page."""
+        """Handle a request of a page."""
         if message.get("type") == "ask":
             self.send({"type": "answer", "id": message.get("id"), **answer(self._calls, message)})
 
