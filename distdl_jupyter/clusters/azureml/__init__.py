@@ -1,1 +1,1 @@
-"""Azure Machine Learning as a cluster: jobs on its compute clusters, which are made and unmade from here."""
+"""Azure Machine Learning clusters: jobs on compute clusters, which this package can create and delete."""

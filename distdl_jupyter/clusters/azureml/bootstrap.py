@@ -1,11 +1,11 @@
-"""Start one rank of a job on Azure Machine Learning, which runs this program once for each process of the job.
+"""Starts one rank of a job on Azure Machine Learning, which runs this program once for each process of the job.
 
 ``python launch.py [--data NAME=FOLDER] [--outputs FOLDER]`` runs in the folder with the job's code. The first process
-on a node unpacks this package, because the image need not contain it. Azure's distribution sets the variables by which
-the ranks meet: those of Open MPI (Mpi), of torchrun (PyTorch) or ``TF_CONFIG`` (TensorFlow).
+on a node unpacks this package, because the image need not contain it. Azure's distribution sets the rendezvous
+variables: those of Open MPI (Mpi), of torchrun (PyTorch) or ``TF_CONFIG`` (TensorFlow).
 
-Azure keeps one log for each process. The worker's output and error output both go there, with marks between them: the
-rank's number, each change of the stream, and how the rank ended.
+Azure keeps one log for each process. It contains the worker's output and error output with marks for the rank's number,
+each change of the stream, and the exit of the rank.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from typing import Any
 CORES = "@cores@"
 #: Placeholder in the payload for the folder with the job's code.
 HERE = "@job@"
-#: Where the values of ranks go, below ``outputs``, which Azure ML keeps.
+#: The folder for values of ranks below ``outputs``, which Azure ML stores.
 RESULTS = "distdl/results"
-#: Seconds without output after which the pipes of an ended rank are left, and seconds for that at most.
+#: Seconds without output after which the pipes of an ended rank are abandoned, and the total limit.
 _QUIET, _LIMIT = 0.3, 10.0
 
 
 def mark(nonce: str, label: str) -> bytes:
-    """Return a mark between what a rank writes; the nonce tells it from the text of a program."""
+    """Return a mark in the log of a rank; the nonce distinguishes it from the text of a program."""
     return f"\x1e{nonce}>{label}\x1f".encode()
 
 
@@ -100,7 +100,7 @@ def _prepare(folder: Path) -> None:
 
 
 def _environment(folder: Path, plan: Mapping[str, Any], rank: int, local_rank: str) -> dict[str, str]:
-    """Return the environment of the worker: Azure's, that of the job, and that of the rank."""
+    """Return the environment of the worker: the variables of Azure, the job and the rank."""
     cores = str(max(1, (os.cpu_count() or 1) // plan["per_node"]))
     variables = {name: value.replace(CORES, cores) for name, value in plan["environments"][rank].items()}
     if local_rank:
@@ -119,7 +119,7 @@ def _environment(folder: Path, plan: Mapping[str, Any], rank: int, local_rank: s
 
 
 def _run(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[str, object]]:
-    """Run the worker to its end; return the exit code for Azure and what is reported of the end."""
+    """Run the worker until it exits; return the exit code for Azure and the report of the exit."""
     from distdl_jupyter.node import headroom, processes
 
     before, stops = headroom.counters(), 0
@@ -133,7 +133,7 @@ def _run(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[str, obj
     )
 
     def interrupt(*_: object) -> None:
-        """Interrupt the rank when Azure cancels the job, so that training code can save its work."""
+        """Interrupt the rank if Azure cancels the job, so that training code can save its work."""
         nonlocal stops
         stops += 1
         child.send_signal(signal.SIGINT)
@@ -149,7 +149,7 @@ def _run(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[str, obj
 
 
 def _copy(child: subprocess.Popen[bytes], nonce: str) -> None:
-    """Copy both streams of a rank to the log of this process. What the rank leaves running may hold them open."""
+    """Copy both streams of a rank to the log of this process. Leftover child processes may keep them open."""
     streams, current, until = selectors.DefaultSelector(), "out", None
     for name, pipe in (("out", child.stdout), ("err", child.stderr)):
         assert pipe is not None
@@ -170,16 +170,16 @@ def _copy(child: subprocess.Popen[bytes], nonce: str) -> None:
 
 
 def _write(content: bytes) -> None:
-    """Write all of it to the log of this process."""
+    """Write all bytes to the log of this process."""
     while content:
         content = content[os.write(1, content) :]
 
 
 def keep(outputs: Path, target: Path) -> None:
-    """Copy what ranks wrote to ``outputs`` to the folder that Azure ML uploads at the end."""
+    """Copy the files of ranks in ``outputs`` to the folder that Azure ML uploads at the end."""
 
     def copy(source: str, destination: str) -> None:
-        """Copy a file that another rank of the node did not copy already."""
+        """Copy a file unless another rank of the node has copied it."""
         path, new = Path(destination), Path(source).stat()
         if not path.exists() or (path.stat().st_size, path.stat().st_mtime) != (new.st_size, new.st_mtime):
             hidden = path.with_name(f".{path.name}.{os.getpid()}")

@@ -1,11 +1,11 @@
 """Requests to a workspace of Azure ML: azure-ai-ml to submit, plain requests to follow a job.
 
-azure-ai-ml takes about two seconds to import and is imported when a job is submitted, in its supervisor, or when a
-compute cluster is requested. Its telemetry is off. It reads the log of the first process only, and the whole file at
-each request, so a run's details, logs and cancellation go through ``azure.rest``.
+azure-ai-ml takes about two seconds to import; it is imported by a supervisor that submits a job, or when a compute
+cluster is requested. Its telemetry is off. It only reads the log of the first process, and the whole file at each
+request, so details, logs and cancellation of a run use ``azure.rest``.
 
-Addresses and api-versions are those that azure-ai-ml 1.35.2 uses itself. What Azure rejects becomes one sentence with
-its remedy.
+Addresses and api-versions are those of azure-ai-ml 1.35.2. Errors of Azure are translated into a sentence with a
+remedy.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Address:
 
     @property
     def path(self) -> str:
-        """The workspace at the resource manager."""
+        """The path of the workspace in the resource manager."""
         subscription, group, name = (quote(text, safe="") for text in dataclasses.astuple(self))
         return f"/subscriptions/{subscription}/resourceGroups/{group}{_ML}/workspaces/{name}"
 
     @classmethod
     def of(cls, options: Any) -> Address:
-        """Return the workspace of a cluster's options. Raises InvalidSpec naming what is missing."""
+        """Return the workspace in a cluster's options. Raises InvalidSpec, which names missing options."""
         for name in ("resource_group", "workspace"):
             if not getattr(options, name):
                 raise InvalidSpec(
@@ -70,7 +70,7 @@ class Address:
 
 
 def subscription_of(options: Any) -> str:
-    """Return the subscription of a cluster's options, else that of the settings. Raises InvalidSpec without one."""
+    """Return the subscription in a cluster's options, else in the settings. Raises InvalidSpec without one."""
     subscription = options.subscription_id or settings.read().subscription_id
     if not subscription:
         raise InvalidSpec(
@@ -83,7 +83,7 @@ def subscription_of(options: Any) -> str:
 
 
 class Workspace:
-    """One workspace, with the account that is signed in. No request is sent before the first method is called."""
+    """One workspace, accessed as the signed-in user. The first method call sends the first request."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -103,7 +103,7 @@ class Workspace:
         return Rest(api, identity.credential(), cloud.scope(cloud.resource_manager))
 
     def without_token(self, url: str) -> Rest:
-        """Return the host of an address that contains its own signature, as those of logs do."""
+        """Return a client for the host of a signed address, such as that of a log."""
         split = urlsplit(url)
         host = f"{split.scheme}://{split.netloc}"
         if host not in self._hosts:
@@ -128,7 +128,7 @@ class Workspace:
         return dict(history.get(path, "v1.0"))
 
     def cancel(self, name: str) -> None:
-        """Request a job's end."""
+        """Request the cancellation of a job."""
         self.manager.post(f"{self.address.path}/jobs/{quote(name)}/cancel", API_CANCEL)
 
     def has_environment(self, name: str, version: str) -> bool:
@@ -146,7 +146,7 @@ class Workspace:
         return dict(self._get(f"/datastores/{quote(name)}", API_DATASTORE)["properties"])
 
     def secrets(self, name: str) -> dict[str, Any]:
-        """Return the short-lived signature of a datastore that uses no identities."""
+        """Return the short-lived signature of a datastore without identity-based access."""
         path = f"{self.address.path}/datastores/{quote(name)}/listSecrets"
         return dict(self.manager.post(path, API_DATASTORE, {"expirableSecret": True}))
 
@@ -155,8 +155,8 @@ class Workspace:
 def submitting(address: Address) -> Iterator[Any]:
     """Yield azure-ai-ml's client for a workspace, valid inside only. Raises LaunchFailed, NotSignedIn.
 
-    Git finds no repository inside: azure-ai-ml would put the remote address and the branch of the current folder into
-    the job's record, which everybody in the workspace can read.
+    Git is disabled inside, because azure-ai-ml would add the remote address and the branch of the current folder to the
+    job's record, which all users of the workspace can read.
     """
     with _quiet(GIT_DIR=os.devnull), contextlib.redirect_stderr(io.StringIO()):
         yield _client(address)
@@ -206,13 +206,13 @@ def _cloud_options() -> dict[str, Any]:
         "storage_endpoint": urlsplit(cloud.blob.format(account="x")).netloc.removeprefix("x.blob."),
         "registry_discovery_endpoint": f"{cloud.ml_audience}/",
     }
-    # azure-ai-ml caches the addresses of a name for as long as the process lives.
+    # azure-ai-ml caches the addresses of a name for the lifetime of the process.
     return {"cloud": f"{cloud.name}-{zlib.crc32(json.dumps(metadata).encode()):x}", "cloud_metadata": metadata}
 
 
 @contextlib.contextmanager
 def _quiet(**variables: str) -> Iterator[None]:
-    """Set environment variables, restore them and the SDK's own afterwards, and ignore its warnings."""
+    """Set environment variables and ignore warnings of the SDK; restore all variables at the end."""
     with _environ, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         before = {name: os.environ.get(name) for name in (*variables, "AZUREML_CURRENT_CLOUD")}
@@ -225,12 +225,12 @@ def _quiet(**variables: str) -> Iterator[None]:
                 os.environ.update({name: value} if value is not None else {})
 
 
-# what Azure rejects -------------------------------------------------------------------------------
+# errors of Azure -------------------------------------------------------------------------------
 
-# Its codes differ between its parts, so its words count as well. The texts were read in public issues and in the
-# documents on quotas (learn.microsoft.com, how-to-manage-quotas) and on roles (how-to-assign-roles).
+# Error codes differ between services, so texts are matched as well. They come from public issues and from the documents
+# on quotas (learn.microsoft.com, how-to-manage-quotas) and on roles (how-to-assign-roles).
 _CHECK = "Check the options subscription_id, resource_group and workspace."
-#: What Azure writes, and what helps; the first match counts.
+#: Error texts of Azure and their remedies; the first match counts.
 _REMEDIES = (
     (
         r"preempt|evict|low.?priority",
@@ -266,7 +266,7 @@ _MISSING = {
 
 
 def remedy(text: str, role: str = "AzureML Data Scientist in the workspace") -> str:
-    """Return what helps against an error of Azure, "" where nothing is known; ``role`` is what a user needs there."""
+    """Return the remedy for an error of Azure, "" if unknown; ``role`` is the role that a user needs."""
     for pattern, hint in _REMEDIES:
         if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
             return hint
@@ -275,7 +275,7 @@ def remedy(text: str, role: str = "AzureML Data Scientist in the workspace") -> 
 
 @contextlib.contextmanager
 def translated(options: Any) -> Iterator[None]:
-    """Turn what Azure rejects inside into an error for users of this workspace."""
+    """Translate errors of Azure inside into errors for users of this workspace."""
     from azure.core.exceptions import AzureError, HttpResponseError
 
     try:
@@ -299,7 +299,7 @@ def translated(options: Any) -> Iterator[None]:
 
 
 def _translate(error: AzureRefused, options: Any) -> DistDLError:
-    """Return the error that says what was rejected and what helps; the same error where nothing is known of it."""
+    """Return the error with its remedy; the same error if it is unknown."""
     field, text = _MISSING.get(error.azure_code, ("", ""))
     if field:
         text = text.format(getattr(options, field))
@@ -323,7 +323,7 @@ def _translate(error: AzureRefused, options: Any) -> DistDLError:
 
 
 def rejected(error: Exception) -> LaunchFailed:
-    """Return why Azure ML did not accept a job, in one sentence with a remedy; no signature is in it."""
+    """Return why Azure ML rejected a job, as one sentence with a remedy and without signatures."""
     if isinstance(error, AzureRefused):
         return LaunchFailed(f"Azure ML rejected the job: {error.message}", code=error.code, hint=error.hint)
     message = getattr(getattr(error, "error", None), "message", None) or getattr(error, "message", None) or str(error)
@@ -336,7 +336,7 @@ def rejected(error: Exception) -> LaunchFailed:
 
 
 def failure(error: str) -> str:
-    """Return why a job failed in Azure ML, in one line, with a remedy where one is known."""
+    """Return why a job failed in Azure ML, in one line, with a remedy if known."""
     text = " ".join(error.split())[:600].rstrip(".")
     if not text:
         return "The job failed in Azure ML. Azure gives no reason."
@@ -345,7 +345,7 @@ def failure(error: str) -> str:
 
 
 def message_of(details: dict[str, Any]) -> str:
-    """Return the message of a run's error, with those inside it, "" for none."""
+    """Return the message of a run's error including nested errors, "" without one."""
     return " ".join(dict.fromkeys(_messages(details.get("error"))))
 
 

@@ -1,7 +1,7 @@
-"""Azure Machine Learning as a cluster: jobs wait in its queue and run in an image on its nodes.
+"""Azure Machine Learning clusters: jobs wait in Azure's queue and run in an image on its nodes.
 
-Its compute clusters are listed, created and deleted through azure-ai-ml, which takes seconds to import and is imported
-when one is first requested.
+Compute clusters are listed, created and deleted with azure-ai-ml, which is imported on first use because that takes
+seconds.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from distdl_jupyter.azure.prices import Price
     from distdl_jupyter.core.spec import JobSpec
 
-#: Seconds for which an accepted change is watched for an early failure, for example of a quota.
+#: Seconds to watch an accepted change for an early failure, such as an exceeded quota.
 WATCH_SECONDS = 8.0
 FIELDS = ("subscription_id", "resource_group", "workspace", "compute", "vm_size")
 _WORKSPACES_API = "2024-10-01"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{1,22}[A-Za-z0-9]")
 _STATES = {"Creating": "creating", "Updating": "changing", "Deleting": "deleting"}
-#: Azure's state of a node -> ours, with a detail. A node costs money from its preparation until it has left.
+#: Azure's state of a node -> our state, with a detail. A node costs money from its preparation until it has left.
 _NODES: Mapping[str, tuple[NodeState, str]] = {
     "idle": ("up", ""),
     "running": ("up", ""),
@@ -56,18 +56,18 @@ _NODES: Mapping[str, tuple[NodeState, str]] = {
     "unusable": ("down", "is unusable: Azure could not prepare it, and it costs money until it is removed"),
     "preempted": ("down", "was preempted by Azure, as low-priority nodes can be"),
 }
-#: More nodes, or seconds, are a mistake.
+#: Upper limits that catch mistakes: nodes and seconds.
 _MOST = 10_000_000
-#: Seconds that ``sweep`` waits for the end of a job.
+#: The timeout of ``sweep`` for the end of a job in seconds.
 _TIMEOUT = 60.0
-#: What the generated image contains beside Python's own modules, and its programs.
+#: The modules of the generated image besides the standard library, and its programs.
 _MODULES = frozenset({"torch", "horovod", "numpy", "pandas", "sklearn", "cloudpickle", "psutil", "torchvision"})
 _PROGRAMS = frozenset({"mpirun", "sh", "bash", "git", "g++"})
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeSpec:
-    """The compute cluster to create, without SSH login; jobs read data with the identity that Azure manages."""
+    """The compute cluster to create. It has no SSH login; jobs read data with a managed identity."""
 
     vm_size: str = field(metadata={"help": "VM size of each node, such as Standard_NC4as_T4_v3", "first": True})
     max_nodes: int = field(default=1, metadata={"help": "maximum number of nodes", "first": True})
@@ -89,7 +89,7 @@ class ComputeSpec:
 
     @property
     def size(self) -> str:
-        """The size as Azure writes it. Raises InvalidSpec for a retired one."""
+        """The VM size in Azure's spelling. Raises InvalidSpec for a retired size."""
         size = known_size(self.vm_size)
         if size is not None and size.retired:
             raise InvalidSpec(
@@ -101,7 +101,7 @@ class ComputeSpec:
         return size.size if size else self.vm_size.strip()
 
     def entity(self, name: str) -> Any:
-        """Return azure-ai-ml's description of it. Raises InvalidSpec."""
+        """Return the compute entity of azure-ai-ml. Raises InvalidSpec."""
         from azure.ai.ml.entities import AmlCompute, IdentityConfiguration
 
         return AmlCompute(
@@ -135,7 +135,7 @@ class AzureMLCluster(Cluster):
     can_restart = False
 
     def unavailable(self, options: AzureMLOptions) -> str:
-        """A workspace and nodes must be named, and azure-ai-ml must be installed."""
+        """Return the remedy if options are missing or azure-ai-ml is not installed."""
         if options.missing:
             return f"The Azure ML cluster has no {options.missing}. Set the option {options.missing}."
         try:
@@ -155,11 +155,11 @@ class AzureMLCluster(Cluster):
             )
 
     def process_count_per_node(self, options: AzureMLOptions, *, use_gpu: bool | None) -> int:
-        """Return the GPUs of the VM size, 1 where it is not known."""
+        """Return the GPUs of the VM size, 1 if unknown."""
         return max(1, _gpus(options)) if use_gpu is not False else 1
 
     def detail(self, options: AzureMLOptions) -> str:
-        """Return compute and size in words."""
+        """Return compute and size as text."""
         where = f"compute {options.compute}" if options.compute else "serverless"
         return ", ".join(part for part in (where, options.vm_size) if part)
 
@@ -168,8 +168,8 @@ class AzureMLCluster(Cluster):
     ) -> list[Check]:
         """Check sign-in, workspace, compute and image.
 
-        Nodes are not checked: none may be up, and starting one costs money and minutes. So the packages are known only
-        of the image that this package generates.
+        Nodes are not checked: none may be up, and starting one costs money and minutes. So packages are only checked
+        for the image that this package generates.
         """
         account = identity.status().account
         if account is None:
@@ -187,7 +187,7 @@ class AzureMLCluster(Cluster):
         return [*rows, *_check_image(options, modules, programs)]
 
     def preview(self, spec: JobSpec, options: AzureMLOptions) -> Placement:
-        """Place rank r on node r // process_count_per_node; Azure ML names the nodes when the job begins."""
+        """Place rank r on node r // process_count_per_node; Azure ML names the nodes when the job starts."""
         job.check(spec)
         gpus, per_node = _gpus(options) if spec.use_gpu is not False else 0, spec.process_count_per_node
         if spec.use_gpu and options.vm_size and gpus < per_node:
@@ -251,12 +251,12 @@ class AzureMLCluster(Cluster):
     def attach(
         self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
     ) -> Run:
-        """Follow a job again by its name. No request is sent here, so an expired sign-in loses no job."""
+        """Follow an existing job by name. No request is sent here, so an expired sign-in does not lose the job."""
         workspace, studio = Workspace(Address(**handle["workspace"])), str(handle.get("studio") or "")
         return run.AzureMLRun(spec, workspace, str(handle["run"]), context, studio=studio, read=read)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
-        """Cancel the job and wait until Azure has ended it; its name follows from the job's id."""
+        """Cancel the job and wait until Azure has ended it; its name is derived from the job id."""
         if handle:
             address = Address(**handle["workspace"])
         else:
@@ -272,7 +272,7 @@ class AzureMLCluster(Cluster):
     # compute clusters -------------------------------------------------------------------------
 
     def choices(self, field: str, options: Mapping[str, Any]) -> list[Choice]:
-        """Return the subscriptions, workspaces and compute clusters that the account may see, and the catalogue."""
+        """Return the subscriptions, workspaces and compute clusters of the account, or the catalogue of sizes."""
         values = SimpleNamespace(**{name: str(options.get(name) or "") for name in FIELDS})
         if field == "subscription_id":
             usable = [row for row in identity.subscriptions() if row.state in ("", "Enabled", "Warned", "PastDue")]
@@ -296,8 +296,8 @@ class AzureMLCluster(Cluster):
         ]
 
     def nodes(self, options: Any) -> list[NodeInfo]:
-        """Return the nodes that are up, come up or go. Raises DistDLError."""
-        compute = _compute(options) if options.compute else None  # serverless nodes come and go with one job
+        """Return the nodes that are up, starting or stopping. Raises DistDLError."""
+        compute = _compute(options) if options.compute else None  # serverless nodes only exist for one job
         if compute is None or compute.provisioning_state == "Creating":
             return []
         price = _price(compute)
@@ -329,7 +329,7 @@ class AzureMLCluster(Cluster):
         )
 
     def create(self, options: Any, machine_spec: Any) -> None:
-        """Request the compute cluster that the options name."""
+        """Request the creation of the compute cluster in the options."""
         if not _NAME.fullmatch(options.compute):
             raise InvalidSpec(
                 f"{options.compute!r} is not a valid name for a compute cluster.",
@@ -346,7 +346,7 @@ class AzureMLCluster(Cluster):
         _change(options, "begin_create_or_update", machine_spec.entity(options.compute))
 
     def delete(self, options: Any) -> None:
-        """Request the end of the compute cluster and its nodes."""
+        """Request the deletion of the compute cluster and its nodes."""
         if not options.compute:
             raise ClusterRefused(
                 "Serverless nodes are created for each job, so there is nothing to delete.",
@@ -372,7 +372,7 @@ def _submit(spec: JobSpec, options: AzureMLOptions, plan: Plan, workspace: Works
             return str(client.jobs.create_or_update(submitted).studio_url or "")
     except DistDLError as error:
         raise rejected(error) if isinstance(error, AzureRefused) else error from None
-    except Exception as error:  # noqa: BLE001  azure-ai-ml raises many types, which have no base class in common
+    except Exception as error:  # noqa: BLE001  azure-ai-ml raises many types without a common base class
         try:  # the job may have been accepted although the response was lost
             services = workspace.job(job.run_name(spec.id))["properties"].get("services") or {}
         except DistDLError:
@@ -381,7 +381,7 @@ def _submit(spec: JobSpec, options: AzureMLOptions, plan: Plan, workspace: Works
 
 
 def _gpus(options: AzureMLOptions) -> int:
-    """Return the GPUs of the options' VM size in the catalogue, 0 where it is not there."""
+    """Return the GPUs of the options' VM size in the catalogue, 0 if it is not listed."""
     known = known_size(options.vm_size)
     return known.whole_gpus if known is not None else 0
 
@@ -406,7 +406,7 @@ def _check_compute(options: AzureMLOptions) -> list[Check]:
 
 
 def _missing_modules(options: AzureMLOptions, modules: Sequence[str]) -> list[str]:
-    """Return the modules that the generated image does not contain; those of another image are not known."""
+    """Return the modules that the generated image lacks; those of other images are unknown."""
     if options.environment not in ("", GENERATED):
         return []
     return [name for name in modules if name.partition(".")[0] not in _MODULES | sys.stdlib_module_names]
@@ -428,19 +428,19 @@ def _check_image(options: AzureMLOptions, modules: Sequence[str], programs: Sequ
 
 
 def known_size(name: str) -> VmSize | None:
-    """Return a size of the catalogue by its whole name, in any case, None for an unknown one."""
+    """Return a size of the catalogue by its full name in any case, None if unknown."""
     plain = name.strip().lower().removeprefix("standard_")
     return next((size for size in catalogue() if size.name.lower() == plain), None)
 
 
 def size_name(name: str) -> str:
-    """Return a size's name as documents write it; Azure ML answers in capitals."""
+    """Return a size's name as in Azure's documentation; Azure ML responds in upper case."""
     size = known_size(name)
     return size.size if size else name
 
 
 def _compute(options: Any) -> Any | None:
-    """Return azure-ai-ml's compute target of the options, None if it does not exist. Raises DistDLError."""
+    """Return azure-ai-ml's compute target for the options, None if it does not exist. Raises DistDLError."""
     try:
         with translated(options):
             return compute_operations(Address.of(options)).get(options.compute)
@@ -464,7 +464,7 @@ def _compute_cluster(options: Any) -> Any | None:
 
 
 def _change(options: Any, call: str, argument: Any) -> None:
-    """Request a change and return when Azure has accepted it. Raises DistDLError, also for an early failure."""
+    """Request a change and wait until Azure has accepted it. Raises DistDLError, also for an early failure."""
     with translated(options):
         poller = getattr(compute_operations(Address.of(options)), call)(argument)
         poller.wait(WATCH_SECONDS)
@@ -473,7 +473,7 @@ def _change(options: Any, call: str, argument: Any) -> None:
 
 
 def _node(node: Any, compute: Any, price: Price | None) -> NodeInfo:
-    # azure-ai-ml 1.35.2 gives some values under their names in the REST API only.
+    # azure-ai-ml 1.35.2 has some values only under their names in the REST API.
     values = {name.replace("_", "").lower(): value for name, value in vars(node).items() if value is not None}
     azure_state, run = str(values.get("nodestate", "")).lower(), values.get("runid")
     state, detail = _NODES.get(azure_state, ("unknown", f"state in Azure: {azure_state or 'none'}"))
@@ -492,7 +492,7 @@ def _node(node: Any, compute: Any, price: Price | None) -> NodeInfo:
 
 
 def _problem(compute: Any) -> str:
-    """Return why the last change failed; azure-ai-ml tells the code of the first error."""
+    """Return why the last change failed; azure-ai-ml has the code of the first error."""
     if not compute.provisioning_errors:
         return f"The last change of {compute.name} failed in Azure." if compute.provisioning_state == "Failed" else ""
     code = str(compute.provisioning_errors)
@@ -519,5 +519,5 @@ def is_low_priority(compute: Any) -> bool:
 
 
 def _price(compute: Any) -> Price | None:
-    """Return what a node costs per hour by the Retail Prices API, None for one that can be preempted."""
+    """Return the price of a node by the Retail Prices API, None for preemptible nodes."""
     return None if is_low_priority(compute) else prices.lookup(size_name(compute.size), compute.location)[0]

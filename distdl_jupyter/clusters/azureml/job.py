@@ -1,7 +1,7 @@
-"""A job for Azure ML: its options, command, distribution, image and data, and the code that is uploaded.
+"""A job for Azure ML: options, command, distribution, image, data, and uploaded code.
 
-Azure ML starts the ranks itself, through its own ``mpirun`` for Horovod. Only what was captured is uploaded, nothing
-else of the user's folder. Secret values are in no uploaded file, and Azure's record of the job has no variables.
+Azure ML starts the ranks, with its own ``mpirun`` for Horovod. Only captured code is uploaded, no other files of the
+user's folder. Uploaded files contain no secret values, and Azure's record of the job contains no variables.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
-#: The word for an image that Azure ML builds from this package's own Dockerfile (Open MPI, PyTorch, Horovod).
+#: The option value for the image that Azure ML builds from this package's Dockerfile (Open MPI, PyTorch, Horovod).
 GENERATED = "generated"
-#: What Azure ML calls its tiers on serverless compute: Spot nodes are cheaper and can be taken away.
+#: Azure ML's tiers of serverless compute: Spot nodes are cheaper and can be preempted.
 TIERS = ("", "Spot", "Basic", "Standard", "Premium")
-#: The name under which the generated image is kept in the workspace; its version is the Dockerfile's digest.
+#: The name of the generated image in the workspace; its version is the digest of the Dockerfile.
 IMAGE = "distdl-horovod-pytorch"
-#: Placeholder in a placement for addresses, interfaces and ports: ranks meet by the variables that Azure sets.
+#: Placeholder in a placement for addresses, interfaces and ports, which Azure sets by variables.
 BY_AZURE = "@azure@"
-#: Seconds beyond the job's own limit after which Azure ML ends it where no supervisor does.
+#: Seconds beyond the job's own limit after which Azure ML ends it without a supervisor.
 _SPARE = 1800
 _OUTPUTS = "outputs"
 _MODES = {"download": "download", "mount": "ro_mount"}
@@ -49,7 +49,7 @@ _MODES = {"download": "download", "mount": "ro_mount"}
 
 @dataclass(frozen=True, slots=True)
 class AzureMLOptions:
-    """What every job on this cluster asks Azure ML for."""
+    """The options of every job on this cluster."""
 
     subscription_id: str = field(
         default="", metadata={"help": "the subscription ID (default: set with %dist_config azure)", "first": True}
@@ -90,7 +90,7 @@ class AzureMLOptions:
 
     @property
     def missing(self) -> str:
-        """The name of the first option that a job needs and that is not set, "" when all are."""
+        """The name of the first required option that is not set, "" if all are set."""
         for name in ("resource_group", "workspace"):
             if not getattr(self, name):
                 return name
@@ -98,12 +98,12 @@ class AzureMLOptions:
 
 
 def run_name(job_id: str) -> str:
-    """Return the name of the job in the workspace; it follows from the job's id alone."""
+    """Return the name of the job in the workspace, which is derived from the job id."""
     return f"distdl-{job_id}"
 
 
 def check(spec: JobSpec) -> None:
-    """Raise InvalidSpec for what Azure ML does not support."""
+    """Raise InvalidSpec for a job that Azure ML does not support."""
     if spec.distributed_backend == "ray":
         raise InvalidSpec(
             "Jobs with Ray are not supported on Azure ML.",
@@ -132,7 +132,7 @@ def check(spec: JobSpec) -> None:
     image = spec.cluster_options.get("environment", "")
     option = next((name for name in FIELDS if getattr(spec, name)), "")
     if option == "requirements" and states_packages(spec.source.code):
-        option = ""  # an image may contain what a script declares, too
+        option = ""  # the image may also contain packages that a script declares
     if option and image not in ("", GENERATED):
         raise InvalidSpec(
             f"Packages cannot be added to the existing image {image}.",
@@ -172,7 +172,7 @@ def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any
         inputs[source.name] = Input(type="uri_folder", path=path, mode=_MODES[source.mode])
     if spec.outputs:
         line += ["--outputs", f"${{{{outputs.{_OUTPUTS}}}}}"]
-        # The job's own delivery uses the same address: what the nodes uploaded is not sent a second time.
+        # The supervisor delivers to the same address, so files that nodes have uploaded are not sent again.
         target = data.blob_place(spec.outputs, "outputs")
         path = _address(target.account, target.container, f"{target.prefix}/{spec.id}/outputs")
         outputs[_OUTPUTS] = Output(type="uri_folder", path=path, mode="upload")
@@ -219,7 +219,7 @@ def _address(account: str, container: str, prefix: str) -> str:
 
 
 def write_code(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Path:
-    """Write the folder that is uploaded and return it. Raises LaunchFailed."""
+    """Write the folder to upload and return it. Raises LaunchFailed."""
     folder = context.folder
     target = folder.path / "azureml" / "code"
     try:
@@ -259,7 +259,7 @@ def _write_payload(folder: JobFolder, target: Path) -> None:
 
 
 def _plan(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> dict[str, Any]:
-    """Return what a process on a node must know, as plain data."""
+    """Return the plain data for a process on a node."""
     hidden = (*spec.secret_variables, "DISTDL_JOB_DIR")
     job_variables = {name: value for name, value in context.own.items() if name not in hidden}
     return {
@@ -274,7 +274,7 @@ def _plan(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> 
 
 
 def _rank_variables(plan: Plan, rank: int) -> dict[str, str]:
-    """Return a rank's variables without those of the rendezvous, which Azure sets."""
+    """Return a rank's variables without the rendezvous variables, which Azure sets."""
     environment = {name: value for name, value in plan.environments[rank].items() if BY_AZURE not in value}
     if plan.distribution == "mpi":  # Azure's mpirun coordinates the ranks, so Horovod's Gloo controller is not used
         environment |= {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
@@ -285,9 +285,9 @@ def _rank_variables(plan: Plan, rank: int) -> dict[str, str]:
 
 
 def environment(options: AzureMLOptions, workspace: Workspace, spec: JobSpec, folder: Path) -> Any:
-    """Return the job's image for azure-ai-ml; one that was generated before is named, not uploaded again.
+    """Return the job's image for azure-ai-ml; an existing generated image is referenced, not uploaded again.
 
-    ``folder`` is where the image's own files may be written, with the packages that the job asks for.
+    ``folder`` is for the image's build files, which include the requested packages.
     """
     from azure.ai.ml.entities import BuildContext, Environment
 

@@ -1,14 +1,14 @@
-"""A job on Azure ML: its state, the output and the ends of its ranks, and the files that they leave.
+"""A job on Azure ML: its state, the output and exits of its ranks, and their files.
 
-A thread asks Azure, which can be silent for minutes; a sign-in can expire while a job runs for days. The job continues
-meanwhile, and what was missed is read when Azure responds again. Another supervisor can continue with the names of
-workspace and job alone.
+A thread polls Azure, which may not respond for minutes, and the sign-in may expire during a long job. The job continues
+meanwhile, and missed output is read when Azure responds again. Another supervisor only needs the names of workspace and
+job to continue.
 
-Each log file is read by ranges, from where the last request ended. Azure keeps one file for each process; marks in it
-name the rank and separate its two streams (``bootstrap``). Positions of a rank's stream are bytes of that stream, so a
-second supervisor reads the files from their beginning and skips what was recorded. Text outside of a rank's output (the
-build of the image, the preparation of the nodes, a shell's error) goes line by line into one stream, of which a second
-supervisor passes on only what is new since it started.
+Each log file is read by ranges, from the end of the last request. Azure keeps one file for each process; marks in it
+name the rank and separate its two streams (``bootstrap``). Positions of a rank's stream count the bytes of that stream,
+so a new supervisor reads the files from the start and skips recorded bytes. Other text (the build of the image, the
+preparation of the nodes, a shell's error) is forwarded line by line as one stream; a new supervisor only forwards text
+that is new since it started.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
-#: Seconds between two requests for logs: while something is new, and otherwise.
+#: Seconds between two requests for logs, while there is new output and otherwise.
 _QUICK, _SLOW = 0.3, 2.0
-#: Seconds between two requests for a run's state and files: while its ranks begin or end, and in between.
+#: Seconds between two requests for state and files, while ranks start or end and otherwise.
 _SOON, _LATER = 1.0, 5.0
 #: Seconds without a response after which the user is notified.
 _SILENCE = 10.0
-#: Seconds after a job's end in which its last lines may still arrive, and where no rank has begun.
+#: Seconds after a job's end in which its last lines may arrive; the second if no rank has started.
 _SETTLE, _SHORT = 10.0, 3.0
-#: Seconds after the start in which Azure may not know the run yet.
+#: Seconds after the submission in which Azure may not know the run yet.
 _YOUNG = 60.0
-#: Seconds between two requests for the end.
+#: Seconds between two cancel requests.
 _REPEAT = 10.0
-#: Bytes of one request for a log, and files that are requested at once.
+#: The maximum number of bytes per log request, and of concurrent requests.
 _PIECE, _CONCURRENCY = 4 * 1024 * 1024, 8
 _OF_PROCESSES = "user_logs/"
 #: Files of the nodes' preparation that are useless to users.
@@ -60,7 +60,7 @@ _IGNORED = re.compile(r"system_logs/.*(metrics_capability|snapshot_capability)")
 _ARTIFACTS = re.compile(r"azureml://(?:.*/)?datastores/([^/]+)/(?:paths/)?(.*)")
 
 ENDED = frozenset({"Completed", "Failed", "Canceled"})
-#: azure-ai-ml's ``RunStatus`` before the ranks run, in words.
+#: Texts of azure-ai-ml's ``RunStatus`` before the ranks run.
 _WAITING = {
     "": "was submitted",
     "NotStarted": "was submitted",
@@ -70,7 +70,7 @@ _WAITING = {
     "Starting": "preparing the nodes",
     "Paused": "is paused",
 }
-#: What a running job becomes when its nodes are taken away.
+#: The states of a running job whose nodes were preempted.
 _REQUEUED = _WAITING.keys() - {"", "Paused"}
 _PREEMPTED = Notice(
     "warning",
@@ -81,7 +81,7 @@ _PREEMPTED = Notice(
 
 
 class AzureMLRun(Run):
-    """One submitted job. ``read`` says how much of each (rank, stream) was recorded before."""
+    """One submitted job; ``read`` is the number of recorded bytes of each (rank, stream)."""
 
     def __init__(
         self,
@@ -104,15 +104,15 @@ class AzureMLRun(Run):
             self._outage.put(notice)
         limits.allow_files(4 * spec.process_count)
         self._logs = Logs(workspace, context.own["DISTDL_NONCE"], spec.process_count, read)
-        #: Ranks whose end was not reported, whether a reported one had failed, and the signals that were sent.
+        #: Ranks without a reported exit, whether a reported exit was a failure, and the signals sent.
         self._open = set(range(spec.process_count))
         self._failed = False
         self._sent: list[str] = []
-        #: Azure's state of the job ("": not known yet), and its message of a failure.
+        #: Azure's state of the job ("": unknown yet), and its failure message.
         self._status = self._error = ""
-        #: Whether Azure does not know the job any more; whether it has ended and all its output was passed on.
+        #: Whether Azure no longer knows the job; whether it has ended and all output was forwarded.
         self._forgotten = self._done = False
-        #: When the state was requested, the end was requested, and the job had ended (monotonic, 0: never).
+        #: Times of the last state request, the last cancel request and the job's end (monotonic, 0: never).
         self._asked_at = self._canceled_at = self._ended_at = 0.0
         self._began = time.monotonic()
         self._pause = _QUICK
@@ -124,7 +124,7 @@ class AzureMLRun(Run):
     # the thread -------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Ask Azure until the job has ended and everything was read, or the run is closed."""
+        """Poll Azure until the job has ended and all output was read, or the run is closed."""
         while not (self._closing or self._done):
             self._wake.clear()
             now = time.monotonic()
@@ -154,7 +154,7 @@ class AzureMLRun(Run):
             self._canceled_at, self._asked_at = now, 0.0
 
     def _read_state(self, now: float) -> None:
-        """Request state and log files where they may have changed."""
+        """Request state and log files if they may have changed."""
         is_running = self._logs.begun and not (self._logs.ends or self._sent or self._ended)
         if self._forgotten or (now - self._asked_at < (_LATER if is_running else _SOON) and not self._logs.stale):
             return
@@ -191,26 +191,26 @@ class AzureMLRun(Run):
         return self._logs.streams
 
     def started(self) -> list[Start]:
-        """Return nothing: ranks report their pids themselves."""
+        """Return nothing: ranks report their own process ids."""
         return []
 
     def waiting(self) -> str:
-        """Return why the job has not begun, with Azure's word."""
+        """Return why the job has not started, with Azure's state."""
         status = self._status
         if self._logs.begun or self._ended or status not in _WAITING:
             return ""
         return f"Azure ML job {self._name}: {_WAITING[status]}" + (f" ({status})" if status else "")
 
     def notices(self) -> list[Notice]:
-        """Return what the user should know of the job."""
+        """Return the notices for the user since the last call."""
         return self._outage.notices()
 
     def poll(self) -> list[Exit]:
-        """Return the ranks that have ended and whose output was passed on."""
+        """Return the exits of ranks whose output was forwarded."""
         ends = {} if self._sent[:1] == ["KILL"] else self._logs.ends
         ranks = sorted(self._open & ends.keys())
         if len(ranks) == len(self._open) and not self._ended:
-            ranks = ranks[:-1]  # the last one ends with the job: Azure still has to store what they left
+            ranks = ranks[:-1]  # the last exit is reported with the job's end, when Azure has stored all files
         exits = [Exit(rank, ends[rank]["code"], ends[rank]["signal"], str(ends[rank]["evidence"])) for rank in ranks]
         self._failed = self._failed or any(exit_.code != 0 for exit_ in exits)
         self._open -= set(ranks)
@@ -220,7 +220,7 @@ class AzureMLRun(Run):
         return exits
 
     def _exit_by_status(self, rank: int) -> Exit:
-        """Return the end of a rank that reported none."""
+        """Return the exit of a rank that reported none."""
         if self._sent:
             return Exit(rank, None, "KILL" if "KILL" in self._sent else "TERM")
         if self._forgotten:
@@ -234,16 +234,16 @@ class AzureMLRun(Run):
         return Exit(rank, None, None, client.failure(self._error))
 
     def alive(self) -> Sequence[object]:
-        """Return the job itself as long as Azure has not ended it."""
+        """Return the job itself until Azure has ended it."""
         return [] if self._ended else [f"Azure ML job {self._name}"]
 
     def signal(self, name: str) -> None:
-        """Cancel the job, which is all that Azure ML supports; its ranks get that as an interrupt."""
+        """Cancel the job, because Azure ML supports nothing else; its ranks receive an interrupt."""
         self._sent.append(name)
         self._wake.set()
 
     def no_stacks(self) -> str:
-        """Return why: a running job there accepts no requests."""
+        """Return why: running jobs accept no requests there."""
         return "Azure ML does not support stack traces of running ranks."
 
     def handle(self) -> dict[str, Any]:
@@ -265,7 +265,7 @@ class AzureMLRun(Run):
 
 
 def cancel(workspace: Workspace, name: str) -> bool:
-    """Request the end of a job; False when it has ended or does not exist. Raises DistDLError."""
+    """Cancel a job; return False if it has ended or does not exist. Raises DistDLError."""
     try:
         if str(workspace.job(name)["properties"].get("status")) in ENDED:
             return False
@@ -281,11 +281,11 @@ def cancel(workspace: Workspace, name: str) -> bool:
 
 
 class LogFile:
-    """One log file of a run: its current address, and how much of it was read."""
+    """One log file of a run, with its current address and read position."""
 
     def __init__(self, name: str, nonce: str, logs: Logs) -> None:
         self.name = name
-        #: Whether text outside of a rank's output is passed on: an earlier supervisor has not read it.
+        #: Whether text outside of a rank's output is forwarded, because no earlier supervisor has read it.
         self.is_shown = True
         self.url = ""
         self.position = 0
@@ -297,13 +297,13 @@ class LogFile:
         self._stream = ""
 
     def feed(self, content: bytes, *, last: bool = False) -> None:
-        """Pass on what is new; ``last`` passes on a line without an end, too."""
+        """Forward new text; with ``last``, also an incomplete line."""
         self.position += len(content)
         *marked, text = self._marks.split(self._rest + content)
         for before, label in zip(marked[::2], marked[1::2], strict=True):
             self._on_text(before)
             self._on_mark(label.decode(errors="replace"))
-        # The rest of a mark may come later.
+        # The rest of a mark may arrive later.
         rest = text[text.rfind(b"\x1e") :] if b"\x1e" in text else b""
         self._rest = rest if rest.startswith(self._begin) or self._begin.startswith(rest) else b""
         self._on_text(text[: len(text) - len(self._rest)])
@@ -335,17 +335,17 @@ class LogFile:
 
 
 class Logs:
-    """All files of a run. ``advance`` is called by one thread; ``ends`` and ``begun`` are read by another."""
+    """All files of a run. One thread calls ``advance``; another reads ``ends`` and ``begun``."""
 
     def __init__(
         self, workspace: Workspace, nonce: str, ranks: int, read: Mapping[tuple[int, str], int] | None = None
     ) -> None:
         self._workspace = workspace
         self._nonce = nonce
-        #: Whether an earlier supervisor has read the files that exist now.
+        #: Whether an earlier supervisor has read the existing files.
         self._is_continued, read = read is not None, read or {}
         self._own = Inbox()
-        #: What was not recorded before of each rank's stream.
+        #: The unrecorded part of each rank's stream.
         self._inboxes = {
             (rank, name): Inbox(read.get((rank, name), 0)) for rank in range(ranks) for name in ("out", "err")
         }
@@ -356,44 +356,44 @@ class Logs:
         )
         self._files: dict[str, LogFile] = {}
         self._pool = ThreadPoolExecutor(_CONCURRENCY, "distdl-azureml-log")
-        #: The file whose text outside of a rank's output was passed on last.
+        #: The file whose text outside of a rank's output was forwarded last.
         self._last = ""
-        #: How ranks ended: exit code, signal and evidence.
+        #: The exits of ranks: exit code, signal and evidence.
         self.ends: dict[int, dict[str, Any]] = {}
-        #: Ranks that have begun.
+        #: Ranks that have started.
         self.begun: set[int] = set()
-        #: Whether an address was refused and new ones are needed.
+        #: Whether an address has expired and new ones are needed.
         self.stale = False
 
     @property
     def complete(self) -> bool:
-        """Whether every rank has reported its end."""
+        """Whether every rank has reported its exit."""
         return 2 * len(self.ends) == len(self._inboxes)
 
     @property
     def behind(self) -> bool:
-        """Whether so much waits for the supervisor that no more should be requested."""
+        """Whether the supervisor is too far behind to request more."""
         return self._own.pending + sum(inbox.pending for inbox in self._inboxes.values()) > Inbox.MOST
 
     def show(self, name: str, lines: bytes) -> None:
-        """Pass on whole lines of a file outside of a rank's output."""
+        """Forward complete lines of a file outside of a rank's output."""
         self._own.feed(lines if name == self._last else f"[{name}]\n".encode() + lines)
         self._last = name
 
     def begin(self, rank: int) -> int | None:
-        """Note that a rank has begun; return None for one that the job does not have."""
+        """Record the start of a rank; return None for a rank that the job does not have."""
         if (rank, "out") not in self._inboxes:
             return None
         self.begun.add(rank)
         return rank
 
     def write(self, rank: int, stream: str, content: bytes) -> None:
-        """Pass on what a rank wrote."""
-        if content:  # nothing would end the stream
+        """Forward output of a rank."""
+        if content:  # empty content would end the stream
             self._inboxes[rank, stream].feed(content)
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
-        """Take the addresses of the run's files, which are valid for some time."""
+        """Set the addresses of the run's files, which expire after some time."""
         self.stale = False
         for name, url in addresses.items():
             if _IGNORED.search(name):
@@ -405,9 +405,9 @@ class Logs:
         self._is_continued = self._is_continued and not self._files
 
     def advance(self, *, last: bool = False) -> bool:
-        """Request what is new in every file once; True when something was. ``last`` ends unfinished lines.
+        """Request new content of every file once; return whether there was any. ``last`` completes unfinished lines.
 
-        Raises DistDLError when Azure does not respond.
+        Raises DistDLError if Azure does not respond.
         """
         files = [file for file in self._files.values() if file.name.startswith(_OF_PROCESSES) or not self.begun]
         is_new = False
@@ -418,7 +418,7 @@ class Logs:
         return is_new
 
     def _fetch(self, file: LogFile) -> bytes:
-        """Return what is behind the file's position, at most ``_PIECE`` bytes."""
+        """Return at most ``_PIECE`` bytes from the file's position."""
         range_ = f"bytes={file.position}-{file.position + _PIECE - 1}"
         headers = {"x-ms-range": range_, "Range": range_}
         try:
@@ -426,15 +426,15 @@ class Logs:
         except AzureRefused as error:
             if error.status in (401, 403, 404):
                 self.stale = True  # its signature has expired
-            elif error.status != 416:  # the range is behind the end of the file
+            elif error.status != 416:  # the range starts at the end of the file
                 raise
             return b""
         content: bytes = response.content
-        # A server without ranges sends the whole file.
+        # A server without range support sends the whole file.
         return content[file.position :] if response.status_code == 200 else content
 
     def close(self) -> None:
-        """End all streams, when no thread advances any more."""
+        """End all streams, after the last ``advance``."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for inbox in (self._own, *self._inboxes.values()):
             inbox.feed(b"")
@@ -473,7 +473,7 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
 
 
 def _download_all(workspace: Workspace, datastore: str, prefix: str, folder: JobFolder, ranks: range) -> list[str]:
-    """Download the blobs below a prefix, except those that are here already."""
+    """Download the blobs below a prefix, except those that exist here."""
     skipped = []
     with _container(workspace, datastore) as container:
         for blob in container.list_blobs(name_starts_with=prefix):
@@ -494,9 +494,9 @@ def _download_all(workspace: Workspace, datastore: str, prefix: str, folder: Job
 
 
 def _container(workspace: Workspace, name: str) -> Any:
-    """Return the container of a datastore, with its short-lived signature where it does not use the user's account.
+    """Return the container of a datastore, with a short-lived signature unless it uses the user's account.
 
-    An account key is never used, because it allows everything.
+    An account key is never used, because it grants full access.
     """
     from azure.storage.blob import ContainerClient
 
@@ -511,7 +511,7 @@ def _container(workspace: Workspace, name: str) -> Any:
 
 
 def target_path(name: str, folder: JobFolder) -> Path | None:
-    """Return where a file is stored, None for a name that leads out of the job's folder."""
+    """Return the local path of a file, None for a name outside the job's folder."""
     path = PurePosixPath(name)
     if not path.parts or path.is_absolute() or ".." in path.parts:
         return None
