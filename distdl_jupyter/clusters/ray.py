@@ -1,13 +1,13 @@
-"""The nodes of an existing Ray cluster: an agent in each bundle of a placement group, with any backend on them.
+"""Ray clusters: runs an agent in each bundle of a placement group, and any backend on these agents.
 
-* The placement group has a bundle for each node of the job, each on another node of Ray. Until Ray's scheduler has
-  them, the job is preparing with the reason.
-* In each bundle an actor runs the same agent that ``ssh`` starts, as a child with pipes. Its bytes travel in calls of
-  that actor, so nothing has to reach this machine: ``ray://`` from a notebook behind a firewall works too.
-* When the supervisor ends, Ray ends its actors. An agent whose input ends, ends everything it has started.
+* The placement group has a bundle for each node of the job, each on a different node of Ray. Until Ray's scheduler has
+  allocated them, the job is preparing and shows the reason.
+* In each bundle an actor runs the same agent as ``ssh``, as a child with pipes. Its bytes are transferred by calls of
+  that actor, so nothing connects to this machine, and ``ray://`` works from behind a firewall.
+* When the supervisor exits, Ray ends its actors. An agent whose input ends also ends all processes it has started.
 
-Ray is imported where it is used. Lists and checks run in a process of their own, because a process can be connected to
-one Ray cluster only, and a Jupyter server should be connected to none.
+Ray is imported inside functions. Lists and checks run in a separate process, because a process can only be connected to
+one Ray cluster, and a Jupyter server should not be connected to any.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.staging import Job
     from distdl_jupyter.core.spec import JobSpec
 
-#: Seconds for the start of an actor, whose process Ray may have to start first.
+#: Timeout in seconds for the start of an actor and its process.
 _ACTOR_SECONDS = 120.0
-#: Seconds between two reports of what the job waits for, and for which a call of an actor waits for bytes.
+#: Seconds between two reports while waiting, and seconds that a call of an actor waits for bytes.
 _POLL_SECONDS, _READ_SECONDS = 0.5, 1.0
 _PIECE = 1 << 20
-#: Calls of an actor at the same time: one writes, one reads, one ends the agent.
+#: Concurrent calls of an actor: one writes, one reads, one ends the agent.
 _CALLS = 4
 #: Variables that Ray sets for its workers; a rank may be a driver of another cluster.
 _HIDDEN = ("RAY_ADDRESS", "RAY_JOB_ID", "RAY_RAYLET_PID")
 _NAMESPACE = "distdl"
-#: Ray's server for clients says this while it holds the port of a client that was killed, or when its process for the
-#: new one did not start within 30 s. A later attempt may succeed.
+#: Ray's client server reports this while it still holds the port of a killed client, or if its process for the new
+#: client did not start within 30 s. A later attempt may succeed.
 _BUSY = "Initialization failure from server"
-#: Seconds for what is done in a process of its own, the start of Ray included.
+#: Timeout in seconds of separate processes, including the start of Ray.
 _SECONDS = {"nodes": 30.0, "sweep": 60.0, "checks": 30.0}
 
 
 @dataclass(frozen=True, slots=True)
 class RayOptions:
-    """Which Ray cluster, and what of each node a job takes."""
+    """The Ray cluster, and the resources of a job on each node."""
 
     address: str = field(
         default="auto",
@@ -89,7 +89,7 @@ class RayOptions:
     oversubscribe: bool = field(default=False, metadata={"help": OVERSUBSCRIBE_HELP})
 
     def bundle(self, processes: int) -> dict[str, float]:
-        """Return what a node with this number of processes takes of Ray. Raises InvalidSpec."""
+        """Return the resources of a bundle with this number of processes. Raises InvalidSpec."""
         try:
             bundle = {str(name): float(amount) for name, amount in json.loads(self.resources or "{}").items()}
         except (ValueError, TypeError, AttributeError):
@@ -110,7 +110,7 @@ class RayCluster(AgentCluster):
     Options = RayOptions
 
     def unavailable(self, options: RayOptions) -> str:
-        """Ray must be installed here."""
+        """Return the remedy if Ray is not installed here."""
         if find_spec("ray") is None:
             return "Ray is not installed in this environment. Run: pip install 'distdl-jupyter[ray]'"
         return ""
@@ -120,7 +120,7 @@ class RayCluster(AgentCluster):
         options.bundle(1)
 
     def process_count_per_node(self, options: RayOptions, *, use_gpu: bool | None) -> int:
-        """Return the GPUs that a job takes of each node, 1 without any."""
+        """Return the GPUs of a job on each node, 1 without any."""
         return max(1, options.gpus_per_node) if use_gpu is not False else 1
 
     def detail(self, options: RayOptions) -> str:
@@ -128,11 +128,11 @@ class RayCluster(AgentCluster):
         return options.address
 
     def nodes(self, options: RayOptions) -> list[NodeInfo]:
-        """Return the nodes that Ray lists. Raises LaunchFailed when it does not respond."""
+        """Return the nodes that Ray lists. Raises LaunchFailed if Ray does not respond."""
         return [_described(node) for node in _ask("nodes", options)]
 
     def checks(self, options: RayOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[Check]:
-        """Ask Ray, and an agent on each of its nodes."""
+        """Check Ray, and each of its nodes with an agent."""
         try:
             rows = _ask("checks", options, modules=list(modules), programs=list(programs))
         except DistDLError as error:
@@ -140,7 +140,7 @@ class RayCluster(AgentCluster):
         return [Check(**row) for row in rows]
 
     def preview(self, spec: JobSpec, options: RayOptions) -> Placement:
-        """Place rank r on node r // process_count_per_node; Ray names the nodes when the job gets them."""
+        """Place rank r on node r // process_count_per_node; Ray names the nodes when it allocates them."""
         options.bundle(spec.process_count_per_node)
         return before_contact(spec, options.gpus_per_node)
 
@@ -179,7 +179,7 @@ class RayCluster(AgentCluster):
         return AgentNodes(job, placement, context, self._nodes, handle, self._held.pop_all().close)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
-        """Remove the job's placement group, and with it its actors; agents end what they have started."""
+        """Remove the job's placement group with its actors; agents end the processes they have started."""
         address = str(handle.get("address") or "")
         return _ask("sweep", RayOptions(address=address), job=job_id) if address else []
 
@@ -188,7 +188,7 @@ class RayCluster(AgentCluster):
 
 
 class _AgentActor:
-    """Runs on a node of Ray, which need not have this package: it uses no name from outside the class."""
+    """Runs on a node of Ray. The class uses no outside names, because the node may lack this package."""
 
     _agent: Any
 
@@ -205,7 +205,7 @@ class _AgentActor:
         environment = {name: value for name, value in os.environ.items() if name not in hidden}
         path, program = first.replace(b"{python}", sys.executable.encode(), 1).split(b"\n", 1)
         command = [path.decode(), "-c", "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"]
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it ends with the process
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process exits
         self._agent = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -235,14 +235,14 @@ class _AgentActor:
         self._agent.stdin.close()
 
     def wait(self, seconds: float) -> tuple[int, bytes]:
-        """Return the exit code and the end of what was printed as errors. Raises subprocess.TimeoutExpired."""
+        """Return the exit code and the end of the error output. Raises subprocess.TimeoutExpired."""
         code = int(self._agent.wait(seconds))
         self._errors.seek(0)
         return code, self._errors.read()[-4096:]
 
 
 def _actor(ray: Any, strategy: Any, bundle: dict[str, float]) -> Any:
-    """Return an actor that has a bundle for itself."""
+    """Return an actor that occupies a whole bundle."""
     others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
     takes = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "resources": others}
     return ray.remote(_AgentActor).options(**takes, max_concurrency=_CALLS, scheduling_strategy=strategy).remote()
@@ -250,7 +250,7 @@ def _actor(ray: Any, strategy: Any, bundle: dict[str, float]) -> Any:
 
 def _agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connection]:
     """Start an agent in each actor and return the connections. Raises LaunchFailed, Unreachable."""
-    # The agent's input ends with the actor, and Ray ends that with the supervisor.
+    # The agent's input ends with the actor, which Ray ends with the supervisor.
     first = package.first_input("{python}", options.directory or DIRECTORY, [TIMEOUT])
     try:
         addresses = ray.get([actor.begin.remote(first, _HIDDEN) for actor in actors], timeout=_ACTOR_SECONDS)
@@ -258,7 +258,7 @@ def _agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connec
         raise LaunchFailed(
             f"Ray could not start the agents: {_first_line(error)}.", code="ray-agents-not-started"
         ) from error
-    # Ray gives bundles to nodes in no order.
+    # Ray assigns bundles to nodes in any order.
     ordered = sorted(zip(actors, addresses, strict=True), key=lambda pair: pair[1])
     names = distinct([hostname for _actor, (hostname, _address) in ordered])
     links = [
@@ -269,7 +269,7 @@ def _agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connec
 
 
 class _ActorLink(Link):
-    """The bytes of an agent in an actor."""
+    """The link to an agent in an actor."""
 
     def __init__(self, ray: Any, actor: Any, name: str) -> None:
         super().__init__()
@@ -280,7 +280,7 @@ class _ActorLink(Link):
         self._code: int | None = None
 
     async def read(self) -> bytes:
-        """Return what the agent has sent next."""
+        """Return the next output of the agent."""
         with self._reporting_loss():
             while (content := await self._actor.read.remote(_READ_SECONDS, _PIECE)) is not None:
                 if content:
@@ -294,10 +294,10 @@ class _ActorLink(Link):
 
     @contextlib.contextmanager
     def _reporting_loss(self) -> Iterator[None]:
-        """Keep why the actor does not respond; then its output ends, and ``why_ended`` returns the reason."""
+        """Store why the actor does not respond; then its output ends, and ``why_ended`` returns the reason."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - Ray raises what its client does, too
+        except Exception as error:  # noqa: BLE001 - Ray also raises errors of its client library
             self._reason = self._reason or f"Ray lost the connection to {self._name}: {_first_line(error)}."
 
     @property
@@ -306,12 +306,12 @@ class _ActorLink(Link):
         return self._code
 
     def close_input(self) -> None:
-        """End its standard input; idempotent."""
+        """Close its standard input; idempotent."""
         with self._reporting_loss():
             self._actor.end_input.remote()
 
     async def end(self, grace: float = 0.0) -> None:
-        """Wait for its end, after ``grace`` seconds by force."""
+        """Wait for the agent to exit; kill it after ``grace`` seconds."""
         with contextlib.suppress(Exception):
             if self._code is None and not self._reason:
                 self._code, errors = await asyncio.wait_for(self._actor.wait.remote(grace), grace + 5.0)
@@ -321,7 +321,7 @@ class _ActorLink(Link):
         self._code = 255 if self._code is None else self._code
 
     async def why_ended(self, silent: float) -> str:
-        """Return what the end of its output means."""
+        """Return why the output ended."""
         if not self._reason:
             await self.end(2.0)
         return self._reason or f"The agent on {self._name} ended with code {self._code}{self.last_line}."
@@ -333,13 +333,13 @@ class _ActorLink(Link):
 def _connected(address: str) -> Any:
     """Return Ray's module, connected to a cluster. Raises LaunchFailed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # else a late call would start a cluster of its own here
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # otherwise a late call would start a local cluster
     _require_listener(address)
     import ray
     import ray.cloudpickle
     import ray.util.scheduling_strategies
 
-    # The nodes need not have this package.
+    # The nodes may lack this package.
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
     try:
         for tries_left in (2, 1, 0):
@@ -376,13 +376,13 @@ def _unreachable(address: str, why: str) -> LaunchFailed:
 
 
 def _quietly(call: Callable[..., object], *arguments: object) -> None:
-    """Call Ray to give something back; a cluster that is gone has nothing."""
+    """Call Ray to release resources, and ignore errors of a cluster that is gone."""
     with contextlib.suppress(Exception):
         call(*arguments)
 
 
 def _fitting(nodes: Sequence[dict[str, Any]], bundle: dict[str, float]) -> list[dict[str, Any]]:
-    """Return the nodes that are up and as large as a bundle, whatever runs there."""
+    """Return the nodes that are up and large enough for a bundle, even if they are busy."""
 
     def fits(resources: dict[str, float]) -> bool:
         return all(resources.get(name, 0) >= amount for name, amount in bundle.items())
@@ -409,7 +409,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _ask(what: str, options: RayOptions, **fields: Any) -> list[Any]:
-    """Do what ``main`` can do, in a process of its own, and return the rows. Raises LaunchFailed."""
+    """Run ``main`` in a separate process and return the rows. Raises LaunchFailed."""
     command = [sys.executable, "-P", "-m", __name__, what, json.dumps(dataclasses.asdict(options)), json.dumps(fields)]
     seconds = _SECONDS[what]
     try:
@@ -429,15 +429,15 @@ def _ask(what: str, options: RayOptions, **fields: Any) -> list[Any]:
 
 
 def _remove_group(ray: Any, job: str) -> list[Any]:
-    """Remove the job's placement group, and with it the actors in it."""
-    with contextlib.suppress(ValueError):  # there is none with that name
+    """Remove the job's placement group with its actors."""
+    with contextlib.suppress(ValueError):  # there is no such group
         ray.util.remove_placement_group(ray.util.get_placement_group(f"{_NAMESPACE}-{job}"))
         return [f"placement group of {job}"]
     return []
 
 
 def _checked(ray: Any, options: RayOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Any]:
-    """Check all nodes that are up, each by an agent, and name the others."""
+    """Check all nodes that are up with agents, and report the others."""
     from distdl_jupyter.clusters.agents import checkup
 
     nodes = ray.nodes()
@@ -454,7 +454,7 @@ def _checked(ray: Any, options: RayOptions, modules: Sequence[str], programs: Se
 
 
 def main(what: str, options_json: str, fields_json: str) -> None:
-    """Print nodes, checks, or what a sweep has removed as JSON, or why that failed."""
+    """Print nodes, checks or the removals of a sweep as JSON, or the error."""
     options, fields = RayOptions(**json.loads(options_json)), json.loads(fields_json)
     rows: Any
     try:
@@ -465,7 +465,7 @@ def main(what: str, options_json: str, fields_json: str) -> None:
             rows = _remove_group(ray, **fields) if what == "sweep" else _checked(ray, options, **fields)
     except DistDLError as error:
         rows = {"error": error.message, "code": error.code, "hint": error.hint}
-    print(json.dumps(rows, default=str), flush=True)  # noqa: T201 - the answer; Ray is left at the exit
+    print(json.dumps(rows, default=str), flush=True)  # noqa: T201 - the answer; Ray disconnects at exit
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Sends a job's files to Blob: outputs, values, and the log of a job that failed.
+"""Uploads a job's files to Blob: outputs, values, and the log of a failed job.
 
-Everything is below ``<prefix>/<job id>/``, so that no job overwrites another's. A file that is there with the same size
-and MD5 is not sent again. The files here stay.
+Each job uses its own prefix ``<prefix>/<job id>/``. A blob with the same size and MD5 is not uploaded again. Local
+files are kept.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
 
-#: Files that are sent at the same time, and parts of each.
+#: The number of concurrent uploads, and of concurrent parts of a file.
 _FILES, _PARTS = 4, 2
 _FOLDERS = ("outputs", "results")
 LOG = "log.txt"
 
 
 class Stopped(Exception):
-    """The delivery was stopped."""
+    """The upload was stopped."""
 
 
 class Delivered(NamedTuple):
-    """What arrived: files and bytes that were sent, and files that were there already."""
+    """The result: uploaded files and bytes, and files that existed already."""
 
     files: int
     bytes: int
@@ -45,7 +45,7 @@ class Delivered(NamedTuple):
 
 
 def url(spec: JobSpec) -> str:
-    """Return the address of a job's own files."""
+    """Return the address of a job's files."""
     return f"{spec.outputs.rstrip('/')}/{spec.id}"
 
 
@@ -59,8 +59,8 @@ def deliver(
 ) -> Delivered:
     """Upload the files of an ended job, and its log if requested.
 
-    ``open_account`` opens a storage account as the user who is signed in. Raises DataUnavailable, NotSignedIn, OSError,
-    and Stopped soon after ``stopped`` returns true.
+    ``open_account`` opens a storage account as the signed-in user. Raises DataUnavailable, NotSignedIn, OSError, and
+    Stopped soon after ``stopped`` returns true.
     """
     target = blob_place(url(spec), "outputs")
     account = open_account(target.account)
@@ -84,7 +84,7 @@ def deliver(
 
 
 def _files(folder: JobFolder) -> Iterator[Path]:
-    """Yield the regular files; a link that leads out of the job's folder is left out."""
+    """Yield the regular files, except links to outside the job's folder."""
     root = folder.path.resolve()
     for name in _FOLDERS:
         for path in sorted((folder.path / name).rglob("*")):
@@ -95,7 +95,7 @@ def _files(folder: JobFolder) -> Iterator[Path]:
 def _send(
     container: ContainerClient, name: str, path: Path, known: BlobProperties | None, stopped: Callable[[], bool]
 ) -> int | None:
-    """Send one file and return its bytes, None when the same is there."""
+    """Upload one file and return its size, None if an identical blob exists."""
     from azure.core import MatchConditions
     from azure.storage.blob import ContentSettings
 
@@ -124,7 +124,7 @@ def _send(
 
 
 def _log(folder: JobFolder) -> Iterator[bytes]:
-    """Yield the lines of the log as text; the same events give the same bytes."""
+    """Yield the lines of the log as text; equal events give equal bytes."""
     for events, _ in batches(folder.log):
         for line in lines_of(events):
             rank = "job" if line.rank is None else line.rank

@@ -1,11 +1,11 @@
-"""What a job's data sources hold, and the right to read them.
+"""Lists a job's data sources, and signs requests to read them.
 
-Names, sizes, versions and MD5 sums as the store lists them; nothing is downloaded. Blob is listed with the user's
-sign-in by Azure's package, which knows sums, tiers and folders; other stores by obstore, with what this machine has.
+Listings have names, sizes, versions and MD5 sums; nothing is downloaded. Blob is listed as the signed-in user with
+Azure's package, which supports sums, tiers and folders; other stores with obstore and this machine's credentials.
 
 A node gets a user-delegation SAS (learn.microsoft.com/rest/api/storageservices/create-user-delegation-sas): https only,
-reading only, an hour at most, for a single blob or, in an account with a hierarchical namespace, a directory; else for
-the container, as nothing smaller can be signed. Signatures are returned to the caller and stored nowhere.
+read-only, valid for at most an hour, for a single blob or a directory (in an account with a hierarchical namespace),
+else for the container, which is then the smallest unit. Signatures are returned to the caller and never stored.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
     from distdl_jupyter.core.data import DataSource
 
-#: The longest life of a signature, and how far before now it begins: clocks differ.
+#: The maximum lifetime of a signature, and the offset of its start, because clocks differ.
 LIFE, _BEFORE = timedelta(hours=1), timedelta(minutes=15)
 
 
-# what a source holds ------------------------------------------------------------------------------
+# listings ------------------------------------------------------------------------------
 
 
 class Listing(NamedTuple):
-    """All objects of a source, by name; ``single`` when its prefix is one object."""
+    """All objects of a source by name; ``single`` is true if its prefix is one object."""
 
     items: tuple[Item, ...]
     single: bool = False
 
 
 def address(source: DataSource) -> str:
-    """Return what the stager opens of a source in S3, Google Cloud Storage or on a web server."""
+    """Return the address that the stager opens for a source in S3, Google Cloud Storage or on a web server."""
     return f"{source.scheme}://{source.container}"
 
 
 def s3_settings(source: DataSource) -> dict[str, str]:
-    """Return where S3 is by this machine's environment, for nodes that have none of it; no credential is among it."""
+    """Return this machine's S3 endpoint settings, without credentials, for nodes that lack them."""
     if source.scheme != "s3":
         return {}
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
@@ -59,7 +59,7 @@ def s3_settings(source: DataSource) -> dict[str, str]:
 
 
 def list_store(source: DataSource) -> Listing:
-    """Return what a source in another store than Blob holds. Raises DataUnavailable, also when it holds nothing."""
+    """Return the listing of a source outside Blob. Raises DataUnavailable, also if it is empty."""
     access = stores.Access(source.name, source.scheme, address(source), settings=s3_settings(source), retries=4)
     try:
         return access.use(lambda store: _objects(store, source))
@@ -78,7 +78,7 @@ def _objects(store: Any, source: DataSource) -> Listing:
 
     if source.scheme != "https":
         metas = [meta for page in obstore.list(store, prefix=source.prefix or None) for meta in page]
-        # Tools mark the folder itself by an object without content.
+        # Some tools create an empty object for the folder itself.
         if metas := [meta for meta in metas if meta["size"] or meta["path"] != source.prefix]:
             return Listing(tuple(sorted(Item(meta["path"], meta["size"], stores.version(meta), "") for meta in metas)))
     try:
@@ -97,7 +97,7 @@ def _objects(store: Any, source: DataSource) -> Listing:
 
 
 def list_blobs(account: BlobServiceClient, source: DataSource) -> Listing:
-    """Return what a source in Blob holds. Raises DataUnavailable, also when it holds nothing."""
+    """Return the listing of a source in Blob. Raises DataUnavailable, also if it is empty."""
     below = source.prefix.strip("/")
     with translate_errors(place(source)):
         if items := tuple(sorted(_blobs(account, source, f"{below}/" if below else ""))):
@@ -123,7 +123,7 @@ def _blobs(account: BlobServiceClient, source: DataSource, prefix: str) -> Itera
                 code="data-archived",
                 hint="Move the blob to the hot or cool tier first (rehydration takes up to 15 hours).",
             )
-        # Tools and hierarchical namespaces mark folders by blobs without content.
+        # Some tools and hierarchical namespaces create empty blobs for folders.
         is_folder = (blob.metadata or {}).get("hdi_isfolder") == "true" or (blob.name.endswith("/") and not blob.size)
         if not is_folder:
             md5 = base64.b64encode(bytes(blob.content_settings.content_md5 or b"")).decode()
@@ -133,7 +133,7 @@ def _blobs(account: BlobServiceClient, source: DataSource, prefix: str) -> Itera
 def shard(items: Sequence[Item], node: int, nodes: int) -> tuple[Item, ...]:
     """Return the files of one node of ``nodes``: each file goes to one node.
 
-    The files are dealt out by size, so the bytes of two nodes differ by at most the largest file.
+    The files are distributed by size, so the bytes of two nodes differ by at most the largest file.
     """
     return tuple(sorted(sorted(items, key=lambda item: (-item.size, item.name))[node::nodes]))
 
@@ -142,7 +142,7 @@ def shard(items: Sequence[Item], node: int, nodes: int) -> tuple[Item, ...]:
 
 
 def signature(account: BlobServiceClient, source: DataSource, *, blob: bool) -> str:
-    """Return the query of a shared access signature that reads a source's blobs; it is valid for ``LIFE``.
+    """Return the query string of a shared access signature for reading a source; it is valid for ``LIFE``.
 
     ``blob`` is true if the prefix is a single blob. Raises DataUnavailable.
     """
@@ -169,12 +169,12 @@ def _has_directories(account: BlobServiceClient) -> bool:
     return False
 
 
-# what Azure Blob refuses --------------------------------------------------------------------------
+# errors of Azure Blob --------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def translate_errors(location: str, *, writing: bool = False) -> Iterator[None]:
-    """Raise DataUnavailable, which names ``location``, for what azure-core and azure-storage-blob raise inside."""
+    """Translate errors of azure-core and azure-storage-blob inside into DataUnavailable, which names ``location``."""
     from azure.core.exceptions import AzureError
 
     try:

@@ -1,9 +1,8 @@
 """The stager: copies a job's data and packages to the disk of one node, verified and cached.
 
 ``python -m distdl_jupyter.data.stager`` runs on each node with the Python of the ranks. Objects are read with obstore,
-which that Python needs unless all sources are paths. A file that is in the cache is not fetched again; one that was
-interrupted is. It reads one line of JSON, its order (the arguments of ``Stager`` and ``Source``), and writes lines of
-JSON:
+which that Python needs unless all sources are paths. A cached file is not fetched again; an interrupted download
+restarts. It reads one line of JSON, its order (the arguments of ``Stager`` and ``Source``), and writes lines of JSON:
 
     {"job": id, "node": 0, "base": "" or a folder, "limit_bytes": int or null, "workers": int, "ca": PEM or "",
      "sources": [
@@ -48,22 +47,22 @@ from distdl_jupyter.data import packages, stores
 from distdl_jupyter.node import data_cache
 from distdl_jupyter.node.data_cache import MORE_ROOM, Cache, Failure, Part, Tree, masked, readable
 
-#: Bytes of one request: a larger file is read by several at once.
+#: Bytes per request; larger files are read by several concurrent requests.
 RANGE = 16 * 2**20
-#: Bytes that are written at once.
+#: Bytes per write.
 _CHUNK = 256 * 1024
-#: Seconds between two messages of progress.
+#: Seconds between two progress messages.
 _REPORT = 0.25
-#: Seconds that an answer with a signature may take: someone may have to sign in first.
+#: Timeout in seconds for a signature, because the user may have to sign in first.
 _PATIENCE = 600.0
-#: Downloads of a file that arrives with a wrong checksum.
+#: The maximum number of downloads of a file with a wrong checksum.
 _DOWNLOADS = 3
-#: Control characters, which obstore allows in no name.
+#: Control characters, which obstore does not allow in names.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-#: Bytes of a name (NAME_MAX), and of a path below the folder (of PATH_MAX, 4096).
+#: The maximum number of bytes of a name (NAME_MAX), and of a path below the folder (PATH_MAX is 4096).
 _LONGEST, _DEEPEST = 255, 3000
 _RENAME = "Rename the object, or use another prefix."
-#: Exit code when the program that gave the order is gone.
+#: Exit code if the program that sent the order is gone.
 _ALONE = 3
 
 
@@ -71,7 +70,7 @@ _ALONE = 3
 
 
 class Item(NamedTuple):
-    """One object: its ``version`` (see ``stores``), and the MD5 of its content in base64, "" where unknown."""
+    """One object: its ``version`` (see ``stores``), and the MD5 of its content in base64, "" if unknown."""
 
     name: str
     size: int
@@ -81,7 +80,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One source of a node: objects below ``prefix`` at ``address``, or a ``path`` that is there."""
+    """One source of a node: objects below ``prefix`` at ``address``, or an existing ``path``."""
 
     name: str
     variable: str
@@ -95,10 +94,10 @@ class Source:
 
 
 def layout(source: Source) -> tuple[dict[str, Item], set[str]]:
-    """Return the objects of a source by their path below its folder, and the folders that are empty.
+    """Return the objects of a source by their path below its folder, and the empty folders.
 
-    A name with a slash at its end is an empty folder, and so is an object of no bytes below whose name others lie.
-    Raises Failure for a name that leads out, or for one that is both a file and a folder.
+    A name with a trailing slash is an empty folder, and so is an empty object whose name is a prefix of others.
+    Raises Failure for a name outside the folder, or one that is both a file and a folder.
     """
     files: dict[str, Item] = {}
     folders: set[str] = set()
@@ -119,7 +118,7 @@ def layout(source: Source) -> tuple[dict[str, Item], set[str]]:
 
 
 def _relative(source: Source, name: str) -> str:
-    """Return the path of an object below its prefix, with a slash at its end for a folder. Raises Failure."""
+    """Return the path of an object below its prefix, with a trailing slash for a folder. Raises Failure."""
     prefix = source.prefix.strip("/")
     parent = prefix.rpartition("/")[0] if name == prefix else prefix
     if parent and not name.startswith(f"{parent}/"):
@@ -136,7 +135,7 @@ def _relative(source: Source, name: str) -> str:
 
 
 class StdioChannel:
-    """The lines of JSON on standard input and output; all methods may be called from any thread."""
+    """Lines of JSON on standard input and output. Any thread may call the methods."""
 
     def __init__(self, source: IO[bytes], sink: IO[bytes]) -> None:
         self._source = source
@@ -147,13 +146,13 @@ class StdioChannel:
         self._over = False
 
     def order(self) -> dict[str, Any]:
-        """Return the first line; from then on the end of the input ends the program."""
+        """Return the first line; afterwards the end of the input ends the program."""
         order: dict[str, Any] = json.loads(self._source.readline())
         threading.Thread(target=self._listen, daemon=True).start()
         return order
 
     def send(self, message: dict[str, Any], *, last: bool = False) -> None:
-        """Write a message; after the ``last`` one the other end may close both streams."""
+        """Write a message; after the ``last`` one, the other side may close both streams."""
         self._over = last
         with self._writing:
             try:
@@ -163,11 +162,11 @@ class StdioChannel:
                 os._exit(_ALONE)
 
     def ask(self, source: str) -> str:
-        """Ask for a signature of a source and return it. Raises Failure."""
+        """Request a signature for a source and return it. Raises Failure."""
         with self._asking:
             self.send({"type": "renew", "source": source})
             try:
-                # Another supervisor may answer what the one before it has answered already.
+                # A new supervisor may repeat an answer of the previous one.
                 while (answer := self._answers.get(timeout=_PATIENCE))["source"] != source:
                     pass
             except queue.Empty:
@@ -201,7 +200,7 @@ class File(NamedTuple):
 
 
 class Stager:
-    """``run`` follows an order, whose fields are the arguments. Raises Failure."""
+    """Carries out an order, whose fields are the arguments; ``run`` raises Failure."""
 
     def __init__(
         self,
@@ -223,18 +222,18 @@ class Stager:
         self._ca = ca
         self._packages = packages
         self._cache = Cache(base)
-        #: By source: bytes and files that are here, of how many, and how many bytes the disk had.
+        #: By source: completed and total bytes and files, and cached bytes.
         self._counts: dict[str, dict[str, int]] = {}
         self._reported: dict[str, dict[str, int]] = {}
         self._counting = threading.Lock()
         self._noted: set[tuple[str, str]] = set()
         self._clearing = threading.Lock()
-        #: Threads that fetch files wait for those that read their ranges.
+        #: A separate pool for ranges, because threads that fetch files wait for it.
         self._files = ThreadPoolExecutor(workers)
         self._ranges = ThreadPoolExecutor(workers)
 
     def run(self) -> None:
-        """Copy everything here and send where it is."""
+        """Copy all sources and send their paths."""
         started = time.monotonic()
         paths = {
             source.variable: data_cache.check_path(source.name, source.path, source.fingerprint)
@@ -277,7 +276,7 @@ class Stager:
         return {source.variable: self._tree.folder(source.name) for source in sources}
 
     def _files_of(self, source: Source) -> list[File]:
-        """Return the files of a source; its folders are made."""
+        """Create the folders of a source and return its files."""
         files, folders = layout(source)
         for folder in ("", *folders):
             self._tree.folder(source.name, folder)
@@ -291,7 +290,7 @@ class Stager:
         ]
 
     def _link_cached(self, file: File) -> bool:
-        """Link to a file that the cache has; return whether it had."""
+        """Link to a file in the cache; return whether it was there."""
         try:
             if not self._cache.has(file.final, file.item.size):
                 return False
@@ -302,7 +301,7 @@ class Stager:
         return True
 
     def _fetch(self, file: File) -> None:
-        """Fetch a file, unless another program or source does."""
+        """Fetch a file unless another program or source fetches it."""
         name = file.source.name
         text = "The same data is already being downloaded and will be reused."
         part = Part(file.final, lambda: self._note(name, "elsewhere", text))
@@ -318,9 +317,9 @@ class Stager:
         self._count(name, files=1)
 
     def _fill(self, file: File, part: Part) -> None:
-        """Fetch the content of a file, again where its checksum is wrong."""
+        """Fetch the content of a file; retry if its checksum is wrong."""
         name, item = file.source.name, file.item
-        # Not every web server answers requests for a range.
+        # Not every web server supports ranges.
         step = item.size if file.source.kind == "https" else RANGE
         starts = range(0, item.size, step) if item.size else ()
         for _ in range(_DOWNLOADS):
@@ -333,7 +332,7 @@ class Stager:
         raise Failure(text, "Upload the file again, or correct its Content-MD5.", name)
 
     def _read(self, file: File, part: Part, start: int, end: int) -> None:
-        """Write the bytes of a range to the disk; obstore continues after cuts, throttling and timeouts."""
+        """Write the bytes of a range to disk; obstore retries after broken connections, throttling and timeouts."""
         item, name = file.item, file.source.name
         end = min(end, item.size)
 
@@ -345,7 +344,7 @@ class Stager:
                 options["range"] = (start, end)
             answer = obstore.get(store, item.name, options=options)
             if (stores.version(answer.meta), answer.meta["size"]) != (item.version, item.size):
-                raise stores.StoreError(412, "")  # another version than the one that was listed
+                raise stores.StoreError(412, "")  # the object has changed since the listing
             at = start
             try:
                 for chunk in answer.stream(min_chunk_size=_CHUNK):
@@ -362,7 +361,7 @@ class Stager:
             raise stores.refusal(name, file.source.address, item.name, error) from None
 
     def _write(self, part: Part, at: int, content: memoryview) -> None:
-        """Write bytes; where the disk is full, remove what no job uses and write them once more."""
+        """Write bytes; if the disk is full, remove unused cache entries and retry once."""
         try:
             part.write(at, content)
         except OSError as error:
@@ -373,7 +372,7 @@ class Stager:
             part.write(at, content)
 
     def _count(self, source: str, **added: int) -> None:
-        """Add to the counts of a source. Any thread."""
+        """Add to the counts of a source; thread-safe."""
         with self._counting:
             for name, number in added.items():
                 self._counts[source][name] += number
@@ -410,8 +409,8 @@ class Stager:
 
 
 def main() -> int:
-    """Follow the order on standard input and return the exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the files on the disk are valid at any moment
+    """Carry out the order on standard input and return the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # files on disk are valid at any time
     channel = StdioChannel(sys.stdin.buffer, sys.stdout.buffer)
     try:
         Stager(channel, **channel.order()).run()
@@ -419,7 +418,7 @@ def main() -> int:
         error = failure
     except OSError as caught:
         error = Failure(f"Cannot store staged data ({caught.strerror or caught}).")
-    except BaseException as caught:  # noqa: BLE001 - its text could hold a signature, and obstore's panic is not an Exception
+    except BaseException as caught:  # noqa: BLE001 - its text may contain a signature, and an obstore panic is not an Exception
         error = Failure(f"Cannot copy the data ({type(caught).__name__}).")
     else:
         return 0
@@ -429,4 +428,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     code = main()
-    os._exit(code)  # threads that wait for an answer must not delay the end
+    os._exit(code)  # threads that wait for an answer must not delay the exit

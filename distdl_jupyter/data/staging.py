@@ -1,7 +1,7 @@
-"""A job's data sources and packages on their way to its nodes: orders for the nodes' stagers, and their messages.
+"""Stages a job's data sources and packages: creates the orders for the nodes' stagers and handles their messages.
 
-Everything is listed, and a signature tried, before any stager starts, so that errors are reported at once. Signatures
-are sent to stagers only; the events hold counts.
+All sources are listed, and a signature is tested, before any stager starts, so that errors are reported immediately.
+Signatures are only sent to stagers; events only contain counts.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.data.sources import Listing
 
-#: Files that a node fetches at the same time.
+#: The number of concurrent downloads of a node.
 WORKERS = 16
-#: Bytes that the cache of a node may hold; without it a tenth of its disk, at most 100 GB (see node.data_cache).
+#: The cache limit of a node in bytes; the default is a tenth of its disk, at most 100 GB (see ``node.data_cache``).
 LIMIT = "DISTDL_DATA_CACHE_BYTES"
-#: Beginnings of the names of variables by which installers of packages are set.
+#: Prefixes of variables that configure package installers.
 _INSTALLERS = ("PIP_", "UV_", "CONDA", "MAMBA", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NETRC", "SSL_CERT_FILE")
 _NONE: Mapping[str, str] = {}
 #: Seconds between two events about a source on a node.
@@ -41,9 +41,9 @@ _QUIET = 0.5
 class JobStaging:
     """The staging of one job (see ``clusters.base.Context``).
 
-    ``write`` writes events, in the thread of ``on_message``. ``open_account`` opens a storage account as the signed-in
-    user. ``variables`` are the environment of its ranks, of which an installer gets its own settings; ``modules``
-    are those that the job's packages must make importable.
+    ``write`` writes events in the thread of ``on_message``. ``open_account`` opens a storage account as the signed-in
+    user. ``variables`` are the environment of the ranks, from which installers get their settings; ``modules`` must be
+    importable after the job's packages are installed.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class JobStaging:
         self._written_at: dict[tuple[int, str], float] = {}
 
     def prepare(self) -> None:
-        """List every source and try its signature. Any thread. Raises DataUnavailable, InvalidSpec, NotSignedIn."""
-        _limit()  # before anything is listed
+        """List every source and test its signature; thread-safe. Raises DataUnavailable, InvalidSpec, NotSignedIn."""
+        _limit()  # fails before anything is listed
         for name, source in self._sources.items():
             if source.scheme == "blob":
                 account = self._accounts[name] = self._open_account(source.account)
@@ -85,14 +85,14 @@ class JobStaging:
         try:
             self._fingerprints[source.name] = fingerprint(source.path)
         except OSError as error:
-            if source.scheme != "shared":  # the nodes may see it all the same, and report it
+            if source.scheme != "shared":  # the nodes may see the folder nevertheless, and report problems
                 raise DataUnavailable(
                     f"Cannot read {source.path}: {error.strerror}.", code="data-path-unreadable", hint="Check the path."
                 ) from None
 
     @property
     def summary(self) -> str:
-        """What is copied: ``train: 512 files, 4.8 GB``."""
+        """The data to copy as text: ``train: 512 files, 4.8 GB``."""
         counts = {
             name: f"{plural(len(listed.items), 'file')}, {size(sum(item.size for item in listed.items))}"
             for name, listed in self._listed.items()
@@ -101,13 +101,13 @@ class JobStaging:
 
     @property
     def what(self) -> str:
-        """What is copied, as text: data, packages, or both."""
+        """The kind of content to copy: data, packages, or both."""
         return " and ".join([*(["data"] if self._sources else []), *(["packages"] if self._packages() else [])])
 
     # the contract -----------------------------------------------------------------------------
 
     def order(self, node: int, *, base: str = "") -> dict[str, Any]:
-        """Return the order for a node's stager, without any secret (see ``stager``)."""
+        """Return the order for a node's stager, without secrets (see ``stager``)."""
         return {
             "job": self._spec.id,
             "node": node,
@@ -159,7 +159,7 @@ class JobStaging:
         return None
 
     def _sign(self, source: DataSource) -> str:
-        """Return a signature that was made lately; each node asks, and each key costs a request."""
+        """Return a recent signature; it is cached because every node requests one."""
         account, single = self._accounts[source.name], self._listed[source.name].single
         with self._signing:
             made, sas = self._signed.get(source.name, (0.0, ""))
@@ -188,6 +188,6 @@ class JobStaging:
 
 
 def _limit() -> int | None:
-    """Return how many bytes the cache of a node may hold, None for the default. Raises InvalidSpec."""
+    """Return the cache limit of a node in bytes, None for the default. Raises InvalidSpec."""
     value = os.environ.get(LIMIT)
     return 0 if value == "0" else byte_count(value, LIMIT)

@@ -1,8 +1,8 @@
-"""Object stores as obstore opens them: with which credentials they are read, and what their refusals mean.
+"""Opens object stores with obstore: selects credentials and translates errors.
 
-Blob is read with signatures that the supervisor makes. S3 and Google Cloud Storage are read with what this machine has:
-variables of the environment, else no credentials at all (public data), else the role of the machine. A web server is
-read without credentials. The text of obstore's errors can hold what the server answered, so only codes are shown of it.
+Blob is read with signatures from the supervisor. S3 and Google Cloud Storage are read with this machine's environment
+variables, else without credentials (public data), else with the role of the machine. Web servers are read without
+credentials. The text of obstore's errors may contain the server's response, so only codes are shown.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 T = TypeVar("T")
-#: Stores that are opened for one request when each of them refuses it.
+#: The maximum number of stores opened for one request if each of them denies it.
 _ATTEMPTS = 3
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
-#: A part of obstore's text: the reason that is shown for it.
+#: Parts of obstore's error texts, and the reason to show.
 _REASONS = {
     "failed to lookup address": "its name cannot be resolved",
     "Connection refused": "Connection refused",
@@ -39,14 +39,14 @@ _REASONS = {
     "ConnectionReset": "the connection was closed",
     "169.254.169.254": "this machine has no role",
 }
-#: Statuses after which the same request may succeed.
+#: Statuses after which a retry may succeed.
 _BUSY = {408, 429, 500, 502, 503, 504}
 READER, WRITER = "Storage Blob Data Reader", "Storage Blob Data Contributor"
 _FIREWALL = (
     "The storage account blocks requests from this network",
     "Allow this machine's network in the account's networking settings, or use a private endpoint.",
 )
-#: Azure's error code: (what is wrong, the remedy). ``{role}`` is the role that is needed.
+#: Azure error code: (problem, remedy). ``{role}`` is the required role.
 AZURE_REFUSALS = {
     "AuthorizationPermissionMismatch": (
         "The signed-in account does not have permission",
@@ -67,7 +67,7 @@ _REMEDIES = {
     "a key, or a service account.",
     "https": "Use a public file, or a file in a store: blob://, s3:// or gs://.",
 }
-#: HTTP status: (what is wrong, the remedy).
+#: HTTP status: (problem, remedy).
 _REFUSALS = {
     404: ("no longer exists", "Check whether the file was deleted, then submit the job again."),
     409: ("cannot be read now", "If the blob is in the archive tier, rehydrate it first."),
@@ -98,7 +98,7 @@ def _store_error(error: BaseException) -> StoreError:
 
 
 def refusal(source: str, address: str, name: str, error: StoreError) -> Failure:
-    """Return the failure to read an object."""
+    """Return the failure for an unreadable object."""
     if error.status and error.status not in _BUSY:
         what, remedy = _REFUSALS.get(error.status, ("cannot be read", ""))
         return Failure(f"{name!r} of {source} {what} ({error}).", remedy, source)
@@ -112,7 +112,7 @@ def refusal(source: str, address: str, name: str, error: StoreError) -> Failure:
 
 
 def _errors() -> tuple[type[BaseException], ...]:
-    """Return what obstore raises."""
+    """Return the exception types of obstore."""
     from obstore.exceptions import BaseError
 
     return (BaseError, FileNotFoundError, ValueError)
@@ -127,13 +127,13 @@ def version(meta: ObjectMeta) -> str:
 
 
 def condition(kind: str, version_: str) -> dict[str, Any]:
-    """Return the options of a request that reads this version only, where the store knows such a condition."""
+    """Return the options of a request that only reads this version, if the store supports such a condition."""
     weak = version_.startswith(("W/", "time-"))  # RFC 9110, 13.1.1: If-Match compares strong ETags only
     return {} if kind == "https" and weak else {"if_match": f'"{version_}"'}
 
 
 def certificates() -> str:
-    """Return the certificates that the environment names, as PEM text; "" for none."""
+    """Return the CA certificates in the environment as PEM text, "" without any."""
     paths = {os.environ.get(name) for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")}
     files = [Path(path) for path in sorted(filter(None, paths)) if os.access(path, os.R_OK)]
     return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
@@ -143,9 +143,9 @@ def certificates() -> str:
 
 
 class Access:
-    """The right to read one source at ``address`` (see ``stager``).
+    """Read access to one source at ``address`` (see ``stager``).
 
-    ``ask`` requests a signature of Blob, and ``ca`` holds certificates to trust besides those of this machine.
+    ``ask`` requests a signature for Blob; ``ca`` has certificates to trust besides those of this machine.
     """
 
     def __init__(
@@ -167,15 +167,15 @@ class Access:
         self._store: ObjectStore | None = None
 
     def use(self, call: Callable[[ObjectStore], T]) -> T:
-        """Return what ``call`` returns for an open store, opened with other credentials where they are refused.
+        """Call ``call`` with an open store and return its result; try other credentials if access is denied.
 
-        Any thread. Raises Failure, StoreError, and what the call raises.
+        Thread-safe. Raises Failure, StoreError, and any exception of the call.
         """
         store: ObjectStore | None = None
         refused = StoreError(0, "")
         for _ in range(_ATTEMPTS):
             with self._lock:
-                if self._store is store:  # else another thread has opened the next one
+                if self._store is store:  # otherwise another thread has opened the next store
                     self._store = self._open(refused)
                 store = self._store
             assert store is not None
@@ -185,7 +185,7 @@ class Access:
                 error = _store_error(caught)
                 if error.status in (401, 403):
                     refused = error
-                elif error.status or not refused.status:  # the role of a machine may be refused without a status
+                elif error.status or not refused.status:  # a machine role may be denied without a status
                     raise error from None
         raise self._denied(refused)
 
@@ -199,7 +199,7 @@ class Access:
                 "obstore is not installed in the Python that runs the ranks.",
                 "Install it on the node: python -m pip install obstore",
             ) from None
-        except _errors() as error:  # half of a pair of keys, for example
+        except _errors() as error:  # for example, if one of two keys is missing
             raise self._denied(StoreError(0, f"its credentials cannot be used ({type(error).__name__})")) from None
 
     def _denied(self, error: StoreError) -> Failure:
@@ -214,7 +214,7 @@ class Access:
 def _stores(
     kind: str, address: str, trusted: str, settings: Mapping[str, str], ask: Callable[[], str], retries: int
 ) -> Iterator[ObjectStore]:
-    """Yield the stores that may be able to read a source, each with other credentials."""
+    """Yield the stores to try for a source, each with different credentials."""
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
     client: dict[str, Any] = {
@@ -243,14 +243,14 @@ def _stores(
         for anonymous in (False,) if has_credentials else (True, False):
             yield S3Store(container, skip_signature=anonymous, **options)
     while kind == "blob":
-        # A provider, because AzureStore prefers an app in the environment to a signature. A signature is used until the
-        # service refuses it, because the clocks of two machines differ.
+        # Use a provider, because AzureStore prefers an app in the environment to a signature. A signature is used until
+        # the service rejects it, because clocks may differ.
         provider: Any = functools.partial(dict, sas_token=ask(), expires_at=None)
         account = endpoint.rpartition("/")[2].partition(".")[0]
         yield AzureStore(container, account_name=account, endpoint=endpoint, credential_provider=provider, **options)
 
 
-#: Variables that give credentials, as object_store reads them.
+#: Credential variables that object_store reads.
 _AMAZON = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -267,7 +267,7 @@ _WELL_KNOWN = Path("~/.config/gcloud/application_default_credentials.json")
 
 
 def _profile() -> dict[str, str]:
-    """Return the keys of the user's profile in the file that the AWS tools write, which obstore does not read."""
+    """Return the keys of the user's profile in the AWS credentials file, which obstore does not read."""
     if any(map(os.environ.get, _AMAZON)):
         return {}
     file = configparser.ConfigParser(interpolation=None)

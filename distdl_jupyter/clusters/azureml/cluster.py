@@ -56,7 +56,7 @@ _NODES: Mapping[str, tuple[NodeState, str]] = {
     "unusable": ("down", "is unusable: Azure could not prepare it, and it costs money until it is removed"),
     "preempted": ("down", "was preempted by Azure, as low-priority nodes can be"),
 }
-#: Upper limits that catch mistakes: nodes and seconds.
+#: The maximum number of nodes or seconds; more is a mistake.
 _MOST = 10_000_000
 #: The timeout of ``sweep`` for the end of a job in seconds.
 _TIMEOUT = 60.0

@@ -70,7 +70,7 @@ _WAITING = {
     "Starting": "preparing the nodes",
     "Paused": "is paused",
 }
-#: The states of a running job whose nodes were preempted.
+#: The states to which a running job returns if its nodes were preempted.
 _REQUEUED = _WAITING.keys() - {"", "Paused"}
 _PREEMPTED = Notice(
     "warning",

@@ -1,4 +1,4 @@
-"""Spark as a cluster: a job waits for the slots of one barrier stage, and its nodes are the tasks of the stage."""
+"""Spark clusters: a job waits for the slots of one barrier stage, and its nodes are the tasks of the stage."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.staging import Job
     from distdl_jupyter.core.spec import JobSpec
 
-#: Seconds in which the executor of a check must start.
+#: Timeout in seconds for the executor of a check to start.
 _START_SECONDS = 20.0
-#: The port of the web page of a standalone master, which it gives as JSON too, and seconds for its response.
+#: The port of a standalone master's web page, which also serves JSON, and its timeout in seconds.
 _WEB_PORT, _WEB_SECONDS = 8080, 5.0
 _ENDS_WITH_KERNEL = Notice(
     "info", "This job runs in the Spark session of its notebook, so it ends when the kernel does.", "kernel-session"
 )
-#: The variable that the process with an own session and all of its children have: the job's id.
+#: The variable with the job's id that marks the process with its own session and its children.
 MARK = "DISTDL_SPARK_DRIVER"
 _POLL_SECONDS = 0.1
-#: Seconds in which a check gets a session.
+#: Timeout in seconds for a check to open a session.
 _OPEN_SECONDS = 120.0
-#: Seconds in which the stage ends and gives its slots back.
+#: Timeout in seconds for the stage to end and release its slots.
 _END_SECONDS = 10.0
 _KERNEL_ENDED = "The kernel with the Spark session of the job has ended."
-#: Variables that would lead an own session elsewhere.
+#: Variables that would redirect the session.
 _LEADING = (
     *("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"),
     *("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS", "PYSPARK_DRIVER_PYTHON"),
@@ -72,7 +72,7 @@ class SparkCluster(AgentCluster):
     several_per_host = True
 
     def unavailable(self, options: SparkOptions) -> str:
-        """Spark must be installed here, and Java where this machine is the driver."""
+        """Return the remedy if Spark is not installed here, or Java if this machine is the driver."""
         if find_spec("pyspark") is None:
             return "Spark is not installed in this environment. Run: pip install 'distdl-jupyter[spark]'"
         if options.master and not options.remote and not has_java():
@@ -80,7 +80,7 @@ class SparkCluster(AgentCluster):
         return ""
 
     def validate(self, options: SparkOptions) -> None:
-        """Raise InvalidSpec for options that do not name one Spark cluster, and for invalid settings."""
+        """Raise InvalidSpec for options that do not identify one Spark cluster, and for invalid settings."""
         named = sum(map(bool, (options.master, options.remote, options.session)))
         if not named:
             raise InvalidSpec(
@@ -118,7 +118,7 @@ class SparkCluster(AgentCluster):
         return driver.active()
 
     def process_count_per_node(self, options: SparkOptions, *, use_gpu: bool | None) -> int:
-        """Return the GPUs that a job takes of each node, 1 without any."""
+        """Return the GPUs of a job on each node, 1 without any."""
         return max(1, options.gpus_per_node) if use_gpu is not False else 1
 
     def detail(self, options: SparkOptions) -> str:
@@ -126,7 +126,7 @@ class SparkCluster(AgentCluster):
         return options.address
 
     def nodes(self, options: SparkOptions) -> list[NodeInfo]:
-        """Return the workers of a standalone cluster. Raises LaunchFailed when Spark does not respond."""
+        """Return the workers of a standalone cluster. Raises LaunchFailed if Spark does not respond."""
         if not options.master.startswith("spark://"):
             return []
         self.validate(options)
@@ -136,7 +136,7 @@ class SparkCluster(AgentCluster):
     def checks(
         self, options: SparkOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[Check]:
-        """Ask an agent on a free executor; a job checks all of its own when it starts."""
+        """Check a free executor with an agent; a job checks all its executors when it starts."""
         from distdl_jupyter.clusters.agents import checkup
 
         try:
@@ -153,7 +153,7 @@ class SparkCluster(AgentCluster):
             return [Check("", "Spark", "error", error.message, hint, code=error.code)]
 
     def preview(self, spec: JobSpec, options: SparkOptions) -> Placement:
-        """Place rank r on node r // process_count_per_node; Spark names the nodes when the job gets them."""
+        """Place rank r on node r // process_count_per_node; Spark names the nodes when it allocates them."""
         self.validate(options)
         return before_contact(spec, options.gpus_per_node)
 
@@ -188,7 +188,7 @@ class SparkCluster(AgentCluster):
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
         """End the process that holds the job's session, with its children, if it has not ended itself.
 
-        On executors nothing is left: a task ends with its connection, and an agent with its task.
+        Nothing remains on executors: a task ends with its connection, and an agent with its task.
         """
 
         def drivers() -> set[int]:
@@ -203,7 +203,7 @@ class SparkCluster(AgentCluster):
 
 
 def _workers(options: SparkOptions) -> list[NodeInfo]:
-    """Return the workers that the web page of a standalone master lists, [] without such a page."""
+    """Return the workers on the web page of a standalone master, [] without such a page."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     for host, _port in addresses(options):
         with contextlib.suppress(OSError, ValueError):
@@ -223,7 +223,7 @@ def _worker(worker: dict[str, Any]) -> NodeInfo:
 
 
 def _handle() -> dict[str, Any]:
-    """Return the host of the process with the session, which is found by its mark."""
+    """Return the host of the process with the session; a sweep finds the process by its mark."""
     return {"driver": socket.gethostname()}
 
 
@@ -231,15 +231,15 @@ def _handle() -> dict[str, Any]:
 
 
 class Stage:
-    """One barrier stage, in a session of its own process or in that of a notebook's kernel (``driver``)."""
+    """One barrier stage, in the session of a separate process or of a notebook's kernel (``driver``)."""
 
     def __init__(self, options: SparkOptions, order: StageSpec) -> None:
-        """Begin. Raises LaunchFailed."""
+        """Start the stage. Raises LaunchFailed."""
         self._options = options
         self._reason = f"reaching Spark at {options.address}"
         self._error: LaunchFailed | None = None
         self._closing = False
-        #: How many tasks the stage has, 0 while that is not known.
+        #: The number of tasks of the stage, 0 while unknown.
         self._count = order.tasks if order.least == order.tasks else 0
         self._process: subprocess.Popen[bytes] | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
@@ -260,12 +260,12 @@ class Stage:
         self._thread.start()
 
     def _start(self, job: str) -> socket.socket:
-        """Start a process for an own session and return the connection to it. Raises OSError."""
+        """Start a process for the session and return the connection to it. Raises OSError."""
         connection, other = socket.socketpair()
         environment = {name: value for name, value in os.environ.items() if name not in _LEADING} | {MARK: job}
         command = [sys.executable, "-P", "-m", driver.__name__]
         with other:
-            # In the session of the supervisor, whose watchdog leaves it the time to give the slots back.
+            # It stays in the supervisor's session, whose watchdog gives it time to release the slots.
             self._process = subprocess.Popen(
                 command,
                 process_group=0,
@@ -288,10 +288,10 @@ class Stage:
             ended = f"Spark's driver exited with code {self._process.wait()}."
         if not self._closing and self._error is None:
             self._error = self._failure(ended, "spark-driver-ended")
-        self.port.cut()  # tasks of a session elsewhere could continue
+        self.port.cut()  # tasks of a remote session could continue otherwise
 
     def _failure(self, message: str, code: str, hint: str = "") -> LaunchFailed:
-        """Return an error, with the output of the driver where that did not start or has ended."""
+        """Return an error, with the output of the driver if it did not start or has ended."""
         output = ""
         if "driver" in message:
             self._output.seek(0)
@@ -303,10 +303,10 @@ class Stage:
         return f"Spark's executor on {name} was lost, because its task ended before the job.{reason}"
 
     def await_tasks(self, report: Callable[[str], object], seconds: float = math.inf) -> int:
-        """Wait until all tasks have connected and return how many there are; ``report`` gets why they have not.
+        """Wait until all tasks have connected, and return their number.
 
-        ``seconds`` count from when Spark has opened the session, which may take ``_OPEN_SECONDS`` where they are
-        finite. Raises LaunchFailed, and what ``report`` raises.
+        ``report`` is called with the reason for waiting. ``seconds`` is the timeout after Spark has opened the session;
+        if it is finite, opening may take ``_OPEN_SECONDS``. Raises LaunchFailed, and any exception of ``report``.
         """
         opened, until = False, time.monotonic() + (math.inf if math.isinf(seconds) else _OPEN_SECONDS)
         while not self._count or len(self.port.agents) < self._count:
@@ -326,7 +326,7 @@ class Stage:
         return self._count
 
     def close(self) -> None:
-        """End the stage, which gives the slots back; idempotent."""
+        """End the stage, which releases its slots; idempotent."""
         if self._closing:
             return
         self._closing = True
@@ -369,7 +369,7 @@ def _host(options: SparkOptions) -> str:
         return options.host
     if options.master.startswith("local"):
         return "127.0.0.1"
-    # TEST-NET-1 in place of a master without an address, such as yarn. Nothing is sent.
+    # TEST-NET-1 replaces a master without an address, such as yarn. Nothing is sent.
     host, port = next(addresses(options), ("192.0.2.1", 9))
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -1,11 +1,11 @@
-"""The side of the Spark session, which runs one barrier stage, and the options that name the session.
+"""The Spark session that runs one barrier stage, and the options that identify it.
 
-``python -m distdl_jupyter.clusters.spark.driver`` is a process with a session of its own, or with one on a server of
-Spark Connect. A classic session of a notebook holds the executors of its application, so a stage there has to run in
-the kernel, where a thread serves the same conversation at a socket that only this user can reach.
+``python -m distdl_jupyter.clusters.spark.driver`` is a process with its own session, or with one on a Spark Connect
+server. The classic session of a notebook owns the executors of its application, so its stage must run in the kernel,
+where a thread serves the same protocol on a socket that only this user can access.
 
-The conversation: one line of JSON describes the stage, lines of JSON report (why it waits, how many tasks it has, an
-error with its remedy). When the other side closes, the stage is canceled and an own session is stopped.
+Protocol: one line of JSON describes the stage; lines of JSON report the reason for waiting, the number of tasks, or an
+error with its remedy. When the other side closes, the stage is canceled and the process's own session is stopped.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.node import connect_back
 
-#: Seconds for executors to register where their number is not fixed, and without a new one before the count ends.
+#: Timeout in seconds for executors to register if their number is not fixed, in total and without a new executor.
 _SETTLE_SECONDS, _QUIET_SECONDS = 15.0, 2.0
 _POLL_SECONDS = 0.2
-#: Seconds between two attempts to run a stage, and for the end of a session.
+#: Seconds between two attempts to run a stage, and the timeout for the end of a session.
 _RETRY_SECONDS, _STOP_SECONDS = 1.0, 6.0
-#: What Spark raises for a barrier stage with more tasks than the cluster has slots at present.
+#: Spark's error for a barrier stage with more tasks than free slots.
 _NO_SLOTS = "SPARK-24819"
-#: Remedies when nothing responds, and without a session.
+#: Remedies without a response, and without a session.
 CHECK_MASTER = "Check that its master is running, and correct the option master or remote."
 NO_SESSION_HINT = (
     'Start a session (spark = SparkSession.builder.getOrCreate()), or set master="spark://HOST:7077", '
@@ -51,12 +51,12 @@ _lock = threading.Lock()
 _path = ""
 
 
-# which Spark, and which stage ---------------------------------------------------------------------
+# options and stage ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """Which Spark cluster, and what of each executor a job takes."""
+    """The Spark cluster, and the resources of a job on each executor."""
 
     master: str = field(
         default="",
@@ -89,7 +89,7 @@ class SparkOptions:
 
     @property
     def address(self) -> str:
-        """The master or the server."""
+        """The address of the master or of the Connect server."""
         return self.remote or self.master or "the notebook's session"
 
     def settings(self) -> dict[str, str]:
@@ -115,7 +115,7 @@ class SparkOptions:
 
 @dataclass(frozen=True, slots=True)
 class StageSpec:
-    """A stage of ``tasks`` tasks with ``cpus`` cores each, or at least ``least`` of them."""
+    """A stage of ``tasks`` tasks, at least ``least``, with ``cpus`` cores each."""
 
     name: str
     tasks: int = 1
@@ -125,7 +125,7 @@ class StageSpec:
 
 
 def addresses(options: SparkOptions) -> Iterator[tuple[str, int]]:
-    """Yield host and port of each master, or of the Connect server, as far as the options name them."""
+    """Yield host and port of each master or of the Connect server in the options."""
     named = options.address.partition("://")[2].split("/")[0]
     for match in re.finditer(r"([^/,;:]+|\[[0-9a-fA-F:]+\]):(\d+)", named):
         yield match[1].strip("[]"), int(match[2])
@@ -134,7 +134,7 @@ def addresses(options: SparkOptions) -> Iterator[tuple[str, int]]:
 
 
 def require_master(options: SparkOptions) -> None:
-    """Raise LaunchFailed when no master or server responds, for which Spark itself waits a minute."""
+    """Raise LaunchFailed if no master or server responds; Spark itself would wait for a minute."""
     reason = ""
     for address in addresses(options) if options.remote or options.master.startswith("spark://") else ():
         try:
@@ -152,9 +152,9 @@ def require_master(options: SparkOptions) -> None:
 
 
 def _carrier(source: str, back: Mapping[str, Any], python: str) -> _Carrier:
-    """Return what a task of the stage runs: ``connect_back``, whose text is ``source``.
+    """Return the function of a task: it runs ``connect_back``, whose source is ``source``.
 
-    It is pickled by value, because executors need not have this package: it uses no name from outside.
+    It is pickled by value and uses no outside names, because executors may lack this package.
     """
 
     def run(rows: Iterable[Any]) -> Iterator[Any]:
@@ -162,9 +162,9 @@ def _carrier(source: str, back: Mapping[str, Any], python: str) -> _Carrier:
 
         from pyspark import BarrierTaskContext
 
-        for _ in rows:  # Spark expects that a task reads them
+        for _ in rows:  # Spark expects a task to read its rows
             pass
-        # The agent does not get what Spark has set for its own processes.
+        # The agent does not inherit Spark's variables for its own processes.
         prefixes = (
             "SPARK_ PYSPARK_ _PYSPARK_ PYTHON_ DISTDL_ PYTHONHASHSEED PYTHONUNBUFFERED OMP_NUM_THREADS SIMPLIFIED_"
         )
@@ -190,7 +190,7 @@ def _carrier(source: str, back: Mapping[str, Any], python: str) -> _Carrier:
 
 
 class _Classic:
-    """A classic session: one of this process, or that of a kernel (``context``), which has other work and continues."""
+    """A classic session: that of this process, or that of a kernel (``context``), which outlives the stage."""
 
     def __init__(self, options: SparkOptions, order: StageSpec, host: str, context: Any = None) -> None:
         self.options, self.order, self._host = options, order, host
@@ -198,11 +198,11 @@ class _Classic:
         self._spark = context
         self._group = f"distdl-{os.urandom(8).hex()}"
         self._stopped = threading.Event()
-        #: The path of the agents' Python, "" for that of Spark's workers.
+        #: The path of the agents' Python, "" for the Python of Spark's workers.
         self.python = options.python or order.python
 
     def open(self) -> None:
-        """Begin. Raises what Spark raises."""
+        """Open the session. Raises any error of Spark."""
         if self._is_own:
             from pyspark import SparkConf, SparkContext
 
@@ -212,7 +212,7 @@ class _Classic:
             self._spark.setLogLevel("ERROR")
 
     def count(self) -> int:
-        """Return how many tasks the stage gets; it takes seconds where that depends on the executors."""
+        """Return the number of tasks; it takes seconds if that depends on the executors."""
         order = self.order
         if order.least == order.tasks:
             return order.tasks
@@ -235,7 +235,7 @@ class _Classic:
         return [row for row in executors if row.isActive() and (row.id() != "driver" or local)]
 
     def run(self, count: int, work: _Carrier) -> None:
-        """Run the stage to its end, when there are slots. Raises what Spark raises."""
+        """Run the stage to its end as soon as there are slots. Raises any error of Spark."""
         self._spark.setJobGroup(self._group, f"distdl job {self.order.name}", interruptOnCancel=True)
         tasks = self._spark.parallelize(range(count), count)
         if not self._is_own and (profile := _profile(self.options, self.order)) is not None:
@@ -248,7 +248,7 @@ class _Classic:
         if self._spark is not None:
             self._spark.cancelJobGroup(self._group)
             if self._is_own:
-                java = self._spark._gateway.proc  # noqa: SLF001 - nothing else shows when it has ended
+                java = self._spark._gateway.proc  # noqa: SLF001 - the only way to see when it has exited
                 self._spark.stop()
                 java.stdin.close()
                 java.wait()
@@ -270,7 +270,7 @@ class _Connect:
         for name, value in self.options.settings().items():
             builder = builder.config(name, value)
         self._spark = builder.create()
-        self._spark.version  # noqa: B018 - it asks the server
+        self._spark.version  # noqa: B018 - it queries the server
 
     def count(self) -> int:
         return self.order.tasks
@@ -292,7 +292,7 @@ _Session = _Classic | _Connect
 
 
 def _run_when_free(run: Callable[[], object], stopped: threading.Event) -> None:
-    """Run a stage as soon as the cluster has as many slots."""
+    """Run a stage as soon as the cluster has enough slots."""
     while not stopped.is_set():
         try:
             run()
@@ -305,7 +305,7 @@ def _run_when_free(run: Callable[[], object], stopped: threading.Event) -> None:
 
 
 def _profile(options: SparkOptions, order: StageSpec) -> Any:
-    """Return what each task needs beyond a core, None for no more."""
+    """Return the resource profile of a task, None if it only needs one core."""
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
     gpus = options.gpus_per_node
@@ -316,7 +316,7 @@ def _profile(options: SparkOptions, order: StageSpec) -> Any:
 
 
 def _settings(order: StageSpec, options: SparkOptions, host: str) -> dict[str, str]:
-    """Return the settings of an own session; those of the user override them."""
+    """Return the settings of the session; those of the user override them."""
     settings = {
         "spark.master": options.master,
         "spark.app.name": f"distdl-{order.name}",
@@ -348,9 +348,9 @@ def _is_local(host: str) -> bool:
     return False
 
 
-# the conversation ---------------------------------------------------------------------------------
+# the protocol ---------------------------------------------------------------------------------
 
-#: What to search in Spark's own errors, what it means, and the remedy.
+#: Patterns of Spark's errors, their meaning, and the remedy.
 _CAUSES = (
     (
         r"distdl: ([\w.-]+ cannot reach \S+: [^\n]*)",
@@ -388,7 +388,7 @@ _CAUSES = (
 
 
 def _explain(text: str, options: SparkOptions) -> tuple[str, str]:
-    """Return one sentence for an error of Spark, and its remedy."""
+    """Return an error of Spark as one sentence, and its remedy."""
     for pattern, sentence, hint in _CAUSES:
         if match := re.search(pattern, text):
             return sentence.format(*(group.strip().replace(", ", ".") for group in match.groups())), hint
@@ -399,9 +399,9 @@ def _explain(text: str, options: SparkOptions) -> tuple[str, str]:
 
 
 def serve(connection: socket.socket, context: Any = None) -> None:
-    """Run the stage that the other side describes, and end with it or when that side closes.
+    """Run the stage that the other side describes; end it when that side closes.
 
-    ``context`` is the SparkContext of this kernel; without one a session is started and stopped.
+    ``context`` is the SparkContext of this kernel; without one, a session is started and stopped.
     """
 
     def report(**fields: Any) -> None:
@@ -450,7 +450,7 @@ def _work(session: _Session, back: dict[str, Any], report: Callable[..., None]) 
 
 
 def _waits(count: int, cpus: int, gpus: int) -> str:
-    """Return what a stage waits for."""
+    """Return why a stage waits."""
     text = f"waiting for {plural(count, 'executor')} of Spark with {plural(cpus, 'core')}"
     return text + (f" and {plural(gpus, 'GPU')}" if gpus else "") + (" each" if count > 1 else "")
 
@@ -459,7 +459,7 @@ def _waits(count: int, cpus: int, gpus: int) -> str:
 
 
 def active() -> dict[str, str] | None:
-    """Return the options for the session of this process, None without one; Spark is not imported."""
+    """Return the options for the session of this process, None without one. It does not import Spark."""
     module = sys.modules.get("pyspark.sql.connect.session")
     if session := module and module.SparkSession.getActiveSession():
         builder = session.client._builder  # noqa: SLF001 - nothing public has the address
@@ -476,7 +476,7 @@ def _context() -> Any:
 
 
 def _listen() -> str:
-    """Return the path of the socket to which supervisors connect; it is opened once."""
+    """Return the path of the socket for supervisors; it is opened once."""
     global _path
     with _lock:
         if not _path:
@@ -503,7 +503,7 @@ def _serve_kernel(connection: socket.socket) -> None:
                 serve(connection, context)
             else:
                 with connection.makefile("rb") as requests:
-                    requests.readline()  # a connection that is closed before would lose the answer
+                    requests.readline()  # closing the connection earlier would lose the answer
                 stopped = "The notebook's Spark session has been stopped."
                 error = {"error": stopped, "code": "spark-session-stopped", "hint": NO_SESSION_HINT}
                 connection.sendall(json.dumps(error).encode() + b"\n")
@@ -512,11 +512,11 @@ def _serve_kernel(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    """Serve the process that has started this one, over the socket that is the standard input."""
+    """Serve the parent process over the socket that is the standard input."""
     connection = socket.socket(fileno=os.dup(0))
     signal.signal(signal.SIGTERM, lambda *_: connection.shutdown(socket.SHUT_RD))
     serve(connection)
-    os._exit(0)  # waits for no thread
+    os._exit(0)  # do not wait for threads
 
 
 if __name__ == "__main__":
