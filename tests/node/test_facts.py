@@ -67,7 +67,7 @@ def test_a_divided_gpu_counts_as_its_parts(tmp_path):
         "echo 'GPU 1: V100 (UUID: GPU-b)'",
     )  # fmt: skip
     found, _ = gather(PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert [(gpu["number"], gpu["word"], gpu["name"]) for gpu in found["gpus"]] == [
+    assert [(gpu["number"], gpu["identifier"], gpu["name"]) for gpu in found["gpus"]] == [
         (1, "1", "V100"), (2, "MIG-a", "A100 (MIG 3g.20gb)"),
     ]  # fmt: skip
 
