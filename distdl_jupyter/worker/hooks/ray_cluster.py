@@ -36,7 +36,7 @@ _OUTPUT_SECONDS = 1.0
 _UP = "Ray runtime started."
 #: Seconds for that, and the number of attempts: Ray gives its own processes 30 s, too few on a busy machine.
 _START_TIMEOUT, _ATTEMPTS = 120.0, 3
-_STOP_SECONDS = 10.0
+_STOP_SECONDS, _KILL_SECONDS = 10.0, 5.0
 #: Options of ``ray start`` for the ports of a node's agents.
 _PORTS = ("dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port", "metrics-export-port")
 #: Variables of a rank that Ray's tasks must not have: training libraries set their own.
@@ -233,13 +233,28 @@ class _RayNode:
             raise RayNotStarted(f"Ray on {os.uname().nodename} ended with code {self._process.returncode}.")
 
     def _stop(self) -> None:
-        """Stop Ray and everything in its process group."""
+        """Stop Ray and everything in its session."""
         if self._process is None:
             return
-        group = self._process.pid
+        session = self._process.pid
         self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_SECONDS)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
+        until = time.monotonic() + _KILL_SECONDS
+        while (pids := _processes_of(session)) and time.monotonic() < until:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
         self._process = None
+
+
+def _processes_of(session: int) -> list[int]:
+    """Return the processes of a session. Their process groups do not do: Ray may give each worker one of its own."""
+    pids = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _parent, _group, owner = file.read_text(errors="replace").rpartition(")")[2].split()[:4]
+            if int(owner) == session and state != "Z":
+                pids.append(int(file.parent.name))
+    return pids
