@@ -76,8 +76,8 @@ def _of_module(tree: ast.Module, path: str, classes: dict[str, str]) -> Iterator
     def written(node: ast.AST | None) -> str:
         if not isinstance(node, ast.Name):
             return text_of(node)
-        before = [one for one in texts[node.id] if one.lineno < node.lineno]
-        return text_of(max(before, key=lambda one: one.lineno).value) if before else ""
+        before = [assignment for assignment in texts[node.id] if assignment.lineno < node.lineno]
+        return text_of(max(before, key=lambda assignment: assignment.lineno).value) if before else ""
 
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -91,7 +91,7 @@ def _of_module(tree: ast.Module, path: str, classes: dict[str, str]) -> Iterator
 def _of_error(
     node: ast.Call, name: str, path: str, default: str, written: Callable[[ast.AST | None], str]
 ) -> Iterator[Entry]:
-    keywords = {word.arg: word.value for word in node.keywords}
+    keywords = {keyword.arg: keyword.value for keyword in node.keywords}
     message, remedy = _MESSAGES.get(name, (0, None))
     if "code" in keywords and not isinstance(keywords["code"], ast.Constant):
         return  # copied from another error
@@ -112,7 +112,7 @@ def _of_finding(node: ast.Call, name: str, path: str, written: Callable[[ast.AST
     if kind not in ARGUMENTS:
         return
     at, message, remedy = ARGUMENTS[kind]
-    keywords = {word.arg: word.value for word in node.keywords}
+    keywords = {keyword.arg: keyword.value for keyword in node.keywords}
     code = keywords.get("code") or _argument(node, at)
     if isinstance(code, ast.Constant) and isinstance(code.value, str) and code.value:
         hint = keywords.get("remedy") or _argument(node, remedy)

@@ -21,10 +21,10 @@ ROWS = {
 
 def all_figures() -> dict[str, str]:
     """Return all figures. Raises StopIteration for a row that is not there."""
-    found = dict(results.sections(results.PAGE.read_text()))
+    sections = dict(results.sections(results.PAGE.read_text()))
     figures: dict[str, str] = {}
     for name, (section, title, row, peer) in ROWS.items():
-        table = next(part for part in found[section].split("\n**") if part.startswith(title))
+        table = next(part for part in sections[section].split("\n**") if part.startswith(title))
         lines = (line for line in table.splitlines() if line.startswith(f"| {row} | "))
         cells = next(cells for line in lines if (cells := line.strip("| ").split(" | "))[2] == peer)
         figures |= {f"{name}_time": cells[1], f"{name}_peer": cells[3], name: cells[4]}

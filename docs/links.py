@@ -25,12 +25,12 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Take note of a tag."""
-        found = dict(attrs)
-        self.anchors.update(filter(None, (found.get("id"), found.get("name"))))
-        if tag == "a" and found.get("href"):
-            self.links.append(str(found["href"]))
-        address = found.get(LOADING.get(tag, ""))
-        if address and not (tag == "link" and found.get("rel") in ("canonical", "next", "prev")):
+        attributes = dict(attrs)
+        self.anchors.update(filter(None, (attributes.get("id"), attributes.get("name"))))
+        if tag == "a" and attributes.get("href"):
+            self.links.append(str(attributes["href"]))
+        address = attributes.get(LOADING.get(tag, ""))
+        if address and not (tag == "link" and attributes.get("rel") in ("canonical", "next", "prev")):
             self.loads.append(address)
 
 
@@ -49,14 +49,14 @@ def check(app: Any, error: Exception | None) -> None:
 
 
 def _wrong(path: Path, page: Page, pages: dict[Path, Page]) -> list[str]:
-    found = [f"loads {address}" for address in page.loads if urlsplit(address).netloc]
+    problems = [f"loads {address}" for address in page.loads if urlsplit(address).netloc]
     for address in [*page.links, *page.loads]:
         parts = urlsplit(address)
         if parts.scheme or parts.netloc:
             continue
         target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
         if not target.exists():
-            found.append(f"{address} is not there")
+            problems.append(f"{address} is not there")
         elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
-            found.append(f"{address} has no such place")
-    return found
+            problems.append(f"{address} has no such place")
+    return problems

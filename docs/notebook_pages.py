@@ -40,34 +40,38 @@ import json
 from distdl_jupyter.views.wire import to_json
 from distdl_jupyter.widgets.launch import Launcher
 
-shown = [one for one in globals().values() if isinstance(one, Launcher)]
-print(json.dumps({one.model_id: to_json(one.form.state()) for one in shown}))
+shown = [value for value in globals().values() if isinstance(value, Launcher)]
+print(json.dumps({launcher.model_id: to_json(launcher.form.state()) for launcher in shown}))
 """
 
 
 def write(folder: Path, static: Path) -> None:
     """Write a page for each notebook into ``folder``, and the messages of its jobs into ``static``."""
-    for place in (folder, static):
-        place.mkdir(parents=True, exist_ok=True)
+    for directory in (folder, static):
+        directory.mkdir(parents=True, exist_ok=True)
     # A classic script: a page that was opened as a file may load no modules.
     bundle("src/site.ts", static / "views.js", "--format=iife", "--global-name=distdlViews")
     bundle("style/widgets.css", static.parent / "widgets.css")
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
-        kept = executed(path) if path.stem in EXECUTED else None
-        notebook = nbformat.read(kept / path.name if kept else path, as_version=4)
-        if kept:
-            for file in kept.glob("jobs.js/*.js"):
-                (static / file.name).write_text(of_any_machine(file.read_text(), kept))
-        text = nbformat.writes(page(notebook, path.name, (kept / "run.txt").read_text() if kept else ""))
-        text = of_any_machine(text, kept) if kept else text
+        run_folder = executed(path) if path.stem in EXECUTED else None
+        notebook = nbformat.read(run_folder / path.name if run_folder else path, as_version=4)
+        if run_folder:
+            for file in run_folder.glob("jobs.js/*.js"):
+                (static / file.name).write_text(of_any_machine(file.read_text(), run_folder))
+        text = nbformat.writes(page(notebook, path.name, (run_folder / "run.txt").read_text() if run_folder else ""))
+        text = of_any_machine(text, run_folder) if run_folder else text
         target = folder / path.name
         if not target.exists() or target.read_text() != text:
             target.write_text(text)
 
 
-def of_any_machine(text: str, kept: Path) -> str:
+def of_any_machine(text: str, run_folder: Path) -> str:
     """Return a text with a reader's directories in place of those of the machine that built the site."""
-    for here, there in ((kept / "home", "~/.local/share/jupyter/distdl"), (sys.prefix, ".venv"), (ROOT, "~/distdl")):
+    for here, there in (
+        (run_folder / "home", "~/.local/share/jupyter/distdl"),
+        (sys.prefix, ".venv"),
+        (ROOT, "~/distdl"),
+    ):
         text = text.replace(str(here), there)
     return text
 
@@ -97,12 +101,12 @@ def page(notebook: Any, name: str, run: str) -> Any:
             elif run and WIDGET in data:
                 form = data.pop(WIDGET)["model_id"]
                 data["text/html"] = f'<div class="distdl-form" data-form="{form}">The launch form</div>'
-    said = run or (
+    notice = run or (
         "This page shows the saved outputs of the notebook."
         if has_outputs
         else "The build cannot run this notebook, which needs more than it has; the tests run it (tests/notebooks)."
     )
-    note = nbformat.v4.new_markdown_cell(f"*{said}* {{download}}`Notebook <../../notebooks/{name}>`", id="cell-note")
+    note = nbformat.v4.new_markdown_cell(f"*{notice}* {{download}}`Notebook <../../notebooks/{name}>`", id="cell-note")
     notebook.cells.insert(1, note)
     notebook.metadata.pop("widgets", None)
     return notebook
@@ -112,35 +116,35 @@ def executed(path: Path) -> Path:
     """Return the folder of an executed notebook, the messages of its jobs, and its date; run it if it is missing."""
     versions = {name: metadata.version(name) for name in VERSIONS}
     key = hashlib.sha256(path.read_bytes() + json.dumps(versions).encode()).hexdigest()[:12]
-    kept = Path(sys.prefix) / "docs" / f"{path.stem}-{key}"
-    if not (kept / "run.txt").exists():
-        kept.mkdir(parents=True, exist_ok=True)
-        run_apart(path, kept)
+    target = Path(sys.prefix) / "docs" / f"{path.stem}-{key}"
+    if not (target / "run.txt").exists():
+        target.mkdir(parents=True, exist_ok=True)
+        run_apart(path, target)
         named = ", ".join(f"{name} {version}" for name, version in versions.items())
         day = dt.datetime.now(dt.UTC).date()
-        (kept / "run.txt").write_text(f"This page was run on {day}: Python {sys.version.split()[0]}, {named}.")
-    return kept
+        (target / "run.txt").write_text(f"This page was run on {day}: Python {sys.version.split()[0]}, {named}.")
+    return target
 
 
-def run_apart(path: Path, kept: Path) -> None:
+def run_apart(path: Path, target: Path) -> None:
     """Run a notebook in a process and a data directory of its own, and leave no process behind.
 
     That holds also when the notebook fails and when the build is interrupted. Raises CalledProcessError.
     """
-    own = {**os.environ, "DISTDL_HOME": str(kept / "home")}
-    own.pop("DISTDL_WARM_DIR", None)  # the templates there are the user's
+    environment = {**os.environ, "DISTDL_HOME": str(target / "home")}
+    environment.pop("DISTDL_WARM_DIR", None)  # the templates there are the user's
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # make's end of an interrupt
     try:
-        subprocess.run([sys.executable, __file__, str(path), str(kept)], check=True, env=own)
+        subprocess.run([sys.executable, __file__, str(path), str(target)], check=True, env=environment)
     finally:
-        subprocess.run([sys.executable, __file__, "--clean-up"], check=True, env=own)
+        subprocess.run([sys.executable, __file__, "--clean-up"], check=True, env=environment)
         signal.signal(signal.SIGTERM, before)
 
 
 # in a process of its own, with a data directory of its own ------------------------------------------
 
 
-def run(path: Path, kept: Path) -> None:
+def run(path: Path, target: Path) -> None:
     """Run a notebook; write it and the messages of its jobs into ``kept``. Raises RuntimeError when a cell fails."""
     sys.path.insert(0, str(NOTEBOOKS))
     from run import execute
@@ -151,17 +155,17 @@ def run(path: Path, kept: Path) -> None:
 
     has_forms = "launcher(" in "".join(cell.source for cell in nbformat.read(path, as_version=4).cells
                                        if cell.cell_type == "code")  # fmt: skip
-    if failure := execute(path, kept / path.name, FORMS if has_forms else ""):
+    if failure := execute(path, target / path.name, FORMS if has_forms else ""):
         raise RuntimeError(f"{path.name} failed:\n{failure}")
     from distdl_jupyter import jobs
 
-    scripts = kept / "jobs.js"
+    scripts = target / "jobs.js"
     scripts.mkdir(exist_ok=True)
     if has_forms:
-        notebook = nbformat.read(kept / path.name, as_version=4)
+        notebook = nbformat.read(target / path.name, as_version=4)
         for form, state in json.loads(notebook.cells.pop().outputs[0].text).items():
             (scripts / f"{form}.js").write_text(script("distdlForms", form, state))
-        nbformat.write(notebook, kept / path.name)
+        nbformat.write(notebook, target / path.name)
     for job in jobs():
         (scripts / f"{job.id}.js").write_text(script("distdlJobs", job.id, messages(job)))
 
@@ -202,17 +206,17 @@ def messages(job: Any) -> dict[str, Any]:
         CurveRequest(metric=name, mode=mode, log=log)
         for name in names for mode in ("band", "ranks") for log in (False, True)
     ]  # fmt: skip
-    curves = [json.loads(live.curve(one, key).line) for one in requests if (key := live.curve_key(one))]
-    chosen = live.curve_key(CurveRequest()).rpartition(" ")[0]
+    curves = [json.loads(live.curve(request, key).line) for request in requests if (key := live.curve_key(request))]
+    default = live.curve_key(CurveRequest()).rpartition(" ")[0]
     resources = live.resources(key) if (key := live.resources_key()) else None
     taken = {number: stacks.read(job.folder, number) for number in range(1, 10)}
     return {
         "job": state,
         "log": json.loads(live.log(0).line),
         "curves": curves,
-        "chosen": chosen,
+        "chosen": default,
         "resources": json.loads(resources.line) if resources else None,
-        "stacks": {number: to_json(shown(one)) for number, one in taken.items() if one is not None},
+        "stacks": {number: to_json(shown(snapshot)) for number, snapshot in taken.items() if snapshot is not None},
     }
 
 

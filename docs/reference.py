@@ -121,9 +121,9 @@ def options() -> str:
         "backends": ", ".join(registry.backend_labels()),
     }
     for name, about in ABOUT.items():
-        said = about.by_default or _default(DEFAULTS[name])
+        default = about.by_default or _default(DEFAULTS[name])
         facts = [f"Flag: {', '.join(f'`{flag}`' for flag in flags(name))}"]
-        facts += [f"default: {said}"] if said else []
+        facts += [f"default: {default}"] if default else []
         facts += [f"also: {', '.join(f'`{alias}`' for alias in about.aliases)}"] if about.aliases else []
         help_ = about.help.format_map(names)
         parts += [f"({anchor('option ' + name)})=", f"## `{name}`", f"{_text(help_)}.", f"{'; '.join(facts)}."]
@@ -139,9 +139,12 @@ def plugins() -> str:
     ]
     for kind in ("clusters", "backends"):
         for name in registry.names(kind):
-            fields = [one for one in registry.options(kind, name) if not one.name.startswith("_")]
+            fields = [option for option in registry.options(kind, name) if not option.name.startswith("_")]
             parts += [f"({anchor(f'{kind[:-1]} {name}')})=", f"## {kind[:-1].capitalize()} `{name}`"]
-            rows = [(f"`{one.name}`", _text(one.metadata.get("help", "")), _default(_made(one))) for one in fields]
+            rows = [
+                (f"`{option.name}`", _text(option.metadata.get("help", "")), _default(_made(option)))
+                for option in fields
+            ]
             parts.append(_table(("option", "description", "default"), rows) if rows else "No options.")
     return "\n\n".join(parts) + "\n"
 
@@ -165,31 +168,31 @@ def python() -> str:
     for name in distdl_jupyter.__all__:
         if name.startswith("_"):
             continue
-        found = getattr(distdl_jupyter, name)
-        if inspect.ismodule(found):
-            found = getattr(found, "__call__", found)  # noqa: B004 - a module that can be called
-        parts += [f"({anchor('python ' + name)})=", f"## `{name}`", *_described(name, found)]
-        if inspect.isclass(found) and not issubclass(found, Exception):
-            for member, what in sorted(vars(found).items()):
+        value = getattr(distdl_jupyter, name)
+        if inspect.ismodule(value):
+            value = getattr(value, "__call__", value)  # noqa: B004 - a module that can be called
+        parts += [f"({anchor('python ' + name)})=", f"## `{name}`", *_described(name, value)]
+        if inspect.isclass(value) and not issubclass(value, Exception):
+            for member, what in sorted(vars(value).items()):
                 what = getattr(what, "fget", what)  # noqa: PLW2901 - a property's function
                 if not member.startswith("_") and inspect.isfunction(what) and what.__doc__:
                     parts += [f"### `{name}.{member}`", *_described(f"{name}.{member}", what)]
     return "\n\n".join(parts) + "\n"
 
 
-def _described(name: str, found: Any) -> Iterator[str]:
-    if callable(found) and not (inspect.isclass(found) and issubclass(found, Exception)):
-        signature = re.sub(r"distdl_jupyter\.[\w.]*\.", "", str(inspect.signature(found)))
+def _described(name: str, described: Any) -> Iterator[str]:
+    if callable(described) and not (inspect.isclass(described) and issubclass(described, Exception)):
+        signature = re.sub(r"distdl_jupyter\.[\w.]*\.", "", str(inspect.signature(described)))
         signature = re.sub(r"(: |-> )'([^']*)'", r"\1\2", signature)  # annotations without quotes
         yield f"```text\n{name}{signature}\n```"
-    yield _docstring(found)
+    yield _docstring(described)
 
 
-def _docstring(found: Any) -> str:
+def _docstring(documented: Any) -> str:
     """Return a docstring as Markdown: what is indented is literal."""
     lines: list[str] = []
     literal = False
-    for line in inspect.cleandoc(found.__doc__ or "").splitlines():
+    for line in inspect.cleandoc(documented.__doc__ or "").splitlines():
         if line.startswith("    ") != literal and line.strip():
             literal = not literal
             lines.append("```text" if literal else "```")
@@ -209,20 +212,20 @@ def command_line() -> str:
 
 
 def _commands(parser: argparse.ArgumentParser, name: str, level: int) -> Iterator[str]:
-    seen: set[int] = set()
+    done: set[int] = set()
     for action in parser._actions:
         if not isinstance(action, argparse._SubParsersAction):
             continue
-        for word, one in action.choices.items():
-            if id(one) in seen:  # an alias
+        for subcommand, subparser in action.choices.items():
+            if id(subparser) in done:  # an alias
                 continue
-            seen.add(id(one))
-            one.formatter_class = _wide
-            command = f"{name} {word}"
+            done.add(id(subparser))
+            subparser.formatter_class = _wide
+            command = f"{name} {subcommand}"
             yield f"({anchor(command)})="
             yield f"{'#' * level} `{command}`"
-            yield f"```text\n{_narrow(one.format_help().rstrip())}\n```"
-            yield from _commands(one, command, min(level + 1, 3))
+            yield f"```text\n{_narrow(subparser.format_help().rstrip())}\n```"
+            yield from _commands(subparser, command, min(level + 1, 3))
 
 
 def _wide(prog: str) -> argparse.HelpFormatter:
@@ -290,7 +293,9 @@ def http() -> str:
             if method == "parameters":
                 continue
             body = _schema(call.get("requestBody", {}))
-            good = next((_schema(one) for status, one in call["responses"].items() if status.startswith("2")), "")
+            good = next(
+                (_schema(response) for status, response in call["responses"].items() if status.startswith("2")), ""
+            )
             refused = ", ".join(status for status in call["responses"] if not status.startswith("2"))
             rows.append((f"`{method.upper()}`", _text(call.get("summary", "")), body, good, refused))
         parts.append(_table(("method", "description", "request", "response", "errors"), rows))
@@ -313,9 +318,9 @@ def settings() -> str:
     ]
     schema = json.loads((ROOT / "labextension" / "schema" / "plugin.json").read_text())
     lab = [
-        (f"`{name}`", _text(f"{one['title']}: {one.get('description', '')}"), f"`{one.get('default')}`")
-        for name, one in schema["properties"].items()
-        if "title" in one
+        (f"`{name}`", _text(f"{setting['title']}: {setting.get('description', '')}"), f"`{setting.get('default')}`")
+        for name, setting in schema["properties"].items()
+        if "title" in setting
     ]
     head = ("setting", "description", "default")
     code = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
@@ -336,11 +341,11 @@ def settings() -> str:
 
 def troubleshooting() -> str:
     """Return the page of all error messages with their fixes; the code of a message is the anchor of its entry."""
-    found: dict[str, list[codes.Entry]] = defaultdict(list)
+    by_code: dict[str, list[codes.Entry]] = defaultdict(list)
     for entry in [*codes.entries(), *hints(), *unreachable(), *failures(), *statuses(), *tables()]:
-        found[entry.code].append(entry)
+        by_code[entry.code].append(entry)
     subjects: dict[str, list[str]] = defaultdict(list)
-    for code, same in found.items():
+    for code, same in by_code.items():
         subjects[_subject(same[0].path.removesuffix(".py"))].append(code)
     parts = [
         "# Troubleshooting",
@@ -357,7 +362,7 @@ def troubleshooting() -> str:
             parts += (
                 [_text(about[code].partition("\n")[0].partition(";")[0].rstrip(".")) + "."] if code in about else []
             )
-            parts += dict.fromkeys(_message(entry) for entry in found[code] if entry.message or entry.remedy)
+            parts += dict.fromkeys(_message(entry) for entry in by_code[code] if entry.message or entry.remedy)
     return "\n\n".join(parts) + "\n"
 
 
@@ -423,7 +428,7 @@ _RANKS = "core/failure"
 
 def failures() -> Iterator[codes.Entry]:
     """Yield what is said of a rank's end beyond its exception. Raises ValueError for other words."""
-    for code, module, words, message, remedy in (
+    for code, module, text, message, remedy in (
         ("rank-ended-early", failure, "ended with code 0 before its code was finished",
          "Rank … ended with code 0 before its code was finished",
          failure._ENDED_EARLY_REMEDY),
@@ -455,8 +460,8 @@ def failures() -> Iterator[codes.Entry]:
          "The host stopped responding: `distdl clusters check NAME` says why. With `max_restarts` all ranks "
          "restart from their checkpoint, with `min_node_count` also without that host."),
     ):  # fmt: skip
-        if words not in inspect.getsource(module):
-            raise ValueError(f"{module.__name__} does not say {words!r} any more; change docs/reference.py.")
+        if text not in inspect.getsource(module):
+            raise ValueError(f"{module.__name__} does not say {text!r} any more; change docs/reference.py.")
         yield codes.Entry(code, message, remedy, _RANKS, 0, explicit=True)
 
 
@@ -476,7 +481,7 @@ def anchor(text: str) -> str:
 def _text(text: str) -> str:
     """Return a sentence of the code as Markdown: ``code`` and `code` stay code, all else is plain."""
     pieces = re.split(r"(``?[^`]+``?)", text.replace("\n", " ") if "\n\n" not in text else text)
-    return "".join(f"`{one.strip('`')}`" if one.startswith("`") else one.translate(_PLAIN) for one in pieces)
+    return "".join(f"`{piece.strip('`')}`" if piece.startswith("`") else piece.translate(_PLAIN) for piece in pieces)
 
 
 _PLAIN = str.maketrans(
