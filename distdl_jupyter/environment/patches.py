@@ -101,6 +101,12 @@ PATCHES = (
         _TORCH_CUDA,
         _COMPLETE_CUDA + _TORCH_CUDA,
     ),
+    Patch(
+        "the same: CMake stops if it looks for a compiler in an incomplete CUDA toolkit",
+        "CMakeLists.txt",
+        "if(CUDAToolkit_BIN_DIR)",
+        "if(CUDAToolkit_FOUND)",
+    ),
     Patch("debug information makes the wheel larger", "setup.py", "'RelWithDebInfo'", "'Release'"),
     Patch("a wheel fits any environment", "CMakeLists.txt", "project(horovod CXX)\n", _LIBRARY_PATHS),
 )
