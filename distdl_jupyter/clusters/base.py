@@ -20,7 +20,7 @@ from distdl_jupyter.core.queue import QueuedJob, QueueView
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node.channels import Inbox
-from distdl_jupyter.node.stacks import Answer
+from distdl_jupyter.node.stacks import StackDump
 
 if TYPE_CHECKING:
     from distdl_jupyter.data.staging import JobStaging
@@ -305,7 +305,7 @@ class Run(ABC):
         """Request the stacks of all threads of every rank, without waiting."""
         return
 
-    def stacks(self) -> Mapping[int, Answer]:
+    def stacks(self) -> Mapping[int, StackDump]:
         """Return the answers since the last call by rank: its stacks, or the reason why there are none."""
         return {}
 

@@ -69,7 +69,7 @@ class LocalCluster(Cluster):
 
     def __init__(self) -> None:
         self._ports = Ports()
-        self._slot: slots.Slot | None = None
+        self._slot: slots.QueueSlot | None = None
         #: The numbers of the job's GPUs, None before they are acquired.
         self._gpu_numbers: list[int] | None = None
         self._staged: dict[int, Staged] = {}
@@ -159,7 +159,7 @@ class LocalCluster(Cluster):
         if self._slot is None:
             if not blocked and any(map(_is_parent_job, slots.entries())):
                 return None
-            self._slot = slots.Slot(spec.id, spec.name, number=number)
+            self._slot = slots.QueueSlot(spec.id, spec.name, number=number)
         turn = self._slot.ask(need, priority=spec.priority, blocked=blocked)
         if turn is None:
             numbers = {gpu.uuid: gpu.number for gpu in devices}
@@ -259,7 +259,7 @@ def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, conte
     return stagers.run(started_stagers, staging, context.report)
 
 
-def _is_parent_job(entry: slots.Entry) -> bool:
+def _is_parent_job(entry: slots.QueueEntry) -> bool:
     """Return whether a rank of that job submitted this job. Then both share its slots, so that they cannot deadlock."""
     first = os.path.basename(os.environ.get("DISTDL_JOB_DIR", ""))  # noqa: PTH119  no file is accessed
     return entry.holds and entry.own and entry.job == first

@@ -19,12 +19,12 @@ from distdl_jupyter.core.plan import RankSlot
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import job as node_job
 from distdl_jupyter.node import processes, requests
-from distdl_jupyter.node.channels import Channels, Source
+from distdl_jupyter.node.channels import Channels, ChannelSource
 from distdl_jupyter.node.files import Workdir
 from distdl_jupyter.node.job import Job
 from distdl_jupyter.node.ports import Ports
-from distdl_jupyter.node.slots import Slot
-from distdl_jupyter.node.stacks import Answer, StackRequest
+from distdl_jupyter.node.slots import QueueSlot
+from distdl_jupyter.node.stacks import StackDump, StackRequest
 from distdl_jupyter.worker import import_recorder
 
 _READ = 64 * 1024
@@ -34,7 +34,7 @@ class LocalChannels(Channels):
     """The channels of an agent in this process: pipes that the supervisor reads directly."""
 
     def __init__(self) -> None:
-        self._sources: list[Source] = []
+        self._sources: list[ChannelSource] = []
         #: The two ends of each pipe; the write end is -1 after a process has received it.
         self._pipes: dict[int, list[int]] = {}
 
@@ -44,12 +44,12 @@ class LocalChannels(Channels):
         self._pipes[number] = list(os.pipe())
         return number, self._pipes[number][0]
 
-    def open(self, channel: int) -> tuple[int, Source | None]:
+    def open(self, channel: int) -> tuple[int, ChannelSource | None]:
         """Return the write end."""
         writer, self._pipes[channel][1] = self._pipes[channel][1], -1
         return writer, None
 
-    def add(self, fd: int, channel: int) -> Source | None:
+    def add(self, fd: int, channel: int) -> ChannelSource | None:
         """Read the channel's bytes from ``fd``, such as a named pipe."""
         reader, writer = self._pipes[channel]
         os.dup2(fd, reader, inheritable=False)
@@ -142,7 +142,7 @@ class LocalAgent(AgentConnection):
 
         self._asking = stacks.StackRequest(self.run, ranks)
 
-    def stacks(self) -> Mapping[int, Answer]:
+    def stacks(self) -> Mapping[int, StackDump]:
         """Return the ranks' answers since the last call."""
         return {} if self._asking is None else self._asking.answers()
 
@@ -157,7 +157,12 @@ class LocalNodes(Nodes[Node]):
     """This machine, which emulates all nodes of a job; ``staged`` has the data and Python of each node's ranks."""
 
     def __init__(
-        self, spec: JobSpec, context: Context, ports: Ports, slot: Slot | None, staged: Mapping[int, stagers.Staged]
+        self,
+        spec: JobSpec,
+        context: Context,
+        ports: Ports,
+        slot: QueueSlot | None,
+        staged: Mapping[int, stagers.Staged],
     ) -> None:
         self._agent = LocalAgent(spec, context.folder.path)
         folder = str(context.folder.path)

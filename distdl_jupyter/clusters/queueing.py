@@ -11,7 +11,7 @@ from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.queue import Holding, QueueView, reason
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import slots
-from distdl_jupyter.node.slots import Entry, Need, Place, Turn
+from distdl_jupyter.node.slots import Need, QueueEntry, QueuePosition, Turn
 
 #: The maximum number of devices of one job that a view names.
 _MOST_DEVICES = 32
@@ -71,7 +71,7 @@ def totals(gpus: int, limits: Mapping[str, float] | None = None) -> dict[str, fl
     return {"gpus": float(gpus), **(slots.limits() if limits is None else limits)}
 
 
-def holding(entry: Entry, labels: Mapping[str, str]) -> Holding:
+def holding(entry: QueueEntry, labels: Mapping[str, str]) -> Holding:
     """Return the resources that a running job holds."""
     return Holding(
         entry.job,
@@ -83,7 +83,7 @@ def holding(entry: Entry, labels: Mapping[str, str]) -> Holding:
     )
 
 
-def holders(position: Place, entries: Mapping[str, Entry]) -> tuple[str, ...]:
+def holders(position: QueuePosition, entries: Mapping[str, QueueEntry]) -> tuple[str, ...]:
     """Return the names of the first jobs ahead of a position, and the number of others."""
     jobs = [entries[key] for key in position.holders if key in entries]
     names = [f"{job.name} ({short_id(job.job)})" + ("" if job.own else f" of {job.user}") for job in jobs]

@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from distdl_jupyter import permissions
 from distdl_jupyter.core.packages import CONDAS, find_program, installers, is_lock
-from distdl_jupyter.node.data_cache import Cache, Failure, masked
+from distdl_jupyter.node.data_cache import Cache, StagingFailed, masked
 
 #: The name in progress bars and failures; names of data sources never contain a space.
 NAME = "Python packages"
@@ -146,7 +146,7 @@ class Environment:
         if "pip" not in installers():
             if not (uv := find_program("uv")):
                 text = f"{sys.executable} has no pip, and uv is not on the PATH."
-                raise Failure(text, f"Install pip: {sys.executable} -m ensurepip", NAME)
+                raise StagingFailed(text, f"Install pip: {sys.executable} -m ensurepip", NAME)
             pip = [uv, "pip", "install", "--python", python]
         return [*pip, *(word for file in files for word in ("-r", str(file)))]
 
@@ -164,12 +164,14 @@ class Environment:
                 errors="replace",
             )
         except OSError as error:
-            raise Failure(f"Cannot start {command[0]} ({error.strerror}).", source=NAME) from None
+            raise StagingFailed(f"Cannot start {command[0]} ({error.strerror}).", source=NAME) from None
         with process:
             assert process.stdout is not None
             last = self._follow(process.stdout)
         if code := process.returncode:
-            raise Failure(f"{what} ended with {code}: {_errors_of(last)}", "Correct the packages of the job.", NAME)
+            raise StagingFailed(
+                f"{what} ended with {code}: {_errors_of(last)}", "Correct the packages of the job.", NAME
+            )
 
     def _follow(self, output: IO[str]) -> list[str]:
         """Show the progress in an installer's output, and return its last lines."""
@@ -191,11 +193,11 @@ class Environment:
         process = subprocess.run([python, "-c", script, *names], capture_output=True, text=True, check=False)
         if process.returncode:
             last = (process.stderr.strip().splitlines() or ["it does not start"])[-1]
-            raise Failure(
+            raise StagingFailed(
                 f"Cannot use the Python of the job's environment: {last}", f"Remove the folder {self._folder}.", NAME
             )
         if missing := process.stdout.split():
-            raise Failure(
+            raise StagingFailed(
                 f"{missing[0]} is neither in the job's packages nor installed for {sys.executable}.",
                 f"Add {missing[0]} to pip_packages, or install it: {sys.executable} -m pip install {missing[0]}",
                 NAME,
@@ -210,7 +212,7 @@ def _conda_command(folder: Path, packages: Sequence[str]) -> list[str]:
     configured = os.environ.get("MAMBA_EXE") or os.environ.get("CONDA_EXE")
     program = next(filter(None, map(find_program, CONDAS)), configured)
     if not program:
-        raise Failure(
+        raise StagingFailed(
             "conda_packages needs conda, mamba or micromamba on the PATH.",
             "Install one of them on the node, or move the packages to pip_packages.",
             NAME,

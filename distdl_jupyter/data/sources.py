@@ -22,7 +22,7 @@ from distdl_jupyter.core.data import place
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.data import stores
 from distdl_jupyter.data.stager import Item
-from distdl_jupyter.node.data_cache import Failure
+from distdl_jupyter.node.data_cache import StagingFailed
 from distdl_jupyter.worker.secret_patterns import mask
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def list_store(source: DataSource) -> Listing:
     access = stores.Access(source.name, source.scheme, address(source), settings=s3_settings(source), retries=4)
     try:
         return access.use(lambda store: _objects(store, source))
-    except Failure as failure:
+    except StagingFailed as failure:
         raise DataUnavailable(failure.text, code="data-not-listed", hint=failure.remedy) from None
     except stores.StoreError as error:
         raise DataUnavailable(

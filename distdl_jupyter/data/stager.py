@@ -45,7 +45,7 @@ from typing import IO, Any, NamedTuple
 
 from distdl_jupyter.data import packages, stores
 from distdl_jupyter.node import data_cache
-from distdl_jupyter.node.data_cache import MORE_ROOM, Cache, Failure, Part, Tree, masked, readable
+from distdl_jupyter.node.data_cache import MORE_ROOM, Cache, PartialFile, StagingFailed, Tree, masked, readable
 
 #: Bytes per request; larger files are read by several concurrent requests.
 RANGE = 16 * 2**20
@@ -106,14 +106,14 @@ def layout(source: Source) -> tuple[dict[str, Item], set[str]]:
         if not path or path.endswith("/"):
             if item.size:
                 text = f"The object {item.name!r} has the name of a folder but contains data."
-                raise Failure(text, _RENAME, source.name)
+                raise StagingFailed(text, _RENAME, source.name)
             folders.add(path.removesuffix("/"))
         else:
             files[path] = item
     paths = [*files, *(f"{folder}/" for folder in folders)]
     for folder in {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"} & files.keys():
         if files.pop(folder).size:
-            raise Failure(f"The object {folder!r} would be both a file and a folder.", _RENAME, source.name)
+            raise StagingFailed(f"The object {folder!r} would be both a file and a folder.", _RENAME, source.name)
     return files, folders
 
 
@@ -122,12 +122,12 @@ def _relative(source: Source, name: str) -> str:
     prefix = source.prefix.strip("/")
     parent = prefix.rpartition("/")[0] if name == prefix else prefix
     if parent and not name.startswith(f"{parent}/"):
-        raise Failure(f"The object {name!r} is not below the prefix {prefix!r}.", source=source.name)
+        raise StagingFailed(f"The object {name!r} is not below the prefix {prefix!r}.", source=source.name)
     path = name[len(parent) + 1 :] if parent else name
     parts = path.removesuffix("/").split("/") if path else []
     is_short = len(os.fsencode(path)) <= _DEEPEST and all(len(os.fsencode(part)) <= _LONGEST for part in parts)
     if {"", ".", ".."} & {*parts} or not is_short or _CONTROL.search(path):
-        raise Failure(f"The object name {name[:300]!r} is not a valid file name.", _RENAME, source.name)
+        raise StagingFailed(f"The object name {name[:300]!r} is not a valid file name.", _RENAME, source.name)
     return path
 
 
@@ -170,7 +170,7 @@ class StdioChannel:
                 while (answer := self._answers.get(timeout=_PATIENCE))["source"] != source:
                     pass
             except queue.Empty:
-                raise Failure(
+                raise StagingFailed(
                     f"The access token for {source} was not renewed within {_PATIENCE / 60:.0f} minutes.",
                     "Sign in to Azure again, and submit the job again.",
                     source,
@@ -304,7 +304,7 @@ class Stager:
         """Fetch a file unless another program or source fetches it."""
         name = file.source.name
         text = "The same data is already being downloaded and will be reused."
-        part = Part(file.final, lambda: self._note(name, "elsewhere", text))
+        part = PartialFile(file.final, lambda: self._note(name, "elsewhere", text))
         if self._link_cached(file):
             part.close()
             return
@@ -316,7 +316,7 @@ class Stager:
             raise
         self._count(name, files=1)
 
-    def _fill(self, file: File, part: Part) -> None:
+    def _fill(self, file: File, part: PartialFile) -> None:
         """Fetch the content of a file; retry if its checksum is wrong."""
         name, item = file.source.name, file.item
         # Not every web server supports ranges.
@@ -329,9 +329,9 @@ class Stager:
             self._count(name, done=-item.size)
             self._note(name, "damaged", f"{item.name!r} arrived damaged and is downloaded again.")
         text = f"{item.name!r} of {name} arrived with a wrong checksum several times."
-        raise Failure(text, "Upload the file again, or correct its Content-MD5.", name)
+        raise StagingFailed(text, "Upload the file again, or correct its Content-MD5.", name)
 
-    def _read(self, file: File, part: Part, start: int, end: int) -> None:
+    def _read(self, file: File, part: PartialFile, start: int, end: int) -> None:
         """Write the bytes of a range to disk; obstore retries after broken connections, throttling and timeouts."""
         item, name = file.item, file.source.name
         end = min(end, item.size)
@@ -360,7 +360,7 @@ class Stager:
         except stores.StoreError as error:
             raise stores.refusal(name, file.source.address, item.name, error) from None
 
-    def _write(self, part: Part, at: int, content: memoryview) -> None:
+    def _write(self, part: PartialFile, at: int, content: memoryview) -> None:
         """Write bytes; if the disk is full, remove unused cache entries and retry once."""
         try:
             part.write(at, content)
@@ -396,13 +396,13 @@ class Stager:
             level = "info" if code == "elsewhere" else "warning"
             self._channel.send({"type": "note", "source": source, "level": level, "code": code, "text": masked(text)})
 
-    def _disk_failure(self, error: OSError) -> Failure:
+    def _disk_failure(self, error: OSError) -> StagingFailed:
         if error.errno == errno.EDQUOT:
-            return Failure(f"Your disk quota for {self._cache.base} is exhausted.", MORE_ROOM)
+            return StagingFailed(f"Your disk quota for {self._cache.base} is exhausted.", MORE_ROOM)
         if error.errno in (errno.ENOSPC, errno.EFBIG):
-            return Failure(f"The disk of {self._cache.base} is full.", f"{MORE_ROOM} Downloaded files are kept.")
+            return StagingFailed(f"The disk of {self._cache.base} is full.", f"{MORE_ROOM} Downloaded files are kept.")
         text = f"Cannot store data in {self._cache.base} ({error.strerror or error})."
-        return Failure(text, "Use another folder for staged data.")
+        return StagingFailed(text, "Use another folder for staged data.")
 
 
 # the program ----------------------------------------------------------------------------------------
@@ -414,12 +414,12 @@ def main() -> int:
     channel = StdioChannel(sys.stdin.buffer, sys.stdout.buffer)
     try:
         Stager(channel, **channel.order()).run()
-    except Failure as failure:
+    except StagingFailed as failure:
         error = failure
     except OSError as caught:
-        error = Failure(f"Cannot store staged data ({caught.strerror or caught}).")
+        error = StagingFailed(f"Cannot store staged data ({caught.strerror or caught}).")
     except BaseException as caught:  # noqa: BLE001 - its text may contain a signature, and an obstore panic is not an Exception
-        error = Failure(f"Cannot copy the data ({type(caught).__name__}).")
+        error = StagingFailed(f"Cannot copy the data ({type(caught).__name__}).")
     else:
         return 0
     channel.send({"type": "failed", "source": error.source, "text": error.text, "remedy": error.remedy}, last=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distdl_jupyter.node.data_cache import Failure
+from distdl_jupyter.node.data_cache import StagingFailed
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -97,13 +97,13 @@ def _store_error(error: BaseException) -> StoreError:
     return StoreError(0, next(reasons, type(error).__name__))
 
 
-def refusal(source: str, address: str, name: str, error: StoreError) -> Failure:
+def refusal(source: str, address: str, name: str, error: StoreError) -> StagingFailed:
     """Return the failure for an unreadable object."""
     if error.status and error.status not in _BUSY:
         what, remedy = _REFUSALS.get(error.status, ("cannot be read", ""))
-        return Failure(f"{name!r} of {source} {what} ({error}).", remedy, source)
+        return StagingFailed(f"{name!r} of {source} {what} ({error}).", remedy, source)
     host = address.split("/")[2] if address.startswith("https:") else address
-    return Failure(
+    return StagingFailed(
         f"The download of {name!r} from {host} is incomplete ({error}).",
         "Check the network of this node, and that SSL_CERT_FILE holds the certificate of your proxy or service. Then "
         "submit the job again. Complete files are not downloaded again.",
@@ -195,20 +195,20 @@ class Access:
         except StopIteration:
             raise self._denied(refused) from None
         except ImportError:
-            raise Failure(
+            raise StagingFailed(
                 "obstore is not installed in the Python that runs the ranks.",
                 "Install it on the node: python -m pip install obstore",
             ) from None
         except _errors() as error:  # for example, if one of two keys is missing
             raise self._denied(StoreError(0, f"its credentials cannot be used ({type(error).__name__})")) from None
 
-    def _denied(self, error: StoreError) -> Failure:
+    def _denied(self, error: StoreError) -> StagingFailed:
         if self._kind == "blob":
             advice = AZURE_REFUSALS.get(error.code) or AZURE_REFUSALS["AuthorizationPermissionMismatch"]
             text = f"Azure Blob denied access to {self._source} ({error})."
-            return Failure(text, advice[1].format(role=READER), self._source)
+            return StagingFailed(text, advice[1].format(role=READER), self._source)
         text = f"No permission to read {self._address}" if error.status else f"Cannot read {self._address}"
-        return Failure(f"{text} ({error}).", _REMEDIES[self._kind], self._source)
+        return StagingFailed(f"{text} ({error}).", _REMEDIES[self._kind], self._source)
 
 
 def _stores(

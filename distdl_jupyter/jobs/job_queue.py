@@ -22,7 +22,7 @@ from distdl_jupyter.supervisor import control
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distdl_jupyter.node.slots import Entry
+    from distdl_jupyter.node.slots import QueueEntry
 
 _HEAD = ("Place", "Job", "Name", "Waits", "Priority")
 _HELD_HEAD = ("Holds", "Job", "Name")
@@ -144,7 +144,7 @@ def queue() -> Queue:
     )
 
 
-def in_use(entries: list[Entry] | None = None) -> InUse:
+def in_use(entries: list[QueueEntry] | None = None) -> InUse:
     """Return the resources of this machine that queue entries hold; read the entries if none are passed."""
     entries = slots.entries() if entries is None else entries
     labels = {gpu.uuid: str(gpu.number) for gpu in gpus.devices()}
@@ -178,7 +178,7 @@ def _cluster_queues() -> Iterator[ClusterQueue]:
             yield ClusterQueue(name=name, jobs=tuple(jobs))
 
 
-def _waiting(slot_entries: list[Entry]) -> Iterator[WaitingJob]:
+def _waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
     """Yield the queued jobs of this machine, in order, then this user's queued jobs elsewhere."""
     entries = {entry.key: entry for entry in slot_entries}
     rows = {

@@ -33,7 +33,7 @@ from distdl_jupyter.node.mpi_shell import Shells
 from distdl_jupyter.node.ports import Ports
 
 if TYPE_CHECKING:
-    from distdl_jupyter.node.slots import Slot
+    from distdl_jupyter.node.slots import QueueSlot
 
 
 _GOODBYE = "goodbye"
@@ -144,7 +144,7 @@ class Agent:
         self.ports = Ports()
         self.job: Job | None = None
         #: The resources of this machine that the job holds.
-        self.slot: Slot | None = None
+        self.slot: QueueSlot | None = None
         self._wake_read, self._wake_write = os.pipe()
 
     # for the requests -------------------------------------------------------------------------

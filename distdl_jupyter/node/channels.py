@@ -28,7 +28,7 @@ _ALL, _MOST_OF_ONE, LEAST = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
 _PAUSE, BURST = 0.03, 20
 
 
-class Pace:
+class ReadPace:
     """Limits how often pipes are read: at once after an idle time, ``1 / _PAUSE`` times a second in the long run."""
 
     def __init__(self) -> None:
@@ -232,7 +232,7 @@ def watch(
 
 
 @dataclass(slots=True, eq=False)
-class Source:
+class ChannelSource:
     """One descriptor and the channel to which its bytes are sent; ``open`` until its end was forwarded.
 
     ``half`` is half of its minimum capacity. A ``held`` source is not read: the reader of its channel is behind.
@@ -251,26 +251,26 @@ class Channels:
     def __init__(self, selector: selectors.BaseSelector, outbox: Outbox) -> None:
         self._selector = selector
         self._outbox = outbox
-        self._sources: list[Source] = []
+        self._sources: list[ChannelSource] = []
         self._paused = False
         self._came = self._hurried = False
-        self._pace = Pace()
+        self._pace = ReadPace()
 
-    def open(self, channel: int) -> tuple[int, Source | None]:
+    def open(self, channel: int) -> tuple[int, ChannelSource | None]:
         """Return a descriptor for a process to write to, and its source if it is read here."""
         read, write = os.pipe()
         return write, self.add(read, channel)
 
-    def add(self, fd: int, channel: int) -> Source | None:
+    def add(self, fd: int, channel: int) -> ChannelSource | None:
         """Forward ``fd`` to the channel until it ends."""
         os.set_blocking(fd, False)
         # The final number of pipes is unknown, and wide pipes for the first must leave room for the last.
-        source = Source(fd, channel, widen(fd, max(64, 4 * len(self._sources))) // 2)
+        source = ChannelSource(fd, channel, widen(fd, max(64, 4 * len(self._sources))) // 2)
         self._sources.append(source)
         self._watch(source)
         return source
 
-    def _watch(self, source: Source) -> None:
+    def _watch(self, source: ChannelSource) -> None:
         enabled = source.open and not (self._paused or source.held)
         call = functools.partial(self._read, source)
         watch(self._selector, source.fd, selectors.EVENT_READ, call, enabled=enabled)
@@ -291,13 +291,13 @@ class Channels:
                 self._watch(source)
 
     def pause(self) -> float:
-        """Return the seconds until the sources are read again (see ``Pace``), after each round."""
+        """Return the seconds until the sources are read again (see ``ReadPace``), after each round."""
         if self._came:
             self._pace.round(hurried=self._hurried)
         self._came = self._hurried = False
         return self._pace.pause()
 
-    def _read(self, source: Source) -> None:
+    def _read(self, source: ChannelSource) -> None:
         # The round that filled the outbox may hold more readable sources.
         if not source.open or self._outbox.full:
             return
@@ -313,7 +313,7 @@ class Channels:
         else:
             self.end(source)
 
-    def drain(self, source: Source) -> None:
+    def drain(self, source: ChannelSource) -> None:
         """Forward everything written so far, even if the outbox is full."""
         left = waiting(source.fd) if source.open else 0
         while left > 0 and (content := os.read(source.fd, min(left, frames.PIECE))):
@@ -325,13 +325,13 @@ class Channels:
         for source in list(self._sources):
             self.drain(source)
 
-    def end(self, source: Source) -> None:
+    def end(self, source: ChannelSource) -> None:
         """Send the end of the channel and close the descriptor."""
         if source.open:
             self.drop(source)
             self._outbox.put(frames.data(source.channel, b""))
 
-    def drop(self, source: Source) -> None:
+    def drop(self, source: ChannelSource) -> None:
         """Close the descriptor without sending the end."""
         if source.open:
             source.open = False

@@ -48,7 +48,7 @@ _SIGNATURE = re.compile(r"(sig=)[^&\s\"']+", re.IGNORECASE)
 _PASSWORD = re.compile(r"(://)[^/\s:@]*:[^/\s@]*@")
 
 
-class Failure(Exception):
+class StagingFailed(Exception):
     """Staging failed. ``text`` is one sentence, ``remedy`` the fix, ``source`` the name of the source ("" for none)."""
 
     def __init__(self, text: str, remedy: str = "", source: str = "") -> None:
@@ -108,7 +108,7 @@ class Cache:
                 permissions.private_folder(path)
         except OSError as error:
             why = error.strerror
-            raise Failure(f"Cannot store data in {self.base} ({why})." if why else f"{error}.", _OTHER) from None
+            raise StagingFailed(f"Cannot store data in {self.base} ({why})." if why else f"{error}.", _OTHER) from None
 
     def path(self, address: str, name: str, version: str) -> str:
         """Return the path of this version of an object, which need not exist."""
@@ -149,7 +149,7 @@ class Cache:
             if not entry.in_use and _remove(entry.path):
                 over, missing = over - entry.size, missing - entry.size
         if (free := self._free()) < needed:
-            raise Failure(
+            raise StagingFailed(
                 f"{self.base} has {readable(max(free, 0))} free, but {readable(needed)} must be copied.", MORE_ROOM
             )
         return max(over, 0)
@@ -214,7 +214,7 @@ def _linked(staged: Path) -> set[str]:
     return paths
 
 
-class Part:
+class PartialFile:
     """A file that is being fetched, initially empty and locked against other programs and threads.
 
     ``on_wait`` is called if another program is fetching the same file. Raises OSError.
@@ -300,7 +300,7 @@ class Tree:
         try:
             os.link(file, link)
         except FileExistsError:
-            raise Failure(
+            raise StagingFailed(
                 f"The names of two objects are the same on this disk: {path!r}.",
                 "Rename one of them, or choose a folder on another disk.",
                 source,
@@ -348,14 +348,16 @@ def check_path(name: str, path: str, expected: dict[str, Any] | None) -> str:
         here = fingerprint(local)
         may_read = os.access(local, os.R_OK | (os.X_OK if Path(local).is_dir() else 0))
     except FileNotFoundError:
-        raise Failure(f"{path} does not exist on this node.", _SHARED, name) from None
+        raise StagingFailed(f"{path} does not exist on this node.", _SHARED, name) from None
     except OSError as error:
-        raise Failure(f"{path} cannot be read on this node ({error.strerror}).", _SHARED, name) from None
+        raise StagingFailed(f"{path} cannot be read on this node ({error.strerror}).", _SHARED, name) from None
     if not may_read:
-        raise Failure(f"{path} is not readable on this node.", _SHARED, name)
+        raise StagingFailed(f"{path} is not readable on this node.", _SHARED, name)
     if expected is not None and expected != here:
         counts = f"{here['entries']} here, {expected.get('entries')} there"
-        raise Failure(f"{path} has different files on this node than on the other machines ({counts}).", _SHARED, name)
+        raise StagingFailed(
+            f"{path} has different files on this node than on the other machines ({counts}).", _SHARED, name
+        )
     return local
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from distdl_jupyter.node import data_cache, devices, files, headroom, processes, run_dir
-from distdl_jupyter.node.channels import Channels, Source
+from distdl_jupyter.node.channels import Channels, ChannelSource
 from distdl_jupyter.node.files import Workdir
 from distdl_jupyter.node.run_dir import Pipes
 
@@ -42,7 +42,7 @@ _GRACE = 2.0
 _SHARE = 0.02
 
 
-class Process(Protocol):
+class ChildProcess(Protocol):
     """A child of this process, as ``subprocess.Popen`` shows it."""
 
     pid: int
@@ -78,14 +78,14 @@ class Program:
 
 
 #: Forks this process into a program, or returns None if a new interpreter has to be started.
-fork: Callable[[Program], Process | None] | None = None
+fork: Callable[[Program], ChildProcess | None] | None = None
 #: Why some programs could not be forked, each the end of a sentence; the reader clears the list.
 reasons: list[str] = []
 #: The notice of a job whose ranks were forked.
 WARM = "Warm start: imports are already loaded."
 
 
-def start(program: Program) -> Process:
+def start(program: Program) -> ChildProcess:
     """Fork a program if that is safe, else start a new interpreter. Raises OSError."""
     if fork is not None and (forked := fork(program)) is not None:
         return forked
@@ -109,8 +109,8 @@ class Child:
 
     kind: str
     number: int
-    popen: Process
-    sources: tuple[Source, ...]
+    popen: ChildProcess
+    sources: tuple[ChannelSource, ...]
     open_input: bool
     #: Its GPUs as CUDA knows them.
     gpus: str = ""
@@ -321,7 +321,7 @@ class Job:
         self._channels.drain_all()
         return self.evidence_of_kill()
 
-    def _all(self, running: dict[int, processes.Process]) -> set[int]:
+    def _all(self, running: dict[int, processes.ProcessEntry]) -> set[int]:
         return processes.of_job(self._marks_to_find, running, self._spared, orphans=True)
 
     def count(self) -> int:

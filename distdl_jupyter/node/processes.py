@@ -33,7 +33,7 @@ _PAUSE = 0.02
 _adopts = False
 
 
-class Process(NamedTuple):
+class ProcessEntry(NamedTuple):
     """One line of the process table."""
 
     pid: int
@@ -41,7 +41,7 @@ class Process(NamedTuple):
     session: int
 
 
-def table() -> dict[int, Process]:
+def table() -> dict[int, ProcessEntry]:
     """Return every living process by pid, without zombies."""
     if not _PROC.is_dir():
         return _table_of_psutil()
@@ -69,25 +69,25 @@ def users() -> set[int] | None:
     return uids
 
 
-def _table_of_psutil() -> dict[int, Process]:
+def _table_of_psutil() -> dict[int, ProcessEntry]:
     import psutil
 
     running = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.status() != psutil.STATUS_ZOMBIE:
-                running[process.pid] = Process(process.pid, process.ppid(), os.getsid(process.pid))
+                running[process.pid] = ProcessEntry(process.pid, process.ppid(), os.getsid(process.pid))
     return running
 
 
-def _process(name: str) -> Process | None:
+def _process(name: str) -> ProcessEntry | None:
     try:
         text = (_PROC / name / "stat").read_bytes()
     except OSError:
         return None
     # proc_pid_stat(5): PID (NAME) STATE PARENT GROUP SESSION ...; the name may hold blanks and parentheses.
     state, parent, _group, session = text[text.rfind(b")") + 2 :].split(b" ", 4)[:4]
-    return None if state in (b"Z", b"X") else Process(int(name), int(parent), int(session))
+    return None if state in (b"Z", b"X") else ProcessEntry(int(name), int(parent), int(session))
 
 
 def marked(pids: Iterable[int], marks: Mapping[str, str]) -> list[int]:
@@ -106,7 +106,7 @@ def _environment(pid: int) -> set[bytes]:
     return set()
 
 
-def descendants(roots: Iterable[int], running: Mapping[int, Process]) -> set[int]:
+def descendants(roots: Iterable[int], running: Mapping[int, ProcessEntry]) -> set[int]:
     """Return the living among ``roots`` and everything that descends from any of them."""
     children: dict[int, list[int]] = {}
     for process in running.values():
@@ -122,7 +122,7 @@ def descendants(roots: Iterable[int], running: Mapping[int, Process]) -> set[int
 
 def of_job(
     marks: Mapping[str, str],
-    running: Mapping[int, Process] | None = None,
+    running: Mapping[int, ProcessEntry] | None = None,
     spared: Iterable[int] = (),
     *,
     orphans: bool = False,
@@ -138,7 +138,7 @@ def of_job(
     return descendants(roots, running) - spared
 
 
-def _adopted(running: Mapping[int, Process]) -> list[int]:
+def _adopted(running: Mapping[int, ProcessEntry]) -> list[int]:
     me, session = os.getpid(), os.getsid(0)
     return [process.pid for process in running.values() if process.parent == me and process.session != session]
 

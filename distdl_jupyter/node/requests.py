@@ -25,7 +25,7 @@ pipes    ranks: [{rank, out, err}], variables           (nothing) data of ``out`
 signal   name: INT, TERM, KILL; to: ranks, all          sent
 alive                                                   alive, and how many of them are workers
 stuck                                                   pids that no signal reaches
-stacks   ranks                                          answers: {rank: ``stacks.Answer`` as data}
+stacks   ranks                                          answers: {rank: ``stacks.StackDump`` as data}
 profile  ranks, recording                               (nothing) ranks find the request (``worker.hooks.profile``)
 serving  rank                                           where a persistent rank listens: socket, token
 connect  rank, channel                                  (nothing) the channel is a connection to that rank, both ways
@@ -193,7 +193,7 @@ def _on_slots(agent: Agent, fields: Fields) -> Answer | None:
 
     def ask() -> Answer:
         if agent.slot is None:
-            agent.slot = slots.Slot(str(fields["job"]), str(fields["name"]), number=fields.get("number"))
+            agent.slot = slots.QueueSlot(str(fields["job"]), str(fields["name"]), number=fields.get("number"))
         gpus, devices, amounts = fields["need"]
         need = slots.Need(int(gpus), tuple(map(str, devices)), {str(name): float(amounts[name]) for name in amounts})
         turn = agent.slot.ask(need, priority=float(fields["priority"]))

@@ -71,9 +71,9 @@ _TURN_SECONDS = 20.0
 _BEAT, _AFTER_LOSS = 1.0, 2.5
 #: Seconds between two reads of the queue (multiplied by the position behind the front), size of the front, maximum.
 _READ, _FRONT, _READ_AT_MOST = 0.25, 4, 10.0
-#: Maximum number of running jobs in a ``Turn``, and of holders in a ``Place``.
+#: Maximum number of running jobs in a ``Turn``, and of holders in a ``QueuePosition``.
 _MOST_SHOWN, _MOST_NAMED = 16, 4
-#: The only entry of ``Place.lacks`` if everything is free but reserved for jobs in front.
+#: The only entry of ``QueuePosition.lacks`` if everything is free but reserved for jobs in front.
 ORDER = "order"
 #: The file with the time until which no job starts after a folder was recreated.
 _UNTIL = ".until"
@@ -93,7 +93,7 @@ class Need(NamedTuple):
         return bool(self.gpus or self.amounts)
 
 
-class Entry(NamedTuple):
+class QueueEntry(NamedTuple):
     """A job in the queue. ``key`` identifies its user and file; ``job`` is the id that this user has written.
 
     ``number`` is its position by time. Nothing is kept for a waiting job that is ``blocked``.
@@ -123,7 +123,7 @@ class Entry(NamedTuple):
         return self.number, self.key
 
 
-class Place(NamedTuple):
+class QueuePosition(NamedTuple):
     """A job's position in the queue, from 1, and whether it can start ``now``, with its ``gpus``.
 
     ``lacks`` names what is not free ("gpus", or the name of an amount), or is ``ORDER`` alone. ``holders`` are keys of
@@ -147,10 +147,10 @@ class Turn(NamedTuple):
     ``number`` is the job's position by time. ``problem`` is why nothing can be acquired now.
     """
 
-    place: Place
+    place: QueuePosition
     of: int
     number: int
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[QueueEntry, ...] = ()
     problem: str = ""
 
 
@@ -163,13 +163,13 @@ def limits() -> dict[str, float]:
 # the order of starts: first come, first served; pure functions --------------------------------------
 
 
-def order_jobs(waiting: Iterable[Entry]) -> list[Entry]:
+def order_jobs(waiting: Iterable[QueueEntry]) -> list[QueueEntry]:
     """Sort jobs by priority, then time, where a priority moves a job only among the jobs of its user.
 
     The positions by time belong to users, and each user's jobs fill that user's positions in the user's own order.
     """
     by_time = sorted(waiting, key=lambda job: job.order)
-    by_user: dict[int, list[Entry]] = {}
+    by_user: dict[int, list[QueueEntry]] = {}
     for job in by_time:
         by_user.setdefault(job.uid, []).append(job)
     for jobs in by_user.values():
@@ -178,8 +178,10 @@ def order_jobs(waiting: Iterable[Entry]) -> list[Entry]:
     return [by_user[job.uid].pop() for job in by_time]
 
 
-def schedule(jobs: Iterable[Entry], limits: Mapping[str, float], late: Collection[int] = ()) -> list[Place]:
-    """Return the ``Place`` of each waiting job, in order.
+def schedule(
+    jobs: Iterable[QueueEntry], limits: Mapping[str, float], late: Collection[int] = ()
+) -> list[QueuePosition]:
+    """Return the ``QueuePosition`` of each waiting job, in order.
 
     A job can start when everything it needs is free and not reserved for a job before it. What a job waits for is
     reserved for it, so a later job overtakes it only if it needs none of these resources. ``limits`` are the machine's
@@ -239,21 +241,26 @@ class _Usage:
 
 
 def _position_of(
-    job: Entry, index: int, running: _Usage, reserved: _Usage, limits: Mapping[str, float], gpus: tuple[str, ...] | None
-) -> Place:
+    job: QueueEntry,
+    index: int,
+    running: _Usage,
+    reserved: _Usage,
+    limits: Mapping[str, float],
+    gpus: tuple[str, ...] | None,
+) -> QueuePosition:
     need = job.need
     needed = {**({"gpus": float(need.gpus)} if need.gpus else {}), **need.amounts}
     free = {name: max(0.0, limits.get(name, math.inf) - running.amounts[name]) for name in need.amounts}
     if need.gpus:
         free["gpus"] = float(sum(gpu not in running.owners for gpu in need.among))
     if gpus is not None:
-        return Place(job.key, index, now=True, gpus=gpus, free=free)
+        return QueuePosition(job.key, index, now=True, gpus=gpus, free=free)
     lacks = tuple(name for name in needed if free[name] < needed[name])
     holders = running.users_of(lacks, need)
     if not lacks and not job.blocked:
         lacks, holders = (ORDER,), reserved.users_of(needed, need)
     named, others = tuple(holders[:_MOST_NAMED]), max(0, len(holders) - _MOST_NAMED)
-    return Place(job.key, index, now=False, lacks=lacks, holders=named, others=others, free=free)
+    return QueuePosition(job.key, index, now=False, lacks=lacks, holders=named, others=others, free=free)
 
 
 # all files ---------------------------------------------------------------------------------------
@@ -271,7 +278,7 @@ def base() -> Path:
     return ports.locks("queue")
 
 
-def entries() -> list[Entry]:
+def entries() -> list[QueueEntry]:
     """Return the running and waiting jobs of all users, in order of time."""
     jobs = [entry for uid, folders in _folders().items() for entry in _read_user(uid, folders)]
     return sorted(jobs, key=lambda entry: entry.order)
@@ -316,7 +323,7 @@ def _belongs_to(listing: int, name: str, uid: int, device: int) -> bool:
     return safe and status.st_uid == uid
 
 
-def _read_user(uid: int, folders: Iterable[Path]) -> Iterator[Entry]:
+def _read_user(uid: int, folders: Iterable[Path]) -> Iterator[QueueEntry]:
     """Yield one user's jobs; for another user, at most the allowed number."""
     is_own = uid == os.geteuid()
     listed = opened = 0
@@ -343,7 +350,7 @@ def _read_user(uid: int, folders: Iterable[Path]) -> Iterator[Entry]:
             os.close(folder)
 
 
-def _read_file(folder: int, name: str, uid: int, *, is_own: bool) -> Entry | None:
+def _read_file(folder: int, name: str, uid: int, *, is_own: bool) -> QueueEntry | None:
     """Return the job of a file, None if the job is gone. Delete the user's own files of ended jobs."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -365,7 +372,7 @@ def _read_file(folder: int, name: str, uid: int, *, is_own: bool) -> Entry | Non
     return _parse(data, name, uid, is_own=is_own)
 
 
-def _parse(data: bytes, name: str, uid: int, *, is_own: bool) -> Entry | None:
+def _parse(data: bytes, name: str, uid: int, *, is_own: bool) -> QueueEntry | None:
     """Return the bounded, printable content of any user's file; None if it is invalid."""
     try:
         fields = json.loads(max(filter(None, map(_unpack, (data[:_RECORD], data[_RECORD:]))))[1])
@@ -379,7 +386,7 @@ def _parse(data: bytes, name: str, uid: int, *, is_own: bool) -> Entry | None:
             key: _number(fields["amounts"][key], _LARGEST_AMOUNT) for key in _AMOUNTS if key in fields["amounts"]
         }
         count = int(_number(fields["count"], _MOST_DEVICES))
-        return Entry(
+        return QueueEntry(
             key=f"{uid}/{name}",
             uid=uid,
             job=_printable(fields["job"], _LONGEST_JOB),
@@ -471,7 +478,7 @@ def _is_locked(fd: int) -> bool:
 # one job -----------------------------------------------------------------------------------------
 
 
-class Slot:
+class QueueSlot:
     """One job's file in the queue, from waiting until its resources are released.
 
     ``number`` is its earlier position by time, if it waited before.
@@ -564,7 +571,7 @@ class Slot:
         turn = self._turn_among([*jobs, self._entry(need)])
         return self._claim(need, turn) if turn.place.now and not turn.problem else turn
 
-    def _turn_among(self, jobs: Sequence[Entry]) -> Turn:
+    def _turn_among(self, jobs: Sequence[QueueEntry]) -> Turn:
         now = time.monotonic()
         positions = schedule(jobs, limits(), self._patience.late(now))
         users = {entry.key: entry.uid for entry in jobs}
@@ -598,10 +605,10 @@ class Slot:
         self._write({"state": WAITS, "gpus": []})
         return turn._replace(place=turn.place._replace(now=False))
 
-    def _entry(self, need: Need) -> Entry:
+    def _entry(self, need: Need) -> QueueEntry:
         """Return this job's entry from memory, because its own file is not trusted."""
         fields = self._fields
-        return Entry(
+        return QueueEntry(
             key=self._key,
             uid=os.geteuid(),
             job=fields["job"],
@@ -620,7 +627,7 @@ class Slot:
         return f"{os.geteuid()}/{self._file}"
 
     def _stuck(self, problem: str) -> Turn:
-        return Turn(Place(self._key, 1, now=False), 1, self._fields["number"], (), problem)
+        return Turn(QueuePosition(self._key, 1, now=False), 1, self._fields["number"], (), problem)
 
     def _is_due(self) -> bool:
         """Return whether to read the queue again, which jobs in front do more often."""
@@ -690,7 +697,7 @@ class _Patience:
         }
 
 
-def _is_enough(need: Need, gpus: Sequence[str], others: Iterable[Entry]) -> bool:
+def _is_enough(need: Need, gpus: Sequence[str], others: Iterable[QueueEntry]) -> bool:
     """Return whether ``gpus`` and the job's amounts are available beside what other jobs hold."""
     others, there = list(others), limits()
     if any(gpu in entry.gpus for entry in others for gpu in gpus):

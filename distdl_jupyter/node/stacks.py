@@ -37,7 +37,7 @@ _ENDED = "Its process has ended."
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StackDump:
     """The stacks of a rank: ``text`` in the format of ``faulthandler``, or ``missing``, one sentence with the reason.
 
     ``state`` is the state of its process ("running", "sleeping"), "" if unknown. ``about`` is the first line of its
@@ -95,7 +95,7 @@ class _RankRequest:
             return "It has closed the file for its stack traces."
         return ""
 
-    def answer(self) -> Answer | None:
+    def answer(self) -> StackDump | None:
         """Return the complete response, None while it is pending."""
         if self.refused:
             return self._build_answer(missing=self.refused)
@@ -111,7 +111,7 @@ class _RankRequest:
                 return self._build_answer(text=text)
         return self._last() if now - self._since > TIMEOUT else None
 
-    def _last(self) -> Answer:
+    def _last(self) -> StackDump:
         """Return the response after the timeout, however incomplete."""
         text = self._read()
         pid = int(self._about["pid"])
@@ -130,9 +130,9 @@ class _RankRequest:
             return file.read(_LONGEST).decode("utf-8", errors="replace")
         return ""
 
-    def _build_answer(self, *, text: str = "", missing: str = "") -> Answer:
+    def _build_answer(self, *, text: str = "", missing: str = "") -> StackDump:
         stacks, collectives = _split(text)
-        return Answer(stacks, missing, self._state, self._about, collectives)
+        return StackDump(stacks, missing, self._state, self._about, collectives)
 
 
 class StackRequest:
@@ -147,7 +147,7 @@ class StackRequest:
         """Whether every rank has responded or timed out."""
         return not self._open
 
-    def answers(self) -> dict[int, Answer]:
+    def answers(self) -> dict[int, StackDump]:
         """Return the responses received since the last call."""
         received = {rank: answer for rank, request in self._open.items() if (answer := request.answer()) is not None}
         for rank in received:
@@ -155,9 +155,9 @@ class StackRequest:
         return received
 
 
-def gather(folder: Path, ranks: Iterable[int]) -> dict[int, Answer]:
+def gather(folder: Path, ranks: Iterable[int]) -> dict[int, StackDump]:
     """Request stacks and wait for all responses, at most ``TIMEOUT`` seconds."""
-    asking, answers = StackRequest(folder, ranks), dict[int, Answer]()
+    asking, answers = StackRequest(folder, ranks), dict[int, StackDump]()
     while True:
         answers |= asking.answers()
         if asking.done:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.ranks.answer import RanksBusy
-from distdl_jupyter.worker.serving.connection import NOTES, Connection, ConnectionLost, note_of, peer_uid
+from distdl_jupyter.worker.serving.connection import NOTES, ConnectionLost, MessageSocket, note_of, peer_uid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ _TIMEOUT = 60.0
 _TRIES, _PAUSE = 5, 0.005
 
 
-class RankConnection(Connection):
+class RankConnection(MessageSocket):
     """A connection to one rank. ``doing`` is what it was running when it accepted the connection ("": nothing)."""
 
     def __init__(self, rank: int, connection: socket.socket) -> None:

@@ -40,7 +40,7 @@ from distdl_jupyter.worker.serving.connection import ConnectionLost
 if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.ranks.connection import RankConnection
-    from distdl_jupyter.worker.serving.connection import Message
+    from distdl_jupyter.worker.serving.connection import RankMessage
 
 _NUMBER = re.compile(r"In \[(\d+)\]")
 _STREAMS = ("out", "err")
@@ -186,7 +186,7 @@ class PendingRequest:
         received = self._read_output() or received
         self._pause = _SHORTEST if received or not self._running else min(_LONGEST, self._pause * 1.5)
 
-    def _take(self, rank: int, message: Message) -> None:
+    def _take(self, rank: int, message: RankMessage) -> None:
         header = message.header
         if header.get("say") == "busy":
             raise busy(str(header.get("doing") or ""))

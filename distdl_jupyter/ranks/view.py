@@ -31,7 +31,7 @@ _LONGEST_OPEN = 20_000
 _NUMBERS = re.compile(r"\d+")
 
 
-class Line(NamedTuple):
+class RankLine(NamedTuple):
     """One line of one rank.
 
     ``number`` counts the rank's lines from 1, ``piece`` is the chunk of output that it arrived in, and ``pattern`` is
@@ -51,7 +51,7 @@ class Slot:
 
     stream: str
     pattern: str
-    lines: dict[int, Line]
+    lines: dict[int, RankLine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Fold:
         self._most = most
         self._pieces = 0
         self._count = dict.fromkeys(self.ranks, 0)
-        self._lines: dict[int, deque[Line]] = {rank: deque(maxlen=most) for rank in self.ranks}
+        self._lines: dict[int, deque[RankLine]] = {rank: deque(maxlen=most) for rank in self.ranks}
         self._open: dict[tuple[int, str], str] = {}
         #: Cache of the newest slots by number of lines, valid until more lines arrive.
         self._merged: dict[int, list[Slot]] = {}
@@ -137,7 +137,7 @@ class Fold:
         return slots.values()
 
 
-def _merge(slots: list[Slot], rank: int, lines: list[Line]) -> list[Slot]:
+def _merge(slots: list[Slot], rank: int, lines: list[RankLine]) -> list[Slot]:
     """Merge the lines of a rank into the slots of other ranks."""
     slot_index = _SlotIndex(slots)
     merged: list[Slot] = []
@@ -170,7 +170,7 @@ class _SlotIndex:
             self._numbers.update(((rank, line.number), position) for rank, line in lines)
         self._ranks = dict.fromkeys(rank for rank, _ in self._numbers)
 
-    def find(self, rank: int, line: Line, at: int, shared: Slot | None) -> int | None:
+    def find(self, rank: int, line: RankLine, at: int, shared: Slot | None) -> int | None:
         """Return the position, ``at`` or later, of the slot that a line joins, None if it needs a new one.
 
         That is the slot at the same distance from the last shared one, or from the beginning, if the texts differ only
@@ -187,11 +187,11 @@ class _SlotIndex:
         return positions[n] if n < len(positions) and positions[n] - at < _REACH else None
 
 
-def _line(stream: str, text: str, number: int, piece: int) -> Line:
+def _line(stream: str, text: str, number: int, piece: int) -> RankLine:
     # Progress bars are written to stderr but are not errors.
     stream = "out" if "\r" in text else stream
     text = printable(text)
-    return Line(stream, text, number, piece, _NUMBERS.sub("0", f"{stream} {text}"))
+    return RankLine(stream, text, number, piece, _NUMBERS.sub("0", f"{stream} {text}"))
 
 
 def _runs(slots: Sequence[Slot]) -> Iterator[list[Slot]]:

@@ -40,7 +40,7 @@ _PRINT_TIMEOUT = 2.0
 _POSTMORTEMS = 16
 
 
-class Clock:
+class RunClock:
     """Elapsed run time of the job in seconds, over all attempts, without time in a queue.
 
     ``limit`` is its ``max_run_duration_seconds``.
@@ -86,7 +86,7 @@ class Attempt:
         recorder: EventRecorder,
         backend: Backend,
         control: ControlReader,
-        clock: Clock,
+        clock: RunClock,
         *,
         nonce: str,
         wake: int,

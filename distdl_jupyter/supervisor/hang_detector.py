@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Run
     from distdl_jupyter.core.failure import RankView
     from distdl_jupyter.core.stacks import Taken
-    from distdl_jupyter.node.stacks import Answer
+    from distdl_jupyter.node.stacks import StackDump
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
 #: Seconds without activity that count as a stall, instead of a limit from the job's own pace; 0: never.
@@ -238,7 +238,7 @@ class StackCollector:
         self._silence_of = silence_of
         self._why = ""
         self._until = 0.0
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, StackDump] = {}
         #: What was collected last, and why.
         self.last: Taken | None = None
 
@@ -327,7 +327,7 @@ class StackCollector:
             "ended": {str(rank.rank): how for rank in ranks if (how := _ending(rank))},
         }
 
-    def _of(self, rank: int, answer: Answer) -> dict[str, Any]:
+    def _of(self, rank: int, answer: StackDump) -> dict[str, Any]:
         view, silent = self._recorder.view.ranks[rank], self._silence_of(rank)
         return {
             "text": answer.text,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.queue import QueueView
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.data.staging import JobStaging
-    from distdl_jupyter.supervisor.attempt import Clock
+    from distdl_jupyter.supervisor.attempt import RunClock
     from distdl_jupyter.supervisor.control import ControlReader
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
@@ -47,7 +47,7 @@ _POLL_SECONDS = 0.1
 _FOUND_AGAIN = "The job continues after its supervisor was restarted."
 
 
-class Canceled(Exception):
+class LaunchCanceled(Exception):
     """The job was stopped while it was being placed or started.
 
     ``by`` is user or time (see ``Attempt.stopped_by``), ``reason`` a message for the user or "".
@@ -63,7 +63,7 @@ class Launch:
     """Starts the ranks, once for each attempt, each with a new cluster object."""
 
     def __init__(
-        self, recorder: EventRecorder, control: ControlReader, clock: Clock, secrets: Mapping[str, str]
+        self, recorder: EventRecorder, control: ControlReader, clock: RunClock, secrets: Mapping[str, str]
     ) -> None:
         self._folder = recorder.folder
         self._spec = recorder.spec
@@ -139,7 +139,7 @@ class Launch:
         while True:
             names = before.waiting()
             if before.failure:
-                raise Canceled("user", before.failure)
+                raise LaunchCanceled("user", before.failure)
             spec = dataclasses.replace(self._spec, priority=self._wait.priority)
             view = self.cluster.acquire(spec, cluster_options, blocked=bool(names), number=self._wait.number)
             if view is None and not names:
@@ -293,10 +293,10 @@ class Launch:
         requests = self._control.read()
         self._wait.obey(requests)
         if canceled := next((request for request in requests if request["type"] == "cancel"), None):
-            raise Canceled("user", str(canceled.get("reason") or ""))
+            raise LaunchCanceled("user", str(canceled.get("reason") or ""))
         # The time limit does not apply in a queue.
         if (over := self._clock.over()) and self._recorder.view.state is not State.QUEUED:
-            raise Canceled("time", over)
+            raise LaunchCanceled("time", over)
 
     def _job_environment(self) -> dict[str, str]:
         """Return the environment variables of every rank: the job's marks and the user's variables."""

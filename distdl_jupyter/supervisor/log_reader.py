@@ -106,7 +106,7 @@ class LogReader:
         self._fed: deque[_Source] = deque()
         self._ready: deque[_Source] = deque()
         self._looked = time.monotonic()
-        self._pace = channels.Pace()
+        self._pace = channels.ReadPace()
         self._wake_read, self._wake_write = os.pipe()
         for fd in (self._wake_read, self._wake_write):
             os.set_blocking(fd, False)

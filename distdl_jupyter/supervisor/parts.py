@@ -25,7 +25,7 @@ from distdl_jupyter.core.events import VERSION, encode
 from distdl_jupyter.core.humanize import count, ranks
 from distdl_jupyter.core.options import keep_rule
 from distdl_jupyter.core.parts import LineFile
-from distdl_jupyter.core.parts import Part as FilePart
+from distdl_jupyter.core.parts import ReportStore as FilePart
 from distdl_jupyter.core.resources import ResourceBook, ResourceReader, sample_line
 from distdl_jupyter.core.state import State
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.series import SeriesBook
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.supervisor.recorder import EventRecorder
-    from distdl_jupyter.supervisor.reports import Picture, Steps, Weights
+    from distdl_jupyter.supervisor.reports import PictureReport, StepsReport, WeightsReport
 
 #: Bytes of the file of step times: a rank reports a few thousand records (worker.step_times), so only a great many
 #: ranks fill it.
@@ -59,7 +59,7 @@ _DIFF = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--igno
 _PASSWORD = re.compile(r"(://)[^/\s@]*@")
 
 
-class Part:
+class ReportStore:
     """Stores one type of report; created with the first report."""
 
     def __init__(self, recorder: EventRecorder) -> None:
@@ -78,7 +78,7 @@ class Part:
             self._recorder.log(text)
 
 
-class Pictures(Part):
+class Pictures(ReportStore):
     """Assembles pictures that ranks report in parts, and stores each as a file, an event and a log line.
 
     Ranks that show the same picture share one file, so their lines fold into one row, as equal prints do. Data that are
@@ -91,7 +91,7 @@ class Pictures(Part):
         self._numbers = {_key(data): number for number, data in pictures.all_of(recorder.folder.path)}
         self._next = max([0, *self._numbers.values(), *(picture.number for picture in recorder.view.pictures)]) + 1
 
-    def take(self, rank: int, report: Picture) -> None:
+    def take(self, rank: int, report: PictureReport) -> None:
         """Add a part of a picture of one rank; store the picture with its last part."""
         parts = self._parts.setdefault(rank, [])
         if report.begin == 0:
@@ -139,7 +139,7 @@ def _key(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-class StepTimes(Part):
+class StepTimeStore(ReportStore):
     """Stores the step times that ranks report, each report as a line of the job's ``steps.jsonl``."""
 
     def __init__(self, recorder: EventRecorder) -> None:
@@ -147,7 +147,7 @@ class StepTimes(Part):
         self._file: LineFile | None = None
         self._lines: list[bytes] = []
 
-    def take(self, rank: int, report: Steps) -> None:
+    def take(self, rank: int, report: StepsReport) -> None:
         """Buffer a report of one rank, with the number of restarts before it, until ``flush`` writes it."""
         line = {
             "v": VERSION,
@@ -183,7 +183,7 @@ class StepTimes(Part):
             self._file = None
 
 
-class WeightCheck(Part):
+class WeightCheck(ReportStore):
     """Compares the checksums of weights that ranks report, and notes once the first step where they differ.
 
     See ``worker.hooks.parallel`` for the checksum. Other processor models round differently, so only ranks on the same
@@ -201,7 +201,7 @@ class WeightCheck(Part):
         #: The last step with equal weights, by optimizer.
         self._same: dict[int, int] = {}
 
-    def take(self, rank: int, report: Weights) -> None:
+    def take(self, rank: int, report: WeightsReport) -> None:
         """Add the checksum of one rank after a step."""
         view = self._recorder.view
         if view.restart_count != self._attempt:
@@ -245,7 +245,7 @@ def _sentence(apart: list[int], size: int, step: int, same: int) -> str:
     )
 
 
-class ResourceRecorder(Part):
+class ResourceRecorder(ReportStore):
     """Stores the resource usage of ranks and machines in ``resources.jsonl``, and notes problems while the job runs."""
 
     def __init__(self, recorder: EventRecorder) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.supervisor.log_reader import Item, RankReport
     from distdl_jupyter.supervisor.output_metrics import OutputMetrics
-    from distdl_jupyter.supervisor.parts import Part
+    from distdl_jupyter.supervisor.parts import ReportStore
     from distdl_jupyter.supervisor.resume import History, Key
 
 #: Code of the note that log lines were dropped.
@@ -65,7 +65,7 @@ _WARNINGS = (
     '(marked by "!") is stalled',
     "Watchdog caught collective operation timeout",
 )
-P = TypeVar("P", bound="Part")
+P = TypeVar("P", bound="ReportStore")
 
 
 class EventRecorder:
@@ -93,7 +93,7 @@ class EventRecorder:
         self.replaced_programs: set[int] = set()
         self._running_cells: dict[int, str] = {}
         #: Storage of pictures, step times and similar data, each created with its first report.
-        self._parts: dict[type[Part], Part] = {}
+        self._parts: dict[type[ReportStore], ReportStore] = {}
         self._origin: dict[str, int] = {}
         #: Read positions of stored streams according to the log, in bytes.
         self._noted: dict[Stream, int] = {}

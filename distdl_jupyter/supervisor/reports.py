@@ -152,7 +152,7 @@ class _Exec(Report, tag="exec"):
         recorder.replaced_programs.add(rank)
 
 
-class Picture(Report, tag="picture"):
+class PictureReport(Report, tag="picture"):
     """A part of a picture in base64, from the character ``begin`` of ``of`` characters."""
 
     begin: _PicturePosition
@@ -170,7 +170,7 @@ class Picture(Report, tag="picture"):
         recorder.part(Pictures).take(rank, self)
 
 
-class Steps(Report, tag="steps"):
+class StepsReport(Report, tag="steps"):
     """How some steps spent their time (``worker.step_times``), and the GPU memory that torch uses, in bytes."""
 
     first: Whole
@@ -182,14 +182,14 @@ class Steps(Report, tag="steps"):
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         """Record the report of this rank."""
-        from distdl_jupyter.supervisor.parts import ResourceRecorder, StepTimes  # many jobs train nothing
+        from distdl_jupyter.supervisor.parts import ResourceRecorder, StepTimeStore  # many jobs train nothing
 
-        recorder.part(StepTimes).take(rank, self)
+        recorder.part(StepTimeStore).take(rank, self)
         if self.gpu_memory:
             recorder.part(ResourceRecorder).take_torch(rank, self.gpu_memory)
 
 
-class Weights(Report, tag="weights"):
+class WeightsReport(Report, tag="weights"):
     """The checksum of a rank's weights after a step."""
 
     optimizer: Whole

@@ -21,9 +21,9 @@ from distdl_jupyter.core.failure import is_lost
 from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.state import State
 from distdl_jupyter.supervisor import control, messages, resume
-from distdl_jupyter.supervisor.attempt import Attempt, Clock
+from distdl_jupyter.supervisor.attempt import Attempt, RunClock
 from distdl_jupyter.supervisor.control import ControlReader, request
-from distdl_jupyter.supervisor.launch import Canceled, Launch, call_in_background
+from distdl_jupyter.supervisor.launch import Launch, LaunchCanceled, call_in_background
 from distdl_jupyter.supervisor.recorder import EventRecorder, redactor_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Supervisor:
         driver = self._spec.group.plan.get("driver", "") if self._spec.group else ""
         self._control = ControlReader(folder.control, folder.lock, str(driver))
         self._checkpoints: CheckpointKeeper | None = None
-        self._clock = Clock(self._spec.max_run_duration_seconds)
+        self._clock = RunClock(self._spec.max_run_duration_seconds)
         self._launch = Launch(self._recorder, self._control, self._clock, secret_variables)
         self._secret_variables = secret_variables
         #: The processes that write the job to experiment trackers.
@@ -93,7 +93,7 @@ class Supervisor:
             while run is not None:
                 self._attempt(run)
                 run = self._restart() if self._will_restart else None
-        except Canceled as canceled:
+        except LaunchCanceled as canceled:
             self._stopped_by, self._reason = canceled.by, canceled.reason
             self._launch.remove_staged_data()
         except DistDLError as error:

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from distdl_jupyter.worker.payload import Payload
-    from distdl_jupyter.worker.sources import Sources
+    from distdl_jupyter.worker.sources import CellSources
 
     #: Runs a payload with its folder and sources, and returns the rank's value.
-    Runner = Callable[[Path, Payload, Sources], Any]
+    Runner = Callable[[Path, Payload, CellSources], Any]
 
 #: inspect.CO_COROUTINE, without importing inspect into every rank.
 _COROUTINE = 0x80
 _loop: asyncio.AbstractEventLoop | None = None
 
 
-def run(folder: Path, payload: Payload, sources: Sources, runner: Runner | None = None) -> Any:
+def run(folder: Path, payload: Payload, sources: CellSources, runner: Runner | None = None) -> Any:
     """Run the payload and return the rank's value; use ``runner`` unless the payload is code to run once.
 
     Raises what the code raises.
@@ -43,7 +43,7 @@ def run(folder: Path, payload: Payload, sources: Sources, runner: Runner | None 
         return None if lends else runner(folder, payload, sources)
 
 
-def _run(folder: Path, payload: Payload, sources: Sources) -> Any:
+def _run(folder: Path, payload: Payload, sources: CellSources) -> Any:
     sources.add_all(payload.sources)
     payloads.extend_path(folder, payload)
     if payload.working_directory:
@@ -71,7 +71,7 @@ def _enter(directory: str) -> None:
         ) from error
 
 
-def run_cell(code: str, filename: str, sources: Sources, namespace: dict[str, Any]) -> Any:
+def run_cell(code: str, filename: str, sources: CellSources, namespace: dict[str, Any]) -> Any:
     """Run a cell in ``namespace`` and return the value of its last expression.
 
     None if it ends with another statement or a semicolon, as in a notebook.

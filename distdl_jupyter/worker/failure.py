@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.worker import hints, secret_patterns, short_repr
-from distdl_jupyter.worker.frames import WORKER, Describer, Frame
+from distdl_jupyter.worker.frames import WORKER, Describer, ErrorFrame
 from distdl_jupyter.worker.hooks import gpu_memory
-from distdl_jupyter.worker.sources import Sources, show
+from distdl_jupyter.worker.sources import CellSources, show
 
 _LONGEST_MESSAGE = 4_000
 _LONGEST_TRACEBACK = 24_000
@@ -24,7 +24,7 @@ _MOST_ARGUMENTS, _LARGEST = 20, 1e300
 _DEEPEST_CAUSE = 3
 
 
-def describe(error: BaseException, sources: Sources, code: Path | None = None) -> dict[str, Any]:
+def describe(error: BaseException, sources: CellSources, code: Path | None = None) -> dict[str, Any]:
     """Return the error as JSON data; ``code`` is the folder of the modules sent with the job.
 
     ``{"type", "module", "name" (qualified), "args" (if they are plain), "message", "traceback" (text), "time" (epoch
@@ -92,7 +92,7 @@ def _gpu_memory(error: BaseException, about: Describer) -> gpu_memory.GpuMemory 
         return None
 
 
-def _frame(frame: Frame, about: Describer) -> dict[str, Any]:
+def _frame(frame: ErrorFrame, about: Describer) -> dict[str, Any]:
     return {
         "file": frame.file,
         "line": frame.shown_line,
@@ -104,14 +104,14 @@ def _frame(frame: Frame, about: Describer) -> dict[str, Any]:
     }
 
 
-def _syntax_frame(error: BaseException, about: Describer) -> list[Frame]:
+def _syntax_frame(error: BaseException, about: Describer) -> list[ErrorFrame]:
     """Return a frame for a SyntaxError in the user's code, whose traceback has none."""
     if not isinstance(error, SyntaxError) or not error.filename or not error.lineno:
         return []
     kind = about.kind(error.filename)
     if kind not in ("cell", "user"):
         return []
-    return [Frame(error.filename, error.lineno, "<module>", kind, about.sources.cell(error.filename), {}, {})]
+    return [ErrorFrame(error.filename, error.lineno, "<module>", kind, about.sources.cell(error.filename), {}, {})]
 
 
 def _own_code(error: BaseException) -> str:

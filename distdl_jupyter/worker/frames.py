@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from distdl_jupyter.worker import failing_statement
 from distdl_jupyter.worker.failing_statement import View
-from distdl_jupyter.worker.sources import Cell, Sources
+from distdl_jupyter.worker.sources import Cell, CellSources
 
 #: The folder of the worker's own modules.
 WORKER = f"{Path(__file__).parent}/"
@@ -19,7 +19,7 @@ _LONGEST_LINE = 300
 _FIRST_FRAMES, _LAST_FRAMES = 20, 60
 
 
-class Frame(NamedTuple):
+class ErrorFrame(NamedTuple):
     """One frame of a traceback; ``line`` is counted as in its code object, ``cell`` is None for a real file."""
 
     file: str
@@ -39,7 +39,7 @@ class Frame(NamedTuple):
 class Describer:
     """Determines whose code a frame is."""
 
-    def __init__(self, sources: Sources, code: Path | None) -> None:
+    def __init__(self, sources: CellSources, code: Path | None) -> None:
         self.sources = sources
         self.code = f"{code}/" if code else ""
         paths = sysconfig.get_paths()
@@ -67,15 +67,15 @@ class Describer:
         root = next((root for root in roots if root and file.startswith(root)), "")
         return file[len(root) :] if root else Path(file).name
 
-    def frames(self, trace: TracebackType | None) -> list[Frame]:
+    def frames(self, trace: TracebackType | None) -> list[ErrorFrame]:
         """Return the frames of a traceback, outermost first, without the middle of a very long one."""
-        frames: list[Frame] = []
+        frames: list[ErrorFrame] = []
         while trace is not None:
             code, file = trace.tb_frame.f_code, trace.tb_frame.f_code.co_filename
             kind = self.kind(file)
             # Python's own machinery between the worker and a script belongs to the worker.
             kind = "worker" if kind == "library" and all(f.kind == "worker" for f in frames) else kind
-            frames.append(Frame(file, trace.tb_lineno or code.co_firstlineno, code.co_qualname, kind,
+            frames.append(ErrorFrame(file, trace.tb_lineno or code.co_firstlineno, code.co_qualname, kind,
                                self.sources.cell(file), trace.tb_frame.f_locals, trace.tb_frame.f_globals))  # fmt: skip
             trace = trace.tb_next
         return (
@@ -104,14 +104,14 @@ class Describer:
         cell = self.sources.cell(file)
         return self.label(file) if file else "", line + (cell.shift if cell else 0)
 
-    def source(self, frame: Frame) -> list[list[Any]]:
+    def source(self, frame: ErrorFrame) -> list[list[Any]]:
         """Return the lines around the failing one as [number, text], numbered as in the notebook."""
         lines = self.sources.lines(frame.file, frame.globals)
         first, last = max(1, frame.line - _AROUND), min(len(lines), frame.line + _AROUND)
         shift = frame.shown_line - frame.line
         return [[n + shift, lines[n - 1].rstrip("\n")[:_LONGEST_LINE]] for n in range(first, last + 1)]
 
-    def view(self, frame: Frame) -> View:
+    def view(self, frame: ErrorFrame) -> View:
         """Return the failing statement of a frame with its variables."""
         lines = self.sources.lines(frame.file, frame.globals)
         return failing_statement.view(lines, frame.line, frame.variables, frame.globals)

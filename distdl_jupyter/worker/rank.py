@@ -26,7 +26,7 @@ from distdl_jupyter.worker import (
 )
 from distdl_jupyter.worker.hooks import autolog, frameworks, listen, profile
 from distdl_jupyter.worker.identity import Identity, identify, put_rendezvous_secret
-from distdl_jupyter.worker.sources import Sources
+from distdl_jupyter.worker.sources import CellSources
 
 #: Exit code of an interrupted program, as in shells.
 INTERRUPTED = 130
@@ -54,7 +54,7 @@ def main() -> int:
         channel.send("environment", python=sys.version, executable=sys.executable, platform=" ".join(os.uname()[::2]),
                 packages=installed.packages())  # fmt: skip
     _report_exec()
-    sources = Sources()
+    sources = CellSources()
     finder, recording = listen.start(sources, identity.folder / "code"), None
     if "DISTDL_CHECK" in os.environ:
         from distdl_jupyter.worker.hooks import check
@@ -67,7 +67,7 @@ def main() -> int:
     return code
 
 
-def _run(identity: Identity, sources: Sources) -> int:
+def _run(identity: Identity, sources: CellSources) -> int:
     try:
         code = payload.read(identity.folder)
         value = execute.run(identity.folder, code, sources, _serve if code.kind == "ranks" else None)
@@ -83,7 +83,7 @@ def _run(identity: Identity, sources: Sources) -> int:
     return 0
 
 
-def _serve(folder: Path, session: payload.Payload, sources: Sources) -> None:
+def _serve(folder: Path, session: payload.Payload, sources: CellSources) -> None:
     from distdl_jupyter.worker.serving.server import serve
 
     serve(folder, session, sources)
@@ -109,7 +109,7 @@ def _deliver(identity: Identity, value: Any) -> None:
             **_collectives(identity))  # fmt: skip
 
 
-def _exited(error: SystemExit, identity: Identity, sources: Sources) -> int:
+def _exited(error: SystemExit, identity: Identity, sources: CellSources) -> int:
     """Handle ``sys.exit``: None and 0 are success, a number is the exit code, anything else is printed and means 1."""
     _quiet()
     code = error.code
@@ -124,7 +124,7 @@ def _exited(error: SystemExit, identity: Identity, sources: Sources) -> int:
     return code if isinstance(code, int) else 1
 
 
-def _failed(error: BaseException, identity: Identity, sources: Sources) -> int:
+def _failed(error: BaseException, identity: Identity, sources: CellSources) -> int:
     failure = _report_failure(error, identity, sources)
     interrupted = isinstance(error, KeyboardInterrupt)
     sys.stderr.write(_interruption(failure) if interrupted else _printed(failure))
@@ -132,7 +132,7 @@ def _failed(error: BaseException, identity: Identity, sources: Sources) -> int:
     return INTERRUPTED if interrupted else 1
 
 
-def _report_failure(error: BaseException, identity: Identity, sources: Sources) -> dict[str, Any]:
+def _report_failure(error: BaseException, identity: Identity, sources: CellSources) -> dict[str, Any]:
     from distdl_jupyter.worker import failure
 
     data = failure.describe(error, sources, identity.folder / "code")

@@ -19,7 +19,7 @@ class Cell(NamedTuple):
     shift: int
 
 
-class Sources:
+class CellSources:
     """All cells of a job by file name."""
 
     def __init__(self) -> None:

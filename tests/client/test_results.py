@@ -15,7 +15,7 @@ from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.jobs.results import _ending
 from distdl_jupyter.supervisor.reports import parse
 from distdl_jupyter.worker.failure import describe
-from distdl_jupyter.worker.sources import Sources
+from distdl_jupyter.worker.sources import CellSources
 
 EXIT, RAISED = {"type": "SystemExit", "message": "3"}, {"type": "KeyError", "message": "'label'"}
 
@@ -91,7 +91,7 @@ class Unhappy(Exception):
 def raised(error):
     with pytest.raises(type(error)) as caught:
         raise error
-    data = json.loads(json.dumps(describe(caught.value, Sources())))
+    data = json.loads(json.dumps(describe(caught.value, CellSources())))
     assert parse({"type": "result", "ok": False, "repr": "", "bytes": 0, "error": data})
     return data
 

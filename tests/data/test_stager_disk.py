@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from distdl_jupyter.data.stager import Stager
-from distdl_jupyter.node.data_cache import Cache, Failure, Part, Tree, forget, stamp
+from distdl_jupyter.node.data_cache import Cache, PartialFile, StagingFailed, Tree, forget, stamp
 from tests.data.stage import noise, reading, source
 
 MB = 2**20
@@ -107,7 +107,7 @@ def test_a_quota_that_is_used_up_lets_go_of_what_no_job_uses(tmp_path, monkeypat
         return write(*given)
 
     monkeypatch.setattr(os, "pwrite", within_quota)
-    made = Part(cache.path("https://h/c", "new", "1"), lambda: None)
+    made = PartialFile(cache.path("https://h/c", "new", "1"), lambda: None)
     stager._write(made, 0, memoryview(b"1234"))
     assert Path(f"{made.path}.part").read_bytes() == b"1234"
     old.write_bytes(b"not ours any more")
@@ -181,7 +181,7 @@ def test_a_disk_without_hard_links_has_symbolic_ones_and_they_count_as_use(tmp_p
     tree = Tree(cache, "job", 0)
     for name in ("used", "unused"):
         final = cache.path("https://h/c", name, "1")
-        made = Part(final, lambda: None)
+        made = PartialFile(final, lambda: None)
         made.write(0, memoryview(b"1234"))
         made.publish(lambda now, final, name=name: tree.add("train", name, now, final) if name == "used" else None)
     assert cache.make_room(0, 0) > 0
@@ -192,7 +192,7 @@ def test_a_disk_without_hard_links_has_symbolic_ones_and_they_count_as_use(tmp_p
 def test_a_part_that_nobody_fetches_any_more_is_removed(tmp_path):
     cache = Cache(str(tmp_path))
     cache.prepare()
-    parts = {name: Part(cache.path("https://h/c", name, "1"), lambda: None) for name in ("left", "locked")}
+    parts = {name: PartialFile(cache.path("https://h/c", name, "1"), lambda: None) for name in ("left", "locked")}
     for part in parts.values():
         part.write(0, memoryview(noise(4 * MB)))
     os.close(parts["left"].fd)
@@ -237,11 +237,11 @@ def test_a_file_that_others_could_have_put_there_is_fetched_anew(tmp_path):
 
 def test_a_base_that_cannot_be_used_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(Failure, match=rf"Cannot store data in {tmp_path}/file \(File exists\)\."):
+    with pytest.raises(StagingFailed, match=rf"Cannot store data in {tmp_path}/file \(File exists\)\."):
         Cache(str(tmp_path / "file")).prepare()
     (tmp_path / "blobs").symlink_to(tmp_path)
-    with pytest.raises(Failure, match="blobs is a link or a file, not a folder"):
+    with pytest.raises(StagingFailed, match="blobs is a link or a file, not a folder"):
         Cache(str(tmp_path)).prepare()
     tmp_path.chmod(0o777)
-    with pytest.raises(Failure, match="is writable by others"):
+    with pytest.raises(StagingFailed, match="is writable by others"):
         Cache(str(tmp_path)).prepare()

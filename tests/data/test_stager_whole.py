@@ -13,7 +13,7 @@ import pytest
 from distdl_jupyter.clusters import package
 from distdl_jupyter.data.stager import Source, layout
 from distdl_jupyter.node import data_cache
-from distdl_jupyter.node.data_cache import Failure
+from distdl_jupyter.node.data_cache import StagingFailed
 from tests.data.stage import noise, reading, source
 
 MB = 2**20
@@ -128,16 +128,16 @@ def of_names(*names, prefix="p", size=1):
      "p/new\nline", "p/" + "x" * 256],
 )  # fmt: skip
 def test_a_name_that_would_lead_out_is_refused(name):
-    with pytest.raises(Failure, match="The object ") as refused:
+    with pytest.raises(StagingFailed, match="The object ") as refused:
         layout(of_names("p/good", name))
     assert refused.value.source == "train"
 
 
 def test_one_object_is_a_file_and_objects_that_cannot_be_files_together_are_refused():
     assert list(layout(of_names("sets/train.csv", prefix="sets/train.csv"))[0]) == ["train.csv"]
-    with pytest.raises(Failure, match="'a' would be both a file and a folder"):
+    with pytest.raises(StagingFailed, match="'a' would be both a file and a folder"):
         layout(of_names("a", "a/b", prefix=""))
-    with pytest.raises(Failure, match="'d/' has the name of a folder but contains data"):
+    with pytest.raises(StagingFailed, match="'d/' has the name of a folder but contains data"):
         layout(of_names("d/", prefix=""))
 
 

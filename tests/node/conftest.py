@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.node.slots import Slot
+from distdl_jupyter.node.slots import QueueSlot
 from tests.node.driver import Driven
 
 
@@ -46,7 +46,7 @@ def slot():
     made = []
 
     def make(name, **more):
-        made.append(Slot(f"20260101-000000-{name}", name, **more))
+        made.append(QueueSlot(f"20260101-000000-{name}", name, **more))
         return made[-1]
 
     yield make

@@ -3,18 +3,18 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdl_jupyter.node.slots import HOLDS, Entry, Need, order_jobs, schedule
+from distdl_jupyter.node.slots import HOLDS, Need, QueueEntry, order_jobs, schedule
 
 GPUS = tuple("abcd")
 LIMITS = {"cores": 8.0, "memory": 64.0}
 
 
 def waits(key, number, gpus=0, *, user=1, among=GPUS, priority=0.0, blocked=False, **amounts):
-    return Entry(key, user, number, Need(gpus, among if gpus else (), amounts), priority=priority, blocked=blocked)
+    return QueueEntry(key, user, number, Need(gpus, among if gpus else (), amounts), priority=priority, blocked=blocked)
 
 
 def holds(key, gpus=(), amounts=()):
-    return Entry(key, 1, 0, Need(len(gpus), gpus, dict(amounts)), HOLDS, gpus)
+    return QueueEntry(key, 1, 0, Need(len(gpus), gpus, dict(amounts)), HOLDS, gpus)
 
 
 def places(held, *waiting, late=()):
@@ -84,7 +84,7 @@ needs = st.builds(
 @st.composite
 def queues(draw, most=8):
     return [
-        Entry(
+        QueueEntry(
             f"j{number}",
             draw(st.sampled_from((1, 2))),
             number,
@@ -135,7 +135,7 @@ def test_never_more_than_there_is_and_every_job_starts(jobs, data):
 def test_no_job_delays_one_before_it(jobs, data):
     """The first job starts as if it were alone, whatever passes it."""
     jobs = [job._replace(blocked=False, priority=0.0, uid=1) for job in jobs]
-    first = Entry("first", 1, -1, data.draw(needs))
+    first = QueueEntry("first", 1, -1, data.draw(needs))
     gpus = tuple(data.draw(st.sets(st.sampled_from(GPUS))))
     busy = holds("r", gpus, {"cores": float(data.draw(st.integers(0, 8)))})
     passing = {p.key: p for p in schedule([busy, first, *jobs], LIMITS)}

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from distdl_jupyter.node import processes, slots
-from distdl_jupyter.node.slots import Need, Slot
+from distdl_jupyter.node.slots import Need, QueueSlot
 from tests.conftest import wait_for
 from tests.faults.disks import fill, free, mount, unmount
 
@@ -211,17 +211,17 @@ MEMORY = Need(amounts={"memory": 40.0})
 
 def claims_between(first, second, need, monkeypatch):
     """Let ``first`` claim and hold after ``second`` has claimed, before it reads; return what ``second`` is told."""
-    write = Slot._write
+    write = QueueSlot._write
 
     def writes(one, changes):
         write(one, changes)
         if one is second and changes.get("state") == slots.CLAIMS:
             with monkeypatch.context() as patched:
-                patched.setattr(Slot, "_write", write)
+                patched.setattr(QueueSlot, "_write", write)
                 patched.setattr(slots, "_CLAIM_SECONDS", 0.05)
                 first.ask(need, priority=1.0)
 
-    monkeypatch.setattr(Slot, "_write", writes)
+    monkeypatch.setattr(QueueSlot, "_write", writes)
     return second.ask(need)
 
 

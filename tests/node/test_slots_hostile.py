@@ -24,7 +24,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.jobs import job_queue
 from distdl_jupyter.node import processes, slots
-from distdl_jupyter.node.slots import Need, Slot
+from distdl_jupyter.node.slots import Need, QueueSlot
 from distdl_jupyter.supervisor import queueing as supervisor_queueing
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.conftest import wait_for
@@ -128,9 +128,9 @@ def test_two_users_never_get_the_same_gpu(attacker, slot):
     assert mine.ask(gpus(2)) is None
 
     def theirs():
-        other = Slot("theirs", "theirs")
+        other = QueueSlot("theirs", "theirs")
         first = other.ask(gpus(1)) is None
-        waits = Slot("waits", "waits").ask(gpus(1))
+        waits = QueueSlot("waits", "waits").ask(gpus(1))
         return [first, list(other.gpus), waits.place.lacks, [(one.name, one.user, one.own) for one in waits.entries]]
 
     first, got, lacks, seen = attacker(theirs)
@@ -157,7 +157,7 @@ def test_another_user_can_neither_delete_nor_change_nor_hide_what_is_held(attack
                 deed()
             except PermissionError:
                 refused += 1
-        return [refused, Slot("theirs", "theirs").ask(gpus(1)) is None]
+        return [refused, QueueSlot("theirs", "theirs").ask(gpus(1)) is None]
 
     assert attacker(attack) == [4, False]
 
@@ -393,7 +393,7 @@ def test_an_administrator_can_keep_all_other_folders_out(attacker, slot, folder)
         return denied
 
     def start():
-        theirs = Slot("20260101-000000-theirs", "theirs")
+        theirs = QueueSlot("20260101-000000-theirs", "theirs")
         return [theirs.ask(Need(1, GPUS)) is None, *theirs.gpus]
 
     assert attacker(attack) == 3

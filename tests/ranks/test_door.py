@@ -12,7 +12,7 @@ from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.ranks import connection as rank_connection
 from distdl_jupyter.ranks.answer import RanksBusy
 from distdl_jupyter.worker.serving import connection
-from distdl_jupyter.worker.serving.connection import Reader, encode
+from distdl_jupyter.worker.serving.connection import MessageReader, encode
 from tests.conftest import wait_for
 
 
@@ -83,7 +83,7 @@ def test_nothing_is_opened_before_the_token(shared, tmp_path):
     assert hung_up(stranger)
     friend = connected(note(shared)["socket"])
     friend.sendall(b"".join([*encode({"do": "hello", "token": note(shared)["token"]}), *encode(asked, evil)]))
-    reader, said = Reader(), []
+    reader, said = MessageReader(), []
     while len(said) < 2:
         data = friend.recv(4096)
         assert data

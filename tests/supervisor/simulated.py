@@ -28,7 +28,7 @@ from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.agents.tcp_link import AgentListener
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import facts, frames
-from distdl_jupyter.node.stacks import Answer
+from distdl_jupyter.node.stacks import StackDump
 from distdl_jupyter.worker import protocol, results
 
 POINTS = {"clusters": {"simulated": "SimulatedCluster"}}
@@ -394,7 +394,7 @@ class PlayedNode:
             waits = "all_reduce" if rank != self._own["slow"] else "read_batch"
             text = f'Thread 0x00007f0000000001 (most recent call first):\n  File "train.py", line 12 in {waits}\n'
             text += '  File "train.py", line 30 in train\n'
-            return asdict(Answer(text, state="sleeping", about={"pid": 100_000 + rank, "rank": rank}))
+            return asdict(StackDump(text, state="sleeping", about={"pid": 100_000 + rank, "rank": rank}))
 
         return {"answers": {str(rank): stack(rank) for rank in asked["ranks"]}}
 

@@ -9,7 +9,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor import attempt as under_test
 from distdl_jupyter.supervisor import stop
-from distdl_jupyter.supervisor.attempt import Attempt, Clock
+from distdl_jupyter.supervisor.attempt import Attempt, RunClock
 from distdl_jupyter.supervisor.control import ControlReader, request
 from distdl_jupyter.supervisor.recorder import EventRecorder
 
@@ -75,7 +75,7 @@ def test_ranks_that_kill_does_not_reach_end_the_wait_with_a_sentence(tmp_path, m
     read, write = os.pipe()
     os.set_blocking(read, False)
     backend = SimpleNamespace(meets=False)
-    attempt = Attempt(run, recorder, backend, ControlReader(folder.control), Clock(None), nonce="n", wake=read)
+    attempt = Attempt(run, recorder, backend, ControlReader(folder.control), RunClock(None), nonce="n", wake=read)
     request(folder.control, "cancel", now=True)
     attempt.watch()
     assert attempt.stopped_by == "user"

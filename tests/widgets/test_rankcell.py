@@ -10,14 +10,14 @@ from distdl_jupyter.ranks.answer import failures
 from distdl_jupyter.ranks.view import Fold
 from distdl_jupyter.widgets.ranks import CellOutput, PrintedOutput, Values, ValuesOf
 from distdl_jupyter.worker.failure import describe
-from distdl_jupyter.worker.sources import Sources
+from distdl_jupyter.worker.sources import CellSources
 from tests.conftest import wait_for
 
 CODE = "batch = {'<image>': 1}\nfor step in range(3):\n    batch['label']\n"
 
 
 def error():
-    sources = Sources()
+    sources = CellSources()
     sources.add_all({"<cell>": {"text": CODE, "label": "Cell [7]", "cell": 7, "first_line": 2}})
     try:
         exec(compile(CODE, "<cell>", "exec"), {})

@@ -12,7 +12,7 @@ import torch
 from distdl_jupyter.supervisor import reports
 from distdl_jupyter.worker import hints
 from distdl_jupyter.worker.hooks import gpu_memory
-from distdl_jupyter.worker.hooks.gpu_memory import GpuMemory, Line, Process
+from distdl_jupyter.worker.hooks.gpu_memory import AllocatingLine, GpuMemory, GpuProcess
 from tests.worker import ranks
 
 DATA = Path(__file__).parent / "data"
@@ -52,7 +52,7 @@ def place(frames):
 
 def test_largest_live_blocks_are_those_of_the_user_s_lines():
     lines = gpu_memory.lines_from_snapshot(SNAPSHOT, 0, place)
-    assert lines == [Line("model.py", 12, 805306368, 2), Line("<Cell [3]>", 4, 134217728, 1)]
+    assert lines == [AllocatingLine("model.py", 12, 805306368, 2), AllocatingLine("<Cell [3]>", 4, 134217728, 1)]
     assert [line.line for line in gpu_memory.lines_from_snapshot(SNAPSHOT, None, place)] == [9, 12, 4]
     assert gpu_memory.lines_from_snapshot({}, 0, place) == []
 
@@ -131,15 +131,15 @@ FULL = {"device": 0, "requested": 2 * GIB, "total": 16 * GIB, "free": GIB, "allo
         ({"unused": 3 * GIB}, ["3.00 GiB", "--env PYTORCH_ALLOC_CONF=expandable_segments:True"], []),
         ({"unused": 3 * GIB, "pools": 3 * GIB}, [], ["expandable_segments"]),
         (
-            {"lines": [Line("Cell [3]", 12, 8 * GIB, 32)], "recorded": True},
+            {"lines": [AllocatingLine("Cell [3]", 12, 8 * GIB, 32)], "recorded": True},
             ["8.00 GiB from Cell [3], line 12 (32 blocks)"],
             ["--record-gpu-memory"],
         ),
-        ({"processes": [Process(7, 3 * GIB, "submitter")]}, ["kernel of your notebook", "3.00 GiB", "restart"], []),
-        ({"processes": [Process(7, 3 * GIB, "other", "python", "ann")]}, ["user ann"], ["kill"]),
-        ({"processes": [Process(7, 3 * GIB, "own", "python train.py")]}, ["python train.py", "kill 7"], []),
-        ({"processes": [Process(7, 3 * GIB, "job", "", "", "x-y-k3f9", "1")]}, ["distdl stop k3f9"], []),
-        ({"processes": [Process(7, 2**20, "own", "Xorg")]}, [], ["Xorg"]),
+        ({"processes": [GpuProcess(7, 3 * GIB, "submitter")]}, ["kernel of your notebook", "3.00 GiB", "restart"], []),
+        ({"processes": [GpuProcess(7, 3 * GIB, "other", "python", "ann")]}, ["user ann"], ["kill"]),
+        ({"processes": [GpuProcess(7, 3 * GIB, "own", "python train.py")]}, ["python train.py", "kill 7"], []),
+        ({"processes": [GpuProcess(7, 3 * GIB, "job", "", "", "x-y-k3f9", "1")]}, ["distdl stop k3f9"], []),
+        ({"processes": [GpuProcess(7, 2**20, "own", "Xorg")]}, [], ["Xorg"]),
     ],
 )
 def test_each_cause_has_its_remedy(facts, present, absent):

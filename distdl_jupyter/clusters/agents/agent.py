@@ -19,7 +19,7 @@ from distdl_jupyter.clusters.base import Exit, Notice, Stream
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import RankSlot
 from distdl_jupyter.node.channels import Inbox
-from distdl_jupyter.node.stacks import Answer
+from distdl_jupyter.node.stacks import StackDump
 
 #: Timeout in seconds of requests that are answered immediately.
 ANSWER_SECONDS = 15.0
@@ -132,7 +132,7 @@ class AgentConnection(ABC):
         """Request the stacks of all threads of some ranks, without waiting."""
 
     @abstractmethod
-    def stacks(self) -> Mapping[int, Answer]:
+    def stacks(self) -> Mapping[int, StackDump]:
         """Return the ranks' answers since the last call."""
 
 

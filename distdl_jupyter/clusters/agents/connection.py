@@ -25,7 +25,7 @@ from distdl_jupyter.clusters.agents.agent import AgentConnection, Host, HostFail
 from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.node import frames
 from distdl_jupyter.node.channels import Inbox
-from distdl_jupyter.node.stacks import Answer
+from distdl_jupyter.node.stacks import StackDump
 
 #: Timeout in seconds of an agent's greeting: 10 for ssh, the rest for the start of Python on a slow disk.
 REACH_SECONDS = 25.0
@@ -168,13 +168,13 @@ class Connection(AgentConnection):
         """Ask ranks for the stacks of their threads, without waiting."""
         self._stack_request = list(ranks), self.begin("stacks", ranks=list(ranks))
 
-    def stacks(self) -> Mapping[int, Answer]:
+    def stacks(self) -> Mapping[int, StackDump]:
         """Return each answer once. For a failed or lost host, the answer of each rank is the reason."""
         if self._stack_request is None or not self._stack_request[1].done():
             return {}
         (ranks, answer), self._stack_request = self._stack_request, None
         if (error := answer.exception()) is not None:
-            return dict.fromkeys(ranks, Answer(missing=str(getattr(error, "says", error))))
+            return dict.fromkeys(ranks, StackDump(missing=str(getattr(error, "says", error))))
         return dict(msgspec.convert(answer.result(), _Stacks, str_keys=True).answers)
 
     # begin and end --------------------------------------------------------------------------------
@@ -443,7 +443,7 @@ class _Drained(msgspec.Struct):
 
 
 class _Stacks(msgspec.Struct):
-    answers: dict[Number, Answer]
+    answers: dict[Number, StackDump]
 
 
 _EVENTS = ExitEvent | ShellEvent | ShellClosedEvent | WarnedEvent | ResourcesEvent

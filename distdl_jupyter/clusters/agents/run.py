@@ -35,7 +35,7 @@ from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.frames import BrokenWire
 from distdl_jupyter.node.job import LAUNCHER, RANK, SERVICE, SHELL
 from distdl_jupyter.node.processes import signal_name, signal_number
-from distdl_jupyter.node.stacks import Answer
+from distdl_jupyter.node.stacks import StackDump
 from distdl_jupyter.worker.serving.connection import NOTES, note_of, write_note
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ class AgentRun(Run):
         for node in self._nodes.nodes:
             node.connection.ask_stacks([slot.rank for slot in self.slots_on(node)])
 
-    def stacks(self) -> Mapping[int, Answer]:
+    def stacks(self) -> Mapping[int, StackDump]:
         """Return the ranks' answers since the last call."""
         return {
             rank: answer

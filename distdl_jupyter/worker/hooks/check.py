@@ -48,7 +48,7 @@ from distdl_jupyter.worker import channel, owned
 from distdl_jupyter.worker.frames import Describer
 from distdl_jupyter.worker.hooks import parallel
 from distdl_jupyter.worker.hooks.imports import PostImport, replaces
-from distdl_jupyter.worker.sources import Sources
+from distdl_jupyter.worker.sources import CellSources
 from distdl_jupyter.worker.step_times import harmless
 
 #: Environment variable of a job in check mode.
@@ -75,9 +75,9 @@ Line = tuple[str, int]
 NOWHERE: Line = ("", 0)
 
 
-def start(finder: PostImport, folder: Path, rank: int, size: int, sources: Sources) -> Recording:
+def start(finder: PostImport, folder: Path, rank: int, size: int, sources: CellSources) -> CheckRecording:
     """Start recording."""
-    recording = Recording(folder, rank, size, json.loads(os.environ[VARIABLE]), sources)
+    recording = CheckRecording(folder, rank, size, json.loads(os.environ[VARIABLE]), sources)
     recording.watch(finder)
     return recording
 
@@ -90,7 +90,7 @@ class Finished(SystemExit):
 
 
 @dataclass
-class Step:
+class CheckedStep:
     """One training step of one rank as plain data, see ``core.correctness``."""
 
     #: The last batch by loader.
@@ -113,19 +113,19 @@ class Step:
         return {**vars(self), "batches": batches, "optimizers": optimizers}
 
 
-class Recording:
+class CheckRecording:
     """The record of this rank and the hooks that fill it.
 
     ``steps`` are completed; ``step`` is the current one. Optimizers are numbered in the order of their creation.
     """
 
-    def __init__(self, folder: Path, rank: int, size: int, options: Mapping[str, Any], sources: Sources) -> None:
+    def __init__(self, folder: Path, rank: int, size: int, options: Mapping[str, Any], sources: CellSources) -> None:
         self._rank, self._size = rank, size
         self._describer = Describer(sources, folder / "code")
         self._wanted = int(options.get("steps", 3))
         self._folder = folder / "check"
         self._replay = Replay(Path(options["replay"]) / "check") if options.get("replay") else None
-        self.step = Step()
+        self.step = CheckedStep()
         self.steps: list[dict[str, Any]] = []
         #: Facts about the whole training: names and shapes of weights, layers, samplers, and why something is unknown.
         self.about: dict[str, Any] = {"names": {}, "shapes": {}, "layers": [], "loaders": {},
@@ -508,7 +508,7 @@ class Recording:
         """End the current step. After the last one, write the record and raise Finished."""
         self._usual, self._stepped, self._own, self._began = set(self._stepped), set(), {}, False
         self.steps.append(self.step.to_json())
-        self.step = Step()
+        self.step = CheckedStep()
         if self._is_over:
             self.write()
             raise Finished

@@ -54,7 +54,7 @@ _DEVICE_WORDS = ("cuda", "hip ", "xpu", "mps ", "gpu", "device")
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class GpuProcess:
     """A process that holds memory of the GPU. Sizes are bytes.
 
     ``kind``: submitter (the kernel that submitted the job), notebook (another kernel of this user), job (a rank of
@@ -71,7 +71,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AllocatingLine:
     """A line of the user's code, with the number and total bytes of the live blocks that it allocated."""
 
     label: str
@@ -100,8 +100,8 @@ class GpuMemory:
     recorded: bool = False
     #: The environment variable that configures the allocator, as named by this version of torch.
     variable: str = "PYTORCH_CUDA_ALLOC_CONF"
-    processes: list[Process] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    processes: list[GpuProcess] = field(default_factory=list)
+    lines: list[AllocatingLine] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the known fields as plain data."""
@@ -130,7 +130,7 @@ def _record(torch: ModuleType) -> None:
 
 def lines_from_snapshot(
     snapshot: Mapping[str, Any], device: int | None, locate: Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]
-) -> list[Line]:
+) -> list[AllocatingLine]:
     """Return the lines of the user's code whose live blocks are largest, from torch's memory snapshot.
 
     ``locate`` returns label and line for the frames of a block, ("", 0) where none of them is the user's.
@@ -143,7 +143,7 @@ def lines_from_snapshot(
             # A block that is freed while another stream uses it is "active_pending_free".
             if str(block.get("state", "")).startswith("active") and block.get("frames"):
                 sizes.setdefault(locate(block["frames"]), []).append(int(block["size"]))
-    lines = [Line(label, line, sum(blocks), len(blocks)) for (label, line), blocks in sizes.items() if label]
+    lines = [AllocatingLine(label, line, sum(blocks), len(blocks)) for (label, line), blocks in sizes.items() if label]
     return sorted(lines, key=lambda entry: entry.size, reverse=True)[:_MOST_LINES]
 
 
@@ -166,7 +166,7 @@ def parse(text: str) -> GpuMemory:
         memory.device = int(device[1] or device[2])
     if (variable := _VARIABLE.search(text)) is not None:
         memory.variable = variable[0]
-    memory.processes = [Process(int(match["pid"]), _bytes(match)) for match in _PROCESS.finditer(text)]
+    memory.processes = [GpuProcess(int(match["pid"]), _bytes(match)) for match in _PROCESS.finditer(text)]
     return memory
 
 
@@ -194,7 +194,7 @@ def _ask_torch(memory: GpuMemory, cuda: Any, locate: Callable[[Sequence[Mapping[
     with contextlib.suppress(Exception):
         if not memory.processes and memory.own is None and cuda.is_available():
             listed = cuda.list_gpu_processes(memory.device or 0)
-            memory.processes = [Process(int(match["pid"]), _bytes(match)) for match in _LISTED.finditer(listed)]
+            memory.processes = [GpuProcess(int(match["pid"]), _bytes(match)) for match in _LISTED.finditer(listed)]
     with contextlib.suppress(Exception):
         if cuda.is_initialized():
             device = cuda.current_device() if memory.device is None else memory.device
@@ -211,7 +211,7 @@ def _ask_torch(memory: GpuMemory, cuda: Any, locate: Callable[[Sequence[Mapping[
 # other processes -----------------------------------------------------------------------------
 
 
-def _named(memory: GpuMemory) -> list[Process]:
+def _named(memory: GpuMemory) -> list[GpuProcess]:
     """Return the other processes with their names, the largest first.
 
     In a container the driver reports process ids of the host, so this process may be listed under an unknown id. It is
@@ -226,7 +226,7 @@ def _named(memory: GpuMemory) -> list[Process]:
     return sorted(others, key=lambda process: process.size, reverse=True)
 
 
-def _name(process: Process) -> Process:
+def _name(process: GpuProcess) -> GpuProcess:
     """Return the process with its name and owner from ``/proc``."""
     folder = _PROC / str(process.pid)
     try:
@@ -237,14 +237,14 @@ def _name(process: Process) -> Process:
     command = [argument.decode(errors="replace") for argument in arguments if argument]
     name = _command_name(command)
     if owner != os.getuid():
-        return Process(process.pid, process.size, "other", name, _user(owner))
+        return GpuProcess(process.pid, process.size, "other", name, _user(owner))
     variables = _variables(folder)
     if job := variables.get("DISTDL_JOB_ID", ""):
-        return Process(process.pid, process.size, "job", name, "", job, variables.get("DISTDL_RANK", ""))
+        return GpuProcess(process.pid, process.size, "job", name, "", job, variables.get("DISTDL_RANK", ""))
     kind = "notebook" if any("ipykernel" in argument for argument in command) else "own"
     if os.environ.get(SUBMITTER) == f"{os.uname().nodename}:{process.pid}" and kind == "notebook":
         kind = "submitter"
-    return Process(process.pid, process.size, kind, name)
+    return GpuProcess(process.pid, process.size, kind, name)
 
 
 def _command_name(command: Sequence[str]) -> str:
@@ -320,7 +320,7 @@ def _tensors(memory: GpuMemory, job: str) -> Iterable[str]:
         yield f"To see which lines hold the memory, run: {command}"
 
 
-def _other(process: Process) -> str:
+def _other(process: GpuProcess) -> str:
     held = f"holds {_size(process.size)}"
     name = f"process {process.pid}" + (f" ({process.name})" if process.name else "")
     if process.kind == "submitter":

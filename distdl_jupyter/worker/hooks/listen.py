@@ -18,12 +18,12 @@ from distdl_jupyter.worker.hooks import (
     trainers,
 )
 from distdl_jupyter.worker.hooks.imports import PostImport, guarded, install
-from distdl_jupyter.worker.sources import Sources
+from distdl_jupyter.worker.sources import CellSources
 
 _PARTS = (child_processes, gpu_memory, distributed, horovod, steps, profile, keras, trainers, autolog, pictures)
 
 
-def start(sources: Sources, code: Path) -> PostImport:
+def start(sources: CellSources, code: Path) -> PostImport:
     """Install all hooks; call it once, before any user code is imported. ``code`` has the user's modules."""
     finder = install()
     for part in _PARTS:

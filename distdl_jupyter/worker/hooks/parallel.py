@@ -26,10 +26,10 @@ from distdl_jupyter.worker.step_times import recorder
 if TYPE_CHECKING:
     from distdl_jupyter.worker.failing_statement import View
     from distdl_jupyter.worker.frames import Describer
-    from distdl_jupyter.worker.sources import Sources
+    from distdl_jupyter.worker.sources import CellSources
 
 
-def watch(finder: PostImport, sources: Sources, code: Path) -> None:
+def watch(finder: PostImport, sources: CellSources, code: Path) -> None:
     """Hook steps, and models once DistributedDataParallel is imported; ``code`` contains the user's modules."""
     finder.after("torch.nn.parallel.distributed", functools.partial(_watch_models, sources=sources, code=code))
     pid = os.getpid()
@@ -116,7 +116,7 @@ class _Model:
 _models: ByObject[_Model] = ByObject()
 
 
-def _watch_models(module: ModuleType, sources: Sources, code: Path) -> None:
+def _watch_models(module: ModuleType, sources: CellSources, code: Path) -> None:
     from distdl_jupyter.worker.frames import Describer
 
     describer = Describer(sources, code)

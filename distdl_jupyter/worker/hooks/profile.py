@@ -59,7 +59,7 @@ class RankProfiler:
         #: The number of the last completed request, and the current request with the time of arming.
         self._number = 0
         self._armed: tuple[dict[str, Any], int] | None = None
-        self._recording: Recording | None = None
+        self._recording: ProfileRecording | None = None
         self._saving: threading.Thread | None = None
 
     def offer(self, identity: Identity) -> None:
@@ -94,7 +94,7 @@ class RankProfiler:
         start = request.get("start")
         # The recording begins when the common start is reached, or was not sent in time.
         if moment - since > _ARMED * 1e9 or (isinstance(start, int) and self._step >= start):
-            self._armed, self._recording = None, Recording(request, self._step + 1)
+            self._armed, self._recording = None, ProfileRecording(request, self._step + 1)
 
     def _look(self, moment: int) -> None:
         assert self._path is not None
@@ -140,7 +140,7 @@ class RankProfiler:
             self._saving.join(_SAVE)
 
 
-class Recording:
+class ProfileRecording:
     """A run of torch's profiler for some steps. Times are those of ``now``."""
 
     def __init__(self, request: dict[str, Any], first: int) -> None:
@@ -193,7 +193,7 @@ class Recording:
         self.profiler.stop()
 
 
-def _write(recording: Recording, identity: Identity) -> None:
+def _write(recording: ProfileRecording, identity: Identity) -> None:
     """Write the files of a stopped recording, and report that."""
     number, rank = recording.number, identity.rank
     if not recording.steps:

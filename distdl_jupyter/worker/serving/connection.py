@@ -40,7 +40,7 @@ _BACKLOG = 16
 _GREETING_TIMEOUT = 10.0
 
 
-class BrokenMessage(ValueError):
+class InvalidMessage(ValueError):
     """The received data is not a message, or the message is too long."""
 
 
@@ -48,7 +48,7 @@ class ConnectionLost(ConnectionError):
     """The other end has closed the connection, or its process has exited."""
 
 
-class Message(NamedTuple):
+class RankMessage(NamedTuple):
     """One message."""
 
     header: dict[str, Any]
@@ -62,7 +62,7 @@ def encode(header: dict[str, Any], body: bytes | bytearray | memoryview = b"") -
     return [head, body] if memoryview(body).nbytes else [head]
 
 
-class Reader:
+class MessageReader:
     """Assembles messages from the bytes of a socket.
 
     With ``strict`` it accepts one short header without a body, from an end that has not sent the token yet; what
@@ -73,20 +73,20 @@ class Reader:
         self._data = bytearray()
         self.strict = strict
 
-    def feed(self, data: bytes) -> list[Message]:
+    def feed(self, data: bytes) -> list[RankMessage]:
         """Add bytes and return the messages that are now complete. Raises BrokenMessage."""
         self._data += data
-        messages: list[Message] = []
+        messages: list[RankMessage] = []
         while not (self.strict and messages) and (message := self._next()) is not None:
             messages.append(message)
         return messages
 
-    def _next(self) -> Message | None:
+    def _next(self) -> RankMessage | None:
         if len(self._data) < _LENGTHS.size:
             return None
         head, body = _LENGTHS.unpack_from(self._data)
         if head > (_LONGEST_GREETING if self.strict else LONGEST_HEADER) or body > (0 if self.strict else LONGEST_BODY):
-            raise BrokenMessage(f"A message of {head + body} bytes exceeds the limit.")
+            raise InvalidMessage(f"A message of {head + body} bytes exceeds the limit.")
         begin = _LENGTHS.size + head
         if len(self._data) < begin + body:
             return None
@@ -95,18 +95,18 @@ class Reader:
         except ValueError:
             header = None
         if not isinstance(header, dict):
-            raise BrokenMessage("A message has no JSON header.")
-        message = Message(header, bytes(self._data[begin : begin + body]))
+            raise InvalidMessage("A message has no JSON header.")
+        message = RankMessage(header, bytes(self._data[begin : begin + body]))
         del self._data[: begin + body]
         return message
 
 
-class Connection:
+class MessageSocket:
     """One end of a connection, which sends and receives whole messages."""
 
     def __init__(self, connection: socket.socket, *, strict: bool = False) -> None:
         self._socket = connection
-        self._reader = Reader(strict=strict)
+        self._reader = MessageReader(strict=strict)
 
     def fileno(self) -> int:
         """Return the descriptor, for a selector."""
@@ -120,7 +120,7 @@ class Connection:
         except OSError as error:
             raise ConnectionLost(str(error)) from error
 
-    def receive(self) -> list[Message]:
+    def receive(self) -> list[RankMessage]:
         """Read once and return the messages that are now complete. Raises ConnectionLost, BrokenMessage."""
         try:
             data = self._socket.recv(_READ)
@@ -136,7 +136,7 @@ class Connection:
             self._socket.close()
 
 
-class ServedConnection(Connection):
+class ServedConnection(MessageSocket):
     """The rank's end: one thread reads requests, another sends replies that cannot be sent at once.
 
     Neither blocks the rank's own code. ``on_message`` is called for each message after the token.
@@ -147,7 +147,7 @@ class ServedConnection(Connection):
         connection: socket.socket,
         listener: Listener,
         greeting: dict[str, Any],
-        on_message: Callable[[ServedConnection, Message], None],
+        on_message: Callable[[ServedConnection, RankMessage], None],
     ) -> None:
         super().__init__(connection, strict=True)
         self._listener = listener
@@ -183,7 +183,7 @@ class ServedConnection(Connection):
 
     def _read(self) -> None:
         try:
-            with contextlib.suppress(OSError, BrokenMessage):
+            with contextlib.suppress(OSError, InvalidMessage):
                 self._socket.settimeout(_GREETING_TIMEOUT)
                 while not (messages := self.receive()):
                     pass

@@ -29,8 +29,8 @@ from distdl_jupyter.worker import channel, execute, failure, payload, pictures, 
 from distdl_jupyter.worker.data import data_path
 from distdl_jupyter.worker.hooks import autolog, distributed
 from distdl_jupyter.worker.identity import Identity, identify
-from distdl_jupyter.worker.serving.connection import NOTES, Listener, Message, ServedConnection
-from distdl_jupyter.worker.sources import Sources
+from distdl_jupyter.worker.serving.connection import NOTES, Listener, RankMessage, ServedConnection
+from distdl_jupyter.worker.sources import CellSources
 
 #: Maximum size of a value that is sent, in bytes.
 LARGEST = 256 * 1024 * 1024
@@ -51,7 +51,7 @@ _METHODS = {
 _SIGNAL_SECONDS = 10.0
 
 
-def serve(folder: Path, session: payload.Payload, sources: Sources) -> None:
+def serve(folder: Path, session: payload.Payload, sources: CellSources) -> None:
     """Run client requests until one stops the rank. Raises KeyboardInterrupt when the job is canceled."""
     payload.extend_path(folder, session)
     if session.working_directory:
@@ -67,7 +67,7 @@ def serve(folder: Path, session: payload.Payload, sources: Sources) -> None:
 class Server:
     """One rank with its namespace and its listening socket."""
 
-    def __init__(self, identity: Identity, sources: Sources) -> None:
+    def __init__(self, identity: Identity, sources: CellSources) -> None:
         self._identity = identity
         self._sources = sources
         namespace = Namespace(identity, sources)
@@ -78,7 +78,7 @@ class Server:
             "distributed": namespace.distributed,
         }
         self._marks = Marks(identity)
-        self._requests: queue.SimpleQueue[tuple[ServedConnection, Message] | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[ServedConnection, RankMessage] | None] = queue.SimpleQueue()
         self._claim_lock = threading.Lock()
         self._current_label: str | None = None
         self._main = threading.get_ident()
@@ -126,7 +126,7 @@ class Server:
             **fields,
         }
 
-    def _on_message(self, connection: ServedConnection, message: Message) -> None:
+    def _on_message(self, connection: ServedConnection, message: RankMessage) -> None:
         header = message.header
         if header.get("do") == "interrupt":
             if self._interruptible:
@@ -157,7 +157,7 @@ class Server:
 
     # in the main thread -----------------------------------------------------------------------
 
-    def _perform(self, connection: ServedConnection, message: Message) -> None:
+    def _perform(self, connection: ServedConnection, message: RankMessage) -> None:
         header, begin = message.header, time.perf_counter()
         number = header["id"] if isinstance(header.get("id"), int) else 0
         is_cell = header.get("do") in ("run", "distributed")
@@ -183,7 +183,7 @@ class Server:
             seconds = time.perf_counter() - begin
             connection.reply({"say": "done", "id": number, "seconds": seconds, **answer}, body)
 
-    def _handle(self, message: Message) -> tuple[dict[str, Any], bytes, str]:
+    def _handle(self, message: RankMessage) -> tuple[dict[str, Any], bytes, str]:
         """Run a request and return the reply, its body and the text of an error."""
         try:
             signal.signal(signal.SIGINT, self._on_signal)
@@ -255,7 +255,7 @@ class Namespace:
     Each method handles one request. It returns the value, or raises the exception of the user's code.
     """
 
-    def __init__(self, identity: Identity, sources: Sources) -> None:
+    def __init__(self, identity: Identity, sources: CellSources) -> None:
         self._sources = sources
         self._folder = identity.folder / NOTES
         self._rank = identity.rank

@@ -29,9 +29,9 @@ def main() -> None:
     owners = (torch.autograd, parallel, DataLoader, dataloader._BaseDataLoaderIter, work)
     plain = [dict(vars(owner)) for owner in owners]
     from distdl_jupyter.worker.hooks import listen
-    from distdl_jupyter.worker.sources import Sources
+    from distdl_jupyter.worker.sources import CellSources
 
-    listen.start(Sources(), Path(tempfile.gettempdir()))
+    listen.start(CellSources(), Path(tempfile.gettempdir()))
     changed = [
         (owner, name, before[name], value)
         for owner, before in zip(owners, plain, strict=True)
