@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.widgets.job import panel
     from distdl_jupyter.widgets.launch import launcher
     from distdl_jupyter.worker.checkpoints import checkpoint_dir, should_checkpoint
-    from distdl_jupyter.worker.data import data_path
+    from distdl_jupyter.worker.data import data_path, shard
     from distdl_jupyter.worker.report import log, progress
-    from distdl_jupyter.worker.shard import shard
 
 _HOMES = {
     "DistDLError": "core.errors",
@@ -61,7 +60,7 @@ _HOMES = {
     "queue": "jobs.job_queue",
     "scale": "studies.scaling",
     "scaling": "studies.scaling",
-    "shard": "worker.shard",
+    "shard": "worker.data",
     "should_checkpoint": "worker.checkpoints",
     "submit": "jobs.client",
     "sweep": "studies.sweeps",

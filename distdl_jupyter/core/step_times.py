@@ -6,7 +6,7 @@
      "records": [[seconds, data, rest, samples, wait, ...], ...]}
 
 ``first`` is the first record's first step, from 0 in each attempt; a record is of ``size`` steps. Times are
-microseconds. ``sending`` is for how long the rank's busiest connection sent in these steps (``worker.links``).
+microseconds. ``sending`` is for how long the rank's busiest connection sent in these steps (``worker.step_times``).
 
 A collective operation ends on all ranks at about the same time, so the rank that was blocked shortest was the last to
 enter it. This shortest time is the cost of the operation itself (``communication``); the rest of a rank's blocked time

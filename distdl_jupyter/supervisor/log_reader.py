@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from distdl_jupyter.core.events import MAX_LOG_TEXT
 from distdl_jupyter.node import channels
 from distdl_jupyter.supervisor import reports
-from distdl_jupyter.worker import protocol
+from distdl_jupyter.worker import channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
@@ -276,7 +276,7 @@ class LineSplitter:
         self._safe_end = safe_end
         self._in_order = in_order
         self._nonce = nonce
-        self._marker = protocol.marker(nonce) if nonce else b""
+        self._marker = channel.marker(nonce) if nonce else b""
         self._end = 0  # position after the last whole line, in bytes
         self._tail: list[bytes] = []  # bytes of the unfinished line
         self._size = 0  # bytes of the tail
@@ -443,7 +443,7 @@ class LineSplitter:
 
     def _take_report(self, raw: bytes, end: int) -> tuple[RankReport | None, bytes | None]:
         if self._marker and self._marker in raw:
-            text, report = protocol.split(raw, self._nonce)
+            text, report = channel.split(raw, self._nonce)
             with contextlib.suppress(reports.InvalidReport):
                 if report is not None:
                     return RankReport(report, end, reports.parse(report)), text or None

@@ -24,6 +24,7 @@ from distdl_jupyter.worker.hooks import frameworks
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Run
     from distdl_jupyter.supervisor.recorder import EventRecorder
+    from distdl_jupyter.supervisor.reports import ProfileReport
 
 #: Seconds in which ranks must make a step, and seconds for a request to reach all of them: local, remote.
 _ARM, _LEAD, _SLOW_LEAD = 30.0, 0.5, 2.0
@@ -33,30 +34,15 @@ _NO_STEP = f"No step was made within {_ARM:.0f} s. A step ends with {frameworks.
 
 
 @dataclass(slots=True)
-class _Rank:
-    """State of a rank: "" before its first step, armed, recording, saving, done, or missing with a reason."""
-
-    status: str = ""
-    step: int = 0
-    pace: int = 0
-    at: float = 0.0
-    why: str = ""
-
-    @property
-    def ended(self) -> bool:
-        return self.status in ("done", "missing")
-
-    def miss(self, why: str) -> None:
-        self.status, self.why = "missing", why
-
-
-@dataclass(slots=True)
 class _Profile:
     """The profile in progress; ``failure`` is why it could not be saved."""
 
     number: int
     steps: int
-    ranks: dict[int, _Rank]
+    ranks: list[int]
+    #: The last report of each rank with its time, and why ranks are missing.
+    reports: dict[int, tuple[ProfileReport, float]] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)
     t: float = field(default_factory=time.time)
     began: float = field(default_factory=time.monotonic)
     last_report: float = field(default_factory=time.monotonic)
@@ -64,16 +50,22 @@ class _Profile:
     thread: threading.Thread | None = None
     failure: str = ""
 
-    def of(self, *status: str) -> list[int]:
-        """Return the ranks with one of these states."""
-        return [rank for rank, progress in self.ranks.items() if progress.status in status]
+    def having(self, *status: str) -> list[int]:
+        """Return the ranks with one of these states, "" before their first report."""
+        present = [rank for rank in self.ranks if rank not in self.missing]
+        return [rank for rank in present if (self.reports[rank][0].status if rank in self.reports else "") in status]
 
-    def missing(self) -> str:
+    @property
+    def pending(self) -> list[int]:
+        """The ranks from which more is expected."""
+        return self.having("", "armed", "recording", "saving")
+
+    def why_missing(self) -> str:
         """Return why ranks are missing."""
         reasons: dict[str, list[int]] = {}
-        for rank, progress in self.ranks.items():
-            reasons.setdefault(progress.why, []).append(rank)
-        return " ".join(f"{ranks_in_words(which).capitalize()}: {why}" for why, which in reasons.items())
+        for rank, why in sorted(self.missing.items()):
+            reasons.setdefault(why, []).append(rank)
+        return " ".join(f"{ranks_in_words(ranks).capitalize()}: {why}" for why, ranks in reasons.items())
 
 
 class ProfileCollector:
@@ -83,10 +75,9 @@ class ProfileCollector:
         self._run = run
         self._recorder = recorder
         self._now: _Profile | None = None
-        recorder.on_profile = self._take
         for left in recorder.view.profiles:
             if not left.ended:  # left by an earlier attempt or a supervisor that died
-                self._now = _Profile(left.number, left.steps, {rank: _Rank() for rank in left.ranks})
+                self._now = _Profile(left.number, left.steps, list(left.ranks))
                 self._end("The ranks that recorded the profile were replaced.")
 
     def request(self, steps: Any, ranks: Any) -> None:
@@ -96,7 +87,7 @@ class ProfileCollector:
         view, folder = self._recorder.view, self._recorder.folder
         running = [rank.rank for rank in view.ranks if rank.is_running and (ranks is None or rank.rank in ranks)]
         number = max([0, *profiles.numbers(folder), *(known.number for known in view.profiles)]) + 1
-        now = self._now = _Profile(number, steps, {rank: _Rank() for rank in running})
+        self._now = _Profile(number, steps, running)
         self._event("asked")
         why = self._run.no_stacks() or ("" if running else "None of these ranks is running.")
         try:
@@ -107,58 +98,54 @@ class ProfileCollector:
         if why:
             self._end(why)
         else:
-            self._run.ask_profile(running, {"number": now.number, "steps": now.steps})
-
-    def _take(self, rank: int, report: dict[str, Any]) -> None:
-        """Process the report of a rank."""
-        now = self._now
-        progress = now.ranks.get(rank) if now is not None and report["number"] == now.number else None
-        if now is None or progress is None or progress.ended:
-            return
-        now.last_report = progress.at = time.monotonic()
-        progress.status, progress.step, progress.pace = report["status"], report["step"], report["pace"]
-        if progress.status == "failed":
-            progress.miss(report["text"] or "It could not record.")
-        elif progress.status == "recording" or (progress.status == "saving" and not now.of("recording")):
-            self._event(progress.status)
+            self._run.ask_profile(running, {"number": number, "steps": steps})
 
     def tick(self) -> None:
-        """Do the next step if it is due."""
-        now = self._now
+        """Process the reports of ranks, and do the next step if it is due."""
+        reports, now = self._recorder.take_profile_reports(), self._now
         if now is None:
             return
+        for rank, report in reports:
+            if report.number == now.number and rank in now.pending:
+                self._take(now, rank, report)
         if now.thread is not None:
             if not now.thread.is_alive():
                 self._end(now.failure)
             return
-        moment = time.monotonic()
-        for rank, progress in now.ranks.items():
-            if not progress.ended and self._recorder.view.ranks[rank].status in ("ended", "waiting"):
-                progress.miss("Its process has ended.")
-            elif not progress.ended and moment - now.last_report > _SILENT:
-                progress.miss(f"No response for {_SILENT / 60:.0f} min.")
-        if not now.started and (not now.of("") or moment - now.began > _ARM):
+        for rank in now.pending:
+            if self._recorder.view.ranks[rank].status in ("ended", "waiting"):
+                now.missing[rank] = "Its process has ended."
+            elif time.monotonic() - now.last_report > _SILENT:
+                now.missing[rank] = f"No response for {_SILENT / 60:.0f} min."
+        if not now.started and (not now.having("") or time.monotonic() - now.began > _ARM):
             self._start(now)
-        elif now.started and all(progress.ended for progress in now.ranks.values()):
+        elif now.started and not now.pending:
             self._save(now)
+
+    def _take(self, now: _Profile, rank: int, report: ProfileReport) -> None:
+        now.last_report = time.monotonic()
+        now.reports[rank] = report, now.last_report
+        if report.status == "failed":
+            now.missing[rank] = report.text or "It could not record."
+        elif report.status == "recording" or (report.status == "saving" and not now.having("recording")):
+            self._event(report.status)
 
     def _start(self, now: _Profile) -> None:
         """Send the first step to record to all ranks that have reported their current step."""
-        for rank in now.of(""):
-            now.ranks[rank].miss(_NO_STEP)
+        now.missing |= dict.fromkeys(now.having(""), _NO_STEP)
         now.started, now.last_report = True, time.monotonic()
-        if armed := now.of("armed"):
+        if armed := now.having("armed"):
             lead = _LEAD if self._recorder.spec.cluster == "local" else _SLOW_LEAD
             # The step of each rank by the time the request has certainly arrived.
             steps = [
-                progress.step + 2 + math.ceil((time.monotonic() - progress.at + lead) * 1e9 / max(progress.pace, 1_000))
-                for progress in map(now.ranks.__getitem__, armed)
+                report.step + 2 + math.ceil((time.monotonic() - at + lead) * 1e9 / max(report.pace, 1_000))
+                for report, at in map(now.reports.__getitem__, armed)
             ]
             self._run.ask_profile(armed, {"number": now.number, "steps": now.steps, "start": max(steps)})
 
     def _save(self, now: _Profile) -> None:
-        if not now.of("done"):
-            self._end(now.missing())
+        if not now.having("done"):
+            self._end(now.why_missing())
             return
         self._event("saving")
         now.thread = threading.Thread(target=self._fetch_all, args=(now,), name="profile", daemon=True)
@@ -167,15 +154,15 @@ class ProfileCollector:
     def _fetch_all(self, now: _Profile) -> None:
         """Fetch the files of the ranks and save the profile (in the thread)."""
         summaries: list[dict[str, Any]] = []
-        for rank in now.of("done"):
+        for rank in now.having("done"):
             try:
                 summaries.append(self._fetch(now.number, rank))
             except Exception as error:  # noqa: BLE001  of one rank
-                now.ranks[rank].miss(f"Its trace was not received: {error}")
+                now.missing[rank] = f"Its trace was not received: {error}"
         if not summaries:
-            now.failure = now.missing()
+            now.failure = now.why_missing()
             return
-        missing = {str(rank): now.ranks[rank].why for rank in now.of("missing")}
+        missing = {str(rank): why for rank, why in now.missing.items()}
         data = {"t": round(now.t, 3), "steps": now.steps, "ranks": summaries, "missing": missing}
         folder = profiles.folder_of(self._recorder.folder, now.number)
         try:
@@ -199,12 +186,10 @@ class ProfileCollector:
 
     def finish(self) -> None:
         """Save what was recorded after all ranks have ended."""
-        now = self._now
-        if now is None:
+        self.tick()
+        if (now := self._now) is None:
             return
-        for progress in now.ranks.values():
-            if not progress.ended:
-                progress.miss("Its process ended before it had recorded the steps.")
+        now.missing |= dict.fromkeys(now.pending, "Its process ended before it had recorded the steps.")
         now.started = True
         if now.thread is None:
             self.tick()
@@ -219,9 +204,14 @@ class ProfileCollector:
     def _event(self, status: str, why: str = "") -> None:
         now = self._now
         assert now is not None
-        recorded = min((now.ranks[rank].step for rank in now.of("recording", "saving", "done")), default=0)
+        recorded = min((now.reports[rank][0].step for rank in now.having("recording", "saving", "done")), default=0)
         last = self._recorder.view.profiles[-1] if self._recorder.view.profiles else None
         if last is None or (last.number, last.status, last.recorded) != (now.number, status, recorded):
-            ranks = sorted(now.ranks)
-            fields = {"status": status, "steps": now.steps, "ranks": ranks, "recorded": recorded, "why": why}
+            fields = {
+                "status": status,
+                "steps": now.steps,
+                "ranks": sorted(now.ranks),
+                "recorded": recorded,
+                "why": why,
+            }
             self._recorder.write("profile", number=now.number, **fields)

@@ -25,7 +25,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.node import processes
 from distdl_jupyter.node.channels import Inbox
-from distdl_jupyter.worker import protocol
+from distdl_jupyter.worker import channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -156,7 +156,7 @@ class Listener:
             key = stream.rank, stream.name
             self.positions[key] = self.positions.get(key, stream.start) + len(block) - len(self._open[stream])
         for line in lines:
-            text, report = protocol.split(line, self._nonce)
+            text, report = channel.split(line, self._nonce)
             if report is not None and stream.rank is not None:
                 self.reports.setdefault(stream.rank, []).append(report)
             if text or report is None:

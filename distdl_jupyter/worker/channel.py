@@ -1,7 +1,11 @@
-"""Sends the reports of a rank, as complete marked lines on its standard output.
+r"""Sends the reports of a rank, as complete marked lines on its standard output, and decodes such lines.
 
 It duplicates the descriptor of that stream, so reports still arrive when training code redirects descriptor 1. It is
 safe to use from several threads and from a forked child. It does not interpret reports.
+
+A line is ``\x1e<nonce> <compact strict JSON>\n``. The nonce is random for each job, so printed text cannot be mistaken
+for a report. Text without a newline may precede the marker on the same line; ASCII escapes keep the JSON free of
+control characters.
 """
 
 from __future__ import annotations
@@ -15,8 +19,6 @@ import select
 import threading
 import time
 from typing import Any
-
-from distdl_jupyter.worker import protocol
 
 #: Characters of a picture in one report, which has about 150 more.
 _PART = max(256, select.PIPE_BUF - 256)
@@ -41,7 +43,7 @@ class Channel:
         self.rank = rank
         self._fd = fd
         self._nonce = nonce
-        self._begin = protocol.marker(nonce).decode() + '{"type":"metric","t":'
+        self._begin = marker(nonce).decode() + '{"type":"metric","t":'
         self._lock = threading.RLock()
 
     def renew(self) -> None:
@@ -51,7 +53,7 @@ class Channel:
     def send(self, type_: str, /, *, t: float | None = None, **fields: Any) -> None:
         """Write one report stamped with ``t`` (default: now) and the rank. Numbers must be finite."""
         moment = round(time.time() if t is None else t, 4)
-        self._write(protocol.encode(self._nonce, {"type": type_, "t": moment, "rank": self.rank, **fields}))
+        self._write(encode(self._nonce, {"type": type_, "t": moment, "rank": self.rank, **fields}))
 
     def note(self, level: str, text: str, code: str = "") -> None:
         """Report a notice for the user; ``level`` is info, warning or error."""
@@ -147,3 +149,59 @@ def _renew() -> None:
 
 
 os.register_at_fork(after_in_child=_renew)
+
+
+# lines -------------------------------------------------------------------------------------------
+
+
+Report = dict[str, Any]
+
+_dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def marker(nonce: str) -> bytes:
+    """Return the prefix of every report of the job."""
+    return b"\x1e" + nonce.encode() + b" "
+
+
+def encode(nonce: str, report: Report) -> bytes:
+    """Return the report as one marked line.
+
+    Raises ValueError for a number that is not finite and TypeError for values that JSON cannot represent.
+    """
+    return marker(nonce) + _dumps(report).encode() + b"\n"
+
+
+def split(line: bytes, nonce: str) -> tuple[bytes, Report | None]:
+    """Split one line into the text before the report and the report.
+
+    Without a report, return the line and None: a marker with another nonce, or one that is not followed by a JSON
+    object with a "type", is plain text.
+    """
+    mark = marker(nonce)
+    start = line.find(mark)
+    while start >= 0:
+        report = _decode(line[start + len(mark) :])
+        if report is not None:
+            return line[:start], report
+        start = line.find(mark, start + 1)
+    return line, None
+
+
+def _decode(text: bytes) -> Report | None:
+    if not text.startswith(b"{"):
+        return None
+    try:
+        report = _loads(text.decode())
+        if rb"\ud" in text.lower():  # lone surrogates, which JSON allows but UTF-8 does not, become question marks
+            report = _loads(json.dumps(report, ensure_ascii=False).encode(errors="replace").decode())
+    except (ValueError, RecursionError):
+        return None
+    return report if isinstance(report, dict) and isinstance(report.get("type"), str) else None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not valid strict JSON.")
+
+
+_loads = json.JSONDecoder(parse_constant=_refuse).decode

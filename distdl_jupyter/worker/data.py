@@ -1,12 +1,21 @@
-"""Where a job's data sources are on the node of a rank: ``data_path("train")`` is a folder on its local disk.
+"""A job's data on the node of a rank: ``data_path("train")`` is a folder, ``shard("train", 32)`` reads rows of it.
 
-The stager put it there before any rank started, and an environment variable names the folder; nothing is copied here.
+The stager put the folder there before any rank started, and an environment variable names it; nothing is copied here.
+
+``shard`` numbers the N rows of all Parquet files in order of file names. Rank r of W has the rows from r * N // W to
+(r + 1) * N // W, in the same number of batches on all ranks. A row group is read when its first row is needed, and only
+the last one is kept in memory.
 """
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import os
+import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 #: Prefix of every data source's variable; its name in capitals follows.
 VARIABLE = "DISTDL_DATA_"
@@ -30,3 +39,135 @@ def data_path(name: str = "data") -> Path:
     raise LookupError(
         f"Unknown data source {name!r}. {known} Add sources with data= of submit(), or --data NAME=PLACE."
     )
+
+
+# rows of Parquet files ---------------------------------------------------------------------------
+
+
+class _Piece(NamedTuple):
+    """Rows ``first`` to ``last`` (exclusive) of a row group."""
+
+    path: Path
+    group: int
+    first: int
+    last: int
+
+
+class Shard(Sequence[dict[str, Any]]):
+    """The batches of one rank, each a dict of column names and numpy arrays whose first axis is the rows.
+
+    A column of lists of equal length becomes a 2-D array; other lists, strings and bytes become arrays of objects.
+    ``torch.utils.data.DataLoader(shard, batch_size=None, num_workers=1)`` reads ahead and returns tensors.
+    """
+
+    def __init__(
+        self, name: str, batch_size: int, columns: Sequence[str] | None, seed: int | None, rank: int, size: int
+    ) -> None:
+        import pyarrow.parquet as pq
+
+        pieces = []
+        for path in sorted(data_path(name).rglob("*.parquet")):
+            metadata = pq.read_metadata(path)
+            pieces += [
+                _Piece(path, group, 0, metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)
+            ]
+        if not pieces:
+            raise ValueError(f"{name} has no Parquet files for shard(). Read other files from data_path({name!r}).")
+        ends = list(itertools.accumulate(piece.last for piece in pieces))
+        if ends[-1] < size:
+            raise ValueError(f"{name} has {ends[-1]} rows, but each of the {size} ranks needs at least one.")
+        start, stop = rank * ends[-1] // size, (rank + 1) * ends[-1] // size
+        # At most as many as the smallest rank has rows, because an empty batch has no mean.
+        self._batches: int = min(-(-ends[-1] // (size * batch_size)), ends[-1] // size)
+        clipped = (
+            piece._replace(first=max(start - end + piece.last, 0), last=min(stop - end + piece.last, piece.last))
+            for piece, end in zip(pieces, ends, strict=True)
+        )
+        self._pieces = [piece for piece in clipped if piece.first < piece.last]
+        self._columns, self._seed = None if columns is None else list(columns), seed
+        if seed is not None:
+            random.Random(f"{seed} {rank}").shuffle(self._pieces)  # noqa: S311 - not a secret
+        self._ends = list(itertools.accumulate(piece.last - piece.first for piece in self._pieces))
+        self._last: tuple[_Piece | None, Any] = (None, None)
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return one batch, or a list for a slice. The sizes of a rank's batches differ by at most one."""
+        if isinstance(index, slice):
+            return [self[number] for number in range(self._batches)[index]]
+        import pyarrow as pa
+
+        number = range(self._batches)[index]
+        first, last = (border * self._ends[-1] // self._batches for border in (number, number + 1))
+        parts, piece = [], bisect.bisect_right(self._ends, first)
+        while first < last:
+            begin, end = self._ends[piece - 1] if piece else 0, min(last, self._ends[piece])
+            parts.append(self._load(self._pieces[piece]).slice(first - begin, end - first))
+            first, piece = end, piece + 1
+        batch = pa.concat_tables(parts)
+        return {name: _numpy(batch.column(name).combine_chunks()) for name in batch.column_names}
+
+    def _load(self, piece: _Piece) -> Any:
+        if self._last[0] != piece:
+            import pyarrow.parquet as pq
+
+            with pq.ParquetFile(piece.path) as file:
+                table = file.read_row_group(piece.group, columns=self._columns, use_threads=False)
+            table = table.slice(piece.first, piece.last - piece.first)
+            if table.num_rows != piece.last - piece.first:
+                raise ValueError(f"{piece.path} has changed while it was read.")
+            if self._seed is not None:
+                order = list(range(table.num_rows))
+                random.Random(f"{self._seed} {piece.path.name} {piece.group}").shuffle(order)  # noqa: S311
+                table = table.take(order)
+            self._last = (piece, table)
+        return self._last[1]
+
+
+def shard(
+    name: str,
+    batch_size: int,
+    *,
+    columns: Sequence[str] | None = None,
+    seed: int | None = None,
+    rank: int | None = None,
+    size: int | None = None,
+) -> Shard:
+    """Return the batches of this rank from the Parquet files in ``data_path(name)``.
+
+    Each row is in exactly one batch of one rank, and all ranks have the same number of batches, so that no rank waits
+    in the last step. A batch has at most ``batch_size`` rows (or two for a size of 1, if ranks differ by one row). With
+    a ``seed``, for example the number of the epoch, row groups and the rows in each are shuffled. ``rank`` and ``size``
+    default to those of this process in the job. Every node needs all files, so the address must not end in ``?shard``.
+
+    Raises LookupError like ``data_path``, ValueError if there are no Parquet files or fewer rows than ranks, and
+    ModuleNotFoundError without pyarrow.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be an integer of at least 1, not {batch_size!r}.")
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            'shard() reads Parquet with pyarrow, which is not installed on this node. Add pip_packages=["pyarrow"].'
+        ) from error
+    rank = int(os.environ.get("DISTDL_RANK", "0")) if rank is None else rank
+    size = int(os.environ.get("DISTDL_WORLD_SIZE", "1")) if size is None else size
+    if not 0 <= rank < size:
+        raise ValueError(f"Unknown rank {rank}: there are {size} ranks.")
+    return Shard(name, batch_size, columns, seed, rank, size)
+
+
+def _numpy(column: Any) -> Any:
+    """Convert an Arrow array to numpy: lists of equal length become an axis, missing numbers become NaN."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_fixed_size_list(column.type):
+        lengths = pc.unique(pc.list_value_length(column)).to_pylist()
+        if len(lengths) == 1 and lengths[0] is not None:
+            inner = _numpy(column.flatten())
+            return inner.reshape(len(column), lengths[0], *inner.shape[1:])
+    return column.to_numpy(zero_copy_only=False, writable=True)

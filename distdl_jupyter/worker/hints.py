@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.worker.failing_statement import MISSING, View
+from distdl_jupyter.worker.frames import MISSING, View
 from distdl_jupyter.worker.hooks import gpu_memory, parallel
 from distdl_jupyter.worker.hooks.tensors import shape
 from distdl_jupyter.worker.short_repr import format_names, format_sizes, keys_of

@@ -18,13 +18,27 @@ from distdl_jupyter.worker import (
     import_recorder,
     installed,
     payload,
+    pictures,
     report,
     results,
     shutdown,
     stacks,
     streams,
 )
-from distdl_jupyter.worker.hooks import autolog, frameworks, listen, profile
+from distdl_jupyter.worker.hooks import (
+    autolog,
+    child_processes,
+    distributed,
+    frameworks,
+    gpu_memory,
+    horovod,
+    keras,
+    parallel,
+    profile,
+    steps,
+    trainers,
+)
+from distdl_jupyter.worker.hooks.imports import PostImport, guarded, install
 from distdl_jupyter.worker.identity import Identity, identify, put_rendezvous_secret
 from distdl_jupyter.worker.sources import CellSources
 
@@ -55,7 +69,7 @@ def main() -> int:
                 packages=installed.packages())  # fmt: skip
     _report_exec()
     sources = CellSources()
-    finder, recording = listen.start(sources, identity.folder / "code"), None
+    finder, recording = install_hooks(), None
     if "DISTDL_CHECK" in os.environ:
         from distdl_jupyter.worker.hooks import check
 
@@ -65,6 +79,36 @@ def main() -> int:
         recording.write()
     import_recorder.record()
     return code
+
+
+#: The hooks for frameworks that training code imports.
+_HOOKS = (
+    child_processes,
+    gpu_memory,
+    distributed,
+    horovod,
+    steps,
+    profile,
+    keras,
+    trainers,
+    autolog,
+    pictures,
+    parallel,
+)
+
+
+def install_hooks() -> PostImport:
+    """Install all hooks; call it once, before any user code is imported."""
+    finder = install()
+    for hook in _HOOKS:
+        hook.watch(finder)
+    return finder
+
+
+def _leave() -> None:
+    """Disconnect from the other ranks, unless the code has done so."""
+    horovod.leave()
+    guarded("at the end", distributed.leave)
 
 
 def _run(identity: Identity, sources: CellSources) -> int:
@@ -78,7 +122,7 @@ def _run(identity: Identity, sources: CellSources) -> int:
         return _failed(error, identity, sources)
     _quiet()
     _deliver(identity, value)
-    listen.leave()
+    _leave()
     shutdown.announce_survivors("The function has returned" if code.kind == "function" else "The code has ended")
     return 0
 
@@ -115,7 +159,7 @@ def _exited(error: SystemExit, identity: Identity, sources: CellSources) -> int:
     code = error.code
     if code is None or code == 0:
         _deliver(identity, None)
-        listen.leave()
+        _leave()
         shutdown.announce_survivors("The code has ended")
         return 0
     if not isinstance(code, int):

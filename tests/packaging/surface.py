@@ -45,7 +45,7 @@ RESULTS = {
     "prune()": "jobs.retention:Pruned",
     "queue()": "jobs.job_queue:Queue",
     "scale()": "studies.scaling:ScalingStudy",
-    "shard()": "worker.shard:Shard",
+    "shard()": "worker.data:Shard",
     "sweep()": "studies.sweeps:Sweep",
     "sweep().best": "studies.sweep_study:SweepTrial",
 }

@@ -29,7 +29,7 @@ from distdl_jupyter.clusters.agents.tcp_link import AgentListener
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import facts, frames
 from distdl_jupyter.node.stacks import StackDump
-from distdl_jupyter.worker import protocol, results
+from distdl_jupyter.worker import channel, results
 
 POINTS = {"clusters": {"simulated": "SimulatedCluster"}}
 #: Seconds for all nodes to connect, and processes that play them.
@@ -153,7 +153,7 @@ class Rank:
 
     def report(self, type_, **fields):
         moment = round(time.time(), 4)
-        return protocol.encode(self._nonce, {"type": type_, "t": moment, "rank": self.rank, **fields})
+        return channel.encode(self._nonce, {"type": type_, "t": moment, "rank": self.rank, **fields})
 
     def out(self, content):
         self._say(self._channels[0], content)
@@ -174,7 +174,7 @@ class Rank:
         values = f'{{"loss":{loss:.6f},"accuracy":{min(0.99, 0.4 + step / 400):.4f}}}'
         head = f'{{"type":"metric","t":{moment:.4f},"rank":{self.rank},"step":{step},"values":{values}}}\n'
         total = round(own["seconds"] / seconds)
-        told = [protocol.marker(self._nonce), head.encode()]
+        told = [channel.marker(self._nonce), head.encode()]
         told.append(self.report("progress", done=step + 1, total=total, unit="steps"))
         if self.rank == 0 or chance.random() < own["lines"] * seconds:
             told.append(f"rank {self.rank} step {step} loss {loss:.4f} printed {time.time():.4f}\n".encode())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from distdl_jupyter.core.events import MAX_LOG_TEXT
 from distdl_jupyter.core.redact import Redactor
 from distdl_jupyter.supervisor.log_reader import MAX_LINE, MAX_REPORT, LineSplitter, LogText, RankReport
-from distdl_jupyter.worker import protocol
+from distdl_jupyter.worker import channel
 
 NONCE = "5ec2e7"
 
@@ -136,7 +136,7 @@ def test_a_progress_bar_becomes_one_redrawn_line():
 def test_reading_again_behind_any_item_loses_and_repeats_nothing(parts, cut):
     data = b""
     for part in parts:
-        line = protocol.encode(NONCE, {"type": "progress", "done": part}) if isinstance(part, int) else part.encode()
+        line = channel.encode(NONCE, {"type": "progress", "done": part}) if isinstance(part, int) else part.encode()
         data += line.rstrip(b"\n") + b"\n"
     splitter = LineSplitter(NONCE)
     items = splitter.feed(data[: cut % (len(data) + 1)])
@@ -153,7 +153,7 @@ def line_by_line(data):
     """What a stream says, by the plainest of means: lines, ("drawn", last, how often) and reports in their order."""
     said, told = [], []
     for raw in (data.removesuffix(b"\n")).split(b"\n") if data else []:
-        text, report = protocol.split(raw, NONCE)
+        text, report = channel.split(raw, NONCE)
         if report is not None:
             told.append(report)
         if report is not None and not text:
@@ -176,14 +176,14 @@ def as_said(items):
     return said
 
 
-METRIC = protocol.encode(NONCE, {"type": "metric", "step": 1, "values": {"loss": 0.5}})
+METRIC = channel.encode(NONCE, {"type": "metric", "step": 1, "values": {"loss": 0.5}})
 SCRAPS = st.one_of(
     st.sampled_from(
         [b"\n", b"\r", b"\r\n", b"\x1e", METRIC, METRIC[:-1], METRIC[:9], "\N{SNOWMAN}".encode(), b"\xe2\x98"]
     ),
     st.sampled_from(
         [
-            protocol.encode(NONCE, report)
+            channel.encode(NONCE, report)
             for report in ({"type": "ready"}, {"type": "progress", "done": 3}, {"type": "result", "ok": True})
         ]
     ),
@@ -219,7 +219,7 @@ def test_texts_are_cut_between_lines_and_each_tells_where_it_ends(lengths, newli
 
 
 def test_text_around_metrics_stays_together_and_a_result_stands_behind_its_text():
-    result = protocol.encode(NONCE, {"type": "result", "ok": True})
+    result = channel.encode(NONCE, {"type": "result", "ok": True})
     items = LineSplitter(NONCE, in_order=False).feed((b"line\n" + METRIC) * 100 + b"last\n" + result + b"after\n")
     kinds = ["text" if isinstance(item, LogText) else item.data["type"] for item in items]
     assert kinds == ["text", *["metric"] * 100, "result", "text"]
@@ -270,9 +270,9 @@ def test_a_progress_bar_that_never_ends_takes_no_memory_and_is_one_line():
 
 def test_a_report_may_be_long_but_not_endless():
     report = {"type": "ready", "more": "v" * (3 * MAX_LINE)}
-    line = b"text " + protocol.encode(NONCE, report)
+    line = b"text " + channel.encode(NONCE, report)
     assert reports(run([line[at : at + 70_000] for at in range(0, len(line), 70_000)])) == [report]
-    splitter, begun = LineSplitter(NONCE), protocol.marker(NONCE) + b'{"type":"result","repr":"'
+    splitter, begun = LineSplitter(NONCE), channel.marker(NONCE) + b'{"type":"result","repr":"'
     splitter.feed(begun)
     items = [item for _ in range(MAX_REPORT // MAX_LINE + 3) for item in splitter.feed(b"v" * MAX_LINE)]
     assert texts(items)[0].startswith(begun.decode())

@@ -12,11 +12,11 @@ from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.node import channels
 from distdl_jupyter.supervisor import log_reader as under_test
 from distdl_jupyter.supervisor.log_reader import LogReader, LogText, RankReport
-from distdl_jupyter.worker import protocol
+from distdl_jupyter.worker import channel
 from tests.conftest import wait_for
 
 NONCE = "5ec2e7"
-METRIC = protocol.encode(NONCE, {"type": "metric", "step": 1, "values": {"loss": 0.5}})
+METRIC = channel.encode(NONCE, {"type": "metric", "step": 1, "values": {"loss": 0.5}})
 
 
 class Sink:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from distdl_jupyter.capture.pickler import Pickler, PickleReport
-from distdl_jupyter.worker import protocol
+from distdl_jupyter.worker import channel
 
 NONCE = "5f0c7d1e9ab2"
 TIMEOUT = 240
@@ -55,7 +55,7 @@ class Ended:
         self.code, self.err, self.value = code, err.decode(), None
         self.reports, texts = [], []
         for line in out.split(b"\n"):
-            text, report = protocol.split(line, NONCE)
+            text, report = channel.split(line, NONCE)
             if report is None:
                 texts.append(text + b"\n")
             else:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.worker import protocol
+from distdl_jupyter.worker import channel
 
 NONCE = "5f0c7d1e9ab2"
 texts = st.text().map(lambda text: text.encode(errors="surrogatepass").replace(b"\n", b" "))
@@ -24,21 +24,21 @@ reports = st.dictionaries(st.text(), values, max_size=4).map(lambda fields: fiel
 
 @given(st.lists(st.one_of(noise.map(lambda text: (text, None)), st.tuples(noise, reports)), max_size=6))
 def test_a_stream_of_lines_keeps_every_report_and_every_byte_of_text(parts):
-    stream = b"".join(text + (b"\n" if report is None else protocol.encode(NONCE, report)) for text, report in parts)
-    found = [protocol.split(line, NONCE) for line in stream.split(b"\n")[:-1]]
+    stream = b"".join(text + (b"\n" if report is None else channel.encode(NONCE, report)) for text, report in parts)
+    found = [channel.split(line, NONCE) for line in stream.split(b"\n")[:-1]]
     assert found == parts
 
 
 def test_a_report_is_strict_json():
     with pytest.raises(ValueError, match="not JSON compliant"):
-        protocol.encode(NONCE, {"type": "metric", "step": float("nan")})
+        channel.encode(NONCE, {"type": "metric", "step": float("nan")})
 
 
 def test_a_terminal_s_line_end_is_tolerated():
-    line = protocol.encode(NONCE, {"type": "hello"})[:-1] + b"\r"
-    assert protocol.split(line, NONCE) == (b"", {"type": "hello"})
+    line = channel.encode(NONCE, {"type": "hello"})[:-1] + b"\r"
+    assert channel.split(line, NONCE) == (b"", {"type": "hello"})
 
 
 def test_hostile_nesting_is_text():
     line = b"\x1e" + NONCE.encode() + b" " + b'{"type":' + b"[" * 200_000
-    assert protocol.split(line, NONCE) == (line, None)
+    assert channel.split(line, NONCE) == (line, None)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.worker.step_axis import StepAxis
+from distdl_jupyter.worker.report import StepAxis
 
 
 def places(axis, *calls):

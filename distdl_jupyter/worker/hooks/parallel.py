@@ -12,9 +12,8 @@ import platform
 import re
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -24,23 +23,18 @@ from distdl_jupyter.worker.hooks.imports import ByObject, PostImport, replaces
 from distdl_jupyter.worker.step_times import recorder
 
 if TYPE_CHECKING:
-    from distdl_jupyter.worker.failing_statement import View
-    from distdl_jupyter.worker.frames import Describer
-    from distdl_jupyter.worker.sources import CellSources
+    from distdl_jupyter.worker.frames import View
 
 
-def watch(finder: PostImport, sources: CellSources, code: Path) -> None:
-    """Hook steps, and models once DistributedDataParallel is imported; ``code`` contains the user's modules."""
-    finder.after("torch.nn.parallel.distributed", functools.partial(_watch_models, sources=sources, code=code))
-    pid = os.getpid()
-    steps.listen(lambda optimizer: _find_unused(optimizer, pid))
-    steps.listen_forward(_forward_began)
-    if not _size() > 1:
+def watch(finder: PostImport) -> None:
+    """Hook optimizer steps, if the job has several ranks."""
+    if _size() <= 1:
         return
     every, backend = os.environ.get(VARIABLE, ""), os.environ.get("DISTDL_BACKEND", "")
     if every.isdigit() and int(every):
         checker = _WeightChecker(int(every))
         steps.count = checker.stepped
+        finder.after("torch.nn.parallel.distributed", _watch_models)
         finder.after("horovod.torch.optimizer", checker.watch_horovod)
     if backend in _REMEDIES and not os.environ.get("DISTDL_CHECK"):
         steps.listen(_CommunicationChecker(_REMEDIES[backend]).stepped)
@@ -53,171 +47,60 @@ def _size() -> int:
 
 # unused parameters -------------------------------------------------------------------------------
 #
-# In each backward pass, torch waits for the gradients of all parameters. If one is missing, the gradients of its bucket
-# are not averaged; the next forward pass raises an error with the numbers of the parameters, and ranks that do use them
-# wait forever. So parameters without a gradient are also searched after optimizer steps, in measured steps only
-# (``step_times``).
+# In each backward pass, torch waits for the gradients of all parameters. If one is missing, the next forward pass
+# raises an error with the numbers of the parameters.
 
 UNUSED = "unused-parameters"
+#: Maximum number of parameters named in a hint.
 _MOST_NAMES = 6
 #: How to set find_unused_parameters, by the module of the library that wraps the model.
 _SETTINGS = {
     "lightning.pytorch.trainer.trainer": 'strategy="ddp_find_unused_parameters_true" to the Trainer',
     "pytorch_lightning.trainer.trainer": 'strategy="ddp_find_unused_parameters_true" to the Trainer',
-    "lightning.fabric.fabric": 'strategy="ddp_find_unused_parameters_true" to Fabric',
     "transformers.trainer": "ddp_find_unused_parameters=True to TrainingArguments",
-    "accelerate.accelerator":
-        "kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)] to Accelerator",
-}  # fmt: skip
-_UNFINISHED = ("Expected to have finished reduction", "parameters that were not used in producing the loss")
+}
 _INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
-
-
-class _Model:
-    """The state of one DistributedDataParallel model."""
-
-    def __init__(self, model: Any, describer: Describer) -> None:
-        self._describer = describer
-        self.wrapper = weakref.ref(model)
-        # torch numbers the parameters that are trainable when the model is wrapped, in this order.
-        ignored = getattr(model, "parameters_to_ignore", ())
-        self.parameters = [(name, value) for name, value in model.module.named_parameters()
-                           if value.requires_grad and name not in ignored]  # fmt: skip
-        #: The last measured step (from 0) with a forward pass that averages gradients, and the file and line of the
-        #: user's code that ran the pass.
-        self.step, self.position = 0, ("", 0)
-        #: Whether a pass has run since the last optimizer step.
-        self.pending = False
-        #: Names of the parameters without a gradient at the last optimizer step.
-        self.missing: list[str] = []
-
-    def names(self, indices: Sequence[int]) -> list[str]:
-        """Return the names of the parameters at torch's indices."""
-        return [self.parameters[at][0] for at in indices if at < len(self.parameters)]
-
-    @property
-    def where(self) -> str:
-        """Step and line of the last pass, as part of a sentence."""
-        ended = recorder.step - recorder.detailed
-        if self.step < ended:  # the pass was not measured
-            return f"in step {ended + 1}"
-        label, line = self._describer.shown(*self.position)
-        if not line:
-            return f"in step {self.step + 1}"
-        file = f"{label}, " if label.endswith(".py") else ""
-        return f"in step {self.step + 1} ({file}line {line})"
-
-    def forward_began(self, wrapper: Any) -> None:
-        """Record the step and the line of a forward pass."""
-        if wrapper.require_backward_grad_sync:
-            self.step, self.pending, self.position = recorder.step, True, self._describer.position()
-
-
-_models: ByObject[_Model] = ByObject()
-
-
-def _watch_models(module: ModuleType, sources: CellSources, code: Path) -> None:
-    from distdl_jupyter.worker.frames import Describer
-
-    describer = Describer(sources, code)
-
-    @replaces(module.DistributedDataParallel, "__init__")
-    def made(init: Any, this: Any, *args: Any, **kwargs: Any) -> None:
-        init(this, *args, **kwargs)
-        _models.add(this, _Model(this, describer))
-
-
-def _wrappers() -> Iterator[Any]:
-    """Yield all DistributedDataParallel models."""
-    return (wrapper for model in list(_models.values()) if (wrapper := model.wrapper()) is not None)
-
-
-def _forward_began(wrapper: Any) -> None:
-    if (model := _models.get(id(wrapper))) is not None:
-        model.forward_began(wrapper)
-
-
-def _find_unused(optimizer: Any, pid: int) -> None:
-    """Send a notice if parameters of the optimizer lack a gradient that DistributedDataParallel waits for."""
-    for model in list(_models.values()):
-        wrapper = model.wrapper()
-        if (
-            wrapper is not None
-            and model.pending
-            and (missing := [pair for pair in model.parameters if pair[1].grad is None])
-        ):
-            mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-            names = [name for name, value in missing if id(value) in mine]
-            if names and len(names) < sum(id(value) in mine for _, value in model.parameters):
-                _report(wrapper, model, names, pid)
-
-
-def _report(wrapper: Any, model: _Model, names: list[str], pid: int) -> None:
-    model.pending, model.missing = False, names
-    waits = not wrapper.find_unused_parameters and not wrapper.static_graph and wrapper.mixed_precision is None
-    if waits and os.getpid() == pid:
-        channel.note("warning", _unused(model, names), UNUSED)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(f"`{name}`" for name in names[:_MOST_NAMES]) + more
-
-
-def _setting() -> str:
-    library = next((name for name in _SETTINGS if name in sys.modules), "")
-    return _SETTINGS.get(library, "find_unused_parameters=True to DistributedDataParallel")
-
-
-def _zero(names: Sequence[str]) -> str:
-    """Return a term that includes the parameters in the loss without changing it."""
-    owners = {name.rpartition(".")[0] for name in names}
-    if len(owners) > 1:
-        return "0 * sum(p.sum() for p in model.parameters())"
-    owner = owners.pop()
-    return f"0 * {owner}(x).sum()" if owner else f"0 * {names[0]}.sum()"
-
-
-def _unused(model: _Model, names: Sequence[str]) -> str:
-    frozen = [name for name, value in model.parameters if name in names and not value.requires_grad]
-    if frozen:
-        return (
-            f"{_listed(frozen)} got no gradient {model.where}, because requires_grad was set to False after "
-            "DistributedDataParallel had wrapped the model. Set it before that."
-        )
-    return f"{_listed(names)} got no gradient {model.where}. Pass {_setting()}, or add {_zero(names)} to the loss."
-
-
-def _model_of(trace: TracebackType | None) -> tuple[Any, _Model] | None:
-    """Return the model whose method raised the error, or else the last one that ran."""
-    while trace is not None:
-        this = trace.tb_frame.f_locals.get("self")
-        if type(this).__name__ == "DistributedDataParallel" and id(this) in _models:
-            return this, _models[id(this)]
-        trace = trace.tb_next
-    return next(((this, model) for model in reversed(_models.values()) if (this := model.wrapper()) is not None), None)
 
 
 def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
     """Return a hint with the parameters that got no gradient and the fix."""
-    if not any(text in str(error) for text in _UNFINISHED) or (match := _model_of(error.__traceback__)) is None:
+    indices, model = _INDICES.search(str(error)), _model_of(error.__traceback__)
+    if indices is None or model is None:
         return ""
-    wrapper, model = match
-    indices = _INDICES.search(str(error))
-    names = model.names([int(at) for at in indices[1].split()]) if indices else model.missing
-    if not names:
-        return ""
-    if wrapper.static_graph:
+    names = {id(value): name for name, value in model.module.named_parameters()}
+    unused = [model._module_parameters[int(at)] for at in indices[1].split()]  # noqa: SLF001  in torch's order
+    listed = ", ".join(f"`{names[id(value)]}`" for value in unused[:_MOST_NAMES])
+    if len(unused) > _MOST_NAMES:
+        listed += f" and {len(unused) - _MOST_NAMES} more"
+    if not all(value.requires_grad for value in unused):
         return (
-            f"{_listed(names)} got no gradient {model.where}, but did in step 1, and static_graph=True needs the same "
-            "parameters in each step. Pass find_unused_parameters=True instead of it to DistributedDataParallel."
+            f"{listed} got no gradient, because requires_grad was set to False after DistributedDataParallel had "
+            "wrapped the model. Set it before that."
         )
-    if wrapper.find_unused_parameters:
+    if model.static_graph:
         return (
-            f"{_listed(names)} got no gradient {model.where}, because the loss lacks a value that the model returned. "
-            f"Return only what the loss needs, or add {_zero(names)} to the loss."
+            f"{listed} got no gradient, but did in step 1, and static_graph=True needs the same parameters in each "
+            "step. Pass find_unused_parameters=True instead of it to DistributedDataParallel."
         )
-    return _unused(model, names)
+    if model.find_unused_parameters:
+        return (
+            f"{listed} got no gradient, because the loss lacks a value that the model returned. Return only what the "
+            "loss needs."
+        )
+    library = next((name for name in _SETTINGS if name in sys.modules), "")
+    setting = _SETTINGS.get(library, "find_unused_parameters=True to DistributedDataParallel")
+    zero = "0 * sum(p.sum() for p in model.parameters())"
+    return f"{listed} got no gradient in the last step. Pass {setting}, or add {zero} to the loss."
+
+
+def _model_of(trace: TracebackType | None) -> Any:
+    """Return the DistributedDataParallel model whose method raised the error, None if there is none."""
+    while trace is not None:
+        this = trace.tb_frame.f_locals.get("self")
+        if type(this).__name__ == "DistributedDataParallel":
+            return this
+        trace = trace.tb_next
+    return None
 
 
 # weights that differ -----------------------------------------------------------------------------
@@ -247,6 +130,17 @@ class _Optimizer:
     depth: int = 0
     #: Its parameters that are equal on all ranks, once known.
     parameters: list[Any] | None = None
+
+
+#: The DistributedDataParallel models of this process.
+_models: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _watch_models(module: ModuleType) -> None:
+    @replaces(module.DistributedDataParallel, "__init__")
+    def made(init: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+        init(this, *args, **kwargs)
+        _models.add(this)
 
 
 class _WeightChecker:
@@ -291,7 +185,7 @@ class _WeightChecker:
         """Report the checksum of an optimizer's parameters."""
         if known.parameters is None:
             known.parameters = self._comparable(optimizer)
-        if known.parameters and not all(model.require_backward_grad_sync for model in _wrappers()):
+        if known.parameters and not all(model.require_backward_grad_sync for model in _models):
             known.parameters = []  # a step inside ``no_sync()``, as in local SGD
         if known.parameters and os.getpid() == self._pid:
             device, checksum = _device(known.parameters[0]), _checksum(known.parameters)
@@ -309,7 +203,7 @@ class _WeightChecker:
             everywhere = process_set is None or getattr(process_set, "process_set_id", 0) == 0
             if everywhere and not _is_adasum(optimizer):
                 alike |= set(map(id, averaged))
-        for model in filter(_spans_all, _wrappers()):
+        for model in filter(_spans_all, _models):
             alike |= {id(parameter) for parameter in model._module_parameters}  # noqa: SLF001  those it averages
         return [parameter for parameter in mine if id(parameter) in alike]
 

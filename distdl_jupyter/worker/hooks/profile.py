@@ -17,7 +17,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import os
 import threading
@@ -34,7 +33,7 @@ from distdl_jupyter.worker.step_times import now, recorder
 #: Folder of the job in which ranks store their recordings.
 FOLDER = "profiles"
 #: Nanoseconds between two polls for a request, and between two progress reports.
-_LOOK, _REPORT = 100_000_000, 1_000_000_000
+_POLL, _REPORT = 100_000_000, 1_000_000_000
 #: Seconds after which a request expires, and those that an armed rank waits for the common start.
 _EXPIRES, _ARMED = 30.0, 40.0
 #: Timeout in seconds for writing the files at the end of the training.
@@ -53,13 +52,13 @@ class RankProfiler:
     def __init__(self) -> None:
         self._path: Path | None = None
         self._identity: Identity | None = None
-        self._next_look = 0
+        self._next_poll = 0
         #: The last step, its end time and its duration.
         self._step, self._last, self._pace = -1, 0, 0
         #: The number of the last completed request, and the current request with the time of arming.
         self._number = 0
         self._armed: tuple[dict[str, Any], int] | None = None
-        self._recording: ProfileRecording | None = None
+        self._recording: _Recording | None = None
         self._saving: threading.Thread | None = None
 
     def offer(self, identity: Identity) -> None:
@@ -72,58 +71,53 @@ class RankProfiler:
         """Handle an optimizer step."""
         if self._path is None or recorder.step == self._step:
             return
-        steps, self._step = recorder.step - self._step, recorder.step
-        try:
-            self._advance(steps)
-        except Exception as error:  # noqa: BLE001  our failure must not become the user's
-            self._fail(f"{type(error).__name__}: {error!s:.200}")
-
-    def _advance(self, steps: int) -> None:
-        if self._recording is not None:
-            if self._recording.stepped():
-                self._save()
-            return
-        moment = now()
+        moment, steps, self._step = now(), recorder.step - self._step, recorder.step
         self._pace, self._last = (moment - self._last) // steps, moment
-        if moment >= self._next_look and not (self._saving is not None and self._saving.is_alive()):
-            self._next_look = moment + _LOOK
-            self._look(moment)
-        if self._armed is None:
-            return
+        try:
+            if self._recording is not None:
+                if self._recording.stepped():
+                    self._save(self._recording)
+            elif self._poll(self._path, moment):
+                self._start(moment)
+        except Exception as error:  # noqa: BLE001  our failure must not become the user's
+            self._fail(error)
+
+    def _poll(self, path: Path, moment: int) -> bool:
+        """Read the request if it is due; return whether there is one."""
+        is_saving = self._saving is not None and self._saving.is_alive()
+        if moment >= self._next_poll and not is_saving:
+            self._next_poll = moment + _POLL
+            request = _request(path)
+            if request is not None and request["number"] > self._number:
+                if self._armed is None or self._armed[0]["number"] != request["number"]:
+                    self._armed = request, moment
+                    recorder.measure_all(on=True)
+                    _report(request["number"], "armed", step=self._step, pace=self._pace)
+                self._armed = request, self._armed[1]
+        return self._armed is not None
+
+    def _start(self, moment: int) -> None:
+        """Begin to record when the common start is reached, or was not sent in time."""
+        assert self._armed is not None
         request, since = self._armed
         start = request.get("start")
-        # The recording begins when the common start is reached, or was not sent in time.
         if moment - since > _ARMED * 1e9 or (isinstance(start, int) and self._step >= start):
-            self._armed, self._recording = None, ProfileRecording(request, self._step + 1)
+            self._armed, self._recording = None, _Recording(request, self._step + 1)
 
-    def _look(self, moment: int) -> None:
-        assert self._path is not None
-        request = _request(self._path)
-        if request is None or request["number"] <= self._number:
-            return
-        if self._armed is not None and self._armed[0]["number"] == request["number"]:
-            self._armed = request, self._armed[1]
-        else:
-            self._armed = request, moment
-            recorder.measure_all(on=True)
-            _report(request["number"], "armed", step=self._step, pace=self._pace)
-
-    def _fail(self, text: str) -> None:
+    def _fail(self, error: Exception) -> None:
         recording, self._recording, self._armed = self._recording, None, None
         recorder.measure_all(on=False)
-        if recording is not None:
-            self._number = recording.number
-            with contextlib.suppress(Exception):
-                recording.stop()
-            _report(recording.number, "failed", text=text)
-        else:
+        if recording is None:
             self._path = None  # do not retry a failed start at each step
-
-    def _save(self) -> None:
-        recording, self._recording = self._recording, None
-        assert recording is not None
-        assert self._identity is not None
+            return
         self._number = recording.number
+        with contextlib.suppress(Exception):
+            recording.stop()
+        _report(recording.number, "failed", text=f"{type(error).__name__}: {error!s:.200}")
+
+    def _save(self, recording: _Recording) -> None:
+        assert self._identity is not None
+        self._recording, self._number = None, recording.number
         recording.stop()
         _report(recording.number, "saving", step=recording.steps)
         self._saving = threading.Thread(target=_write, args=(recording, self._identity), name="distdl-profile")
@@ -133,22 +127,21 @@ class RankProfiler:
         """Save the recording when the rank's code has ended."""
         if self._recording is not None:
             try:
-                self._save()
+                self._save(self._recording)
             except Exception as error:  # noqa: BLE001  see ``stepped``
-                self._fail(f"{type(error).__name__}: {error!s:.200}")
+                self._fail(error)
         if self._saving is not None:
             self._saving.join(_SAVE)
 
 
-class ProfileRecording:
-    """A run of torch's profiler for some steps. Times are those of ``now``."""
+class _Recording:
+    """A run of torch's profiler for some steps, from step ``first`` on."""
 
     def __init__(self, request: dict[str, Any], first: int) -> None:
         from torch import profiler  # already imported by torch
 
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else its library writes to stderr
-        self.number, self.wanted = int(request["number"]), int(request["steps"])
-        #: The first step, the number of recorded steps, and their start and end times.
+        self.number, self._requested = int(request["number"]), int(request["steps"])
         self.first, self.steps = first, 0
         self._reported = 0
         _report(self.number, "recording", step=0)
@@ -156,7 +149,12 @@ class ProfileRecording:
         self.profiler.start()
         if horovod.running() is not None:
             self._annotate(profiler.record_function)
-        self.begin = self.end = now()
+        self._begin = self._end = now()
+
+    @property
+    def seconds(self) -> float:
+        """The time of the recorded steps."""
+        return (self._end - self._begin) / 1e9
 
     def _annotate(self, record_function: Any) -> None:
         """Record this thread's waits for Horovod's operations, which torch's profiler does not record."""
@@ -178,10 +176,10 @@ class ProfileRecording:
 
     def stepped(self) -> bool:
         """Count a completed step; return whether all steps are recorded."""
-        self.steps, self.end = self.steps + 1, now()
-        done = self.steps >= self.wanted
-        if not done and self.end - self._reported > _REPORT:
-            self._reported = self.end
+        self.steps, self._end = self.steps + 1, now()
+        done = self.steps >= self._requested
+        if not done and self._end - self._reported > _REPORT:
+            self._reported = self._end
             _report(self.number, "recording", step=self.steps)
         return done
 
@@ -193,37 +191,30 @@ class ProfileRecording:
         self.profiler.stop()
 
 
-def _write(recording: ProfileRecording, identity: Identity) -> None:
+def _write(recording: _Recording, identity: Identity) -> None:
     """Write the files of a stopped recording, and report that."""
-    number, rank = recording.number, identity.rank
     if not recording.steps:
-        _report(number, "failed", text="The training ended before a step was recorded.")
+        _report(recording.number, "failed", text="The training ended before a step was recorded.")
         return
-    folder = identity.folder / FOLDER / str(number)
-    trace = folder / f"rank-{rank}.json.gz"
+    path = identity.folder / FOLDER / str(recording.number) / f"rank-{identity.rank}.json"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        recording.profiler.export_chrome_trace(str(trace))
-        with gzip.open(trace) as file:
-            if not file.read(1):  # on a full disk torch writes nothing and raises no error
-                raise OSError(28, "No space left on device")  # noqa: TRY301  as torch should have
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        recording.profiler.export_chrome_trace(f"{path}.gz")
         rows = [row for event in recording.profiler.key_averages() if (row := _operator(event)) is not None]
         summary = {
-            "rank": rank,
+            "rank": identity.rank,
             "host": identity.host,
             "first": recording.first,
             "steps": recording.steps,
-            "seconds": (recording.end - recording.begin) / 1e9,
+            "seconds": recording.seconds,
             "operators": sorted(rows, key=lambda row: -row[3])[:_MOST_OPERATORS],
             "gpu": any(row[1] == "gpu" for row in rows),
         }
-        (folder / f"rank-{rank}.json").write_text(json.dumps(summary), encoding="utf-8")
-        _report(number, "done", step=recording.steps)
+        path.write_text(json.dumps(summary), encoding="utf-8")
+        _report(recording.number, "done", step=recording.steps)
     except Exception as error:  # noqa: BLE001  the training continues
-        with contextlib.suppress(OSError):
-            trace.unlink(missing_ok=True)
         why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error!s:.200}"
-        _report(number, "failed", text=f"Its trace cannot be written: {why}.")
+        _report(recording.number, "failed", text=f"Its trace cannot be written: {why}.")
 
 
 def _operator(event: Any) -> list[Any] | None:
@@ -235,12 +226,8 @@ def _operator(event: Any) -> list[Any] | None:
     # torch has no self time for events that start and end in different threads, such as Gloo's operations.
     on_cpu = event.cpu_time_total if event.is_async else event.self_cpu_time_total
     microseconds = event.self_device_time_total if on_gpu else on_cpu
-    return [
-        event.key,
-        "communication" if event.key.startswith(_COMMUNICATION) else kind,
-        event.count,
-        round(microseconds, 3),
-    ]
+    kind = "communication" if event.key.startswith(_COMMUNICATION) else kind
+    return [event.key, kind, event.count, round(microseconds, 3)]
 
 
 def _report(number: int, status: str, **fields: Any) -> None:

@@ -36,12 +36,10 @@ class _Inside(threading.local):
 inside = _Inside()
 #: Code objects of the functions that replace torch's.
 _codes: set[CodeType] = set()
-#: Called in measured steps: with an optimizer that has stepped, and with a DistributedDataParallel model whose forward
-#: pass begins.
+#: Called in measured steps with an optimizer that has stepped.
 _listeners: list[Callable[[Any], None]] = []
 #: Called after each step of each optimizer, so it must return at once.
 count: Callable[[Any], None] | None = None
-_forward_listeners: list[Callable[[Any], None]] = []
 #: Depth of nested containers searched for a batch's tensors.
 _DEEPEST = 4
 #: Returns whether a compiler is tracing the code; the compiler treats the result as a constant.
@@ -68,11 +66,6 @@ def watch(finder: PostImport) -> None:
 def listen(call: Callable[[Any], None]) -> None:
     """Call ``call(optimizer)`` after each measured step."""
     _listeners.append(call)
-
-
-def listen_forward(call: Callable[[Any], None]) -> None:
-    """Call ``call(model)`` when a DistributedDataParallel model begins a forward pass in a measured step."""
-    _forward_listeners.append(call)
 
 
 def _watch_compiler(module: ModuleType) -> None:
@@ -193,13 +186,9 @@ def _watch_parallel(module: ModuleType) -> None:
 
     @functools.wraps(begin_forward)
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if (_has_begun and is_compiling()) or not recorder.detailed or not torch.is_grad_enabled():
-            return begin_forward(self, *args, **kwargs)
-        recorder.forward()
-        result = begin_forward(self, *args, **kwargs)
-        for call in _forward_listeners:
-            call(self)
-        return result
+        if not (_has_begun and is_compiling()) and recorder.detailed and torch.is_grad_enabled():
+            recorder.forward()
+        return begin_forward(self, *args, **kwargs)
 
     synchronise = owner._sync_buffers  # noqa: SLF001  rank 0 sends its buffers before the forward pass
     waited = timed("wait", synchronise, lambda begin, _: recorder.wait(begin))

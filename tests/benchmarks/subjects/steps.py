@@ -8,9 +8,7 @@ more are measured, do not count.
 import os
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 WIDTH, BLOCKS = map(int, sys.argv[1:])
 STEPS, WARM_UP = 250, 1000
@@ -28,10 +26,9 @@ def main() -> None:
     parallel, work = torch.nn.parallel.DistributedDataParallel, torch.distributed.distributed_c10d.Work
     owners = (torch.autograd, parallel, DataLoader, dataloader._BaseDataLoaderIter, work)
     plain = [dict(vars(owner)) for owner in owners]
-    from distdl_jupyter.worker.hooks import listen
-    from distdl_jupyter.worker.sources import CellSources
+    from distdl_jupyter.worker import rank
 
-    listen.start(CellSources(), Path(tempfile.gettempdir()))
+    rank.install_hooks()
     changed = [
         (owner, name, before[name], value)
         for owner, before in zip(owners, plain, strict=True)
