@@ -106,12 +106,14 @@ class ProfileCollector:
         if now is None:
             return
         for rank, report in reports:
-            if report.number == now.number and rank in now.pending:
-                self._take(now, rank, report)
-        if now.thread is not None:
-            if not now.thread.is_alive():
-                self._end(now.failure)
-            return
+            self._take(now, rank, report)
+        if now.thread is None:
+            self._advance(now)
+        elif not now.thread.is_alive():
+            self._end(now.failure)
+
+    def _advance(self, now: _Profile) -> None:
+        """Leave out ranks that no longer respond, then start the recording or save it."""
         for rank in now.pending:
             if self._recorder.view.ranks[rank].status in ("ended", "waiting"):
                 now.missing[rank] = "Its process has ended."
@@ -123,6 +125,8 @@ class ProfileCollector:
             self._save(now)
 
     def _take(self, now: _Profile, rank: int, report: ProfileReport) -> None:
+        if report.number != now.number or rank not in now.pending:
+            return
         now.last_report = time.monotonic()
         now.reports[rank] = report, now.last_report
         if report.status == "failed":
@@ -207,11 +211,5 @@ class ProfileCollector:
         recorded = min((now.reports[rank][0].step for rank in now.having("recording", "saving", "done")), default=0)
         last = self._recorder.view.profiles[-1] if self._recorder.view.profiles else None
         if last is None or (last.number, last.status, last.recorded) != (now.number, status, recorded):
-            fields = {
-                "status": status,
-                "steps": now.steps,
-                "ranks": sorted(now.ranks),
-                "recorded": recorded,
-                "why": why,
-            }
-            self._recorder.write("profile", number=now.number, **fields)
+            fields = {"number": now.number, "status": status, "steps": now.steps, "ranks": sorted(now.ranks)}
+            self._recorder.write("profile", **fields, recorded=recorded, why=why)

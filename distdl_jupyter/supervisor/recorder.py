@@ -28,7 +28,7 @@ from distdl_jupyter.supervisor.resume import key_of
 from distdl_jupyter.worker.secret_patterns import MASK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from distdl_jupyter.clusters.base import NodeSample, Notice, Stream
     from distdl_jupyter.core.alerts import Alert
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.supervisor.log_reader import Item, RankReport
     from distdl_jupyter.supervisor.output_metrics import OutputMetrics
     from distdl_jupyter.supervisor.parts import ReportStore
+    from distdl_jupyter.supervisor.reports import ProfileReport
     from distdl_jupyter.supervisor.resume import History, Key
 
 #: Code of the note that log lines were dropped.
@@ -117,8 +118,8 @@ class EventRecorder:
         self._launcher_output: list[str] = []
         #: Ranks with recent activity, and whether it shows that their imports are finished.
         self._signs: dict[int, bool] = {}
-        #: Called with each profiler report of a rank.
-        self.on_profile: Callable[[int, dict[str, Any]], None] = lambda _rank, _report: None
+        #: Reports of ranks on the profile in progress, for its collector.
+        self._profile_reports: list[tuple[int, ProfileReport]] = []
 
     def continue_from(self, history: History) -> None:
         """Continue after the existing events, which are already folded."""
@@ -206,6 +207,16 @@ class EventRecorder:
         """Return the launcher's output since the last call."""
         output, self._launcher_output = self._launcher_output, []
         return output
+
+    def add_profile_report(self, rank: int, report: ProfileReport) -> None:
+        """Keep a report of a rank, if a profile is in progress."""
+        if self.view.profiles and not self.view.profiles[-1].ended:
+            self._profile_reports.append((rank, report))
+
+    def take_profile_reports(self) -> list[tuple[int, ProfileReport]]:
+        """Return the reports of ranks on a profile since the last call."""
+        received, self._profile_reports = self._profile_reports, []
+        return received
 
     def _is_from_output(self, event: Event) -> bool:
         return event["type"] == "progress" or all(name in self.view.output_metrics for name in event["values"])

@@ -204,7 +204,9 @@ class WeightsReport(Report, tag="weights"):
         recorder.part(WeightCheck).take(rank, self)
 
 
-class _Profile(Report, tag="profile"):
+class ProfileReport(Report, tag="profile"):
+    """The progress of a profile (``worker.hooks.profile``)."""
+
     status: Literal["armed", "recording", "saving", "done", "failed"]
     number: Whole = 0
     step: Whole = 0
@@ -212,7 +214,8 @@ class _Profile(Report, tag="profile"):
     text: Sentence = ""
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
-        recorder.on_profile(rank, msgspec.structs.asdict(self))
+        """Pass the report on to the collector of the profile in progress."""
+        recorder.add_profile_report(rank, self)
 
 
 class _Frame(msgspec.Struct):

@@ -450,8 +450,8 @@ def _add(record: list[int], more: list[int]) -> None:
 # connections -------------------------------------------------------------------------------------
 #
 # ``tcpi_busy_time`` of ``struct tcp_info`` (include/uapi/linux/tcp.h, since Linux 4.9) counts the microseconds in which
-# a connection had unacknowledged data in flight. A slow link shows up at the rank that sends through it. An idle peer may
-# delay its acknowledgment by up to 40 ms, so the number alone is not conclusive.
+# a connection had unacknowledged data in flight. A slow link shows up at the rank that sends through it. An idle peer
+# may delay its acknowledgment by up to 40 ms, so the number alone is not conclusive.
 
 #: Offset and end of tcpi_busy_time in ``struct tcp_info``.
 _BUSY, _LENGTH = 168, 176
