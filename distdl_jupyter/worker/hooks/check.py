@@ -18,7 +18,7 @@ How the steps are recorded:
 * A rank's own gradient is the one that reaches a leaf tensor, before DistributedDataParallel or Horovod average it; the
   gradient of the step is the one that the innermost ``Optimizer.step`` uses.
 * Before the record is written, a few samples of each data set are read by index, with the same random numbers on all
-  ranks. They show whether the ranks have the same data set, and whether reading a sample draws random numbers.
+  ranks. They show whether the ranks have the same data set.
 * If random numbers are drawn between the first forward call and the backward pass (for example by dropout), the step
   cannot be compared with a single process.
 
@@ -236,8 +236,6 @@ class CheckRecording:
             if position is None:
                 return original(this)
             self._next_step()
-            if position[1:] == [0, 0]:
-                self._keep_random_states(position[0], this)
             self._began = False  # a forward call that is not followed by a backward pass
             batch = self._fetched(lambda: original(this), tuple(position))
             self._saw_batch(tuple(position), batch)
@@ -249,29 +247,19 @@ class CheckRecording:
         """Record what a loader iterates over in one pass."""
         about = self.about["loaders"].setdefault(str(number), {"epochs": []})
         sampler = getattr(loader, "sampler", None)
-        for name, length in (("batches", loader), ("samples", getattr(loader, "dataset", None))):
+        for name, length in (("batches", loader), ("samples", loader.dataset)):
             try:
-                about[name] = len(length)  # type: ignore[arg-type]
+                about[name] = len(length)
             except Exception:  # noqa: BLE001  a stream has none
                 about[name] = None
         self._data_sets[number] = loader.dataset, loader.collate_fn if loader.batch_sampler is not None else None
         about["line"] = getattr(loader, "_distdl_line", NOWHERE)
         about.setdefault("loop_line", self._line())
-        about["workers"] = loader.num_workers
         about["iterable"] = isinstance(loader.dataset, _torch().utils.data.IterableDataset)
-        about["hugging_face"] = type(loader.dataset).__module__.partition(".")[0] == "datasets"
         about["sampler"] = type(sampler).__name__
-        about["part"] = [getattr(sampler, "num_replicas", None), getattr(sampler, "rank", None)]
         about["shuffles"] = bool(getattr(sampler, "shuffle", False)) and hasattr(sampler, "set_epoch")
         about["set_epoch"] = getattr(sampler, "_distdl_set_epoch", 0)
         about["epochs"] = [*about["epochs"][:passed], getattr(sampler, "epoch", None)]
-
-    @harmless
-    def _keep_random_states(self, number: int, iterator: Any) -> None:
-        """Record hashes of the random states with which a loader reads its first sample."""
-        workers = getattr(iterator, "_num_workers", 0)
-        states = {"workers": str(iterator._base_seed)} if workers else _random_states()  # noqa: SLF001
-        self.about["loaders"][str(number)]["random"] = states
 
     @harmless
     def _read_samples_of_all(self) -> None:
@@ -284,7 +272,7 @@ class CheckRecording:
             if about["iterable"] or not length:
                 continue
             with contextlib.suppress(Exception):  # a data set may be anything
-                about.update(_read_samples(data_set, collate, length))
+                about["read"] = _read_samples(data_set, collate, length)
 
     def _watch_samplers(self, module: Any) -> None:
         @replaces(module.DistributedSampler, "set_epoch")
@@ -308,12 +296,12 @@ class CheckRecording:
             batch = None
         if not parts:
             return batch
-        self.about["loaders"][str(position[0])].setdefault("own_size", _size(batch))
         torch = _torch()
         try:
             return joined(parts, torch.Tensor, torch.cat)
         except Exception as error:  # noqa: BLE001  a batch may be anything
-            replay.problem = f"the batches of the ranks cannot be combined ({type(error).__name__}: {error!s:.100})"
+            text = f"the batches of the ranks cannot be combined ({type(error).__name__}: {error!s:.100})"
+            self.about["replay_problem"] = text
             return batch if batch is not None else parts[0]
 
     @harmless
@@ -492,9 +480,8 @@ class CheckRecording:
         if self._depth[number] or self._is_over:
             return
         if (step := self.step.optimizers.get(number)) is not None:
-            parameters = _leaves(optimizer)
-            step["after"] = [_digest(parameter.detach()) for parameter in parameters]
-            step["weights_after"] = [sketch(parameter.detach()) for parameter in parameters]
+            weights = [parameter.detach() for parameter in _leaves(optimizer)]
+            step |= {"after": [*map(_digest, weights)], "weights_after": [*map(sketch, weights)]}
         self._stepped.add(number)
         if self._usual and self._stepped >= self._usual:
             self._end_step()
@@ -513,27 +500,14 @@ class CheckRecording:
             self.write()
             raise Finished
 
-    def _describe_processes(self, parameters: list[Any]) -> None:
-        """Record the number of processes known to the training and its library."""
-        distributed = _torch().distributed
-        met = distributed.is_available() and distributed.is_initialized()
-        self.about["group"] = distributed.get_world_size() if met else 0
-        accelerate = sys.modules.get("accelerate.state")
-        self.about["accelerate"] = accelerate is not None and bool(accelerate.PartialState._shared_state)  # noqa: SLF001
-        for name, made, line in self._trainers:
-            if (trainer := made()) is not None:
-                self.about["trainer"] = {
-                    "name": name, "size": int(trainer.world_size), "line": line,
-                    "accelerator": "cpu" if parameters[0].device.type == "cpu" else "gpu",
-                    "devices": int(os.environ.get("LOCAL_WORLD_SIZE", self._size)),
-                }  # fmt: skip
-
     def _describe_weights(self, number: int, parameters: list[Any]) -> None:
         """Record the model's names for an optimizer's weights, and its layers."""
         torch = _torch()
         horovod = sys.modules.get("horovod.torch")
         self.about["horovod"] = horovod is not None and bool(horovod.is_initialized())
-        self._describe_processes(parameters)
+        for name, made, line in self._trainers:
+            if (trainer := made()) is not None:
+                self.about["trainer"] = {"name": name, "size": int(trainer.world_size), "line": line}
         names: dict[int, str] = {}
         layers: set[str] = set()
         mine = set(map(id, parameters))
@@ -566,8 +540,6 @@ class Replay:
                 recordings.append(pickle.load(file))
         self.weights: list[dict[int, Any]] = recordings[0]["weights"] if recordings else []
         self._batches = [recording["batches"] for recording in recordings]
-        #: Why a batch could not be joined, "" if all were.
-        self.problem = ""
 
     def parts(self, position: tuple[int, int, int]) -> list[Any]:
         """Return the batch of each rank at a position, [] unless all ranks have one."""
@@ -630,15 +602,8 @@ def _leaves(optimizer: Any) -> list[Any]:
 def _sharded(parameters: list[Any]) -> str:
     """Return the library that shards weights among the ranks, "" if each rank has all of them."""
     for parameter in parameters:
-        kind = type(parameter).__name__
-        if (
-            kind == "FlatParameter"
-            or hasattr(parameter, "_is_flat_param")
-            or kind == "DTensor"
-            or hasattr(parameter, "placements")
-        ):
-            return "FullyShardedDataParallel or DTensor"
-        if hasattr(getattr(parameter, "data", None), "placements"):
+        is_flat = type(parameter).__name__ == "FlatParameter" or hasattr(parameter, "_is_flat_param")
+        if is_flat or hasattr(parameter, "placements") or hasattr(parameter.data, "placements"):
             return "FullyShardedDataParallel or DTensor"
         if hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"):
             return "DeepSpeed's ZeRO"
@@ -653,30 +618,14 @@ def _random_state() -> bytes:
     return state.encode()
 
 
-def _random_states() -> dict[str, str]:
-    """Return a hash of the state of each global random number generator."""
-    states = {
-        "torch": _digest(_torch().get_rng_state()),
-        "random": digest(repr(random.getstate()).encode()),
-    }
-    if (numpy := sys.modules.get("numpy")) is not None:
-        states["numpy"] = digest(pickle.dumps(numpy.random.get_state()))
-    return states
-
-
-def _read_samples(data_set: Any, collate: Any, length: int) -> dict[str, Any]:
-    """Return hashes of some samples of a data set, and the random number generators that reading them uses."""
+def _read_samples(data_set: Any, collate: Any, length: int) -> list[str]:
+    """Return hashes of some samples of a data set, read with the same random numbers on all ranks."""
     _torch().manual_seed(0)
     random.seed(0)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(0)
-    before = _random_states()
     samples = [data_set[at] for at in sorted({0, length // 3, length // 2, length - 1})]
-    batch = samples if collate is None else collate(samples)
-    after = _random_states()
-    drawn = [name for name, state in before.items() if after[name] != state]
-    tensors = leaves(batch, _torch().Tensor)
-    return {"read": _samples(tensors), "draws": drawn}
+    return _samples(leaves(samples if collate is None else collate(samples), _torch().Tensor))
 
 
 def _size(batch: Any) -> int:
