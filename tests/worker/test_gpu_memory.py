@@ -126,8 +126,6 @@ FULL = {"device": 0, "requested": 2 * GIB, "total": 16 * GIB, "free": GIB, "allo
     [
         ({}, ["2.00 GiB requested, 1.00 GiB free of 16.00 GiB", "smaller batch", "--record-gpu-memory"], ["segments"]),
         ({"requested": 32 * GIB}, ["larger than the GPU"], ["hold", "--record"]),
-        ({"allowed": 8 * GIB}, ["8.00 GiB", "set_per_process_memory_fraction"], []),
-        ({"allowed": 64 * GIB}, [], ["set_per_process_memory_fraction"]),
         ({"unused": 3 * GIB}, ["3.00 GiB", "--env PYTORCH_ALLOC_CONF=expandable_segments:True"], []),
         ({"unused": 3 * GIB, "pools": 3 * GIB}, [], ["expandable_segments"]),
         (

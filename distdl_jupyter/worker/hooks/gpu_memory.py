@@ -1,9 +1,9 @@
-"""Explain a GPU out-of-memory error from the data of torch, the driver and ``/proc``.
+"""Explain a GPU out-of-memory error from torch's text and ``/proc``.
 
-Most of the data is in torch's error text, including the other processes that the driver (NVML) lists. With
-``record_gpu_memory``, the lines of the user's code that hold the memory are added. Only this module uses torch's
-private functions for that (``torch.cuda.memory._record_memory_history`` and ``_snapshot``, torch 2.1 and later);
-without them no lines are reported. ``explain`` writes the message.
+torch's text has the sizes, and the other processes that the driver (NVML) lists. With ``record_gpu_memory``, the lines
+of the user's code that hold the memory are added. Only this module uses torch's private functions for that
+(``torch.cuda.memory._record_memory_history`` and ``_snapshot``, torch 2.1 and later); without them no lines are
+reported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -25,32 +25,29 @@ from distdl_jupyter.worker.hooks.imports import PostImport
 VARIABLE = "DISTDL_RECORD_GPU_MEMORY"
 #: Host name and process id of the process that submitted the job, usually the user's kernel.
 SUBMITTER = "DISTDL_SUBMITTER"
-_PROC = Path("/proc")
 #: Maximum number of lines and processes in the message, and the smallest fraction of the GPU worth listing.
 _MOST_LINES, _MOST_PROCESSES, _LEAST = 3, 3, 0.01
-_UNITS = {"bytes": 1, "B": 1} | {
-    f"{prefix}{end}": 1 << 10 * power for end in ("iB", "B") for power, prefix in enumerate("KMGT", 1)
-}
-_SIZE = r"(?P<size>[\d.]+) ?(?P<unit>bytes|[KMGT]iB|[KMG]?B)"
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE = r"(?P<size>[\d.]+) (?P<unit>bytes|[KMGT]iB)"
 _PROCESS = re.compile(rf"Process (?P<pid>\d+) has {_SIZE} memory in use")
-#: A line of ``torch.cuda.list_gpu_processes()``.
-_LISTED = re.compile(rf"process\s+(?P<pid>\d+) uses\s+{_SIZE}")
-#: Sizes in the error texts of torch, and of the CUDA (async) and MPS allocators.
+#: Sizes in torch's error text.
 _PATTERNS = {
-    "requested": (rf"Tried to allocate {_SIZE}", rf"Requested\s*: {_SIZE}"),
-    "total": (rf"has a total capacity of {_SIZE}", rf"Device limit\s*: {_SIZE}"),
-    "free": (rf"of which {_SIZE} is free", rf"Free \(according to CUDA\): {_SIZE}"),
-    "allowed": (rf"{_SIZE} allowed;", rf"PyTorch limit \(set by [^)]*\)\s*: {_SIZE}", rf"max allowed: {_SIZE}"),
-    "own": (rf"this process has {_SIZE} memory in use",),
-    "allocated": (rf"{_SIZE} is allocated by PyTorch", rf"Currently allocated\s*: {_SIZE}", rf"MPS allocated: {_SIZE}"),
-    "pools": (rf"{_SIZE} allocated in private pools",),
-    "unused": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
+    "requested": rf"Tried to allocate {_SIZE}",
+    "total": rf"has a total capacity of {_SIZE}",
+    "free": rf"of which {_SIZE} is free",
+    "own": rf"this process has {_SIZE} memory in use",
+    "allocated": rf"{_SIZE} is allocated by PyTorch",
+    "pools": rf"{_SIZE} allocated in private pools",
+    "unused": rf"{_SIZE} is reserved by PyTorch but unallocated",
 }
 _VARIABLE = re.compile(r"PYTORCH_(?:[A-Z]+_)?ALLOC_CONF")
-_DEVICE = re.compile(r"\bGPU (\d+)[ ;]|\bon device (\d+)\b")
+_DEVICE = re.compile(r"\bGPU (\d+)[ ;]")
 #: Status codes of CUDA libraries for a failed allocation.
 _STATUS = re.compile(r"CU[A-Z]+_STATUS_ALLOC_FAILED")
 _DEVICE_WORDS = ("cuda", "hip ", "xpu", "mps ", "gpu", "device")
+
+#: Returns label and line for the frames of a block, ("", 0) where none of them is the user's.
+Locate = Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +85,6 @@ class GpuMemory:
     requested: int | None = None
     total: int | None = None
     free: int | None = None
-    #: The limit of ``torch.cuda.set_per_process_memory_fraction``.
-    allowed: int | None = None
     #: Everything held by this process, including CUDA itself.
     own: int | None = None
     #: Held by tensors; ``pools`` of it in private pools, such as those of CUDA graphs.
@@ -128,13 +123,8 @@ def _record(torch: ModuleType) -> None:
         channel.note("warning", text, "gpu-memory-not-recorded")
 
 
-def lines_from_snapshot(
-    snapshot: Mapping[str, Any], device: int | None, locate: Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]
-) -> list[AllocatingLine]:
-    """Return the lines of the user's code whose live blocks are largest, from torch's memory snapshot.
-
-    ``locate`` returns label and line for the frames of a block, ("", 0) where none of them is the user's.
-    """
+def lines_from_snapshot(snapshot: Mapping[str, Any], device: int | None, locate: Locate) -> list[AllocatingLine]:
+    """Return the lines of the user's code whose live blocks are largest, from torch's memory snapshot."""
     sizes: dict[tuple[str, int], list[int]] = {}
     for segment in snapshot.get("segments", ()):
         if device is not None and segment.get("device", device) != device:
@@ -161,51 +151,29 @@ def is_full(error: BaseException) -> bool:
 
 def parse(text: str) -> GpuMemory:
     """Parse the text of torch's error."""
-    memory = GpuMemory(**{name: _size_in(text, *patterns) for name, patterns in _PATTERNS.items()})  # type: ignore[arg-type]
+    sizes = {name: _bytes(match) for name, form in _PATTERNS.items() if (match := re.search(form, text)) is not None}
+    memory = GpuMemory(**sizes)  # type: ignore[arg-type]
     if (device := _DEVICE.search(text)) is not None:
-        memory.device = int(device[1] or device[2])
+        memory.device = int(device[1])
     if (variable := _VARIABLE.search(text)) is not None:
         memory.variable = variable[0]
     memory.processes = [GpuProcess(int(match["pid"]), _bytes(match)) for match in _PROCESS.finditer(text)]
     return memory
 
 
-def _size_in(text: str, *patterns: str) -> int | None:
-    match = next((match for pattern in patterns if (match := re.search(pattern, text)) is not None), None)
-    return None if match is None else _bytes(match)
-
-
 def _bytes(match: re.Match[str]) -> int:
     return round(float(match["size"]) * _UNITS[match["unit"]])
 
 
-def collect(error: BaseException, locate: Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]) -> GpuMemory:
+def collect(error: BaseException, locate: Locate) -> GpuMemory:
     """Return the data about a GPU out-of-memory error; call it while the tensors are still alive."""
     memory = parse(str(error))
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    if cuda is not None:
-        _ask_torch(memory, cuda, locate)
+    if os.environ.get(VARIABLE):
+        with contextlib.suppress(Exception):  # queries can fail on a full GPU
+            snapshot = sys.modules["torch"].cuda.memory._snapshot()  # noqa: SLF001
+            memory.lines, memory.recorded = lines_from_snapshot(snapshot, memory.device, locate), True
     memory.processes = _named(memory)
     return memory
-
-
-def _ask_torch(memory: GpuMemory, cuda: Any, locate: Callable[[Sequence[Mapping[str, Any]]], tuple[str, int]]) -> None:
-    """Add data that torch reports besides its error; queries can fail on a full GPU."""
-    with contextlib.suppress(Exception):
-        if not memory.processes and memory.own is None and cuda.is_available():
-            listed = cuda.list_gpu_processes(memory.device or 0)
-            memory.processes = [GpuProcess(int(match["pid"]), _bytes(match)) for match in _LISTED.finditer(listed)]
-    with contextlib.suppress(Exception):
-        if cuda.is_initialized():
-            device = cuda.current_device() if memory.device is None else memory.device
-            if memory.allocated is None:
-                memory.allocated = cuda.memory_allocated(device)
-                memory.unused = cuda.memory_reserved(device) - memory.allocated
-            if memory.free is None:
-                memory.free, memory.total = cuda.mem_get_info(device)
-            if os.environ.get(VARIABLE):
-                memory.lines = lines_from_snapshot(cuda.memory._snapshot(), device, locate)  # noqa: SLF001
-                memory.recorded = True
 
 
 # other processes -----------------------------------------------------------------------------
@@ -228,7 +196,7 @@ def _named(memory: GpuMemory) -> list[GpuProcess]:
 
 def _name(process: GpuProcess) -> GpuProcess:
     """Return the process with its name and owner from ``/proc``."""
-    folder = _PROC / str(process.pid)
+    folder = Path("/proc", str(process.pid))
     try:
         owner = folder.stat().st_uid
         arguments = (folder / "cmdline").read_bytes().split(b"\0")
@@ -280,10 +248,6 @@ def explain(memory: GpuMemory, job: str = "") -> str:
     sentences = [_head(memory)]
     if None not in (memory.requested, memory.total) and memory.requested > memory.total:  # type: ignore[operator]
         return f"{sentences[0]} This allocation alone is larger than the GPU. Use a smaller batch or tensor."
-    if memory.allowed is not None and memory.allowed < (memory.total or memory.allowed + 1):
-        sentences.append(
-            f"torch may use {_size(memory.allowed)} of it: raise the limit in set_per_process_memory_fraction()."
-        )
     least = _LEAST * (memory.total or 0)
     sentences += [_other(process) for process in memory.processes[:_MOST_PROCESSES] if process.size >= least]
     unused = (memory.unused or 0) - (memory.pools or 0)
@@ -305,15 +269,15 @@ def _head(memory: GpuMemory) -> str:
     return f"The GPU memory is full{': ' if parts else ''}{', '.join(parts)}."
 
 
-def _tensors(memory: GpuMemory, job: str) -> Iterable[str]:
+def _tensors(memory: GpuMemory, job: str) -> Iterator[str]:
     """Yield the sentences on the memory held by tensors, the largest lines, and how to use less."""
     held = f"Tensors of this rank hold {_size(memory.allocated)}. " if memory.allocated else ""
     if memory.lines:
-        lines = (
-            f"{_size(entry.size)} from {entry.label}, line {entry.line} ({_blocks(entry.count)})"
+        lines = "; ".join(
+            f"{_size(entry.size)} from {entry.label}, line {entry.line} ({entry.count:,} blocks)"
             for entry in memory.lines
         )
-        held = f"Tensors of this rank hold {_size(memory.allocated or 0)}, most of it {'; '.join(lines)}. "
+        held = f"Tensors of this rank hold {_size(memory.allocated or 0)}, most of it {lines}. "
     yield f"{held}Use a smaller batch, gradient checkpointing or torch.autocast."
     if held and not memory.recorded:
         command = f"distdl rerun {job} --record-gpu-memory" if job else "--record-gpu-memory"
@@ -338,10 +302,6 @@ def _other(process: GpuProcess) -> str:
     if process.kind == "other":
         return f"{name.capitalize()} of user {process.user} {held}: ask {process.user}, or use another GPU."
     return f"{name.capitalize()}, which is not visible from here, {held}: use another GPU, or see nvidia-smi."
-
-
-def _blocks(count: int) -> str:
-    return f"{count:,} block{'' if count == 1 else 's'}"
 
 
 def _size(size: int) -> str:
