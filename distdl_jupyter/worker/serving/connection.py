@@ -137,7 +137,7 @@ class MessageSocket:
 
 
 class ServedConnection(MessageSocket):
-    """The rank's end: one thread reads requests, another sends replies that cannot be sent at once.
+    """The rank's end: one thread reads requests, another sends replies.
 
     Neither blocks the rank's own code. ``on_message`` is called for each message after the token.
     """
@@ -154,32 +154,13 @@ class ServedConnection(MessageSocket):
         self._greeting = greeting
         self._on_message = on_message
         self._outbox: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
-        self._sending = threading.Lock()
-        #: Messages in the outbox that are not completely sent.
-        self._waiting = 0
-        self._open = True
         _connections.add(self)
         for work in (self._read, self._write):
             threading.Thread(target=work, name="distdl-serving", daemon=True).start()
 
     def reply(self, header: dict[str, Any], body: bytes = b"") -> None:
         """Send a message as soon as the other end reads; does nothing if it is gone."""
-        pieces = encode(header, body)
-        with self._sending:
-            if self._open and (self._waiting or not self._send_now(pieces)):
-                self._waiting += 1
-                self._outbox.put(pieces)
-
-    def _send_now(self, pieces: list[Any]) -> bool:
-        """Send a short message in this thread if the socket accepts it, which is faster than waking another thread."""
-        try:
-            if len(pieces) > 1:
-                return False
-            sent = self._socket.send(pieces[0], socket.MSG_DONTWAIT)
-        except OSError:  # no room; or the other end is gone, which the reading thread notices
-            return False
-        pieces[0] = pieces[0][sent:]
-        return not pieces[0]
+        self._outbox.put(encode(header, body))
 
     def _read(self) -> None:
         try:
@@ -199,7 +180,6 @@ class ServedConnection(MessageSocket):
                         self._on_message(self, message)
                     messages = self.receive()
         finally:
-            self._open = False
             self._outbox.put(None)
 
     def _write(self) -> None:
@@ -207,9 +187,6 @@ class ServedConnection(MessageSocket):
             while (pieces := self._outbox.get()) is not None:
                 for piece in pieces:
                     self._socket.sendall(piece)
-                with self._sending:
-                    self._waiting -= 1
-        self._open = False
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self.close()
