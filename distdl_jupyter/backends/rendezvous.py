@@ -17,7 +17,7 @@ import socket
 import sys
 from collections import defaultdict
 
-from distdl_jupyter.worker import import_recorder
+from distdl_jupyter.worker import installed
 from distdl_jupyter.worker.identity import rendezvous_secret
 
 READY = "rendezvous ready"
@@ -148,7 +148,7 @@ async def _main(address: str, port: int) -> None:
     asyncio.get_running_loop().add_reader(0, lambda: os.read(0, 4096) or serving.cancel())
     sys.stdout.write(READY + "\n")
     sys.stdout.flush()
-    import_recorder.record()
+    installed.record_imports()
     with contextlib.suppress(asyncio.CancelledError):
         await serving
 

@@ -31,7 +31,7 @@ from distdl_jupyter.capture.notebook import CodeLocation, code_text
 from distdl_jupyter.capture.references import READS, WRITES, code_objects, instructions, reads_of
 from distdl_jupyter.core.findings import UndefinedName
 from distdl_jupyter.core.source import dotted_name, parse, parsed
-from distdl_jupyter.worker.recursion import deep_recursion
+from distdl_jupyter.worker.sources import deep_recursion
 
 #: Names that every rank has besides the builtins: those of modules and class bodies, ``display`` (shown as text), and
 #: the usual name of gettext's function.

@@ -23,7 +23,7 @@ from distdl_jupyter.capture.notebook import CodeLocation, shell
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import imported, parsed
-from distdl_jupyter.worker import import_recorder
+from distdl_jupyter.worker.installed import holds_packages, installed_roots
 
 _CODE = (".py", ".pyi", ".so", ".pyd")
 _SKIPPED_FOLDERS = ("__pycache__", "node_modules")
@@ -88,7 +88,7 @@ def roots(location: CodeLocation) -> dict[Path, str]:
 
 def installed() -> Callable[[str | Path], bool]:
     """Return a predicate: whether a path belongs to this Python environment, other installed packages or Python."""
-    paths = (*import_recorder.installed_roots(), *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)
+    paths = (*installed_roots(), *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)
     folders = {Path(folder).resolve() for folder in paths}
 
     def is_installed(path: str | Path) -> bool:
@@ -99,7 +99,7 @@ def installed() -> Callable[[str | Path], bool]:
 
 def _pth_folders() -> Iterator[Path]:
     """Yield the folders that ``.pth`` files add to the path: packages installed in editable mode."""
-    for packages in {*site.getsitepackages(), *filter(import_recorder.holds_packages, sys.path)}:
+    for packages in {*site.getsitepackages(), *filter(holds_packages, sys.path)}:
         for file in Path(packages).glob("*.pth"):
             for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
                 if line.strip() and not line.startswith(("import ", "import\t", "#")):
@@ -216,5 +216,5 @@ def _package_files(package: Path) -> tuple[list[Path], list[Path]]:
 def search_path(location: CodeLocation) -> list[str]:
     """Return the folders for a rank's ``sys.path``: the origins of sent modules, and added folders of packages."""
     installed_paths = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
-    by_hand = [entry for entry in sys.path if entry not in installed_paths and import_recorder.holds_packages(entry)]
+    by_hand = [entry for entry in sys.path if entry not in installed_paths and holds_packages(entry)]
     return list(dict.fromkeys((*map(str, roots(location)), *by_hand)))

@@ -25,7 +25,7 @@ from distdl_jupyter.node.job import Job
 from distdl_jupyter.node.ports import Ports
 from distdl_jupyter.node.slots import QueueSlot
 from distdl_jupyter.node.stacks import StackDump, StackRequest
-from distdl_jupyter.worker import import_recorder
+from distdl_jupyter.worker import installed
 
 _READ = 64 * 1024
 
@@ -200,8 +200,8 @@ class LocalNodes(Nodes[Node]):
 
     def _import_recording(self, name: str) -> dict[str, str]:
         """Return the variables that make a process record its imports for the next warm start."""
-        folder = import_recorder.folder_of(self._context.folder.path)
-        return {import_recorder.VARIABLE: str(folder / f"{name}.json")} if folder.is_dir() else {}
+        folder = installed.folder_of(self._context.folder.path)
+        return {installed.VARIABLE: str(folder / f"{name}.json")} if folder.is_dir() else {}
 
     def note_start(self, *, launcher: str = "") -> None:
         """Add a notice if the start was warm, or the reason if some programs were started cold."""

@@ -12,15 +12,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import Exit
-from distdl_jupyter.core.failure import crashed_at_the_end, has_failed
-from distdl_jupyter.core.humanize import duration, plural
+from distdl_jupyter.core.failure import crashed_at_the_end, has_failed, is_lost
+from distdl_jupyter.core.humanize import duration, plural, ranks
 from distdl_jupyter.core.state import State
-from distdl_jupyter.supervisor import messages, stop
+from distdl_jupyter.supervisor import stop
 from distdl_jupyter.supervisor.hang_detector import HangDetector
 from distdl_jupyter.supervisor.log_reader import LogReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from distdl_jupyter.backends.base import Backend
     from distdl_jupyter.clusters.base import Run, Unkillable
@@ -224,7 +224,7 @@ class Attempt:
             recorder.state(State.RUNNING)
         elif recorder.in_rendezvous:
             waiting = [rank for rank in range(total) if rank not in recorder.ready | recorder.in_rendezvous]
-            recorder.phase("rendezvous", messages.waiting_for(waiting))
+            recorder.phase("rendezvous", _waiting_for(waiting))
         else:
             recorder.phase("start", f"{connected} of {plural(total, 'process')}")
 
@@ -351,7 +351,7 @@ class Attempt:
     def drain(self) -> None:
         """Read the pending output of the ranks, and log how they ended."""
         self._reader.drain()
-        self._recorder.log(messages.endings(self._recorder.view.ranks))
+        self._recorder.log(_endings(self._recorder.view.ranks))
 
     def record_notices(self) -> None:
         """Record the notices of the run for the user."""
@@ -384,3 +384,30 @@ class Attempt:
     def close(self) -> None:
         """Read the remaining output and close the reader."""
         self._reader.finish()
+
+
+# messages -------------------------------------------------------------------------------------
+
+
+def _endings(all_ranks: Sequence[RankView]) -> str:
+    """Return how the ranks' processes ended, grouped by exit: "4 ranks ended with code 0"."""
+    alike: dict[str, list[int]] = {}
+    for rank in all_ranks:
+        alike.setdefault(_ending(rank), []).append(rank.rank)
+    if len(alike) == 1:
+        return f"{plural(len(all_ranks), 'rank')} {next(iter(alike))}"
+    return "; ".join(f"{ranks(numbers)} {how}" for how, numbers in alike.items())
+
+
+def _waiting_for(ranks: list[int]) -> str:
+    """Return which ranks the others wait for, "" for none."""
+    if not ranks:
+        return ""
+    shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+    return f"waiting for rank{'s' if len(ranks) > 1 else ''} {shown}"
+
+
+def _ending(rank: RankView) -> str:
+    if is_lost(rank):
+        return "lost"
+    return f"ended by SIG{rank.signal}" if rank.signal else f"ended with code {rank.code}"

@@ -20,7 +20,7 @@ from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.failure import is_lost
 from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.state import State
-from distdl_jupyter.supervisor import control, messages, resume
+from distdl_jupyter.supervisor import control, resume
 from distdl_jupyter.supervisor.attempt import Attempt, RunClock
 from distdl_jupyter.supervisor.control import ControlReader, request
 from distdl_jupyter.supervisor.launch import Launch, LaunchCanceled, call_in_background
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from distdl_jupyter.clusters.base import Run
-    from distdl_jupyter.core.failure import RankView
+    from distdl_jupyter.core.failure import Failure, RankView
     from distdl_jupyter.core.redact import Redactor
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
@@ -230,13 +230,13 @@ class Supervisor:
         recorder.flush()
         more = {"queued": self._launch.cluster.queues, **({"requeued": True} if requeued else {})}
         recorder.write("restart", reason=reason, rank=None if failure is None else failure.rank, **more)
-        recorder.log(messages.restart_heading(view))
+        recorder.log(_restart_heading(view))
         if not requeued:
             self._wait(restart_delay(view.restart_count - view.requeue_count))
 
     def _wait(self, seconds: float) -> None:
         recorder, until = self._recorder, time.monotonic() + seconds
-        recorder.phase("start", messages.restart_announcement(recorder.view, seconds))
+        recorder.phase("start", _restart_announcement(recorder.view, seconds))
         while (left := until - time.monotonic()) > 0:
             self._launch.raise_if_canceled()
             time.sleep(min(_TICK, left))
@@ -260,7 +260,7 @@ class Supervisor:
         failure = self._recorder.view.failure
         if self._reason or failure is None:
             return self._reason
-        return messages.failed_first(failure, self._recorder.view.process_count)
+        return _failed_first(failure, self._recorder.view.process_count)
 
     def _fail_launch(self, error: DistDLError) -> None:
         if isinstance(error, LaunchFailed) and error.output:
@@ -319,7 +319,7 @@ class Supervisor:
         elif self._stopped_by in ("time", "hang") or failed:
             recorder.state(State.FAILED, reason, code)
         elif recorder.view.failure is not None:
-            recorder.state(State.FAILED, messages.restarts_used_up(self._end_reason(), recorder.view))
+            recorder.state(State.FAILED, _restarts_used_up(self._end_reason(), recorder.view))
         else:
             recorder.state(State.COMPLETED)
         recorder.close()
@@ -404,3 +404,38 @@ def deliver_outputs(spec: JobSpec, recorder: EventRecorder, *, failed: bool, can
     there = f", {plural(sent.there, 'file')} already existed" if sent.there else ""
     recorder.log(f"Sent {plural(sent.files, 'file')}, {size(sent.bytes)}, to {destination}{there}")
     recorder.phase("collect", f"{plural(sent.files, 'file')} to {destination}")
+
+
+# messages -------------------------------------------------------------------------------------
+
+
+def _failed_first(failure: Failure, process_count: int) -> str:
+    """Return which rank failed first, and how."""
+    if failure.kind == "unequal":
+        return failure.what
+    who = f"Rank {failure.rank} of {process_count} failed first" if process_count > 1 else "The process failed"
+    text = f"{who}: {failure.what}"
+    if failure.kind == "lost" and failure.evidence:
+        text += f". {failure.evidence}"
+    return text
+
+
+def _restart_announcement(view: JobView, seconds: float) -> str:
+    """Return the status during the delay of a restart: "restart 2 of 3 in 2 s"."""
+    return f"restart {view.restart_count - view.requeue_count} of {view.max_restarts} in {seconds:g} s"
+
+
+def _restart_heading(view: JobView) -> str:
+    """Return the log line between two attempts."""
+    last = view.restarts[-1]
+    if last.requeued:
+        return f"--- requeue {view.requeue_count}: {last.reason} ---"
+    return f"--- restart {view.restart_count - view.requeue_count} of {view.max_restarts}: {last.reason} ---"
+
+
+def _restarts_used_up(reason: str, view: JobView) -> str:
+    """Return the reason of a job that has no restarts left: its last failure and the earlier ones."""
+    if not view.restarts:
+        return reason
+    before = "; ".join(f"{number}. {restart.reason.rstrip('.')}" for number, restart in enumerate(view.restarts, 1))
+    return f"{reason.rstrip('.')}. The job had been restarted {plural(len(view.restarts), 'time')}, after: {before}."

@@ -22,7 +22,7 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any, NamedTuple
 
 from distdl_jupyter.core import atomic_write, registry
-from distdl_jupyter.worker import import_recorder
+from distdl_jupyter.worker import installed
 from distdl_jupyter.worker.hooks.frameworks import NOT_FORKED
 from distdl_jupyter.worker.identity import LAUNCHERS
 
@@ -147,7 +147,7 @@ def _is_in(name: str, packages: Iterable[str]) -> bool:
 
 def take_imports(job: Path) -> list[str]:
     """Return the reported imports of a job's processes, and remove their files."""
-    folder = import_recorder.folder_of(job)
+    folder = installed.folder_of(job)
     names: dict[str, None] = {}
     for path in sorted(folder.glob("*.json")):
         names |= dict.fromkeys(str(name) for name in _read_json(path).get("modules", ()))
@@ -169,7 +169,7 @@ class Preloader:
     def __init__(self) -> None:
         self.recorder = Recorder()
         self.stamps = Stamps()
-        self._roots = (*import_recorder.installed_roots(), f"{Path(__file__).parents[1]}{os.sep}")
+        self._roots = (*installed.installed_roots(), f"{Path(__file__).parents[1]}{os.sep}")
         self._known = 0
         self._tried: set[str] = set()
 

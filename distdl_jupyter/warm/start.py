@@ -22,7 +22,7 @@ from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.node import processes
 from distdl_jupyter.supervisor import control
 from distdl_jupyter.warm import process_state, template_files
-from distdl_jupyter.worker import import_recorder, owned
+from distdl_jupyter.worker import installed, owned
 from distdl_jupyter.worker.serving.connection import peer_uid
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str],
         control.start_supervisor(folder, lock, secret_variables, python=python)
         return ""
     files = template_files.of(python)
-    import_recorder.folder_of(folder.path).mkdir(mode=0o700, exist_ok=True)
+    installed.folder_of(folder.path).mkdir(mode=0o700, exist_ok=True)
     reason = start_warm(files, folder, lock, secret_variables, spec)
     if not reason:
         lock.release()

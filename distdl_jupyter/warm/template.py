@@ -31,7 +31,7 @@ from distdl_jupyter.node import processes
 from distdl_jupyter.warm import fork, preload, process_state, template_files
 from distdl_jupyter.warm.preload import Unforkable
 from distdl_jupyter.warm.template_files import TemplateFiles
-from distdl_jupyter.worker import import_recorder, installed
+from distdl_jupyter.worker import installed
 from distdl_jupyter.worker.hooks import distributed, frameworks
 from distdl_jupyter.worker.serving.connection import peer_uid
 
@@ -265,7 +265,7 @@ def _settle() -> None:
     gc.collect()
     gc.freeze()
     preload.collapse_pages()
-    import_recorder.known = len(sys.modules)
+    installed.known = len(sys.modules)
 
 
 # the program --------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.jobs.output import publish
-from distdl_jupyter.ranks import html as saved
+from distdl_jupyter.ranks import view
 from distdl_jupyter.ranks.answer import Error, failures, named, spans
 from distdl_jupyter.ranks.view import Fold, text
 
@@ -108,13 +108,13 @@ class CellOutput:
         spent = time.monotonic() - self._begun
         if spent < _SILENT and not any(self._ended.values()):
             return ""
-        return saved.running(self._fold.ranks, sorted(self._ended), spent)
+        return view.running(self._fold.ranks, sorted(self._ended), spent)
 
     def _draw(self, status: str, newest: int | None) -> None:
         begun = time.perf_counter()
         errors = {rank: error for rank, error in self._ended.items() if error is not None}
         failed = failures(errors, self._fold.ranks)
-        html = saved.cell(self._fold, failed, job=self._job, status=status, newest=newest)
+        html = view.cell_html(self._fold, failed, job=self._job, status=status, newest=newest)
         plain = text(self._fold, failed, job=self._job, newest=newest)
         bundle = {"text/html": html, "text/plain": "\n".join(part for part in (plain, status) if part)}
         self._publish(bundle, self._display_id, self._displayed)
@@ -178,7 +178,7 @@ class _ValueDisplay:
         printer.text(as_text(folded(self._forms)) if alone else repr(self))
 
     def _repr_html_(self) -> str:
-        return saved.values(folded(self._forms))
+        return view.values_html(folded(self._forms))
 
     # IPython takes the first of this and _repr_pretty_ that a class has, so both are here.
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.worker import payload as payloads
 from distdl_jupyter.worker import pictures
-from distdl_jupyter.worker.recursion import deep_recursion
+from distdl_jupyter.worker.sources import deep_recursion
 
 if TYPE_CHECKING:
     import asyncio

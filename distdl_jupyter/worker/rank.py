@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 from distdl_jupyter.worker import (
     channel,
     execute,
-    import_recorder,
     installed,
     payload,
     pictures,
@@ -27,18 +26,16 @@ from distdl_jupyter.worker import (
 )
 from distdl_jupyter.worker.hooks import (
     autolog,
-    child_processes,
     distributed,
     frameworks,
     gpu_memory,
-    horovod,
     keras,
     parallel,
     profile,
     steps,
     trainers,
 )
-from distdl_jupyter.worker.hooks.imports import PostImport, guarded, install
+from distdl_jupyter.worker.hooks.imports import PostImport, install
 from distdl_jupyter.worker.identity import Identity, identify, put_rendezvous_secret
 from distdl_jupyter.worker.sources import CellSources
 
@@ -77,16 +74,15 @@ def main() -> int:
     code = _run(identity, sources)
     if recording is not None:
         recording.write()
-    import_recorder.record()
+    installed.record_imports()
     return code
 
 
 #: The hooks for frameworks that training code imports.
 _HOOKS = (
-    child_processes,
+    payload,
     gpu_memory,
     distributed,
-    horovod,
     steps,
     profile,
     keras,
@@ -105,12 +101,6 @@ def install_hooks() -> PostImport:
     return finder
 
 
-def _leave() -> None:
-    """Disconnect from the other ranks, unless the code has done so."""
-    horovod.leave()
-    guarded("at the end", distributed.leave)
-
-
 def _run(identity: Identity, sources: CellSources) -> int:
     try:
         code = payload.read(identity.folder)
@@ -122,7 +112,7 @@ def _run(identity: Identity, sources: CellSources) -> int:
         return _failed(error, identity, sources)
     _quiet()
     _deliver(identity, value)
-    _leave()
+    distributed.leave()
     shutdown.announce_survivors("The function has returned" if code.kind == "function" else "The code has ended")
     return 0
 
@@ -159,7 +149,7 @@ def _exited(error: SystemExit, identity: Identity, sources: CellSources) -> int:
     code = error.code
     if code is None or code == 0:
         _deliver(identity, None)
-        _leave()
+        distributed.leave()
         shutdown.announce_survivors("The code has ended")
         return 0
     if not isinstance(code, int):

@@ -6,8 +6,11 @@ tracebacks and warnings printed by Python show the cell's lines.
 
 from __future__ import annotations
 
+import contextlib
 import linecache
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 
@@ -58,3 +61,35 @@ def show(filename: str, text: str) -> None:
     # linecache.checkcache() keeps the entry.
     lines = [f"{line}\n" for line in text.removesuffix("\n").split("\n")]
     linecache.cache[filename] = (len(text), None, lines, filename)
+
+
+# deeply nested code ------------------------------------------------------------------------------
+
+#: Frames allowed for the analysis; Python compiles about 3,000 levels of nested code.
+_DEEP = 20_000
+
+_lock = threading.Lock()
+#: Number of active threads or nested calls, and the original limit.
+_inside = 0
+_before = 0
+
+
+@contextlib.contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Raise the recursion limit so that all code that Python can compile can be analyzed.
+
+    The limit applies to all threads, so the last one to leave restores the original.
+    """
+    global _inside, _before
+    with _lock:
+        if not _inside:
+            _before = sys.getrecursionlimit()
+            sys.setrecursionlimit(max(_before, _DEEP))
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                sys.setrecursionlimit(_before)

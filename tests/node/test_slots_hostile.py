@@ -25,7 +25,7 @@ from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.jobs import job_queue
 from distdl_jupyter.node import processes, slots
 from distdl_jupyter.node.slots import Need, QueueSlot
-from distdl_jupyter.supervisor import queueing as supervisor_queueing
+from distdl_jupyter.supervisor import launch
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from tests.conftest import wait_for
 from tests.node.test_slots import GPUS, USER, gpus, own_files, process, takes
@@ -486,9 +486,9 @@ def test_events_of_a_waiting_job_are_few_and_small(attacker, slot, folder, distd
     made = store.publish(made)
     recorder = EventRecorder(made, spec)
     try:
-        wait = supervisor_queueing.Wait(recorder)
+        wait = launch.Wait(recorder)
         now = [time.monotonic()]
-        monkeypatch.setattr(supervisor_queueing.time, "monotonic", lambda: now[0])
+        monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
         for number in range(1_000):
             now[0] += 1.1
             changed = dataclasses.replace(view, why=f"{view.why}{number}")

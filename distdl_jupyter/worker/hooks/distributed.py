@@ -1,4 +1,4 @@
-"""Hooks for torch.distributed: connecting and disconnecting of ranks, their store, groups and last operations.
+"""Hooks for torch.distributed and Horovod: connecting and disconnecting of ranks, store, groups and last operations.
 
 Only this module uses torch's private functions for process groups: ``_world.pg_map`` (torch has no public list of
 groups), ``_get_default_store``, ``_get_sequence_number_for_group`` and the flight recorder's ``_dump_fr_trace`` and
@@ -21,12 +21,13 @@ from types import ModuleType
 from typing import Any
 
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.hooks.imports import PostImport, connecting, guarded
+from distdl_jupyter.worker.hooks.imports import PostImport, connecting, guarded, replaces
 
 
 def watch(finder: PostImport) -> None:
     """Hook process groups, and select the rank's GPU once torch is imported."""
     finder.after("torch.distributed.distributed_c10d", _watch_groups)
+    _watch_horovod(finder)
     # All GPUs of the node stay visible, as under torchrun, so ``torch.cuda.set_device(local_rank)`` works as usual.
     # Code that only names "cuda" uses torch's current GPU.
     index = own_index(os.environ.get("CUDA_VISIBLE_DEVICES", ""), os.environ.get("DISTDL_GPU", ""))
@@ -229,6 +230,12 @@ _LAST_TIMEOUT, _ANSWERS = 2.0, 2.0
 
 
 def leave() -> None:
+    """Disconnect from the other ranks, unless the code has done so."""
+    _leave_horovod()
+    guarded("at the end", _leave_group)
+
+
+def _leave_group() -> None:
     """Destroy the process group if the code has not.
 
     If a rank closes its connections while a peer is still opening them, that peer fails. Rank 0 usually hosts the store
@@ -355,3 +362,69 @@ def _operation(entry: dict[str, Any]) -> dict[str, Any]:
         "time": int(entry["time_created_ns"]),
         "frames": frames[:begin],
     }
+
+
+# Horovod -----------------------------------------------------------------------------------------
+#
+# Horovod with Keras 3 is refused, because every rank would silently train its own model (measured with Horovod 0.28.1:
+# the ranks' weights differ after the first step).
+
+_MODULES = ("horovod.torch", "horovod.tensorflow", "horovod.mxnet")
+
+
+def _watch_horovod(finder: PostImport) -> None:
+    finder.after("horovod.common.basics", _watch_init)
+    for name in _MODULES:
+        finder.after(name, _watch_shutdown)
+    for name in ("horovod.keras", "horovod.tensorflow.keras"):
+        finder.before(name, functools.partial(refuse_keras_3, name))
+
+
+def _watch_init(basics: ModuleType) -> None:
+    @replaces(basics.HorovodBasics, "init")
+    def connect(init: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        with connecting(lambda: {"backend": f"horovod-{'mpi' if self.mpi_enabled() else 'gloo'}", "size": self.size()}):
+            return init(self, *args, **kwargs)
+
+
+def _watch_shutdown(horovod: ModuleType) -> None:
+    @replaces(horovod, "shutdown")
+    def disconnect(shutdown: Any, *args: Any, **kwargs: Any) -> None:
+        if not are_kept:
+            shutdown(*args, **kwargs)
+
+
+def _leave_horovod() -> None:
+    for horovod in filter(None, map(sys.modules.get, _MODULES)):
+        if hasattr(horovod, "is_initialized") and guarded("at the end", horovod.is_initialized):
+            guarded("at the end", horovod.shutdown)
+
+
+def running_horovod() -> Any:
+    """Return ``horovod.torch`` if it is initialized, else None."""
+    horovod: Any = sys.modules.get("horovod.torch")
+    return horovod if horovod is not None and horovod.is_initialized() else None
+
+
+def refuse_keras_3(module: str) -> None:
+    """Raise ImportError when ``import keras`` means Keras 3 here."""
+    version = _keras_version()
+    if version.split(".")[0].isdigit() and int(version.split(".")[0]) >= 3:
+        raise ImportError(
+            f"{module} of Horovod 0.28 does not average gradients under Keras 3 ({version} is installed), so each "
+            "rank would train its own model. Use import distdl_jupyter.compat.horovod.keras as hvd instead.",
+            name=module,
+        )
+
+
+def _keras_version() -> str:
+    """Return the version that ``import keras`` would import, "" if none; does not import Keras."""
+    loaded = sys.modules.get("keras")
+    if loaded is not None:
+        return str(getattr(loaded, "__version__", ""))
+    from importlib import metadata
+
+    try:
+        return metadata.version("keras")
+    except metadata.PackageNotFoundError:
+        return ""

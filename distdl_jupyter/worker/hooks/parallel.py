@@ -18,7 +18,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.worker import channel
-from distdl_jupyter.worker.hooks import distributed, horovod, steps
+from distdl_jupyter.worker.hooks import distributed, steps
 from distdl_jupyter.worker.hooks.imports import ByObject, PostImport, replaces
 from distdl_jupyter.worker.step_times import recorder
 
@@ -293,7 +293,7 @@ class _CommunicationChecker:
     def _check(self, count: int) -> None:
         rpc = sys.modules.get("torch.distributed.rpc.api")
         uses_rpc = rpc is not None and bool(rpc._is_current_rpc_agent_set())  # noqa: SLF001
-        groups, library = distributed.shared_groups(), horovod.running()
+        groups, library = distributed.shared_groups(), distributed.running_horovod()
         uses_horovod = library is not None and library.size() > 1
         has_communicated = uses_rpc or (uses_horovod and recorder.has_waited) or any(map(_is_used, groups))
         has_group = bool(groups) or uses_horovod or uses_rpc

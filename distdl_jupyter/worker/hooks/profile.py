@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.worker import channel, stacks
-from distdl_jupyter.worker.hooks import horovod, steps
+from distdl_jupyter.worker.hooks import distributed, steps
 from distdl_jupyter.worker.hooks.imports import PostImport
 from distdl_jupyter.worker.identity import Identity
 from distdl_jupyter.worker.step_times import now, recorder
@@ -147,7 +147,7 @@ class _Recording:
         _report(self.number, "recording", step=0)
         self.profiler = profiler.profile()  # CPU, and GPU if available
         self.profiler.start()
-        if horovod.running() is not None:
+        if distributed.running_horovod() is not None:
             self._annotate(profiler.record_function)
         self._begin = self._end = now()
 
