@@ -294,7 +294,7 @@ class Stager:
         try:
             if not self._cache.has(file.final, file.item.size):
                 return False
-            self._tree.add(file.source.name, file.path, file.final, file.final)
+            self._tree.add(file.source.name, file.path, file.final)
         except FileNotFoundError:
             return False  # removed by another program between the two calls
         self._count(file.source.name, done=file.item.size, cached=file.item.size, files=1)
@@ -310,7 +310,7 @@ class Stager:
             return
         try:
             self._fill(file, part)
-            part.publish(lambda now, final: self._tree.add(name, file.path, now, final))
+            part.publish(lambda now: self._tree.add(name, file.path, now))
         except BaseException:
             part.remove()
             raise

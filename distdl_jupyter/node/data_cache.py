@@ -31,8 +31,6 @@ _OTHER = "Choose another folder for staged data."
 _SHARED = "Use a path that every node can read, or put the data into an object store."
 #: Suffix of a file that is being fetched.
 PART = ".part"
-#: A marker file in the folder of a job's node: the folder contains symbolic links.
-_SYMBOLIC = ".symbolic"
 #: Names of folders and files that the cache creates; anything else belongs to the user.
 _FOLDER, _FILE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{62}")
 _DIGEST = re.compile(r"[0-9a-f]{16,64}")
@@ -167,7 +165,6 @@ class Cache:
 
     def _entries(self) -> Iterator[_Entry]:
         """Yield the files that the cache created, identified by name, owner and (if complete) modification time."""
-        linked = _linked(self.staged)
         for folder in os.scandir(self._blobs):
             if not _FOLDER.fullmatch(folder.name) or not folder.is_dir(follow_symlinks=False):
                 continue
@@ -180,7 +177,7 @@ class Cache:
                         continue
                     if not is_part and int(status.st_mtime) != stamp(file.path):
                         continue
-                    in_use = not is_part and (status.st_nlink > 1 or file.path in linked)
+                    in_use = not is_part and status.st_nlink > 1
                     yield _Entry(0 if is_part else status.st_atime, status.st_blocks * 512, file.path, in_use)
 
 
@@ -201,17 +198,6 @@ def _remove(path: str) -> bool:
     except (FileNotFoundError, BlockingIOError):
         return False
     return True
-
-
-def _linked(staged: Path) -> set[str]:
-    """Return the files that symbolic links of jobs point to."""
-    paths = set()
-    for marker in staged.glob(f"*/*/{_SYMBOLIC}"):
-        for folder, _, names in os.walk(marker.parent):
-            for name in names:
-                with contextlib.suppress(OSError):
-                    paths.add(str(Path(folder, name).readlink()))
-    return paths
 
 
 class PartialFile:
@@ -249,13 +235,13 @@ class PartialFile:
             at += len(content)
         return digest.digest()
 
-    def publish(self, link: Callable[[str, str], None]) -> None:
+    def publish(self, link: Callable[[str], None]) -> None:
         """Move the complete file to its path; ``link`` is called first, so that the file is never unused."""
         if os.fstat(self.fd).st_size > _SMALL:
             os.fsync(self.fd)  # after a system crash, the length alone would not prove that it is complete
         os.fchmod(self.fd, 0o400)
         os.utime(self.fd, (time.time(), stamp(self.path)))
-        link(self.path + PART, self.path)
+        link(self.path + PART)
         Path(self.path + PART).rename(self.path)
         os.close(self.fd)
 
@@ -290,10 +276,11 @@ class Tree:
             self._made.add(folder)
         return folder
 
-    def add(self, source: str, path: str, file: str, final: str) -> None:
-        """Link to ``file`` of the cache, which is or will be ``final``, as ``path`` below a source's folder.
+    def add(self, source: str, path: str, file: str) -> None:
+        """Link to ``file`` of the cache as ``path`` below a source's folder.
 
-        Raises FileNotFoundError if the file was removed, Failure if another file has that name.
+        Raises FileNotFoundError if the file was removed, and StagingFailed if another file has that name, or without
+        hard links.
         """
         folder, _, name = path.rpartition("/")
         link = f"{self.folder(source, folder)}/{name}"
@@ -308,8 +295,8 @@ class Tree:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            (self._root / _SYMBOLIC).touch()
-            Path(link).symlink_to(final)
+            why = f"{self._root} is on a file system without hard links ({error.strerror})."
+            raise StagingFailed(why, _OTHER, source) from None
 
 
 def forget(job: str, base: str = "") -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.failure import concerns_collectives, has_failed
-from distdl_jupyter.core.humanize import count, date_and_clock, duration, ranks
+from distdl_jupyter.core.humanize import date_and_clock, duration
 from distdl_jupyter.core.state import State
 
 if TYPE_CHECKING:
@@ -121,28 +121,13 @@ class HangDetector:
 
     def _report_stall(self, now: float, taken: Taken) -> None:
         silence = self._timer.silence(now)
-        differ, where = self._explained(taken)
+        differ, where = list(taken.differ), taken.sentence
         # No duration, which would soon be outdated; ``since`` has the time.
         text = f"No progress{f': {where}' if where else ''}."
         if taken.finding is not None:
             text, differ = f"No progress. {taken.explanation}", list(taken.finding.ranks)
         table = [asdict(row) for row in taken.collectives]
         self._recorder.write("stall", since=round(time.time() - silence, 3), ranks=differ, text=text, collectives=table)
-
-    def _explained(self, taken: Taken) -> tuple[list[int], str]:
-        """Return the ranks that differ from the others, and the code position of each rank."""
-        if taken.ranks:
-            return list(taken.differ), taken.sentence
-        return self._behind()
-
-    def _behind(self) -> tuple[list[int], str]:
-        """Compare the last steps of the ranks if no stacks are available."""
-        steps = {row.rank: row.last_step for row in self._recorder.view.ranks if row.last_step is not None}
-        if len(set(steps.values())) < 2:
-            return [], ""
-        last = min(steps.values())
-        behind = [rank for rank, step in steps.items() if step == last]
-        return behind, f"{ranks(behind)} reported step {count(last)} last, others step {count(max(steps.values()))}"
 
     def _notice_hang(self, now: float) -> None:
         timeout = self._spec.hang_timeout_seconds
@@ -152,7 +137,7 @@ class HangDetector:
             return
         if self.stacks_collected("hang"):
             last = self._stacks.last if self._stacks is not None else None
-            where = self._explained(last)[1] if last is not None else ""
+            where = last.sentence if last is not None else ""
             self.hang = (
                 f"The job was stopped because no rank made progress for {duration(timeout)} "
                 f"(hang_timeout_seconds){f': {where}' if where else ''}."

@@ -33,7 +33,6 @@ own_names: set[str] = set()
 own_progress = False
 
 _count = itertools.count()
-_has_noted_start = False
 _next_print = 0.0
 
 
@@ -79,8 +78,6 @@ def send(step: float, metrics: dict[str, Any]) -> None:
             _defer(out, placed.step, waiting, replace=placed.replace)
         if ready:
             out.metric(placed.step, ready, replace=placed.replace)
-    if _axis.started_over is not None and not _has_noted_start:
-        _note_start(*_axis.started_over)
 
 
 def progress(done: float, total: float | None = None, unit: str = "") -> None:
@@ -102,18 +99,6 @@ def flush() -> None:
     """Wait until all GPU values are sent."""
     _flush_deferred()
     step_times.recorder.flush()
-
-
-def _note_start(name: str, step: float) -> None:
-    """Add a note, once, that a step count has restarted."""
-    global _has_noted_start
-    _has_noted_start = True
-    channel.note(
-        "info",
-        f"The steps of {name} restarted at {step:g}, so its curve continues counting after the last step. To set the "
-        "numbers yourself, log a step that counts over the whole job.",
-        "steps-start-over",
-    )
 
 
 def _step(step: Any) -> float:
@@ -275,8 +260,6 @@ class StepAxis:
         self._counts: dict[str, _Count] = {}
         #: The most recently used count.
         self._newest: _Count | None = None
-        #: The first metric whose count started over, and the step at which it did.
-        self.started_over: tuple[str, float] | None = None
 
     def assign_steps(self, step: float, names: Iterable[str]) -> list[StepAssignment]:
         """Return where to store metrics that are logged at ``step``."""
@@ -300,7 +283,6 @@ class StepAxis:
         elif step == count.last:
             pass
         elif step <= count.first < count.last:
-            self.started_over = self.started_over or (name, step)
             count.start_over(step, count.continued(step))
         else:
             replace = count.goes_back(step)

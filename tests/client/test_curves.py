@@ -48,7 +48,6 @@ def test_a_step_that_starts_over_with_each_epoch_continues_everywhere():
     band = JobReader(job.folder, curves=True)
     band.catch_up()
     assert (band.book.band("loss").last_step, band.book.band("loss").last) == (149, pytest.approx(loss.mean))
-    assert len(notes(job, "steps-start-over")) == 1
 
 
 def test_steps_that_are_logged_again_after_a_restart_replace_the_ones_before():
@@ -66,7 +65,6 @@ def test_steps_that_are_logged_again_after_a_restart_replace_the_ones_before():
     job = submit(train, process_count_per_node=1, distributed_backend="plain", max_restarts=1).wait()
     expected = [float(step) for step in range(10)] + [10.0 + step for step in range(10, 20)]
     assert drawn(job) == ([(list(range(20)), expected)], False)
-    assert notes(job, "steps-start-over") == []
 
 
 def test_a_metric_cannot_take_the_place_of_a_column():

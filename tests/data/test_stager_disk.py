@@ -171,22 +171,16 @@ def test_who_waits_goes_on_when_the_other_one_dies(stage, large, blob_proxy):
     assert last["bytes"] == len(large.data)
 
 
-def test_a_disk_without_hard_links_has_symbolic_ones_and_they_count_as_use(tmp_path, monkeypatch):
+def test_a_disk_without_hard_links_is_refused_with_the_remedy(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EPERM, "no links here")
 
     monkeypatch.setattr(os, "link", refuse)
     cache = Cache(str(tmp_path))
     cache.prepare()
-    tree = Tree(cache, "job", 0)
-    for name in ("used", "unused"):
-        final = cache.path("https://h/c", name, "1")
-        made = PartialFile(final, lambda: None)
-        made.write(0, memoryview(b"1234"))
-        made.publish(lambda now, final, name=name: tree.add("train", name, now, final) if name == "used" else None)
-    assert cache.make_room(0, 0) > 0
-    assert Path(tree.folder("train"), "used").read_bytes() == b"1234"
-    assert not Path(cache.path("https://h/c", "unused", "1")).exists()
+    with pytest.raises(StagingFailed, match="file system without hard links") as failed:
+        Tree(cache, "job", 0).add("train", "one", cache.path("https://h/c", "one", "1"))
+    assert failed.value.remedy == "Choose another folder for staged data."
 
 
 def test_a_part_that_nobody_fetches_any_more_is_removed(tmp_path):
