@@ -94,7 +94,7 @@ class Environment:
         self._folder = request.folder(cache)
 
     def make(self) -> str:
-        """Return the environment's Python, building the environment if needed. Raises Failure."""
+        """Return the environment's Python, building the environment if needed. Raises StagingFailed."""
         self._cache.prepare()
         permissions.private_folder(self._folder.parent)
         with self._folder.with_suffix(".lock").open("a") as lock:
@@ -151,7 +151,7 @@ class Environment:
         return [*pip, *(word for file in files for word in ("-r", str(file)))]
 
     def _run(self, command: Sequence[str], what: str) -> None:
-        """Run an installer and show its progress. Raises Failure."""
+        """Run an installer and show its progress. Raises StagingFailed."""
         environment = {**os.environ, **self._request.variables}
         try:
             process = subprocess.Popen(

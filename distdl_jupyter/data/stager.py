@@ -97,7 +97,7 @@ def layout(source: Source) -> tuple[dict[str, Item], set[str]]:
     """Return the objects of a source by their path below its folder, and the empty folders.
 
     A name with a trailing slash is an empty folder, and so is an empty object whose name is a prefix of others.
-    Raises Failure for a name outside the folder, or one that is both a file and a folder.
+    Raises StagingFailed for a name outside the folder, or one that is both a file and a folder.
     """
     files: dict[str, Item] = {}
     folders: set[str] = set()
@@ -118,7 +118,7 @@ def layout(source: Source) -> tuple[dict[str, Item], set[str]]:
 
 
 def _relative(source: Source, name: str) -> str:
-    """Return the path of an object below its prefix, with a trailing slash for a folder. Raises Failure."""
+    """Return the path of an object below its prefix, with a trailing slash for a folder. Raises StagingFailed."""
     prefix = source.prefix.strip("/")
     parent = prefix.rpartition("/")[0] if name == prefix else prefix
     if parent and not name.startswith(f"{parent}/"):
@@ -162,7 +162,7 @@ class StdioChannel:
                 os._exit(_ALONE)
 
     def ask(self, source: str) -> str:
-        """Request a signature for a source and return it. Raises Failure."""
+        """Request a signature for a source and return it. Raises StagingFailed."""
         with self._asking:
             self.send({"type": "renew", "source": source})
             try:
@@ -200,7 +200,7 @@ class File(NamedTuple):
 
 
 class Stager:
-    """Carries out an order, whose fields are the arguments; ``run`` raises Failure."""
+    """Carries out an order, whose fields are the arguments; ``run`` raises StagingFailed."""
 
     def __init__(
         self,

@@ -169,7 +169,7 @@ class Access:
     def use(self, call: Callable[[ObjectStore], T]) -> T:
         """Call ``call`` with an open store and return its result; try other credentials if access is denied.
 
-        Thread-safe. Raises Failure, StoreError, and any exception of the call.
+        Thread-safe. Raises StagingFailed, StoreError, and any exception of the call.
         """
         store: ObjectStore | None = None
         refused = StoreError(0, "")

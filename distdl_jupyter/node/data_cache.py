@@ -99,7 +99,7 @@ class Cache:
         self._made: set[str] = set()
 
     def prepare(self) -> None:
-        """Create the folders, accessible only to this user. Raises Failure."""
+        """Create the folders, accessible only to this user. Raises StagingFailed."""
         try:
             permissions.user_folder(self.base)
             for path in (self.staged, Path(self._blobs)):
@@ -133,7 +133,7 @@ class Cache:
     def make_room(self, needed: int, limit: int | None) -> int:
         """Remove unused files until ``needed`` more bytes fit the limit (None: the default) and the disk.
 
-        Returns by how many bytes the limit is still exceeded. Raises Failure if the disk is too small.
+        Returns by how many bytes the limit is still exceeded. Raises StagingFailed if the disk is too small.
         """
         missing = needed - self._free()
         if limit is None and not needed and missing <= 0:
@@ -329,7 +329,7 @@ def _sum(lines: list[str]) -> str:
 
 
 def check_path(name: str, path: str, expected: dict[str, Any] | None) -> str:
-    """Return the path of a source on this node. Raises Failure if the node does not see the source."""
+    """Return the path of a source on this node. Raises StagingFailed if the node does not see the source."""
     local = str(Path(path).expanduser())
     try:
         here = fingerprint(local)
