@@ -34,19 +34,8 @@ class RankConnection(MessageSocket):
         self.rank = rank
         self.doing = ""
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the other end has not closed the connection, as far as is known here."""
-        try:
-            return self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-
-    def query(self) -> str:
-        """Return what the rank is running now. Raises ConnectionLost."""
-        self.send({"do": "state"})
+    def read_state(self) -> str:
+        """Return what the rank is running, after a request ``state`` was sent. Raises ConnectionLost."""
         while True:
             for message in self.receive():
                 if message.header.get("say") == "state":
@@ -113,21 +102,19 @@ def running() -> Iterator[JobFolder]:
 
 
 @contextlib.contextmanager
-def locked(folder: JobFolder, doing: str, owner: str = "") -> Iterator[bool]:
+def locked(folder: JobFolder, doing: str) -> Iterator[None]:
     """Lock the session for one request; ``doing`` is its name for users. Raises RanksBusy if it is locked.
 
-    The lock is released when its process exits. Yields whether the same ``owner`` had it last, so that no other client
-    has sent requests since.
+    The lock is released when its process exits.
     """
     fd = _open_lock(folder)
     try:
         if not _lock(fd):
             holder = _holder(fd)
             raise busy(str(holder.get("doing", "")), int(holder.get("pid", -1)))
-        last = _holder(fd)
         os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps({"doing": doing[:500], "pid": os.getpid(), "owner": owner}).encode(), 0)
-        yield bool(owner) and last.get("owner") == owner
+        os.pwrite(fd, json.dumps({"doing": doing[:500], "pid": os.getpid()}).encode(), 0)
+        yield
     finally:
         os.close(fd)
 

@@ -6,7 +6,6 @@ It has no state except its connections; the state of the session is in its job's
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -45,7 +44,6 @@ class Ranks:
         self._connections: dict[int, RankConnection] = {}
         #: The ``stamps`` of the address files of these connections.
         self._stamps: dict[str, int] = {}
-        self._owner = secrets.token_hex(8)
 
     @property
     def id(self) -> str:
@@ -113,14 +111,9 @@ class Ranks:
     def _request(
         self, ranks: list[int], header: dict[str, Any], body: bytes, on_event: OnEvent | None = None
     ) -> Answer:
-        with locked(self.job.folder, str(header.get("label") or ""), self._owner) as had_lock:
+        with locked(self.job.folder, str(header.get("label") or "")):
             try:
-                if not (
-                    had_lock
-                    and self._connections
-                    and all(connection.is_open for connection in self._connections.values())
-                ):
-                    self._refuse_busy(ranks)
+                self._refuse_busy(ranks)
                 return PendingRequest(self.job, self._connections, self._stamps, ranks, on_event).wait(header, body)
             except BaseException:
                 # Pending data on these connections belong to this request.
@@ -139,7 +132,9 @@ class Ranks:
                 self._stamps = stamps(self.job.folder)
                 for rank in range(self.size):
                     self._connections[rank] = connect(self.job.folder, rank)
-            return next(filter(None, [self._connections[rank].query() for rank in ranks]), "")
+            for rank in ranks:
+                self._connections[rank].send({"do": "state"})
+            return next(filter(None, [self._connections[rank].read_state() for rank in ranks]), "")
         except ConnectionLost:
             self._close()
             raise
