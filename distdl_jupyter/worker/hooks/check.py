@@ -7,7 +7,7 @@ A job in check mode has the variable ``DISTDL_CHECK``, ``{"steps": 3, "replay": 
 * ``check/rank-<n>.pkl``: its batches, and on rank 0 the weights before each step, so that one process can repeat the
   steps with the batches of all ranks. Only ranks open it.
 
-A sketch has ``BUCKETS`` buckets, each with the sum of the elements assigned to it, with random signs that are the same
+A sketch has ``_BUCKETS`` buckets, each with the sum of the elements assigned to it, with random signs that are the same
 in every process (Charikar, Chen and Farach-Colton, 2002, https://doi.org/10.1016/S0304-3975(03)00400-6). The expected
 squared norm of a sketch is that of the tensor, and sketching is linear. So tensors of any size are compared by a few
 numbers.
@@ -39,8 +39,7 @@ import pickle
 import random
 import sys
 import weakref
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +52,15 @@ from distdl_jupyter.worker.step_times import harmless
 
 #: Environment variable of a job in check mode.
 VARIABLE = "DISTDL_CHECK"
-VERSION = 1
+#: Version of the record.
+_VERSION = 1
 #: Size of a sketch (smaller tensors are stored unchanged), the number of elements for which signs are drawn at once,
 #: and the number of such chunks whose signs are cached; later chunks reuse them.
-BUCKETS, CHUNK, _KEPT_SIGNS = 32, 1 << 20, 16
+_BUCKETS, _CHUNK, _CACHED_SIGNS = 32, 1 << 20, 16
 #: Maximum bytes of batches and of weights that a rank stores for the single process.
-MOST_BYTES = 2_000_000_000
+_MOST_BYTES = 2_000_000_000
 #: Maximum number of samples hashed per step, and depth of nested containers searched for tensors.
-MOST_SAMPLES, _DEEPEST = 4096, 6
-#: Classes of layers whose result for a sample depends on the other samples.
-_BATCH_NORM = "_BatchNorm"
+_MOST_SAMPLES, _DEEPEST = 4096, 6
 #: Lightning's classes that choose the number of processes, by module.
 _TRAINERS = {
     "lightning.pytorch.trainer.trainer": "Trainer",
@@ -72,7 +70,9 @@ _TRAINERS = {
 }
 #: A file or cell of the user's code, and the line in it.
 Line = tuple[str, int]
-NOWHERE: Line = ("", 0)
+_NOWHERE: Line = ("", 0)
+#: The number of a loader, of a pass over it and of a batch in this pass.
+Position = tuple[int, int, int]
 
 
 def start(finder: PostImport, folder: Path, rank: int, size: int, sources: CellSources) -> CheckRecording:
@@ -89,86 +89,70 @@ class Finished(SystemExit):
         super().__init__(0)
 
 
-@dataclass
-class CheckedStep:
-    """One training step of one rank as plain data, see ``core.correctness``."""
-
-    #: The last batch by loader.
-    batches: dict[int, dict[str, Any]] = field(default_factory=dict)
-    #: Hashes of the samples passed to the model.
-    inputs: list[str] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    random: bool = False
-    #: Why the last backward pass did not average gradients: "no_sync" or "forward", with the line; "" if it did.
-    unsynced: str = ""
-    unsynced_line: Line = NOWHERE
-    #: Whether an optimizer stepped inside ``no_sync()``.
-    local: bool = False
-    optimizers: dict[int, dict[str, Any]] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as data."""
-        batches = [{"loader": loader, **entry} for loader, entry in sorted(self.batches.items())]
-        optimizers = [{"index": number, **entry} for number, entry in sorted(self.optimizers.items())]
-        return {**vars(self), "batches": batches, "optimizers": optimizers}
-
-
 class CheckRecording:
-    """The record of this rank and the hooks that fill it.
-
-    ``steps`` are completed; ``step`` is the current one. Optimizers are numbered in the order of their creation.
-    """
+    """The record of this rank and the hooks that fill it. Optimizers are numbered in the order of their creation."""
 
     def __init__(self, folder: Path, rank: int, size: int, options: Mapping[str, Any], sources: CellSources) -> None:
         self._rank, self._size = rank, size
-        self._describer = Describer(sources, folder / "code")
-        self._wanted = int(options.get("steps", 3))
+        self._line = Describer(sources, folder / "code").line
+        self._step_count = int(options.get("steps", 3))
         self._folder = folder / "check"
-        self._replay = Replay(Path(options["replay"]) / "check") if options.get("replay") else None
-        self.step = CheckedStep()
-        self.steps: list[dict[str, Any]] = []
+        self._replay = _Replay(Path(options["replay"]) / "check") if options.get("replay") else None
+        self.on = True
+        self._written = False
         #: Facts about the whole training: names and shapes of weights, layers, samplers, and why something is unknown.
-        self.about: dict[str, Any] = {"names": {}, "shapes": {}, "layers": [], "loaders": {},
-                                      "sharded": "", "lines": {}, "made": {}}  # fmt: skip
-        self._batches: dict[tuple[int, int, int], Any] = {}
+        self._about: dict[str, Any] = {"names": {}, "shapes": {}, "loaders": {}, "sharded": "", "lines": {}, "made": {}}
+        #: The completed steps, and the last batch by loader and the optimizers by number in the current one.
+        self._steps: list[dict[str, Any]] = []
+        self._begin_step()
+        #: What the single process repeats, and the bytes of it.
+        self._batches: dict[Position, Any] = {}
         self._weights: list[dict[int, Any]] = []
         self._bytes = 0
-        self._written = False
-        self.on = True
-        self._optimizers: list[Any] = []
+        #: Optimizers with their numbers, how deeply their ``step`` is nested, and those that usually step together.
+        self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._optimizer_count = itertools.count()
         self._depth: dict[int, int] = {}
-        self._stepped: set[int] = set()
         self._usual: set[int] = set()
-        #: Sketches of the rank's own gradients in the current step, by the id of the leaf.
-        self._own: dict[int, list[float]] = {}
         self._hooked: dict[int, weakref.ref[Any]] = {}
+        #: Loaders with their numbers and passes. By number, data set and collate function (None without batching).
         self._loaders: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         self._loader_count = itertools.count()
-        #: Data set and collate function (None without batching) by loader.
         self._data_sets: dict[int, tuple[Any, Any]] = {}
-        self._state = b""
-        self._began = False
+        #: The step whose weights the single process has loaded.
         self._loaded = -1
         #: The DistributedDataParallel modules called, and whether the gradients of the last call are averaged.
         self._parallel: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        self._forward_line = NOWHERE
+        self._forward_line = _NOWHERE
         self._trainers: list[tuple[str, Any, Line]] = []
 
-    def _line(self) -> Line:
-        """Return the position of the user's code: the innermost frame of a cell or of the user's files."""
-        return self._describer.line()
+    def _begin_step(self) -> None:
+        self._current: dict[str, Any] = {"inputs": [], "losses": [], "random": False, "local": False}
+        self._current |= {"unsynced": "", "unsynced_line": _NOWHERE}
+        self._step_batches: dict[int, dict[str, Any]] = {}
+        self._step_optimizers: dict[int, dict[str, Any]] = {}
+        self._stepped: set[int] = set()
+        #: Sketches of the rank's own gradients, by the id of the leaf.
+        self._own: dict[int, list[float]] = {}
+        #: Whether a forward call has begun that no backward pass has followed, and the random state at its begin.
+        self._has_begun, self._random_state = False, ""
+
+    def _complete_step(self) -> None:
+        batches = [{"loader": loader, **entry} for loader, entry in sorted(self._step_batches.items())]
+        optimizers = [{"index": number, **entry} for number, entry in sorted(self._step_optimizers.items())]
+        self._steps.append({**self._current, "batches": batches, "optimizers": optimizers})
 
     def _has_room(self, tensors: list[Any]) -> bool:
         """Return whether copies of tensors fit the limit for the single process, and if so, count them."""
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        if self._size == 1 or self._bytes + size > MOST_BYTES:
+        if self._size == 1 or self._bytes + size > _MOST_BYTES:
             return False
         self._bytes += size
         return True
 
     @property
     def _is_over(self) -> bool:
-        return len(self.steps) >= self._wanted
+        return len(self._steps) >= self._step_count
 
     def write(self) -> None:
         """Write the files once, also if the training has ended early."""
@@ -176,13 +160,13 @@ class CheckRecording:
             return
         self._written = True
         self._read_samples_of_all()
-        if any("after" in optimizer for optimizer in self.step.optimizers.values()):  # the last step of the training
-            self.steps.append(self.step.to_json())
+        if any("after" in optimizer for optimizer in self._step_optimizers.values()):  # the last step of the training
+            self._complete_step()
         self._folder.mkdir(mode=0o700, exist_ok=True)
         if self._size > 1:
             with open(self._folder / f"rank-{self._rank}.pkl", "wb", opener=owned.private) as file:
                 pickle.dump({"batches": self._batches, "weights": self._weights}, file, pickle.HIGHEST_PROTOCOL)
-        data = {"v": VERSION, "rank": self._rank, "size": self._size, "steps": self.steps, **self.about}
+        data = {"v": _VERSION, "rank": self._rank, "size": self._size, "steps": self._steps, **self._about}
         hidden = self._folder / f".rank-{self._rank}"
         with open(hidden, "wb", opener=owned.private) as file:
             file.write(json.dumps(data).encode())
@@ -191,7 +175,7 @@ class CheckRecording:
     def fail(self, error: Exception) -> None:
         """Stop recording and send a notice."""
         self.on = False
-        self.about["problem"] = f"{type(error).__name__}: {error!s:.200}"
+        self._about["problem"] = f"{type(error).__name__}: {error!s:.200}"
         text = f"The check stopped recording: {type(error).__name__} was raised ({error!s:.200})."
         channel.note("warning", text, "check")
 
@@ -207,6 +191,18 @@ class CheckRecording:
         finder.after("torch.distributed.algorithms.model_averaging.averagers", self._watch_averagers)
         for module, name in _TRAINERS.items():
             finder.after(module, functools.partial(self._watch_trainers, name))
+
+    def _watch_averagers(self, module: Any) -> None:
+        @replaces(module.ModelAverager, "__init__")
+        def made(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+            self._about["averages_weights"] = True
+            original(this, *args, **kwargs)
+
+    def _watch_trainers(self, name: str, module: Any) -> None:
+        @replaces(getattr(module, name), "__init__")
+        def made(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
+            original(this, *args, **kwargs)
+            self._trainers.append((name, weakref.ref(this), self._line()))
 
     # batches ------------------------------------------------------------------------------------
 
@@ -236,25 +232,24 @@ class CheckRecording:
             if position is None:
                 return original(this)
             self._next_step()
-            self._began = False  # a forward call that is not followed by a backward pass
-            batch = self._fetched(lambda: original(this), tuple(position))
-            self._saw_batch(tuple(position), batch)
+            self._has_begun = False
+            batch = self._fetch(lambda: original(this), tuple(position))
+            self._take_batch(tuple(position), batch)
             position[2] += 1
             return batch
 
     @harmless
     def _describe(self, number: int, loader: Any, passed: int) -> None:
         """Record what a loader iterates over in one pass."""
-        about = self.about["loaders"].setdefault(str(number), {"epochs": []})
-        sampler = getattr(loader, "sampler", None)
-        for name, length in (("batches", loader), ("samples", loader.dataset)):
+        about = self._about["loaders"].setdefault(str(number), {"epochs": [], "loop_line": self._line()})
+        for name, value in (("batches", loader), ("samples", loader.dataset)):
             try:
-                about[name] = len(length)
+                about[name] = len(value)
             except Exception:  # noqa: BLE001  a stream has none
                 about[name] = None
         self._data_sets[number] = loader.dataset, loader.collate_fn if loader.batch_sampler is not None else None
-        about["line"] = getattr(loader, "_distdl_line", NOWHERE)
-        about.setdefault("loop_line", self._line())
+        sampler = getattr(loader, "sampler", None)
+        about["line"] = getattr(loader, "_distdl_line", _NOWHERE)
         about["iterable"] = isinstance(loader.dataset, _torch().utils.data.IterableDataset)
         about["sampler"] = type(sampler).__name__
         about["shuffles"] = bool(getattr(sampler, "shuffle", False)) and hasattr(sampler, "set_epoch")
@@ -264,15 +259,11 @@ class CheckRecording:
     @harmless
     def _read_samples_of_all(self) -> None:
         """Read some samples of each data set by index, with the same random numbers on all ranks."""
-        if self._size < 2:
-            return
-        for number, (data_set, collate) in self._data_sets.items():
-            about = self.about["loaders"][str(number)]
-            length = about.get("samples")
-            if about["iterable"] or not length:
-                continue
-            with contextlib.suppress(Exception):  # a data set may be anything
-                about["read"] = _read_samples(data_set, collate, length)
+        for number, (data_set, collate) in self._data_sets.items() if self._size > 1 else ():
+            about = self._about["loaders"][str(number)]
+            if about.get("samples") and not about["iterable"]:
+                with contextlib.suppress(Exception):  # a data set may be anything
+                    about["read"] = _read_samples(data_set, collate, about["samples"])
 
     def _watch_samplers(self, module: Any) -> None:
         @replaces(module.DistributedSampler, "set_epoch")
@@ -280,143 +271,114 @@ class CheckRecording:
             this.__dict__["_distdl_set_epoch"] = getattr(this, "_distdl_set_epoch", 0) + 1
             original(this, epoch)
 
-    def _fetched(self, fetch: Any, position: tuple[int, int, int]) -> Any:
+    def _fetch(self, fetch: Callable[[], Any], position: Position) -> Any:
         """Return the next batch; in the single process, the joined batch of all ranks."""
-        replay = self._replay
-        if replay is None:
-            return fetch()
-        parts = replay.parts(position)
-        if not parts and replay.ended(position):
+        parts = self._replay.parts(position) if self._replay is not None else []
+        if self._replay is not None and not parts and self._replay.ended(position):
             raise StopIteration
         try:
             batch = fetch()
         except StopIteration:
             if not parts:
                 raise
-            batch = None
+            batch = parts[0]
         if not parts:
             return batch
         torch = _torch()
         try:
-            return joined(parts, torch.Tensor, torch.cat)
+            return _joined(parts, torch.Tensor, torch.cat)
         except Exception as error:  # noqa: BLE001  a batch may be anything
             text = f"the batches of the ranks cannot be combined ({type(error).__name__}: {error!s:.100})"
-            self.about["replay_problem"] = text
-            return batch if batch is not None else parts[0]
+            self._about["replay_problem"] = text
+            return batch
 
     @harmless
-    def _saw_batch(self, position: tuple[int, int, int], batch: Any) -> None:
+    def _take_batch(self, position: Position, batch: Any) -> None:
         torch = _torch()
-        tensors = leaves(batch, torch.Tensor)
+        tensors = _tensors(batch, torch.Tensor)
         if not self._is_over and self._has_room(tensors):
             # Copies on the CPU, because training code may modify the batch in place.
-            self._batches[position] = joined([batch], torch.Tensor, lambda parts: parts[0].detach().cpu().clone())
+            self._batches[position] = _joined([batch], torch.Tensor, lambda parts: parts[0].detach().cpu().clone())
         if torch.is_grad_enabled():
-            self.step.batches[position[0]] = {
-                "pass": position[1],
-                "size": _size(batch),
-                "samples": _samples(tensors),
-            }
+            size = next((int(tensor.shape[0]) for tensor in tensors if len(tensor.shape)), 0)
+            self._step_batches[position[0]] = {"pass": position[1], "size": size, "samples": _hash_samples(tensors)}
 
     # forward and backward -----------------------------------------------------------------------
 
-    def _watch_averagers(self, module: Any) -> None:
-        """Record that weights are averaged periodically instead of gradients."""
-
-        @replaces(module.ModelAverager, "__init__")
-        def made(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
-            self.about["averages_weights"] = True
-            original(this, *args, **kwargs)
-
-    def _watch_trainers(self, name: str, module: Any) -> None:
-        """Record Lightning's trainers, which choose the number of processes themselves."""
-
-        @replaces(getattr(module, name), "__init__")
-        def made(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
-            original(this, *args, **kwargs)
-            self._trainers.append((name, weakref.ref(this), self._line()))
-
-    @harmless
-    def _forward_of_parallel(self, module: Any) -> None:
-        """Record whether DistributedDataParallel averages the gradients of this call, which it decides here."""
-        self._parallel[module] = bool(module.require_backward_grad_sync)
-        self._forward_line = self._line()
-        if parallel.averages_weights(module):
-            self.about["averages_weights"] = True
-
     @harmless
     def _forward(self, module: Any, inputs: Any) -> None:
-        if type(module).__name__ == "DistributedDataParallel" and module.training and _torch().is_grad_enabled():
-            self._forward_of_parallel(module)
-        if self._began or not module.training or not _torch().is_grad_enabled():
+        if not module.training or not _torch().is_grad_enabled():
             return
-        self._next_step()
-        self._began = True
-        self.about["lines"]["forward"] = self._line()
-        self._prepare()
-        self._state = _random_state()
-        self.step.inputs += _samples(leaves(inputs, _torch().Tensor))
+        if type(module).__name__ == "DistributedDataParallel":
+            # It decides here whether the gradients of this call are averaged.
+            self._parallel[module] = bool(module.require_backward_grad_sync)
+            self._forward_line = self._line()
+            if parallel.averages_weights(module):
+                self._about["averages_weights"] = True
+        if not self._has_begun:
+            self._next_step()
+            self._has_begun = True
+            self._about["lines"]["forward"] = self._line()
+            for optimizer in self._optimizers:
+                self._follow(optimizer)
+            self._load_weights()
+            self._random_state = _random_state()
+            self._current["inputs"] += _hash_samples(_tensors(inputs, _torch().Tensor))
 
     def _watch_backward(self, autograd: Any) -> None:
         @replaces(autograd, "backward")
         def backward(original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
             self._next_step()
-            self._backward_begins([tensors] if hasattr(tensors, "numel") else list(tensors))
+            self._begin_backward([tensors] if hasattr(tensors, "numel") else list(tensors))
             return original(tensors, *args, **kwargs)
 
     @harmless
-    def _backward_begins(self, roots: list[Any]) -> None:
-        if self._began and self._state != _random_state():
-            self.step.random = True
-        self._began = False
-        line = self.about["lines"]["backward"] = self._line()
-        step = self.step
-        step.unsynced, step.unsynced_line = "", NOWHERE
+    def _begin_backward(self, roots: list[Any]) -> None:
+        step = self._current
+        step["random"] = step["random"] or (self._has_begun and self._random_state != _random_state())
+        self._has_begun = False
+        line = self._about["lines"]["backward"] = self._line()
+        step |= {"unsynced": "", "unsynced_line": _NOWHERE}
         for module, synced in self._parallel.items():
             if not synced:
                 inside = not module.require_backward_grad_sync
-                step.unsynced, step.unsynced_line = ("no_sync", line) if inside else ("forward", self._forward_line)
-        self.step.losses += [float(root.detach()) for root in roots if root.numel() == 1]
+                step["unsynced"] = "no_sync" if inside else "forward"
+                step["unsynced_line"] = line if inside else self._forward_line
+        step["losses"] += [float(root.detach()) for root in roots if root.numel() == 1]
 
-    @harmless
-    def _prepare(self) -> None:
-        """Record the gradients of all leaves; in the single process, load the ranks' weights first."""
-        for optimizer in self._live():
-            for leaf in _leaves(optimizer):
-                self._follow(leaf)
-        replay, number = self._replay, len(self.steps)
-        if replay is None or self._loaded >= number or number >= len(replay.weights):
+    def _load_weights(self) -> None:
+        """Load the ranks' weights into the optimizers of the single process, before each step."""
+        number = len(self._steps)
+        if self._replay is None or self._loaded >= number or number >= len(self._replay.weights):
             return
         self._loaded = number
-        torch = _torch()
-        free = self._live()
-        for weights in replay.weights[number].values():
+        free = list(self._optimizers)
+        for weights in self._replay.weights[number].values():
             shapes = [tuple(weight.shape) for weight in weights]
-            same = [weight for weight in free if [tuple(leaf.shape) for leaf in _leaves(weight)] == shapes]
-            if same:
-                free = [weight for weight in free if not set(map(id, _leaves(weight))) & set(map(id, _leaves(same[0])))]
-                with torch.no_grad():
-                    for leaf, value in zip(_leaves(same[0]), weights, strict=True):
+            same = next((entry for entry in free if [tuple(leaf.shape) for leaf in _leaves(entry)] == shapes), None)
+            if same is not None:
+                mine = set(map(id, _leaves(same)))
+                free = [entry for entry in free if not mine & set(map(id, _leaves(entry)))]
+                with _torch().no_grad():
+                    for leaf, value in zip(_leaves(same), weights, strict=True):
                         leaf.copy_(value)
 
-    def _live(self) -> list[Any]:
-        return [optimizer for made in self._optimizers if (optimizer := made()) is not None]
-
-    def _follow(self, leaf: Any) -> None:
-        known = self._hooked.get(id(leaf))
-        if leaf.requires_grad and leaf.is_leaf and (known is None or known() is not leaf):
-            self._hooked[id(leaf)] = weakref.ref(leaf)
-            leaf.register_hook(functools.partial(self._arrived, weakref.ref(leaf)))
+    def _follow(self, optimizer: Any) -> None:
+        """Record the gradients that reach the leaves of an optimizer."""
+        for leaf in _leaves(optimizer):
+            known = self._hooked.get(id(leaf))
+            if leaf.requires_grad and leaf.is_leaf and (known is None or known() is not leaf):
+                self._hooked[id(leaf)] = weakref.ref(leaf)
+                leaf.register_hook(functools.partial(self._take_gradient, weakref.ref(leaf)))
 
     @harmless
-    def _arrived(self, leaf: Any, gradient: Any) -> None:
+    def _take_gradient(self, leaf: Any, gradient: Any) -> None:
         if self._is_over or (this := leaf()) is None:
             return
-        before = self._own.get(id(this))
-        if before is None:  # an existing gradient comes from an earlier step
-            before = [0.0] if this.grad is None else sketch(this.grad)
-        added = sketch(gradient)
-        self._own[id(this)] = added if before == [0.0] else [a + b for a, b in zip(before, added, strict=True)]
+        added, before = _sketch(gradient), self._own.get(id(this))
+        if before is None and this.grad is not None:  # from an earlier step
+            before = _sketch(this.grad)
+        self._own[id(this)] = added if before is None else [a + b for a, b in zip(before, added, strict=True)]
 
     # optimizers ---------------------------------------------------------------------------------
 
@@ -424,54 +386,48 @@ class CheckRecording:
         @replaces(module.Optimizer, "__init__")
         def made(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
             original(this, *args, **kwargs)
-            self._optimizers.append(weakref.ref(this))
-            self.about["made"][str(len(self._optimizers) - 1)] = self._line()
-            for leaf in _leaves(this):
-                self._follow(leaf)
+            self._about["made"][str(self._number(this))] = self._line()
+            self._follow(this)
 
         module.register_optimizer_step_pre_hook(self._before)
         module.register_optimizer_step_post_hook(self._after)
 
     def _number(self, optimizer: Any) -> int:
-        for number, made in enumerate(self._optimizers):
-            if made() is optimizer:
-                return number
-        self._optimizers.append(weakref.ref(optimizer))
-        return len(self._optimizers) - 1
+        if optimizer not in self._optimizers:
+            self._optimizers[optimizer] = next(self._optimizer_count)
+        return self._optimizers[optimizer]
 
     @harmless
     def _before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Record the inputs of a step. Horovod's ``step`` calls that of the optimizer, which is recorded last."""
-        number = self._number(optimizer)
+        number, parameters = self._number(optimizer), _leaves(optimizer)
         self._depth[number] = self._depth.get(number, 0) + 1
         if self._is_over:
             return
-        parameters = _leaves(optimizer)
         if sharded := _sharded(parameters):
-            self.about["sharded"] = sharded
+            self._about["sharded"] = sharded
             return
-        if str(number) not in self.about["names"]:
+        if str(number) not in self._about["names"]:
             self._describe_weights(number, parameters)
-        self.about["lines"]["step"] = self._line()
+        self._about["lines"]["step"] = self._line()
         mine = set(map(id, parameters))
         for module in self._parallel:
-            if not module.require_backward_grad_sync and any(
-                id(parameter) in mine for parameter in module.parameters()
-            ):
-                self.step.local = True
+            if not module.require_backward_grad_sync and not mine.isdisjoint(map(id, module.parameters())):
+                self._current["local"] = True
         weights = [parameter.detach() for parameter in parameters]
-        self.step.optimizers[number] = {
+        gradients = [parameter.grad for parameter in parameters]
+        self._step_optimizers[number] = {
             "rates": [float(group.get("lr", 0.0)) for group in optimizer.param_groups],
-            "before": [_digest(parameter) for parameter in weights],
-            "weights": [sketch(parameter) for parameter in weights],
-            "gradients": [None if parameter.grad is None else sketch(parameter.grad) for parameter in parameters],
-            "bits": ["" if parameter.grad is None else _digest(parameter.grad) for parameter in parameters],
+            "before": [_digest(weight) for weight in weights],
+            "weights": [_sketch(weight) for weight in weights],
+            "gradients": [None if gradient is None else _sketch(gradient) for gradient in gradients],
+            "bits": ["" if gradient is None else _digest(gradient) for gradient in gradients],
             "own": [self._own.get(id(parameter)) for parameter in parameters],
         }
         if self._depth[number] == 1 and self._rank == 0 and self._has_room(weights):
-            while len(self._weights) <= len(self.steps):
+            while len(self._weights) <= len(self._steps):
                 self._weights.append({})
-            self._weights[len(self.steps)][number] = [parameter.cpu().clone() for parameter in weights]
+            self._weights[len(self._steps)][number] = [weight.cpu().clone() for weight in weights]
 
     @harmless
     def _after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -479,58 +435,47 @@ class CheckRecording:
         self._depth[number] -= 1
         if self._depth[number] or self._is_over:
             return
-        if (step := self.step.optimizers.get(number)) is not None:
+        if (step := self._step_optimizers.get(number)) is not None:
             weights = [parameter.detach() for parameter in _leaves(optimizer)]
-            step |= {"after": [*map(_digest, weights)], "weights_after": [*map(sketch, weights)]}
+            step |= {"after": [*map(_digest, weights)], "weights_after": [*map(_sketch, weights)]}
         self._stepped.add(number)
         if self._usual and self._stepped >= self._usual:
-            self._end_step()
+            self._next_step()
 
     def _next_step(self) -> None:
-        """End the previous step if an optimizer has stepped."""
+        """End the previous step if an optimizer has stepped. After the last one, write the record and raise Finished."""
         if self._stepped:
-            self._end_step()
-
-    def _end_step(self) -> None:
-        """End the current step. After the last one, write the record and raise Finished."""
-        self._usual, self._stepped, self._own, self._began = set(self._stepped), set(), {}, False
-        self.steps.append(self.step.to_json())
-        self.step = CheckedStep()
-        if self._is_over:
-            self.write()
-            raise Finished
+            self._usual = self._stepped
+            self._complete_step()
+            self._begin_step()
+            if self._is_over:
+                self.write()
+                raise Finished
 
     def _describe_weights(self, number: int, parameters: list[Any]) -> None:
-        """Record the model's names for an optimizer's weights, and its layers."""
-        torch = _torch()
+        """Record the model's names for an optimizer's weights, layers with batch statistics, and the libraries."""
         horovod = sys.modules.get("horovod.torch")
-        self.about["horovod"] = horovod is not None and bool(horovod.is_initialized())
+        self._about["horovod"] = horovod is not None and bool(horovod.is_initialized())
         for name, made, line in self._trainers:
             if (trainer := made()) is not None:
-                self.about["trainer"] = {"name": name, "size": int(trainer.world_size), "line": line}
+                self._about["trainer"] = {"name": name, "size": int(trainer.world_size), "line": line}
         names: dict[int, str] = {}
-        layers: set[str] = set()
+        layers = set(self._about.get("layers", ()))
         mine = set(map(id, parameters))
-        modules = [member for member in gc.get_objects() if issubclass(type(member), torch.nn.Module)]
+        modules = [member for member in gc.get_objects() if issubclass(type(member), _torch().nn.Module)]
         for module in sorted(modules, key=lambda member: -sum(1 for _ in member.modules())):
-            inside = list(module.named_parameters())
-            if not any(id(member) in mine and id(member) not in names for _, member in inside):
-                continue
-            for name, member in inside:
-                names.setdefault(id(member), name.removeprefix("module.").removeprefix("_orig_mod."))
-            for member in module.modules():
-                kinds = {kind.__name__ for kind in type(member).__mro__}
-                if member.training and _BATCH_NORM in kinds and type(member).__name__ != "SyncBatchNorm":
-                    layers.add(type(member).__name__)
-        self.about["names"][str(number)] = [
-            names.get(id(member), f"weight {at}") for at, member in enumerate(parameters)
-        ]  # fmt: skip
-        self.about["shapes"][str(number)] = [list(member.shape) for member in parameters]
-        self.about["layers"] = sorted({*self.about["layers"], *layers})
-        self.about["dtypes"] = sorted({str(member.dtype).removeprefix("torch.") for member in parameters})
+            inside = [(name, id(member)) for name, member in module.named_parameters()]
+            if any(key in mine and key not in names for _, key in inside):
+                for name, key in inside:
+                    names.setdefault(key, name.removeprefix("module.").removeprefix("_orig_mod."))
+                layers |= {type(member).__name__ for member in module.modules() if _has_batch_statistics(member)}
+        self._about["names"][str(number)] = [names.get(id(leaf), f"weight {at}") for at, leaf in enumerate(parameters)]
+        self._about["shapes"][str(number)] = [list(leaf.shape) for leaf in parameters]
+        self._about["layers"] = sorted(layers)
+        self._about["dtypes"] = sorted({str(leaf.dtype).removeprefix("torch.") for leaf in parameters})
 
 
-class Replay:
+class _Replay:
     """The batches and weights of all ranks of an earlier job. Raises PermissionError for files of other users."""
 
     def __init__(self, folder: Path) -> None:
@@ -541,36 +486,29 @@ class Replay:
         self.weights: list[dict[int, Any]] = recordings[0]["weights"] if recordings else []
         self._batches = [recording["batches"] for recording in recordings]
 
-    def parts(self, position: tuple[int, int, int]) -> list[Any]:
+    def parts(self, position: Position) -> list[Any]:
         """Return the batch of each rank at a position, [] unless all ranks have one."""
         batches = [rank_batches[position] for rank_batches in self._batches if position in rank_batches]
         return batches if len(batches) == len(self._batches) else []
 
-    def ended(self, position: tuple[int, int, int]) -> bool:
+    def ended(self, position: Position) -> bool:
         """Return whether the ranks' pass over a loader ended before this position, because a later pass began."""
         loader, passed, _ = position
         return any(key[0] == loader and key[1] > passed for key in (self._batches[0] if self._batches else ()))
 
 
-def digest(data: bytes) -> str:
-    """Return a hash of bytes."""
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
+# tensors -----------------------------------------------------------------------------------------
 
 
-def leaves(batch: Any, kind: Any, depth: int = _DEEPEST) -> list[Any]:
-    """Return the tensors (instances of one or several classes) in a batch, in order."""
+def _tensors(batch: Any, kind: Any, depth: int = _DEEPEST) -> list[Any]:
+    """Return the tensors (instances of ``kind``) in a batch, in order."""
     if isinstance(batch, kind):
         return [batch]
-    if depth == 0:
-        return []
-    if isinstance(batch, Mapping):
-        return [leaf for member in batch.values() for leaf in leaves(member, kind, depth - 1)]
-    if isinstance(batch, list | tuple):
-        return [leaf for member in batch for leaf in leaves(member, kind, depth - 1)]
-    return []
+    members = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
+    return [leaf for member in members for leaf in _tensors(member, kind, depth - 1)] if depth else []
 
 
-def joined(parts: list[Any], kind: Any, concatenate: Any) -> Any:
+def _joined(parts: list[Any], kind: Any, concatenate: Any) -> Any:
     """Join the batches of several ranks: concatenate tensors and lists, take everything else from rank 0.
 
     Raises ValueError (or what ``concatenate`` raises) if their shapes differ.
@@ -579,12 +517,12 @@ def joined(parts: list[Any], kind: Any, concatenate: Any) -> Any:
     if isinstance(first, kind):
         return concatenate(parts) if len(first.shape) else first
     if isinstance(first, Mapping):
-        return type(first)({key: joined([batch[key] for batch in parts], kind, concatenate) for key in first})  # type: ignore[call-arg]
-    if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*(joined(list(ones), kind, concatenate) for ones in zip(*parts, strict=True)))
+        members = {key: _joined([batch[key] for batch in parts], kind, concatenate) for key in first}
+        return type(first)(members)  # type: ignore[call-arg]
+    if isinstance(first, list | tuple) and (_tensors(first, kind) or hasattr(first, "_fields")):
+        columns = (_joined(list(members), kind, concatenate) for members in zip(*parts, strict=True))
+        return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
     if isinstance(first, list | tuple):
-        if leaves(first, kind):
-            return type(first)(joined(list(ones), kind, concatenate) for ones in zip(*parts, strict=True))
         return type(first)(sample for part in parts for sample in part)
     return first
 
@@ -610,12 +548,16 @@ def _sharded(parameters: list[Any]) -> str:
     return ""
 
 
-def _random_state() -> bytes:
+def _has_batch_statistics(layer: Any) -> bool:
+    """Return whether a layer's result for a sample depends on the other samples of the rank."""
+    is_batch_norm = any(kind.__name__ == "_BatchNorm" for kind in type(layer).__mro__)
+    return is_batch_norm and layer.training and type(layer).__name__ != "SyncBatchNorm"
+
+
+def _random_state() -> str:
     torch = _torch()
     state = _digest(torch.get_rng_state())
-    if torch.cuda.is_initialized():
-        state += _digest(torch.cuda.get_rng_state())
-    return state.encode()
+    return state + _digest(torch.cuda.get_rng_state()) if torch.cuda.is_initialized() else state
 
 
 def _read_samples(data_set: Any, collate: Any, length: int) -> list[str]:
@@ -625,28 +567,21 @@ def _read_samples(data_set: Any, collate: Any, length: int) -> list[str]:
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(0)
     samples = [data_set[at] for at in sorted({0, length // 3, length // 2, length - 1})]
-    return _samples(leaves(samples if collate is None else collate(samples), _torch().Tensor))
+    return _hash_samples(_tensors(samples if collate is None else collate(samples), _torch().Tensor))
 
 
-def _size(batch: Any) -> int:
-    for tensor in leaves(batch, _torch().Tensor):
-        if len(tensor.shape):
-            return int(tensor.shape[0])
-    return 0
-
-
-def _samples(tensors: list[Any]) -> list[str]:
+def _hash_samples(tensors: list[Any]) -> list[str]:
     """Return a hash of each sample, over its rows in all tensors with as many rows as the first."""
     tensors = [tensor.detach() for tensor in tensors if len(tensor.shape)]
     if not tensors:
         return []
-    size = min(len(tensors[0]), MOST_SAMPLES)
+    size = min(len(tensors[0]), _MOST_SAMPLES)
     rows = [b""] * size
     for tensor in tensors:
         if len(tensor) == len(tensors[0]):
             for at, row in enumerate(tensor[:size]):
                 rows[at] += _bytes(row)
-    return [digest(row) for row in rows]
+    return [_hash(row) for row in rows]
 
 
 def _bytes(tensor: Any) -> bytes:
@@ -656,7 +591,11 @@ def _bytes(tensor: Any) -> bytes:
 
 
 def _digest(tensor: Any) -> str:
-    return digest(_bytes(tensor))
+    return _hash(_bytes(tensor))
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 _signs: dict[int, Any] = {}
@@ -664,26 +603,26 @@ _signs: dict[int, Any] = {}
 
 def _signs_of(chunk: int) -> Any:
     torch = _torch()
-    chunk %= _KEPT_SIGNS
+    chunk %= _CACHED_SIGNS
     if chunk not in _signs:
         generator = torch.Generator().manual_seed(chunk + 1)
-        _signs[chunk] = torch.randint(0, 2, (CHUNK,), generator=generator, dtype=torch.int8) * 2 - 1
+        _signs[chunk] = torch.randint(0, 2, (_CHUNK,), generator=generator, dtype=torch.int8) * 2 - 1
     return _signs[chunk]
 
 
-def sketch(tensor: Any) -> list[float]:
+def _sketch(tensor: Any) -> list[float]:
     """Return the sketch of a tensor, or its elements if they are few (see the module)."""
     torch = _torch()
     with torch.no_grad():
         flat = tensor.detach()
         flat = (flat.to_dense() if flat.is_sparse else flat).reshape(-1)
         flat = (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat).cpu().double()
-        if flat.numel() <= BUCKETS:
+        if flat.numel() <= _BUCKETS:
             return list(flat.tolist())
-        buckets = torch.zeros(BUCKETS, dtype=torch.double)
-        for chunk, begin in enumerate(range(0, flat.numel(), CHUNK)):
-            part = flat[begin : begin + CHUNK]
+        buckets = torch.zeros(_BUCKETS, dtype=torch.double)
+        for chunk, begin in enumerate(range(0, flat.numel(), _CHUNK)):
+            part = flat[begin : begin + _CHUNK]
             part = part * _signs_of(chunk)[: part.numel()]
-            part = torch.nn.functional.pad(part, (0, -part.numel() % BUCKETS))
-            buckets += part.reshape(-1, BUCKETS).sum(0)
+            part = torch.nn.functional.pad(part, (0, -part.numel() % _BUCKETS))
+            buckets += part.reshape(-1, _BUCKETS).sum(0)
         return list(buckets.tolist())
