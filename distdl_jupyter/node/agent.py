@@ -70,7 +70,8 @@ def _watch(read: int) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         _close_others(read)
-        messages = [json.loads(line) for line in _all(3).splitlines() if line]
+        with open(3, encoding="utf-8") as pipe:
+            messages = [json.loads(line) for line in pipe]
         if messages and messages[-1] != _GOODBYE:
             _end(messages[-1])
     finally:
@@ -84,13 +85,6 @@ def _close_others(read: int) -> None:
     for fd in (0, 1, 2):
         os.dup2(nothing, fd)
     os.closerange(4, 65_536)
-
-
-def _all(fd: int) -> str:
-    content_ = b""
-    while content := os.read(fd, 4096):
-        content_ += content
-    return content_.decode()
 
 
 def _end(job: dict[str, Any]) -> None:
@@ -131,7 +125,6 @@ class Agent:
         self._posted: queue.Queue[bytes] = queue.Queue(_READY)
         self._incoming: dict[int, Incoming | Outgoing] = {}
         self._threads: set[threading.Thread] = set()
-        self._kept: list[object] = []
         self._received_at = self._beaten = time.monotonic()
         #: Resource samples to send with the next heartbeat.
         self._samples: list[dict[str, Any]] = []
@@ -184,10 +177,6 @@ class Agent:
         """Wake the loop (from a thread or a signal handler)."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"\0")
-
-    def keep(self, thing: object) -> None:
-        """Keep a reference to an object until the agent exits."""
-        self._kept.append(thing)
 
     def expect(self, channel: int, incoming: Incoming) -> None:
         """Pass data received on a channel to ``incoming``."""

@@ -52,7 +52,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.node import data_cache, files, job, processes, run_dir
+from distdl_jupyter.node import data_cache, files, job, ports, processes, run_dir
 from distdl_jupyter.node.files import Incoming, Refused, send_files
 
 if TYPE_CHECKING:
@@ -113,19 +113,10 @@ def _on_facts(agent: Agent, fields: Fields) -> Answer | None:
 
 
 def _on_listen(agent: Agent, fields: Fields) -> Answer | None:
-    from distdl_jupyter.node import ports
-
-    def listen() -> Answer:
-        listener, port = ports.listen(str(fields["address"]))
-        agent.keep(listener)
-        return {"port": port}
-
-    return agent.later(fields, listen)
+    return agent.later(fields, lambda: {"port": ports.listen(str(fields["address"]))[1]})
 
 
 def _on_reach(agent: Agent, fields: Fields) -> Answer | None:
-    from distdl_jupyter.node import ports
-
     targets = [(str(address), int(port)) for address, port in fields["targets"]]
     return agent.later(fields, lambda: {"reached": ports.reach(targets, float(fields["seconds"]))})
 
@@ -255,11 +246,7 @@ def _on_profile(agent: Agent, fields: Fields) -> Answer | None:
     return {}
 
 
-def _on_serving(agent: Agent, fields: Fields) -> Answer | None:
-    return _serving(agent, fields)
-
-
-def _serving(agent: Agent, fields: Fields) -> Answer:
+def _on_serving(agent: Agent, fields: Fields) -> Answer:
     try:
         return _job(agent).pipes.serving(int(fields["rank"]))
     except FileNotFoundError:
@@ -267,7 +254,7 @@ def _serving(agent: Agent, fields: Fields) -> Answer:
 
 
 def _on_connect(agent: Agent, fields: Fields) -> Answer | None:
-    path = _serving(agent, fields)["socket"]
+    path = _on_serving(agent, fields)["socket"]
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(_CONNECT_SECONDS)

@@ -1,7 +1,6 @@
 """The identity of this rank, read from the environment variables of its launcher.
 
-The variables ``DISTDL_*`` define it. A launcher that starts all ranks with one environment (``mpirun``, ``srun``,
-``torchrun``) has its own variables for the rank, from which the ``DISTDL_*`` variables are then set.
+The variables ``DISTDL_*`` define it. A launcher that starts all ranks with one environment (``mpirun``, ``torchrun``) has its own variables for the rank, from which the ``DISTDL_*`` variables are then set.
 """
 
 from __future__ import annotations
@@ -45,8 +44,6 @@ LAUNCHERS = (
              "", ""),
     Launcher("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
              "HOROVOD_CROSS_SIZE"),
-    Launcher("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "", ""),
-    Launcher("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "SLURM_NODEID", "SLURM_NNODES"),
     Launcher("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
 )  # fmt: skip
 
@@ -80,9 +77,7 @@ def identify(environment: MutableMapping[str, str]) -> Identity:
 
 
 def _derived(environment: Mapping[str, str]) -> dict[str, str]:
-    # torchrun inside an allocation of Slurm: its ranks inherit the variables of the Slurm task that started it.
-    order = (LAUNCHERS[-1], *LAUNCHERS) if "TORCHELASTIC_RUN_ID" in environment else LAUNCHERS
-    match = next((launcher for launcher in order if launcher.rank in environment), None)
+    match = next((launcher for launcher in LAUNCHERS if launcher.rank in environment), None)
     if match is None:
         return {"DISTDL_RANK": "0"}
     rank, size = _number(environment, match.rank, 0), _number(environment, match.world_size, 1)

@@ -11,7 +11,6 @@ from itertools import islice
 from typing import Any
 
 from distdl_jupyter.worker.hooks.tensors import shape
-from distdl_jupyter.worker.secret_patterns import MASK, looks_secret
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 #: Longest text of one string, and of one value.
@@ -44,15 +43,10 @@ def _describe(value: Any, depth: int) -> str:
         return _items(value, depth)
     if (sizes := shape(value)) is not None:
         return _array(name, value, sizes)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return _fields(name, dict(zip(value._fields, value, strict=False)), depth)
     if (keys := keys_of(value)) is not None:
         return f"{name}, {_keys(keys, value)}"
     if isinstance(value, BaseException):
         return f"{name}: {str(value)[:LONGEST_STRING]}"
-    if "__dataclass_fields__" in type(value).__dict__:
-        fields = {field: vars(value)[field] for field in type(value).__dataclass_fields__ if field in vars(value)}
-        return _fields(name, fields, depth)
     if module.partition(".")[0] in _HARMLESS or isinstance(value, range | slice):
         return repr(value)
     return name
@@ -99,18 +93,6 @@ def _items(value: Any, depth: int) -> str:
         return f"{type(value).__name__} of {len(value):,}"
     opened, closed = _BRACKETS[type(value)] if value else (f"{type(value).__name__}(", ")")
     return f"{opened}{', '.join(_describe(item, depth - 1) for item in value)}{closed}"
-
-
-def _fields(name: str, fields: dict[str, Any], depth: int) -> str:
-    if depth <= 0:
-        return name
-    shown = [f"{key}={named(key, item, depth - 1)}" for key, item in islice(fields.items(), _ITEMS)]
-    return f"{name}({', '.join(shown)}{', ...' if len(fields) > _ITEMS else ''})"
-
-
-def named(name: str, value: Any, depth: int = 2) -> str:
-    """Return a short description of the value, masked if its name looks secret."""
-    return MASK if looks_secret(name) and not callable(value) else _describe(value, depth)
 
 
 def _float(value: float) -> str:

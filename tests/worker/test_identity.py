@@ -25,13 +25,9 @@ def test_the_package_s_own_variables_win():
          (5, 8, 1, 4, 1, 2)),
         ({"HOROVOD_RANK": "2", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "2",
           "HOROVOD_CROSS_RANK": "1", "HOROVOD_CROSS_SIZE": "2"}, (2, 4, 0, 2, 1, 2)),
-        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, (1, 2, 1, 2, 0, 1)),
-        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_NNODES": "2"},
-         (3, 4, 1, 2, 1, 2)),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, (1, 2, 1, 2, 0, 1)),
         ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"},
          (3, 4, 1, 2, 1, 2)),
-        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
-          "TORCHELASTIC_RUN_ID": "x", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (3, 4, 1, 2, 1, 2)),
         ({}, (0, 1, 0, 1, 0, 1)),
     ],
 )  # fmt: skip
@@ -44,7 +40,7 @@ def test_each_launcher_is_understood_and_the_variables_are_set(variables, expect
 
 def test_a_launcher_s_rank_takes_its_own_variables_from_the_list(tmp_path):
     (tmp_path / "ranks.json").write_text(json.dumps([{"A": "0"}, {"A": "1", "DISTDL_HOST": "node-b"}]))
-    env = FOLDER | {"PMI_RANK": "1", "PMI_SIZE": "2", "DISTDL_PIPES": str(tmp_path)}
+    env = FOLDER | {"RANK": "1", "WORLD_SIZE": "2", "DISTDL_PIPES": str(tmp_path)}
     who = identify(env)
     assert (who.host, env["A"], who.pipes) == ("node-b", "1", tmp_path)
 
