@@ -83,7 +83,8 @@ class JobSpec(JobOptions):
     check: dict[str, Any] = field(default_factory=dict)
     #: The job from whose checkpoints this one continues, "" for none.
     resumed_from: str = ""
-    #: The step of the checkpoint at which this job was forked, None if it continues from the newest one.
+    #: The step of the checkpoint that the user chose for this job, None if it continues from the newest one or the step
+    #: of that checkpoint is unknown.
     forked_at: float | None = None
     #: The queued job that this one replaces, "" for none: jobs that waited for it wait for this one.
     moved_from: str = ""

@@ -349,9 +349,10 @@ def call_in_background(function: Callable[[], T]) -> Future[T]:
 
 #: Seconds between two polls of a predecessor, and how long one without a supervisor may wait to be taken over.
 _LOOK, _TAKEOVER = 0.5, 10.0
-#: Seconds between two events of the position: for the first jobs in a queue, for others, and the minimum share of the
-#: waiting time.
-_NOTE, _NOTE_BEHIND, _NOTE_LATER, _NOTE_SHARE, _FRONT = 1.0, 10.0, 20.0, 0.1, 8
+#: Seconds between two events of the position: for the first ``_FRONT`` jobs in a queue, and for the others.
+_NOTE, _NOTE_BEHIND, _FRONT = 1.0, 10.0, 8
+#: The pause grows to this share of the waiting time so far, up to this many seconds.
+_NOTE_SHARE, _NOTE_LATER = 0.1, 20.0
 #: Characters of a reason, and of a name in it.
 _LONGEST_REASON, _LONGEST_NAME = 500, 120
 

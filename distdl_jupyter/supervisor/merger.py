@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.events import Event
     from distdl_jupyter.core.series import Bucket, SeriesBook
 
-#: Seconds between two progress events of one rank: the minimum, the share of the run time, the maximum.
+#: The pause between two progress events of one rank is a share of the run time so far (0.001), but at least and at most
+#: this many seconds.
 _EVERY, _SHARE, _AT_MOST = 0.1, 0.001, 10.0
 #: Metric reports of a job that are written immediately.
 _UNMERGED = 100_000

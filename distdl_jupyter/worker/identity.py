@@ -1,6 +1,7 @@
 """The identity of this rank, read from the environment variables of its launcher.
 
-The variables ``DISTDL_*`` define it. A launcher that starts all ranks with one environment (``mpirun``, ``torchrun``) has its own variables for the rank, from which the ``DISTDL_*`` variables are then set.
+The variables ``DISTDL_*`` define it. A launcher that starts all ranks with one environment (``mpirun``, ``torchrun``)
+has its own variables for the rank, from which the ``DISTDL_*`` variables are then set.
 """
 
 from __future__ import annotations

@@ -443,7 +443,7 @@ class CheckRecording:
             self._next_step()
 
     def _next_step(self) -> None:
-        """End the previous step if an optimizer has stepped. After the last one, write the record and raise Finished."""
+        """End the step if an optimizer has stepped; after the last one, write the record and raise Finished."""
         if self._stepped:
             self._usual = self._stepped
             self._complete_step()
