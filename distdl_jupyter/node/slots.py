@@ -607,20 +607,10 @@ class QueueSlot:
 
     def _entry(self, need: Need) -> QueueEntry:
         """Return this job's entry from memory, because its own file is not trusted."""
-        fields = self._fields
-        return QueueEntry(
-            key=self._key,
-            uid=os.geteuid(),
-            job=fields["job"],
-            name=fields["name"],
-            user="",
-            own=True,
-            state=WAITS,
-            number=fields["number"],
-            need=need,
-            priority=fields["priority"],
-            blocked=fields["blocked"],
-        )
+        record = _pack(self._fields, 0)
+        entry = _parse(record, self._file, os.geteuid(), is_own=True)
+        assert entry is not None, "its own content is valid"
+        return entry._replace(state=WAITS, gpus=(), need=need)
 
     @property
     def _key(self) -> str:

@@ -88,10 +88,7 @@ def record_imports() -> None:
     path = os.environ.get(VARIABLE)
     if path:
         with contextlib.suppress(Exception):
-            whole = Path(f"{path}.{os.getpid()}")
-            with open(whole, "w", encoding="utf-8", opener=owned.private) as file:
-                file.write(json.dumps({"modules": imported()}))
-            whole.replace(path)
+            owned.write(Path(path), json.dumps({"modules": imported()}).encode())
 
 
 #: Number of modules loaded when this process was forked, which are already recorded.

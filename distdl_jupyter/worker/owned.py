@@ -1,4 +1,4 @@
-"""Opens a file only if no other user can have written it, because unpickling runs code as the user.
+"""Writes private files, and opens a file only if no other user can have written it: unpickling runs code as the user.
 
 The job's folder is private; this also protects if it was opened to others or contains a link or file of theirs.
 """
@@ -42,3 +42,18 @@ def refusal(status: os.stat_result) -> str:
 def private(path: str, flags: int) -> int:
     """Open a file with access for its owner alone, regardless of the umask (an ``opener`` for ``open``)."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def write(path: Path, data: bytes | bytearray, *, sync: bool = False) -> None:
+    """Write a private file that becomes visible only when it is complete. Raises OSError and then leaves no file."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(hidden, "wb", opener=private) as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        hidden.replace(path)
+    except OSError:
+        hidden.unlink(missing_ok=True)  # on a full disk, an unfinished file takes space from others
+        raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import pickle
 import reprlib
 from itertools import islice
@@ -26,16 +25,10 @@ def save(folder: Path, rank: int, value: Any) -> tuple[int, str]:
     data, problem = pickled(value, f"The value of rank {rank}")
     if problem:
         return 0, problem
-    hidden = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(mode=0o700, exist_ok=True)
-        with open(hidden, "wb", opener=owned.private) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(target)
+        owned.write(target, data, sync=True)
     except OSError as error:
-        hidden.unlink(missing_ok=True)  # on a full disk, an unfinished file takes space from others
         text = f"The value of rank {rank} cannot be written to {target}: {error.strerror}. Only its text is returned."
         return 0, text
     return len(data), ""

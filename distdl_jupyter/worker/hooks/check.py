@@ -167,10 +167,7 @@ class CheckRecording:
             with open(self._folder / f"rank-{self._rank}.pkl", "wb", opener=owned.private) as file:
                 pickle.dump({"batches": self._batches, "weights": self._weights}, file, pickle.HIGHEST_PROTOCOL)
         data = {"v": _VERSION, "rank": self._rank, "size": self._size, "steps": self._steps, **self._about}
-        hidden = self._folder / f".rank-{self._rank}"
-        with open(hidden, "wb", opener=owned.private) as file:
-            file.write(json.dumps(data).encode())
-        hidden.replace(self._folder / f"rank-{self._rank}.json")
+        owned.write(self._folder / f"rank-{self._rank}.json", json.dumps(data).encode())
 
     def fail(self, error: Exception) -> None:
         """Stop recording and send a notice."""

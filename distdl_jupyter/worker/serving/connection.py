@@ -27,6 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from distdl_jupyter.worker import owned
+
 #: Folder of a job in which notes name the sockets of its ranks.
 NOTES = "serving"
 #: Bytes of the longest header, which holds errors with their frames and pictures of values; and of a greeting.
@@ -271,8 +273,4 @@ def listening(path: Path) -> socket.socket:
 def write_note(path: Path, data: dict[str, Any]) -> None:
     """Write a note, which becomes visible only when it is complete."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w") as file:
-        json.dump(data, file)
-    hidden.replace(path)
+    owned.write(path, json.dumps(data).encode())
