@@ -127,7 +127,6 @@ def _quiet() -> None:
     """Ignore further SIGINTs, so that they do not interrupt the report of the end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(Exception):
-        autolog.release()
         report.flush()
         profile.profiler.finish()
     for stream in (sys.stdout, sys.stderr):

@@ -140,5 +140,5 @@ for step in range(3):
     log(step=step, loss=2.0)
 writer.add_scalar("last", 3.0, 7)
 """)  # fmt: skip
-    assert ended.metric("loss") == [(0, 2.0), (1, 2.0), (2, 2.0)]
+    assert ended.metric("loss") == [(0, 1.0), (0, 2.0), (1, 2.0), (2, 2.0)], "the writer was first once"
     assert ended.metric("last") == [(7, 3.0)]

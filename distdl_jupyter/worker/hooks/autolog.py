@@ -1,7 +1,6 @@
 """Reports values that frameworks measure as metrics. The user's ``log`` has precedence; nothing is reported twice.
 
-* A name that the user logs is not reported from here again. The first value of each name is held back until the next
-  offer, because the user's call for the same step often follows that of the framework.
+* A name that the user logs is not reported from here again.
 * A name belongs to the framework that offered it first, because Lightning also writes its metrics to a
   ``SummaryWriter``.
 * Of nested frameworks (a Trainer uses Accelerate, which uses DeepSpeed), the outermost reports.
@@ -18,42 +17,23 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from distdl_jupyter.worker import report
 from distdl_jupyter.worker.hooks.imports import PostImport, guarded, replaces
 
-
-class _HeldValues(NamedTuple):
-    """Values held back until the next offer."""
-
-    step: float
-    values: dict[str, Any]
-
-
+#: The source that reports each name.
 _owners: dict[str, str] = {}
-_held: list[_HeldValues] = []
-_lock = threading.RLock()
+_lock = threading.Lock()
 
 
 def offer(source: str, step: float, metrics: dict[str, Any]) -> None:
     """Report numbers that ``source`` measured at ``step``, unless another source reports them."""
     with _lock:
-        release()
         ours = {name: value for name, value in metrics.items() if _is_ours(source, name, value)}
-        first = {name: value for name, value in ours.items() if name not in _owners}
-        _owners.update(dict.fromkeys(first, source))
-        if first:
-            _held.append(_HeldValues(step, first))
-        _send(step, {name: value for name, value in ours.items() if name not in first})
-
-
-def release() -> None:
-    """Report the values held back, except those that the user has logged in the meantime."""
-    with _lock:
-        waiting, _held[:] = list(_held), []
-        for held in waiting:
-            _send(held.step, {name: value for name, value in held.values.items() if name not in report.own_names})
+        _owners.update(dict.fromkeys(ours, source))
+    if ours:
+        report.send(step, ours)
 
 
 def advance(done: float, total: float | None, unit: str) -> None:
@@ -108,11 +88,6 @@ def _is_ours(source: str, name: str, value: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _send(step: float, metrics: dict[str, Any]) -> None:
-    if metrics:
-        report.send(step, metrics)
 
 
 # SummaryWriter -----------------------------------------------------------------------------------

@@ -56,10 +56,7 @@ def _watch_fit(module: ModuleType) -> None:
             raise RuntimeError("check() compares the steps of torch optimizers, so it cannot check Keras.")
         extended = guarded("before Model.fit", _with_callback, signature, args, kwargs)
         args, kwargs = extended or (args, kwargs)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            guarded("after Model.fit", autolog.release)
+        return original(*args, **kwargs)
 
 
 def _with_callback(

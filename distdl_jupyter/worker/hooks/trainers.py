@@ -49,16 +49,12 @@ def watch(finder: PostImport) -> None:
 
 def _run_with_callback(owner: Any, name: str, add: Callable[[Any], None]) -> None:
     """Add a callback to each trainer before its method runs; nested engines report nothing."""
-    label = f"{owner.__name__}.{name}"
 
     @replaces(owner, name)
     def run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        guarded(f"before {label}", add, self)
-        try:
-            with autolog.driving():
-                return original(self, *args, **kwargs)
-        finally:
-            guarded(f"after {label}", autolog.release)
+        guarded(f"before {owner.__name__}.{name}", add, self)
+        with autolog.driving():
+            return original(self, *args, **kwargs)
 
 
 # Lightning ---------------------------------------------------------------------------------------
@@ -323,7 +319,6 @@ class _RayReports:
         self._config.callbacks = self._callbacks
         self._ended.set()
         self._thread.join()
-        autolog.release()
         self._queue.shutdown()
 
 

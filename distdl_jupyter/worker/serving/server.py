@@ -27,7 +27,7 @@ from typing import Any
 
 from distdl_jupyter.worker import channel, execute, failure, payload, pictures, report, results, secret_patterns
 from distdl_jupyter.worker.data import data_path
-from distdl_jupyter.worker.hooks import autolog, distributed
+from distdl_jupyter.worker.hooks import distributed
 from distdl_jupyter.worker.identity import Identity, identify
 from distdl_jupyter.worker.serving.connection import NOTES, Listener, RankMessage, ServedConnection
 from distdl_jupyter.worker.sources import CellSources
@@ -169,7 +169,6 @@ class Server:
             self._interruptible = False
             answer, body, error = self._describe_failure(interrupt)
         with contextlib.suppress(Exception):
-            autolog.release()
             report.flush()
         if is_cell:
             self._marks.end(number)
