@@ -8,17 +8,12 @@ import json
 import os
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.ranks.answer import RanksBusy
 from distdl_jupyter.worker.serving.connection import NOTES, ConnectionLost, MessageSocket, note_of, peer_uid
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from distdl_jupyter.core.store import JobFolder
 
 #: Seconds within which a rank's service thread must respond; the user's code may hold the GIL that long.
 _TIMEOUT = 60.0

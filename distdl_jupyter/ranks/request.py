@@ -33,14 +33,13 @@ from distdl_jupyter.core.spec import Source
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.jobs import results
+from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.ranks.answer import Answer, Done, Event, Interrupted, Notice, Output, named
 from distdl_jupyter.ranks.connection import busy, stamps
-from distdl_jupyter.worker.serving.connection import ConnectionLost
+from distdl_jupyter.worker.serving.connection import ConnectionLost, RankMessage
 
 if TYPE_CHECKING:
-    from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.ranks.connection import RankConnection
-    from distdl_jupyter.worker.serving.connection import RankMessage
 
 _NUMBER = re.compile(r"In \[(\d+)\]")
 _STREAMS = ("out", "err")

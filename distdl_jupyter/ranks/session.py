@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight
@@ -15,6 +15,7 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobNotFound, JobNotRunning, explain
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.jobs import client
+from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.ranks import request
 from distdl_jupyter.ranks.answer import Answer, RanksState
 from distdl_jupyter.ranks.connection import busy, connect, lock_holder, locked, running, stamps
@@ -22,10 +23,7 @@ from distdl_jupyter.ranks.request import OnEvent, PendingRequest
 from distdl_jupyter.worker.serving.connection import NOTES, ConnectionLost, note_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from distdl_jupyter.capture import CapturedCode
-    from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.ranks.connection import RankConnection
 
 #: Seconds between two checks whether the ranks listen.

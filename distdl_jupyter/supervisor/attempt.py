@@ -9,25 +9,22 @@ import dataclasses
 import math
 import sys
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.clusters.base import Exit
-from distdl_jupyter.core.failure import crashed_at_the_end, has_failed, is_lost
+from distdl_jupyter.backends.base import Backend
+from distdl_jupyter.clusters.base import Exit, Run, Unkillable
+from distdl_jupyter.core.failure import RankView, crashed_at_the_end, has_failed, is_lost
 from distdl_jupyter.core.humanize import duration, plural, ranks
 from distdl_jupyter.core.state import State
 from distdl_jupyter.supervisor import stop
+from distdl_jupyter.supervisor.control import ControlReader
 from distdl_jupyter.supervisor.hang_detector import HangDetector
 from distdl_jupyter.supervisor.log_reader import LogReader
+from distdl_jupyter.supervisor.recorder import EventRecorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from distdl_jupyter.backends.base import Backend
-    from distdl_jupyter.clusters.base import Run, Unkillable
-    from distdl_jupyter.core.failure import RankView
-    from distdl_jupyter.supervisor.control import ControlReader
     from distdl_jupyter.supervisor.profiler import ProfileCollector
-    from distdl_jupyter.supervisor.recorder import EventRecorder
 
 _TICK = 0.1
 #: Seconds between two checks of the job's files in the local queues.

@@ -16,18 +16,14 @@ import resource
 import sys
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from distdl_jupyter.core import disk_reserve
-from distdl_jupyter.core.events import VERSION, EventWriter, encode
+from distdl_jupyter.core.events import VERSION, Event, EventWriter, encode
 from distdl_jupyter.core.humanize import duration, plural
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from distdl_jupyter.core.events import Event
-    from distdl_jupyter.core.parts import LineFile
-    from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.core.parts import LineFile
+from distdl_jupyter.core.store import JobFolder
 
 #: Bytes buffered before log lines and progress are dropped.
 _MOST_HELD = 4_000_000

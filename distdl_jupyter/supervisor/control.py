@@ -17,21 +17,18 @@ import subprocess
 import sys
 import threading
 import time
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
 
 from distdl_jupyter import permissions
 from distdl_jupyter.core import disk_reserve, events, limits, locks, reporting, tracking
+from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
+from distdl_jupyter.core.events import JobLock
+from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import processes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from distdl_jupyter.core.alerts import Alert
-    from distdl_jupyter.core.events import JobLock
-    from distdl_jupyter.core.state import State
-    from distdl_jupyter.core.store import JobFolder
 
 #: Prefixes of the job's variables that are passed to its trackers.
 _OF_TRACKERS = ("MLFLOW_", "WANDB_", "AZURE_", "AWS_", "DATABRICKS_")

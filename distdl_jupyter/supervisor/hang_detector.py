@@ -10,22 +10,20 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.clusters.base import Run
 from distdl_jupyter.core import atomic_write
-from distdl_jupyter.core.failure import concerns_collectives, has_failed
+from distdl_jupyter.core.failure import RankView, concerns_collectives, has_failed
 from distdl_jupyter.core.humanize import date_and_clock, duration
 from distdl_jupyter.core.state import State
+from distdl_jupyter.node.stacks import StackDump
+from distdl_jupyter.supervisor.recorder import EventRecorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from distdl_jupyter.clusters.base import Run
-    from distdl_jupyter.core.failure import RankView
     from distdl_jupyter.core.stacks import Taken
-    from distdl_jupyter.node.stacks import StackDump
-    from distdl_jupyter.supervisor.recorder import EventRecorder
 
 #: Seconds without activity that count as a stall, instead of a limit from the job's own pace; 0: never.
 VARIABLE = "DISTDL_STALL_SECONDS"

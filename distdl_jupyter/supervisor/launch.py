@@ -13,35 +13,32 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from distdl_jupyter.backends.base import Backend
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.base import Context
+from distdl_jupyter.clusters.base import Cluster, Context, Run
 from distdl_jupyter.core import events, registry
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural, short_id
+from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.queue import AFTER, QueueView, reason, was_moved
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.store import JobStore
+from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.data import packages
 from distdl_jupyter.supervisor import resume
+from distdl_jupyter.supervisor.attempt import RunClock
+from distdl_jupyter.supervisor.control import ControlReader
+from distdl_jupyter.supervisor.recorder import EventRecorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from distdl_jupyter.backends.base import Backend
-    from distdl_jupyter.clusters.base import Cluster, Run
-    from distdl_jupyter.core.plan import Placement
-    from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.data.staging import JobStaging
-    from distdl_jupyter.supervisor.attempt import RunClock
-    from distdl_jupyter.supervisor.control import ControlReader
-    from distdl_jupyter.supervisor.recorder import EventRecorder
 
 T = TypeVar("T")
 

@@ -17,19 +17,16 @@ import re
 import selectors
 import time
 from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from distdl_jupyter.clusters.base import Stream
 from distdl_jupyter.core.events import MAX_LOG_TEXT
 from distdl_jupyter.node import channels
 from distdl_jupyter.supervisor import reports
 from distdl_jupyter.worker import channel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
-    from contextlib import AbstractContextManager
-
-    from distdl_jupyter.clusters.base import Stream
 
 #: Bytes read per round from one stream, and from all of them if there are many.
 _READ, _ROUND = 1024 * 1024, 8 * 1024 * 1024

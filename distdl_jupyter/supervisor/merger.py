@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.events import number_to_json
+from distdl_jupyter.core.events import Event, number_to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from distdl_jupyter.core.events import Event
     from distdl_jupyter.core.series import Bucket, SeriesBook
 
 #: The pause between two progress events of one rank is a share of the run time so far (0.001), but at least and at most

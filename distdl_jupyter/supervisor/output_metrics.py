@@ -15,11 +15,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 #: Maximum number of distinct metric names of a job, and of characters of a parsed line.
 MOST_NAMES, LONGEST_LINE = 30, 2000

@@ -15,26 +15,25 @@ import subprocess
 import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
+from distdl_jupyter.clusters.base import NodeSample
 from distdl_jupyter.core import atomic_write, checkpoints, events, pictures
 from distdl_jupyter.core.environment import GitState
 from distdl_jupyter.core.events import VERSION, encode
 from distdl_jupyter.core.humanize import count, ranks
 from distdl_jupyter.core.options import keep_rule
 from distdl_jupyter.core.parts import LineFile
-from distdl_jupyter.core.parts import ReportStore as FilePart
+from distdl_jupyter.core.parts import Part as FilePart
 from distdl_jupyter.core.resources import ResourceBook, ResourceReader, sample_line
 from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from distdl_jupyter.clusters.base import NodeSample
     from distdl_jupyter.core.series import SeriesBook
-    from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.supervisor.recorder import EventRecorder
     from distdl_jupyter.supervisor.reports import PictureReport, StepsReport, WeightsReport
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import re
 import sysconfig
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import stacks
-from distdl_jupyter.core.failure import CRASHES
+from distdl_jupyter.core.failure import CRASHES, RankView
 from distdl_jupyter.core.logfile import last_lines
+from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.threads import Names, parse, sources
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from distdl_jupyter.core.failure import RankView
-    from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.threads import Frame, Thread
 
 #: Searched lines of a rank, and searched bytes at the end of the log: a dump has 100 lines per thread.

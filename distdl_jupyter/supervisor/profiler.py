@@ -15,16 +15,14 @@ import math
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from distdl_jupyter.clusters.base import Run
 from distdl_jupyter.core import atomic_write, profiles
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
+from distdl_jupyter.supervisor.recorder import EventRecorder
+from distdl_jupyter.supervisor.reports import ProfileReport
 from distdl_jupyter.worker.hooks import frameworks
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.base import Run
-    from distdl_jupyter.supervisor.recorder import EventRecorder
-    from distdl_jupyter.supervisor.reports import ProfileReport
 
 #: Seconds in which ranks must make a step, and seconds for a request to reach all of them: local, remote.
 _ARM, _LEAD, _SLOW_LEAD = 30.0, 0.5, 2.0

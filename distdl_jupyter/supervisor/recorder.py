@@ -11,34 +11,30 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from distdl_jupyter.clusters.base import NodeSample, Notice, Stream
 from distdl_jupyter.core import logfile, tracking
-from distdl_jupyter.core.alerts import CODE, AlertWatch
+from distdl_jupyter.core.alerts import CODE, Alert, AlertWatch
 from distdl_jupyter.core.events import LOG_TYPES, Event
 from distdl_jupyter.core.humanize import size as size_in_words
 from distdl_jupyter.core.redact import Redactor, hidden
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.supervisor import control, merger, reports
 from distdl_jupyter.supervisor.buffered_writer import BufferedEventWriter
-from distdl_jupyter.supervisor.log_reader import LogText
+from distdl_jupyter.supervisor.log_reader import Item, LogText, RankReport
 from distdl_jupyter.supervisor.merger import ReportMerger
-from distdl_jupyter.supervisor.resume import key_of
+from distdl_jupyter.supervisor.reports import ProfileReport
+from distdl_jupyter.supervisor.resume import History, Key, key_of
 from distdl_jupyter.worker.secret_patterns import MASK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from distdl_jupyter.clusters.base import NodeSample, Notice, Stream
-    from distdl_jupyter.core.alerts import Alert
-    from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.supervisor.log_reader import Item, RankReport
     from distdl_jupyter.supervisor.output_metrics import OutputMetrics
     from distdl_jupyter.supervisor.parts import ReportStore
-    from distdl_jupyter.supervisor.reports import ProfileReport
-    from distdl_jupyter.supervisor.resume import History, Key
 
 #: Code of the note that log lines were dropped.
 _LOG_LIMIT = "log-limit"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -19,8 +20,6 @@ from distdl_jupyter.worker.pictures import LARGEST
 from distdl_jupyter.worker.step_times import HEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
 #: Maximum notes of one job, beyond which those of its ranks are dropped: one page shows all of them.

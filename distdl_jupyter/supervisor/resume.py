@@ -6,19 +6,16 @@ It is read from the events; ``end_events`` ends a job that no supervisor can res
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.events import LOG_TYPES
+from distdl_jupyter.core.events import LOG_TYPES, Event
 from distdl_jupyter.core.humanize import date_and_clock, plural, short_id
+from distdl_jupyter.core.locks import Holder
 from distdl_jupyter.core.state import State
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.events import Event
-    from distdl_jupyter.core.locks import Holder
-    from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.core.view import JobView
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.core.view import JobView
 
 #: Supervisors that may die in a row without anything new from the job.
 _TRIES = 3

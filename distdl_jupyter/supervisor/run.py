@@ -11,15 +11,22 @@ import dataclasses
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import wait
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distdl_jupyter.clusters.base import Run
 from distdl_jupyter.core import environment, events, logfile, registry, reporting
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
-from distdl_jupyter.core.failure import is_lost
+from distdl_jupyter.core.failure import Failure, RankView, is_lost
 from distdl_jupyter.core.humanize import plural, size
+from distdl_jupyter.core.redact import Redactor
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.core.view import JobView
 from distdl_jupyter.supervisor import control, resume
 from distdl_jupyter.supervisor.attempt import Attempt, RunClock
 from distdl_jupyter.supervisor.control import ControlReader, request
@@ -28,15 +35,7 @@ from distdl_jupyter.supervisor.recorder import EventRecorder, redactor_of
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
-    from distdl_jupyter.clusters.base import Run
-    from distdl_jupyter.core.failure import Failure, RankView
-    from distdl_jupyter.core.redact import Redactor
-    from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.core.view import JobView
     from distdl_jupyter.supervisor.parts import CheckpointKeeper
 
 #: Seconds between two checks for a cancel request.

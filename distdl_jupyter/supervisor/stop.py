@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from distdl_jupyter.clusters.base import Run, Unkillable
+from distdl_jupyter.clusters.base import Run, Unkillable
 
 #: Seconds after KILL before surviving processes are examined.
 _OUTLIVES = 5.0

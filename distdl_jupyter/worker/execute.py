@@ -6,20 +6,17 @@ import ast
 import builtins
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.worker import payload as payloads
 from distdl_jupyter.worker import pictures
-from distdl_jupyter.worker.sources import deep_recursion
+from distdl_jupyter.worker.payload import Payload
+from distdl_jupyter.worker.sources import CellSources, deep_recursion
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
-
-    from distdl_jupyter.worker.payload import Payload
-    from distdl_jupyter.worker.sources import CellSources
 
     #: Runs a payload with its folder and sources, and returns the rank's value.
     Runner = Callable[[Path, Payload, CellSources], Any]

@@ -14,12 +14,10 @@ import struct
 import sys
 from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from distdl_jupyter.worker import channel
-
-if TYPE_CHECKING:
-    from distdl_jupyter.worker.hooks.imports import PostImport
+from distdl_jupyter.worker.hooks.imports import PostImport
 
 #: Our backend of matplotlib, and the modules that offer IPython's ``display`` under their own name.
 _BACKEND = "module://distdl_jupyter.worker.mplbackend"

@@ -15,15 +15,13 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.worker import channel
+from distdl_jupyter.worker.frames import View
 from distdl_jupyter.worker.hooks import distributed, steps
 from distdl_jupyter.worker.hooks.imports import ByObject, PostImport, replaces
 from distdl_jupyter.worker.step_times import recorder
-
-if TYPE_CHECKING:
-    from distdl_jupyter.worker.frames import View
 
 
 def watch(finder: PostImport) -> None:
