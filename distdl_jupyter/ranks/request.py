@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from distdl_jupyter import capture
 from distdl_jupyter.capture import listing
 from distdl_jupyter.capture.captured_code import CapturedCode, payload_fields, pickled
@@ -191,15 +193,7 @@ class PendingRequest:
             raise busy(str(header.get("doing") or ""))
         if header.get("say") != "done" or rank not in self._running:
             return
-        done = Done(
-            rank=rank,
-            ok=bool(header.get("ok")),
-            repr=str(header.get("repr") or ""),
-            shown=header.get("shown") or {},
-            error=header.get("error"),
-            seconds=float(header.get("seconds") or 0.0),
-            unsent=str(header.get("unsent") or ""),
-        )
+        done = msgspec.convert({**header, "rank": rank}, Done)
         self._running.discard(rank)
         if done.error is not None:
             self._answer.errors[rank] = done.error
