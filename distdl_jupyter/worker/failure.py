@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.worker import hints, secret_patterns, short_repr
+from distdl_jupyter.worker import hints, secret_patterns, values
 from distdl_jupyter.worker.frames import WORKER, Describer, ErrorFrame
 from distdl_jupyter.worker.hooks import gpu_memory
 from distdl_jupyter.worker.sources import CellSources, show
@@ -57,7 +57,7 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
     memory = _gpu_memory(error, about) if code == "gpu-memory-full" else None
     if memory is not None:
         hint = gpu_memory.explain(memory, os.environ.get("DISTDL_JOB_ID", "").rpartition("-")[2])
-    values = [[name, _value(name, value)] for name, value in (views[0].used() if views else [])[:_MOST_VALUES]]
+    used = [[name, _value(name, value)] for name, value in (views[0].used() if views else [])[:_MOST_VALUES]]
     return {
         "type": type(error).__name__,
         "module": type(error).__module__,
@@ -67,7 +67,7 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
         "traceback": text(error, about),
         "time": round(time.time(), 4),
         "frames": [_frame(frame, about) for frame in frames],
-        "values": values,
+        "values": used,
         "values_at": order[0] if order else None,
         "code": code,
         "hint": secret_patterns.redact(hint),
@@ -153,7 +153,7 @@ def _arguments(error: BaseException) -> dict[str, Any]:
 def _value(name: str, value: Any) -> str:
     if secret_patterns.looks_secret(name.rpartition(".")[2]) and not callable(value):
         return secret_patterns.MASK
-    return secret_patterns.redact(short_repr.short(value))
+    return secret_patterns.redact(values.short(value))
 
 
 def _cut(text_: str, longest: int) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from distdl_jupyter.worker.frames import MISSING, View
 from distdl_jupyter.worker.hooks import gpu_memory, parallel
 from distdl_jupyter.worker.hooks.tensors import shape
-from distdl_jupyter.worker.short_repr import format_names, keys_of
+from distdl_jupyter.worker.values import format_names, keys_of
 
 Rule = Callable[[BaseException, Sequence[View]], str]
 

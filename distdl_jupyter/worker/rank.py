@@ -19,10 +19,10 @@ from distdl_jupyter.worker import (
     payload,
     pictures,
     report,
-    results,
     shutdown,
     stacks,
     streams,
+    values,
 )
 from distdl_jupyter.worker.hooks import (
     autolog,
@@ -135,10 +135,10 @@ def _quiet() -> None:
 
 
 def _deliver(identity: Identity, value: Any) -> None:
-    size, problem = results.save(identity.folder, identity.rank, value)
+    size, problem = values.save(identity.folder, identity.rank, value)
     if problem:
         channel.note("warning", problem, "result")
-    channel.send("result", ok=True, repr=results.text(value), bytes=size, error=None, problem=problem,
+    channel.send("result", ok=True, repr=values.text(value), bytes=size, error=None, problem=problem,
             **_collectives(identity))  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from distdl_jupyter.clusters.agents.tcp_link import AgentListener
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.node import facts, frames
 from distdl_jupyter.node.stacks import StackDump
-from distdl_jupyter.worker import channel, results
+from distdl_jupyter.worker import channel, values
 
 POINTS = {"clusters": {"simulated": "SimulatedCluster"}}
 #: Seconds for all nodes to connect, and processes that play them.
@@ -191,7 +191,7 @@ class Rank:
         self.out(b"".join(told))
 
     def finish(self):
-        size, problem = results.save(self.folder, self.rank, self.step)
+        size, problem = values.save(self.folder, self.rank, self.step)
         self.out(self.report("result", ok=True, repr=str(self.step), bytes=size, error=None, problem=problem))
         self.end(0, None)
 

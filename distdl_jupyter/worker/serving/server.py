@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from distdl_jupyter.worker import channel, execute, failure, payload, pictures, report, results, secret_patterns
+from distdl_jupyter.worker import channel, execute, failure, payload, pictures, report, secret_patterns, values
 from distdl_jupyter.worker.data import data_path
 from distdl_jupyter.worker.hooks import distributed
 from distdl_jupyter.worker.identity import Identity, identify
@@ -213,8 +213,8 @@ class Server:
 
 
 def _value(value: Any) -> tuple[dict[str, Any], bytes]:
-    body, why = results.pickled(value, "The value", LARGEST)
-    return {"ok": True, "repr": results.text(value), "shown": forms(value), "unsent": why}, bytes(body)
+    body, why = values.pickled(value, "The value", LARGEST)
+    return {"ok": True, "repr": values.text(value), "shown": forms(value), "unsent": why}, bytes(body)
 
 
 class Marks:
@@ -341,12 +341,12 @@ def forms(value: Any) -> dict[str, str]:
 def _plain(value: Any) -> str:
     # Tables and arrays abbreviate themselves, so only the repr of other containers is cut.
     if isinstance(value, (str, bytes, bytearray, list, tuple, dict, set, frozenset)) and len(value) > _LARGE:
-        return results.text(value)
+        return values.text(value)
     try:
         plain = repr(value)
     except Exception:  # noqa: BLE001  a foreign class's own method
-        return results.text(value)
-    return secret_patterns.redact(plain) if len(plain) <= _LONG else results.text(value)
+        return values.text(value)
+    return secret_patterns.redact(plain) if len(plain) <= _LONG else values.text(value)
 
 
 def _form(value: Any, method: str) -> str:

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.worker.short_repr import LONGEST, short
+from distdl_jupyter.worker.values import LONGEST_SHORT, short
 
 Pair = collections.namedtuple("Pair", "image target")
 
@@ -88,5 +88,5 @@ anything = st.recursive(
 @given(anything)
 def test_short_is_one_short_line(value):
     text = short(value)
-    assert len(text) <= LONGEST
+    assert len(text) <= LONGEST_SHORT
     assert len(text.splitlines()) <= 1

@@ -1,0 +1,235 @@
+"""Values as text and as pickles: the value that a rank returns, and short descriptions of the values in an error.
+
+Short descriptions run no code that can take long, raise, or wait for a GPU: ``repr`` is called only for classes that
+are known to be harmless; other values are shown as their class.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import reprlib
+import types
+from collections.abc import Callable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from distdl_jupyter.worker import owned, secret_patterns
+from distdl_jupyter.worker.hooks.tensors import shape
+
+#: Longest text of a returned value, in characters.
+LONGEST = 400
+_PLAIN = (type(None), bool, int, float, str)
+
+
+def save(folder: Path, rank: int, value: Any) -> tuple[int, str]:
+    """Pickle the value to ``results/rank-<rank>.pkl`` and return (bytes, "").
+
+    If the value cannot be pickled or written, return (0, a sentence with the reason) and leave no file.
+    """
+    target = folder / "results" / f"rank-{rank}.pkl"
+    data, problem = pickled(value, f"The value of rank {rank}")
+    if problem:
+        return 0, problem
+    try:
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+        owned.write(target, data, sync=True)
+    except OSError as error:
+        text = f"The value of rank {rank} cannot be written to {target}: {error.strerror}. Only its text is returned."
+        return 0, text
+    return len(data), ""
+
+
+class _TooLarge(Exception):
+    """The pickle exceeds the limit."""
+
+
+class _BoundedFile:
+    """An in-memory file of limited size."""
+
+    def __init__(self, most: float) -> None:
+        self.data = bytearray()
+        self._most = most
+
+    def write(self, piece: Any, /) -> int:
+        """Append bytes. Raises _TooLarge."""
+        view = memoryview(piece)
+        if len(self.data) + view.nbytes > self._most:
+            raise _TooLarge
+        self.data += view.cast("B") if view.contiguous else view.tobytes()
+        return view.nbytes
+
+
+def pickled(value: Any, subject: str, most: float = math.inf) -> tuple[bytes | bytearray, str]:
+    """Return (pickle, ""), or (b"", a sentence with the reason) if it fails or exceeds ``most`` bytes."""
+    file, name = _BoundedFile(most), type(value).__name__
+    try:
+        if type(value) in _PLAIN:
+            pickle.dump(value, file)
+        else:
+            try:
+                from cloudpickle import dump
+            except ImportError:  # a host that has only this folder
+                from pickle import dump
+            dump(value, file)
+    except _TooLarge:
+        return b"", (
+            f"{subject} is {name} of more than {most // 2**20:.0f} MB, so only its text is returned. End the cell with "
+            "a part of it, or write it to a file."
+        )
+    except Exception as error:  # noqa: BLE001  user code runs here and can raise anything
+        why = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200].rstrip(".")
+        return b"", (
+            f"{subject} is {name}, which cannot be pickled ({why}), so only its text is returned. End the cell with "
+            "plain data, arrays or a state_dict."
+        )
+    return file.data, ""
+
+
+def text(value: Any) -> str:
+    """Return the value as shown by a notebook, at most LONGEST characters; "" for None.
+
+    Return the name of the type if the value's own code fails.
+    """
+    if value is None:
+        return ""
+    try:
+        shown = secret_patterns.redact(_Short().repr(value))
+    except Exception:  # noqa: BLE001  a user-defined method
+        return type(value).__name__
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
+
+
+class _Short(reprlib.Repr):
+    """Truncates long containers and strings before formatting them, and handles a ``repr`` that raises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 4
+        self.maxdict = self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdeque = 20
+        self.maxarray = 20
+        self.maxstring = self.maxother = LONGEST
+        self.maxlong = 80
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        """Format a dict in its own order (the base class sorts it)."""
+        if level <= 0 and x:
+            return "{...}"
+        shown = [f"{self.repr1(k, level - 1)}: {self.repr1(v, level - 1)}" for k, v in islice(x.items(), self.maxdict)]
+        return f"{{{', '.join(shown + ['...'] * (len(x) > self.maxdict))}}}"
+
+
+# short descriptions ------------------------------------------------------------------------------
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+#: Longest short description of one string, and of one value.
+LONGEST_STRING, LONGEST_SHORT = 80, 160
+_ITEMS = 6
+#: Modules of the standard library whose classes have a short and cheap ``repr``.
+_HARMLESS = ("pathlib", "datetime", "decimal", "fractions", "uuid", "enum")
+
+
+def short(value: Any) -> str:
+    """Return a value in at most LONGEST_SHORT characters: ``312``, ``Tensor 32 x 10 float32``, ``dict, keys a, b``."""
+    try:
+        text = _describe(value, 2)
+    except Exception:  # noqa: BLE001  attributes of user-defined classes are read
+        text = type(value).__name__
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_SHORT else f"{text[: LONGEST_SHORT - 1]}…"
+
+
+def _describe(value: Any, depth: int) -> str:
+    simple = _SIMPLE.get(type(value))
+    if simple is not None:
+        return simple(value)
+    name = type(value).__name__
+    module = str(getattr(type(value), "__module__", ""))
+    if isinstance(value, type):
+        return f"class {value.__name__}"
+    if type(value) in (list, tuple, set, frozenset):
+        return _items(value, depth)
+    if (sizes := shape(value)) is not None:
+        return _array(name, value, sizes)
+    if (keys := keys_of(value)) is not None:
+        return f"{name}, {_keys(keys, value)}"
+    if isinstance(value, BaseException):
+        return f"{name}: {str(value)[:LONGEST_STRING]}"
+    if module.partition(".")[0] in _HARMLESS or isinstance(value, range | slice):
+        return repr(value)
+    return name
+
+
+def keys_of(value: Any) -> list[Any] | None:
+    """Return the first keys (nine at most) of a mapping or of an object with ``keys()``, None for anything else."""
+    if isinstance(value, dict):
+        return list(islice(dict.keys(value), 9))
+    if isinstance(value, type) or not (isinstance(value, Mapping) or callable(getattr(type(value), "keys", None))):
+        return None
+    try:
+        return list(islice(value.keys(), 9))
+    except Exception:  # noqa: BLE001  a user-defined method
+        return None
+
+
+def format_names(names: list[Any], more: int = 0) -> str:
+    """Join names for a sentence: ``image``, ``image and target``, ``a, b, c and 4 more``."""
+    parts = [str(name)[:40] for name in names] + ([f"{more} more"] if more else [])
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _keys(keys: list[Any], value: Any) -> str:
+    if not keys:
+        return "empty"
+    shown = ", ".join(str(key)[:40] for key in keys[:8])
+    total = len(value) if isinstance(value, dict) else len(keys)
+    return f"keys {shown}" + (f" and {total - 8:,} more" if total > 8 else "")
+
+
+def _array(name: str, value: Any, sizes: tuple[int, ...]) -> str:
+    kind = str(getattr(value, "dtype", "")).rpartition(".")[2]
+    device = str(getattr(value, "device", "cpu"))
+    location = "" if device.lower().startswith(("cpu", "<")) or not device else device
+    what = f" {TIMES} ".join(map(str, sizes)) or "scalar"
+    if not sizes and not location and callable(getattr(value, "item", None)):
+        what = _describe(value.item(), 0)
+    return " ".join(part for part in (name, what, kind, location) if part)
+
+
+def _items(value: Any, depth: int) -> str:
+    if len(value) > _ITEMS or depth <= 0:
+        return f"{type(value).__name__} of {len(value):,}"
+    opened, closed = _BRACKETS[type(value)] if value else (f"{type(value).__name__}(", ")")
+    return f"{opened}{', '.join(_describe(item, depth - 1) for item in value)}{closed}"
+
+
+def _float(value: float) -> str:
+    text = repr(value)
+    return text if len(text) <= 8 else f"{value:.6g}"
+
+
+def _int(value: int) -> str:
+    return repr(value) if abs(value) < 10**30 else f"int of {value.bit_length():,} bits"
+
+
+def _string(value: str | bytes) -> str:
+    cut = repr(value[:LONGEST_STRING])
+    return cut if len(value) <= LONGEST_STRING else f"{cut}… ({len(value):,})"
+
+
+_BRACKETS: dict[type, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), set: ("{", "}"),
+                                          frozenset: ("frozenset({", "})")}  # fmt: skip
+_SIMPLE: dict[type, Callable[[Any], str]] = {
+    type(None): repr,
+    bool: repr,
+    int: _int,
+    float: _float,
+    complex: repr,
+    str: _string,
+    bytes: _string,
+    types.FunctionType: lambda value: f"function {value.__name__}",
+    types.BuiltinFunctionType: lambda value: f"function {value.__name__}",
+    types.MethodType: lambda value: f"method {value.__name__}",
+    types.ModuleType: lambda value: f"module {value.__name__}",
+}
