@@ -59,7 +59,7 @@ log        ``rank`` (None: a line of the system), ``stream`` (out, err, sys), ``
            ``redraws`` = n > 0 the text is one line that was redrawn n times with a carriage return and replaces the
            rank's open redrawn line of that stream; ``closed`` true ends that line
 mark       ``rank``, ``stream``, ``cell`` (a number), ``label``, ``ended``: begin or end of a cell in the output of a
-           persistent rank (see worker.serving.server), in order with the lines of that stream
+           persistent rank (see worker.serving), in order with the lines of that stream
 position   ``rank``, ``stream``: a rank that prints nothing has sent many reports in its output
 attempt    all ranks are restarted; each has a ``restart`` event
 count      ``lines`` of the log before it and ``counts`` {rank: [lines, lines on stderr]}, repeated at intervals

@@ -138,7 +138,7 @@ class Pipes:
             json.dump(list(variables), file)
 
     def serving(self, rank: int) -> dict[str, Any]:
-        """Return where a persistent rank listens: ``socket`` and ``token`` (see ``worker.serving.connection``).
+        """Return where a persistent rank listens: ``socket`` and ``token`` (see ``worker.rank_socket``).
 
         Raises OSError while it does not listen.
         """

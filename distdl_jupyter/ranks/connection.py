@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.ranks.answer import RanksBusy
-from distdl_jupyter.worker.serving.connection import NOTES, ConnectionLost, MessageSocket, note_of, peer_uid
+from distdl_jupyter.worker.rank_socket import NOTES, ConnectionLost, MessageSocket, note_of, peer_uid
 
 #: Seconds within which a rank's service thread must respond; the user's code may hold the GIL that long.
 _TIMEOUT = 60.0

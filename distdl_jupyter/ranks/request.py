@@ -38,7 +38,7 @@ from distdl_jupyter.jobs import results
 from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.ranks.answer import Answer, Done, Event, Interrupted, Notice, Output, named
 from distdl_jupyter.ranks.connection import busy, stamps
-from distdl_jupyter.worker.serving.connection import ConnectionLost, RankMessage
+from distdl_jupyter.worker.rank_socket import ConnectionLost, RankMessage
 
 if TYPE_CHECKING:
     from distdl_jupyter.ranks.connection import RankConnection

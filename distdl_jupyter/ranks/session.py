@@ -20,7 +20,7 @@ from distdl_jupyter.ranks import request
 from distdl_jupyter.ranks.answer import Answer, RanksState
 from distdl_jupyter.ranks.connection import busy, connect, lock_holder, locked, running, stamps
 from distdl_jupyter.ranks.request import OnEvent, PendingRequest
-from distdl_jupyter.worker.serving.connection import NOTES, ConnectionLost, note_of
+from distdl_jupyter.worker.rank_socket import NOTES, ConnectionLost, note_of
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode

@@ -23,7 +23,7 @@ from distdl_jupyter.node import processes
 from distdl_jupyter.supervisor import control
 from distdl_jupyter.warm import process_state, template_files
 from distdl_jupyter.worker import installed, owned
-from distdl_jupyter.worker.serving.connection import peer_uid
+from distdl_jupyter.worker.rank_socket import peer_uid
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.events import JobLock

@@ -33,7 +33,7 @@ from distdl_jupyter.warm.preload import Unforkable
 from distdl_jupyter.warm.template_files import TemplateFiles
 from distdl_jupyter.worker import installed
 from distdl_jupyter.worker.hooks import distributed, frameworks
-from distdl_jupyter.worker.serving.connection import peer_uid
+from distdl_jupyter.worker.rank_socket import peer_uid
 
 #: Seconds between two checks for a reason to exit.
 _TICK = 2.0

@@ -118,7 +118,7 @@ def _run(identity: Identity, sources: CellSources) -> int:
 
 
 def _serve(folder: Path, session: payload.Payload, sources: CellSources) -> None:
-    from distdl_jupyter.worker.serving.server import serve
+    from distdl_jupyter.worker.serving import serve
 
     serve(folder, session, sources)
 

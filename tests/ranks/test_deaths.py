@@ -14,7 +14,7 @@ from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobN
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client
 from distdl_jupyter.ranks import request
-from distdl_jupyter.worker.serving.connection import NOTES
+from distdl_jupyter.worker.rank_socket import NOTES
 from tests.conftest import wait_for
 
 KERNEL = """

@@ -11,8 +11,8 @@ import pytest
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.ranks import connection as rank_connection
 from distdl_jupyter.ranks.answer import RanksBusy
-from distdl_jupyter.worker.serving import connection
-from distdl_jupyter.worker.serving.connection import MessageReader, encode
+from distdl_jupyter.worker import rank_socket
+from distdl_jupyter.worker.rank_socket import MessageReader, encode
 from tests.conftest import wait_for
 
 
@@ -95,11 +95,11 @@ def test_nothing_is_opened_before_the_token(shared, tmp_path):
 
 def test_a_rank_hangs_up_on_another_user_without_reading(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
-    one = connection.Listener(tmp_path, 0)
+    one = rank_socket.Listener(tmp_path, 0)
     stranger, friend = connected(str(one.path)), connected(str(one.path))
     real = os.getuid()
     answers = iter([real + 1, real])
-    monkeypatch.setattr(connection, "peer_uid", lambda _connection: next(answers))
+    monkeypatch.setattr(rank_socket, "peer_uid", lambda _connection: next(answers))
     accepted = one.accept()
     assert hung_up(stranger)
     friend.close()
@@ -119,7 +119,7 @@ def test_a_kernel_says_nothing_to_another_users_socket(shared, monkeypatch):
 def test_a_rank_listens_in_a_private_folder_only(tmp_path, wrong):
     tmp_path.chmod(wrong)
     with pytest.raises(PermissionError, match="is not a private folder of its owner, so the"):
-        connection.Listener(tmp_path, 0)
+        rank_socket.Listener(tmp_path, 0)
 
 
 def test_a_client_that_never_reads_makes_no_rank_wait(shared):

@@ -21,7 +21,7 @@ from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import run_dir
-from distdl_jupyter.worker.serving.connection import NOTES, listening, note_of, peer_uid, write_note
+from distdl_jupyter.worker.rank_socket import NOTES, listening, note_of, peer_uid, write_note
 
 #: Maximum bytes of one read, and bytes buffered for a kernel before its rank must pause.
 _PIECE, _MOST = 1024 * 1024, 4 * 1024 * 1024

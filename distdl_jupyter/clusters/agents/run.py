@@ -36,7 +36,7 @@ from distdl_jupyter.node.frames import BrokenWire
 from distdl_jupyter.node.job import LAUNCHER, RANK, SERVICE, SHELL
 from distdl_jupyter.node.processes import signal_name, signal_number
 from distdl_jupyter.node.stacks import StackDump
-from distdl_jupyter.worker.serving.connection import NOTES, note_of, write_note
+from distdl_jupyter.worker.rank_socket import NOTES, note_of, write_note
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.connection import Connection

@@ -33,7 +33,7 @@ from distdl_jupyter.core.machine import has_java
 from distdl_jupyter.core.options import MOST_CORES, MOST_GPUS, within
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.node import processes
-from distdl_jupyter.worker.serving.connection import peer_uid
+from distdl_jupyter.worker.rank_socket import peer_uid
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import Unreachable

@@ -12,7 +12,7 @@ import pytest
 
 from distdl_jupyter.clusters.agents import rank_relay
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.worker.serving.connection import listening
+from distdl_jupyter.worker.rank_socket import listening
 from tests.clusters.agents.links import python_link
 from tests.conftest import wait_for
 

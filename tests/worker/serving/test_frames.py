@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.worker.serving.connection import LONGEST_BODY, InvalidMessage, MessageReader, RankMessage, encode
+from distdl_jupyter.worker.rank_socket import LONGEST_BODY, InvalidMessage, MessageReader, RankMessage, encode
 
 HEADERS = st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.booleans(), st.none()))
 

@@ -1,5 +1,5 @@
+from distdl_jupyter.worker import serving
 from distdl_jupyter.worker.secret_patterns import MASK
-from distdl_jupyter.worker.serving import server
 
 
 class Rich:
@@ -17,15 +17,15 @@ class Rich:
 
 
 def test_forms_are_those_of_a_notebook():
-    assert server.forms(Rich()) == {"text/plain": "rich", "text/html": "<i>rich</i>", "image/png": "iVBORw=="}
-    assert server.forms(None) == {}
-    assert server.forms(Rich) == {"text/plain": repr(Rich)}
+    assert serving.forms(Rich()) == {"text/plain": "rich", "text/html": "<i>rich</i>", "image/png": "iVBORw=="}
+    assert serving.forms(None) == {}
+    assert serving.forms(Rich) == {"text/plain": repr(Rich)}
 
 
 def test_large_containers_are_shortened_before_they_are_written_out():
-    assert len(server.forms(list(range(10**6)))["text/plain"]) < 500
+    assert len(serving.forms(list(range(10**6)))["text/plain"]) < 500
 
 
 def test_secrets_of_the_environment_are_masked(monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "abcdef123456")
-    assert server.forms({"key": "abcdef123456"})["text/plain"] == f"{{'key': '{MASK}'}}"
+    assert serving.forms({"key": "abcdef123456"})["text/plain"] == f"{{'key': '{MASK}'}}"

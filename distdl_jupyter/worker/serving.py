@@ -29,7 +29,7 @@ from distdl_jupyter.worker import channel, execute, failure, payload, pictures, 
 from distdl_jupyter.worker.data import data_path
 from distdl_jupyter.worker.hooks import distributed
 from distdl_jupyter.worker.identity import Identity, identify
-from distdl_jupyter.worker.serving.connection import NOTES, Listener, RankMessage, ServedConnection
+from distdl_jupyter.worker.rank_socket import NOTES, Listener, RankMessage, ServedConnection
 from distdl_jupyter.worker.sources import CellSources
 
 #: Maximum size of a value that is sent, in bytes.
