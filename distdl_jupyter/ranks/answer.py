@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import JobFailed, JobStillRunning
 from distdl_jupyter.core.failure import is_echo
 
@@ -155,16 +154,16 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """``first`` failed first, with ``error``; ``alike`` failed with the same error, ``others`` with other errors.
+    """``first`` failed first, with ``error``; ``alike`` failed with the same error, ``others`` are (ranks, other error).
 
-    ``others`` are (ranks, their error, seconds behind the first failure). ``ranks`` are all ranks of the cell.
+    ``ranks`` are all ranks of the cell.
     """
 
     ranks: tuple[int, ...]
     first: int
     error: Error
     alike: tuple[int, ...]
-    others: tuple[tuple[tuple[int, ...], str, float], ...]
+    others: tuple[tuple[tuple[int, ...], str], ...]
 
     @property
     def who(self) -> str:
@@ -195,12 +194,8 @@ class Failures:
     def rest(self) -> list[str]:
         """Return one sentence for each group of the other failed ranks."""
         partly = self.alike and len(self.alike) + 1 < len(self.ranks)
-        groups = [*([(self.alike, "the same error", 0.0)] if partly else []), *self.others]
-        sentences = []
-        for ranks, error, after in groups:
-            late = f" after {humanize.seconds_taken(after)}" if after >= 0.05 else ""
-            sentences.append(f"{named(ranks).capitalize()}: {error}{late}.")
-        return sentences
+        groups = [*([(self.alike, "the same error")] if partly else []), *self.others]
+        return [f"{named(ranks).capitalize()}: {error}." for ranks, error in groups]
 
 
 class CellFailed(JobFailed):
@@ -237,10 +232,8 @@ def failures(errors: Mapping[int, Error], ranks: Sequence[int]) -> Failures | No
 
     def order(rank: int) -> tuple[bool, float, int]:
         error = errors[rank]
-        return is_echo(dict(error)) or error.get("type") == "KeyboardInterrupt", when(rank), rank
-
-    def when(rank: int) -> float:
-        return float(errors[rank].get("time") or 0.0)
+        is_late = is_echo(dict(error)) or error.get("type") == "KeyboardInterrupt"
+        return is_late, float(error.get("time") or 0.0), rank
 
     first, *later = sorted(errors, key=order)
     kind = (errors[first].get("type"), errors[first].get("message"))
@@ -249,9 +242,7 @@ def failures(errors: Mapping[int, Error], ranks: Sequence[int]) -> Failures | No
     for rank in later:
         if rank not in alike:
             groups.setdefault(what(errors[rank]), []).append(rank)
-    others = tuple(
-        (tuple(sorted(group)), error, max(0.0, max(map(when, group)) - when(first))) for error, group in groups.items()
-    )
+    others = tuple((tuple(sorted(group)), error) for error, group in groups.items())
     return Failures(tuple(ranks), first, errors[first], tuple(sorted(alike)), others)
 
 

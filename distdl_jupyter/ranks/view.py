@@ -327,7 +327,7 @@ def _failure_html(failed: Failures | None) -> dict[str, Any] | None:
     frames = [frame for frame in error.get("frames") or [] if frame.get("kind") != "worker"]
     with_source = [frame for frame in frames if frame.get("source")][-_FRAMES:]
     groups = [*([(failed.alike, "the same error")] if failed.alike else [])]
-    groups += [(ranks, reason.partition(":")[0]) for ranks, reason, _ in failed.others]
+    groups += [(ranks, reason.partition(":")[0]) for ranks, reason in failed.others]
     short = "; ".join(f"{named(ranks)}: {reason}" for ranks, reason in groups)
     return {
         "what": what(error),
