@@ -154,9 +154,9 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """``first`` failed first, with ``error``; ``alike`` failed with the same error, ``others`` are (ranks, other error).
+    """``first`` failed first, with ``error``; ``alike`` failed with the same error.
 
-    ``ranks`` are all ranks of the cell.
+    ``others`` are (ranks, other error), ``ranks`` are all ranks of the cell.
     """
 
     ranks: tuple[int, ...]
