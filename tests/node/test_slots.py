@@ -72,9 +72,9 @@ def test_a_job_with_its_number_takes_its_place_again(slot):
 
 CODE = """
 import sys, time
-from distdl_jupyter.node.slots import Slot
+from distdl_jupyter.node.slots import QueueSlot
 from distdl_jupyter.node.slots import Need
-slot = Slot(sys.argv[1], "it")
+slot = QueueSlot(sys.argv[1], "it")
 while slot.ask(Need(int(sys.argv[2]), ("GPU-a", "GPU-b", "MIG-GPU-c/1/0"))) is not None:
     time.sleep(0.05)
 print(*slot.gpus, time.monotonic(), flush=True)
@@ -251,9 +251,9 @@ def test_two_hundred_jobs_at_once(tmp_path):
     """Four processes have fifty jobs each, which write down when they began and ended with which GPUs."""
     code = (
         "import sys, time\n"
-        "from distdl_jupyter.node.slots import Slot\n"
+        "from distdl_jupyter.node.slots import QueueSlot\n"
         "from distdl_jupyter.node.slots import Need\n"
-        "jobs = [Slot(f'{sys.argv[1]}-{number}', 'n') for number in range(50)]\n"
+        "jobs = [QueueSlot(f'{sys.argv[1]}-{number}', 'n') for number in range(50)]\n"
         "running = {}\n"
         "while jobs or running:\n"
         "    for number, slot in enumerate(list(jobs)):\n"
