@@ -65,7 +65,10 @@ def test_horovod_is_built_and_trains_on(release: str) -> None:
     root = Path(os.environ.get("DISTDL_SUITES", "/var/tmp/distdl-suites")) / release / "root"
     shutil.copy(wheel, root)
     (root / "train.py").write_text(TRAIN)
-    run(release, f"python3 -m venv fresh; fresh/bin/pip install -q {TORCH} numpy ./{wheel.name}", 1500)
+    install = "fresh/bin/pip install -q"
+    # The environment may be left from an earlier run, with another wheel of the same version.
+    again = f"{install} --force-reinstall --no-deps ./{wheel.name}"
+    run(release, f"python3 -m venv fresh; {install} {TORCH} numpy ./{wheel.name}; {again}", 1500)
     # An nvcc without libraries, which torch takes for a CUDA toolkit.
     nvcc = "printf '#!/bin/sh\\nexit 1\\n' >/usr/local/bin/nvcc; chmod +x /usr/local/bin/nvcc"
     installed = run(release, f"{nvcc}; rm -rf ~/.cache/distdl*; fresh/bin/distdl install horovod", 1800)
