@@ -38,9 +38,9 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 FORMS = """
 import json
 from distdl_jupyter.views.wire import to_json
-from distdl_jupyter.widgets.launch import Launcher
+from distdl_jupyter.widgets.launch import LaunchPanel
 
-shown = [value for value in globals().values() if isinstance(value, Launcher)]
+shown = [value for value in globals().values() if isinstance(value, LaunchPanel)]
 print(json.dumps({launcher.model_id: to_json(launcher.form.state()) for launcher in shown}))
 """
 

@@ -71,7 +71,7 @@ def joined(magic_line: str, body: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class MagicLine:
     """The parsed magic line of a cell: ``values`` of fields of the form, and environment variables.
 
     ``other_flags`` are its arguments without a field, and ``magic_flags`` those that only this magic accepts:
@@ -87,12 +87,12 @@ class Line:
     problem: DistDLError | None = None
 
 
-def of_options(options: Mapping[str, Any]) -> Line:
+def of_options(options: Mapping[str, Any]) -> MagicLine:
     """Return the initial values of a form for options under any of their names. Raises InvalidSpec."""
-    return Line(*values.from_options(options))
+    return MagicLine(*values.from_options(options))
 
 
-def read(text: CellText, defaults: Mapping[str, Any]) -> Line:
+def read(text: CellText, defaults: Mapping[str, Any]) -> MagicLine:
     """Parse the magic line of a cell as the magic does; ``defaults`` are the kernel's.
 
     A line that cannot be parsed has a ``problem``.
@@ -124,7 +124,7 @@ def read(text: CellText, defaults: Mapping[str, Any]) -> Line:
             is_sweep=is_sweep,
         )
     except DistDLError as error:
-        return Line(problem=error, is_sweep=is_sweep)
+        return MagicLine(problem=error, is_sweep=is_sweep)
 
 
 # writing a line ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.source import parsed
 from distdl_jupyter.form import line
-from distdl_jupyter.form.line import MAGICS, NO_CELL, CellText, Line
+from distdl_jupyter.form.line import MAGICS, NO_CELL, CellText, MagicLine
 from distdl_jupyter.form.schema import FormRequest, FormTitle
 from distdl_jupyter.preflight import Request
 
@@ -61,7 +61,7 @@ class Target:
     are not pickled for each click.
     """
 
-    line: Line
+    line: MagicLine
     magic: str = MAGICS[0]
     function: Callable[..., Any] | None = None
     args: Sequence[Any] = ()

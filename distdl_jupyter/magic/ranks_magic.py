@@ -222,13 +222,13 @@ class RanksMagics:
         """Run code on ranks and display its output; return the values. Raises CellFailed."""
         from distdl_jupyter.ranks import Done, Interrupted, Output
         from distdl_jupyter.ranks.answer import CellFailed, failures
-        from distdl_jupyter.widgets.ranks import CellOutput, PrintedOutput, Values, ValuesOf
+        from distdl_jupyter.widgets.ranks import CellDisplay, PrintedDisplay, RankValues, ValuesByRank
 
         numbers = tuple(range(ranks.size)) if on is None else tuple(on)
         if hasattr(self._session.ip, "kernel"):
-            output: CellOutput | PrintedOutput = CellOutput(numbers, short_id(ranks.id), quiet=quiet)
+            output: CellDisplay | PrintedDisplay = CellDisplay(numbers, short_id(ranks.id), quiet=quiet)
         else:
-            output = PrintedOutput(numbers, quiet=quiet)
+            output = PrintedDisplay(numbers, quiet=quiet)
 
         def on_event(event: Event) -> None:
             if isinstance(event, Output):
@@ -253,7 +253,7 @@ class RanksMagics:
         forms = {rank: done.shown for rank, done in answer.dones.items()}
         if not any(forms.values()):
             return None
-        return Values(answer.values, forms) if on is None else ValuesOf(answer.values, forms)
+        return RankValues(answer.values, forms) if on is None else ValuesByRank(answer.values, forms)
 
     def _with_hint(self, error: dict[str, Any]) -> dict[str, Any]:
         """Return the error with a hint if a name is defined in the notebook but not on the rank."""

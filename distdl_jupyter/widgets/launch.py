@@ -108,7 +108,7 @@ def _name_and_id(started: Job | Sweep) -> dict[str, str]:
     return {"name": started.name, "job": started.id}
 
 
-class Launcher(ipywidgets.VBox):  # type: ignore[misc]
+class LaunchPanel(ipywidgets.VBox):  # type: ignore[misc]
     """A form with its last job or sweep below it. ``jobs`` and ``sweeps`` are all that it started, oldest first."""
 
     #: The newest job, None before the first Submit.
@@ -146,7 +146,7 @@ def launcher(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     **defaults: Any,
-) -> Launcher:
+) -> LaunchPanel:
     """Return a form that runs ``function(*args, **kwargs)`` on several processes; display it as a cell's last value.
 
     ``defaults`` are the initial values of options of ``submit`` (``node_count``, ``process_count_per_node``,
@@ -162,4 +162,4 @@ def launcher(
             field="function",
             hint="Call launcher(train).",
         )
-    return Launcher(function, args, kwargs, **defaults)
+    return LaunchPanel(function, args, kwargs, **defaults)

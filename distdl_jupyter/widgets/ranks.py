@@ -34,7 +34,7 @@ Publish = Callable[[dict[str, Any], str, bool], None]
 Forms = Mapping[str, str]
 
 
-class CellOutput:
+class CellDisplay:
     """The display of one cell. ``job`` is the short id of the ranks' job; ``quiet`` shows failures only."""
 
     def __init__(self, ranks: Sequence[int], job: str, *, quiet: bool = False, publish: Publish = publish) -> None:
@@ -122,7 +122,7 @@ class CellOutput:
         self._pause = max(_PAUSE, _REST * (time.perf_counter() - begun))
 
 
-class PrintedOutput:
+class PrintedDisplay:
     """The output in a terminal: each line with its rank."""
 
     def __init__(self, ranks: Sequence[int], *, quiet: bool = False) -> None:
@@ -159,7 +159,7 @@ class PrintedOutput:
 
 
 #: Shows the ranks of a cell: on a page, or in a terminal.
-Output = CellOutput | PrintedOutput
+Output = CellDisplay | PrintedDisplay
 
 
 class _ValueDisplay:
@@ -188,7 +188,7 @@ class _ValueDisplay:
         return f"{{{', '.join(f'{rank}: {text}' for rank, text in texts.items())}}}"
 
 
-class Values(_ValueDisplay, Sequence[Any]):
+class RankValues(_ValueDisplay, Sequence[Any]):
     """The value of every rank, in order of rank."""
 
     def __getitem__(self, at: Any) -> Any:
@@ -201,7 +201,7 @@ class Values(_ValueDisplay, Sequence[Any]):
     __hash__ = None  # type: ignore[assignment]  # as a list
 
 
-class ValuesOf(_ValueDisplay, Mapping[int, Any]):
+class ValuesByRank(_ValueDisplay, Mapping[int, Any]):
     """The values of some ranks, by rank."""
 
     def __getitem__(self, rank: int) -> Any:

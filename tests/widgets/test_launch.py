@@ -11,7 +11,7 @@ from distdl_jupyter.jobs import output
 from distdl_jupyter.views.sweep import SWEEP_MIME
 from distdl_jupyter.views.wire import answer
 from distdl_jupyter.widgets.job import JobPanel
-from distdl_jupyter.widgets.launch import Launcher, launcher
+from distdl_jupyter.widgets.launch import LaunchPanel, launcher
 from tests.client import swept
 from tests.conftest import wait_for
 
@@ -25,7 +25,7 @@ def page(form: Any, **message: Any) -> None:
     form._handle_custom_msg(message, [])
 
 
-def opened(**defaults: Any) -> Launcher:
+def opened(**defaults: Any) -> LaunchPanel:
     return launcher(alone, **{"process_count_per_node": 1, "distributed_backend": "plain", **defaults})
 
 

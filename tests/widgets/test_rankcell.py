@@ -8,7 +8,7 @@ from IPython.lib.pretty import pretty
 from distdl_jupyter.ranks import view
 from distdl_jupyter.ranks.answer import failures
 from distdl_jupyter.ranks.view import Fold
-from distdl_jupyter.widgets.ranks import CellOutput, PrintedOutput, Values, ValuesOf
+from distdl_jupyter.widgets.ranks import CellDisplay, PrintedDisplay, RankValues, ValuesByRank
 from distdl_jupyter.worker.failure import describe
 from distdl_jupyter.worker.sources import CellSources
 from tests.conftest import wait_for
@@ -38,7 +38,7 @@ class Sent(list):
 
 def test_a_short_cell_is_sent_once():
     sent = Sent()
-    output = CellOutput(range(2), "k3f9", publish=sent)
+    output = CellDisplay(range(2), "k3f9", publish=sent)
     for rank in range(2):
         output.add(rank, "out", "hello\n")
         output.done(rank, None)
@@ -51,7 +51,7 @@ def test_a_short_cell_is_sent_once():
 
 def test_a_long_cell_is_drawn_while_it_runs_as_one_display():
     sent = Sent()
-    output = CellOutput(range(2), "k3f9", publish=sent)
+    output = CellDisplay(range(2), "k3f9", publish=sent)
     output.add(0, "out", "begin\n")
     wait_for(lambda: sent and sent.plain == "[0] begin")
     output.done(0, error())
@@ -68,7 +68,7 @@ def test_a_long_cell_is_drawn_while_it_runs_as_one_display():
 
 def test_a_silent_cell_shows_that_it_runs():
     sent = Sent()
-    output = CellOutput(range(4), "k3f9", publish=sent)
+    output = CellDisplay(range(4), "k3f9", publish=sent)
     wait_for(lambda: sent and sent.plain.startswith("Ranks 0-3 run, "))
     output.finish()
     assert sent.plain.startswith("Ran ")
@@ -76,7 +76,7 @@ def test_a_silent_cell_shows_that_it_runs():
 
 def test_a_flood_is_drawn_seldom_and_its_end_is_kept():
     sent = Sent()
-    output = CellOutput(range(2), "k3f9", publish=sent)
+    output = CellDisplay(range(2), "k3f9", publish=sent)
     begin = time.monotonic()
     lines = 0
     while time.monotonic() - begin < 1 or lines < 2000:
@@ -92,13 +92,13 @@ def test_a_flood_is_drawn_seldom_and_its_end_is_kept():
 
 
 def test_no_thread_stays():
-    CellOutput(range(2), "k3f9", publish=Sent()).finish()
+    CellDisplay(range(2), "k3f9", publish=Sent()).finish()
     wait_for(lambda: "distdl-cell" not in {thread.name for thread in threading.enumerate()})
 
 
 def test_quiet_shows_failures_only():
     sent = Sent()
-    output = CellOutput([0], "k3f9", quiet=True, publish=sent)
+    output = CellDisplay([0], "k3f9", quiet=True, publish=sent)
     output.add(0, "out", "secretly\n")
     output.done(0, error())
     output.finish()
@@ -107,7 +107,7 @@ def test_quiet_shows_failures_only():
 
 
 def test_a_terminal_gets_lines(capsys):
-    output = PrintedOutput(range(2))
+    output = PrintedDisplay(range(2))
     output.add(0, "out", "a\nb")
     output.add(1, "out", "c\n")
     output.finish()
@@ -145,22 +145,22 @@ class Unopened(dict):
 
 
 def test_values_are_folded_and_not_opened_to_be_shown():
-    values = Values(Unopened({0: 0, 1: 0, 2: 0}), FORMS)
+    values = RankValues(Unopened({0: 0, 1: 0, 2: 0}), FORMS)
     assert pretty(values).splitlines() == ["[0-1] 0.25", "[2]   tensor([1,", "       2])"]
     assert pretty((1, values)) == "(1, [0.25, 0.25, tensor([1,\n 2])])"
     assert "0.25" in values._repr_html_()
-    assert pretty(ValuesOf(Unopened({2: 0}), {2: FORMS[2]})).startswith("[2] tensor")
+    assert pretty(ValuesByRank(Unopened({2: 0}), {2: FORMS[2]})).startswith("[2] tensor")
 
 
 def test_values_are_a_sequence_or_a_mapping():
-    values = Values({0: 1.5, 1: 2.5, 2: 0}, FORMS)
+    values = RankValues({0: 1.5, 1: 2.5, 2: 0}, FORMS)
     assert values == [1.5, 2.5, 0]
     assert (values[1], values[-1], values[:2], len(values), sum(values)) == (2.5, 0, [1.5, 2.5], 3, 4.0)
-    assert dict(ValuesOf({2: 7}, {2: FORMS[2]})) == {2: 7}
+    assert dict(ValuesByRank({2: 7}, {2: FORMS[2]})) == {2: 7}
 
 
 def test_a_table_and_a_picture_are_shown_as_such():
-    values = Values({0: 0, 1: 1}, {0: {"text/plain": "x", "text/html": "<table></table>"},
+    values = RankValues({0: 0, 1: 1}, {0: {"text/plain": "x", "text/html": "<table></table>"},
                                    1: {"text/plain": "y", "image/png": "AAAA"}})  # fmt: skip
     assert "<table></table>" in values._repr_html_()
     assert 'src="data:image/png;base64,AAAA"' in values._repr_html_()
