@@ -392,6 +392,8 @@ _RULE_TEXTS = {
     "data-loader-worker-failed": "It was raised in a worker process of the DataLoader: ….",
     "key-missing": "The line reads a key that the dict or DataFrame … does not have. The hint lists the keys that it "
     "has: use one of them, or add the missing key first.",
+    "shapes-differ": "The shapes of two operands do not match. The hint shows both expressions with their shapes: "
+    "reshape or transpose one of them.",
 }
 
 

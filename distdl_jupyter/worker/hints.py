@@ -18,7 +18,7 @@ from typing import Any
 from distdl_jupyter.worker.frames import MISSING, View
 from distdl_jupyter.worker.hooks import gpu_memory, parallel
 from distdl_jupyter.worker.hooks.tensors import shape
-from distdl_jupyter.worker.values import format_names, keys_of
+from distdl_jupyter.worker.values import format_names, format_sizes, keys_of
 
 Rule = Callable[[BaseException, Sequence[View]], str]
 
@@ -77,6 +77,69 @@ def _length(value: Any) -> int | None:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+#: Words of torch, numpy and TensorFlow in errors about shapes.
+_SHAPE_WORDS = ("shape", "size", "dimension", "broadcast", "matmul", "mismatch")
+
+
+def _layer(error: BaseException, views: Sequence[View]) -> str:
+    """A layer called with the wrong number of features: ``self.fc(x)``."""
+    if not _about_shapes(error):
+        return ""
+    for view in views:
+        for call in view.expressions():
+            if not isinstance(call, ast.Call) or not call.args:
+                continue
+            takes, sizes = _features(view.value(call.func)), shape(view.value(call.args[0]))
+            if takes is not None and sizes and sizes[-1] != takes:
+                return (
+                    f"`{ast.unparse(call.func)}` expects {_count(takes, 'feature')}, but `{ast.unparse(call.args[0])}` "
+                    f"({format_sizes(sizes)}) has {sizes[-1]:,}."
+                )
+    return ""
+
+
+def _features(layer: Any) -> int | None:
+    size = getattr(layer, "__dict__", {}).get("in_features")
+    return size if isinstance(size, int) else None
+
+
+def _operands(error: BaseException, views: Sequence[View]) -> str:
+    """Two operands with incompatible shapes: ``x @ w``, ``a + b``, ``torch.matmul(x, w)``."""
+    if not _about_shapes(error):
+        return ""
+    for view in views:
+        for node in view.expressions():
+            pair = _pair(node)
+            if pair is None:
+                continue
+            shapes = [shape(view.value(side)) for side in pair]
+            if shapes[0] is not None and shapes[1] is not None and _at_odds(node, shapes[0], shapes[1]):
+                left, right = (
+                    f"`{ast.unparse(s)}` is {format_sizes(z or ())}" for s, z in zip(pair, shapes, strict=True)
+                )
+                return f"{left} and {right}."
+    return ""
+
+
+def _pair(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+    if isinstance(node, ast.BinOp):
+        return node.left, node.right
+    if isinstance(node, ast.Call) and len(node.args) >= 2:
+        return node.args[0], node.args[1]
+    return None
+
+
+def _at_odds(node: ast.AST, left: tuple[int, ...], right: tuple[int, ...]) -> bool:
+    if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult):
+        return any(a != b and 1 not in (a, b) for a, b in zip(reversed(left), reversed(right), strict=False))
+    return left != right or len(left) < 2 or left[-1] != right[-2]
+
+
+def _about_shapes(error: BaseException) -> bool:
+    text = str(error).lower()
+    return isinstance(error, RuntimeError | ValueError | TypeError) and any(term in text for term in _SHAPE_WORDS)
 
 
 def _missing_module(error: BaseException, _views: Sequence[View]) -> str:
@@ -233,4 +296,6 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("device-side-assert", _device_assert),
     ("too-many-open-files", _open_files),
     *((code, _contains(pattern, hint)) for code, pattern, hint in TEXTS),
+    ("layer-input-size", _layer),
+    ("shapes-differ", _operands),
 )

@@ -161,6 +161,11 @@ def _describe(value: Any, depth: int) -> str:
     return name
 
 
+def format_sizes(sizes: tuple[int, ...]) -> str:
+    """Return ``32 x 10`` with a multiplication sign; ``scalar`` without sizes."""
+    return f" {TIMES} ".join(map(str, sizes)) or "scalar"
+
+
 def keys_of(value: Any) -> list[Any] | None:
     """Return the first keys (nine at most) of a mapping or of an object with ``keys()``, None for anything else."""
     if isinstance(value, dict):
@@ -191,7 +196,7 @@ def _array(name: str, value: Any, sizes: tuple[int, ...]) -> str:
     kind = str(getattr(value, "dtype", "")).rpartition(".")[2]
     device = str(getattr(value, "device", "cpu"))
     location = "" if device.lower().startswith(("cpu", "<")) or not device else device
-    what = f" {TIMES} ".join(map(str, sizes)) or "scalar"
+    what = format_sizes(sizes)
     if not sizes and not location and callable(getattr(value, "item", None)):
         what = _describe(value.item(), 0)
     return " ".join(part for part in (name, what, kind, location) if part)

@@ -161,6 +161,27 @@ HINTS = {
         "The only key of `self.parts` is a.",
     ),
     "an index": ("labels = [1, 2, 3]\ni = 3\nlabels[i]", "`labels` has 3 elements, but the index is 3."),
+    "a layer of a model": (
+        textwrap.dedent("""
+            import torch
+            class Net(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.fc = torch.nn.Linear(128, 10)
+                def forward(self, x):
+                    return self.fc(x)
+            Net()(torch.ones(2, 3))
+        """),
+        "`self.fc` expects 128 features, but `x` (2 \N{MULTIPLICATION SIGN} 3) has 3.",
+    ),
+    "a product": (
+        "import torch\nx, w = torch.ones(32, 64), torch.ones(128, 10)\nx @ w",
+        "`x` is 32 \N{MULTIPLICATION SIGN} 64 and `w` is 128 \N{MULTIPLICATION SIGN} 10.",
+    ),
+    "a sum of arrays": (
+        "import numpy as np\na, b = np.ones((3, 4)), np.ones((5, 4))\na + b",
+        "`a` is 3 \N{MULTIPLICATION SIGN} 4 and `b` is 5 \N{MULTIPLICATION SIGN} 4.",
+    ),
     "a module": (
         "import shards_of_mine",
         f"`shards_of_mine` is not installed for {sys.executable}, and shards_of_mine.py was not sent with the job.",
