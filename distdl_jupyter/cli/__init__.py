@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter._version import __version__
 from distdl_jupyter.cli import azure, clusters, jobs, scripts, terminal
-from distdl_jupyter.cli.command import CommandParser, Reply, add_command, print_reply, reply_of
+from distdl_jupyter.cli.command import Reply, add_command, print_reply, reply_of
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.form import arguments
+from distdl_jupyter.form.arguments import Parser, with_flags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.nullcontext() if is_raw else terminal.guarded():
             return _run(args)
     except DistDLError as error:
-        print(f"distdl: {arguments.with_flags(str(error))}", file=sys.stderr)
+        print(f"distdl: {with_flags(str(error))}", file=sys.stderr)
         return 2
 
 
@@ -55,7 +55,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of ``distdl``."""
-    parser = CommandParser(prog="distdl", description="Run distributed training jobs.")
+    parser = Parser(prog="distdl", description="Run distributed training jobs.")
     parser.add_argument("--version", action="version", version=f"distdl {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for module in (jobs, scripts, clusters, azure):

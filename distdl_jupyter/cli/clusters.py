@@ -17,7 +17,7 @@ from distdl_jupyter.clusters.status import probe_all
 from distdl_jupyter.core import registry, table
 from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.form.arguments import Parser, add_option, asks_help
+from distdl_jupyter.form.arguments import Parser, add_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,15 +65,12 @@ def _add_yes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
-def _read(parser: Parser, fields: Iterable[Any], arguments: list[str]) -> dict[str, Any]:
-    """Parse arguments with the declared ``fields`` as options. Raises InvalidSpec."""
-    parser.argument_default = argparse.SUPPRESS
+def _parser(call: str, description: str, fields: Iterable[Any]) -> Parser:
+    """Return the parser of the declared ``fields`` as options."""
+    parser = Parser(prog=call, description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
     for field in fields:
         add_option(parser, field)
-    if asks_help(arguments):
-        parser.print_help()
-        raise SystemExit(0)
-    return vars(parser.parse_argv(arguments))
+    return parser
 
 
 # clusters ---------------------------------------------------------------------------------------------
@@ -110,7 +107,7 @@ def _options(call: str, kind: str, arguments: list[str]) -> dict[str, Any]:
         raise InvalidSpec(
             f"The cluster type {kind} has no options.", code="cluster-kind-without-options", field="options"
         )
-    return _read(Parser(call, f"Options of the cluster type {kind}."), fields, arguments)
+    return vars(_parser(call, f"Options of the cluster type {kind}.", fields).parse_args(arguments))
 
 
 def _show(args: argparse.Namespace) -> Reply:
@@ -153,11 +150,11 @@ def _sizes(args: argparse.Namespace) -> Any:
 
 def _create(args: argparse.Namespace) -> Reply | None:
     cluster = _cluster(args.name)
-    parser = Parser(f"distdl clusters compute create {cluster.name}", "Which machines to create.")
+    fields = dataclasses.fields(registry.get("clusters", cluster.kind).compute_spec)
+    parser = _parser(f"distdl clusters compute create {cluster.name}", "Which machines to create.", fields)
     _add_yes(parser)
     parser.add_argument("--wait", action="store_true", help="wait until the machines are ready")
-    fields = dataclasses.fields(registry.get("clusters", cluster.kind).compute_spec)
-    machines = _read(parser, fields, args.flags)
+    machines = vars(parser.parse_args(args.flags))
     yes, wait = machines.pop("yes", False), machines.pop("wait", False)
     options = ", ".join(f"{name}={value}" for name, value in machines.items())
     warning = tables.idle_cost_warning(int(machines.get("min_nodes") or 0))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
-from distdl_jupyter.form import arguments
+from distdl_jupyter.form.arguments import Parser
 from distdl_jupyter.views.wire import to_json
 
 if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
+
+
+_ID = "id of the job, or the last part of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +39,6 @@ class Reply:
 Command = Callable[[argparse.Namespace], Any]
 
 
-class CommandParser(argparse.ArgumentParser):
-    """A parser that raises InvalidSpec for errors; for an unknown option or command it suggests the nearest ones."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments; reject an option that this command does not have."""
-        parsed, rest = super().parse_known_args(args, namespace)
-        flag = next((argument for argument in rest if argument.startswith("-")), "")
-        if flag:
-            self._refuse(arguments.unknown_flag(self, flag), "options")
-        return parsed, rest
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if isinstance(action.choices, dict) and value not in action.choices:
-            self._refuse(unknown(value, action.choices, "command"), "commands")
-        super()._check_value(action, value)
-
-    def _refuse(self, text: str, what: str) -> NoReturn:
-        raise InvalidSpec(text, code="flag-stray", field="flag", hint=f"List all {what} with: {self.prog} --help")
-
-    def error(self, message: str) -> NoReturn:
-        """Raise InvalidSpec."""
-        text = f"{message[:1].upper()}{message[1:]}."
-        raise InvalidSpec(text, code="flag-invalid", field="flag", hint=f"See: {self.prog} --help")
-
-
 def add_command(
     commands: Any,
     name: str,
@@ -70,13 +48,21 @@ def add_command(
     more: str = "",
     aliases: tuple[str, ...] = (),
     reads: bool = False,
-) -> argparse.ArgumentParser:
-    """Add a command and return its parser; ``more`` follows ``text`` in its help. With ``reads``, it has ``--json``."""
+    job: Literal["", "newest", "required"] = "",
+) -> Parser:
+    """Add a command and return its parser; ``more`` follows ``text`` in its help. With ``reads``, it has ``--json``.
+
+    With ``job`` it has the id of a job, by default that of the newest one.
+    """
     description = f"{text[0].upper()}{text[1:]}. {more}".strip()
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description, aliases=aliases)
+    parser: Parser = commands.add_parser(name, help=text, description=description, aliases=aliases)
     parser.set_defaults(run=run, command=name)
     if reads:
         parser.add_argument("--json", action="store_true", help="print as JSON")
+    if job == "required":
+        parser.add_argument("id", help=_ID)
+    elif job:
+        parser.add_argument("id", nargs="?", help=f"{_ID} (default: the newest job)")
     return parser
 
 
@@ -121,6 +107,26 @@ def _data(value: Any) -> Any:
     if hasattr(value, "table"):
         return json.loads(value.table.to_json(orient="records"))
     return [_data(item) for item in value] if isinstance(value, list) else to_json(value)
+
+
+def ranks_of(text: str, size: int) -> list[int]:
+    """Return the ranks that ``0,2`` or ``1-3`` names, ascending. Raises InvalidSpec."""
+    ranks: set[int] = set()
+    for part in text.split(","):
+        span = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if span is None:
+            raise InvalidSpec(
+                f"{text!r} is not a valid list of ranks. Write ranks as 0,2 or 1-3.",
+                code="ranks-selection-invalid",
+                field="on",
+            )
+        low, high = int(span[1]), int(span[2] or span[1])
+        if low > high or high >= size:
+            raise InvalidSpec(
+                f"Unknown rank {part.strip()}. The ranks are 0 to {size - 1}.", code="rank-unknown", field="on"
+            )
+        ranks.update(range(low, high + 1))
+    return sorted(ranks)
 
 
 def find(id_: str | None) -> Job:

@@ -9,12 +9,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.cli import show, terminal
-from distdl_jupyter.cli.command import Reply, add_command, find
+from distdl_jupyter.cli.command import Reply, add_command, find, ranks_of
 from distdl_jupyter.core.errors import JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import clock, plural, short_id
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.form import arguments
-from distdl_jupyter.form.arguments import add_id, add_needed_id
 from distdl_jupyter.node.resources import SECONDS
 from distdl_jupyter.views.wire import encode
 
@@ -39,10 +38,9 @@ def add_to(commands: Any) -> None:
     command = add_command(commands, "ls", _ls, "list the jobs, newest first", reads=True)
     command.add_argument("-a", "--all", **_SWITCH, help=f"show all jobs (default: the newest {_NEWEST})")
 
-    add_id(add_command(commands, "show", _show, "show the details of one job", reads=True))
+    add_command(commands, "show", _show, "show the details of one job", reads=True, job="newest")
 
-    command = add_command(commands, "logs", _logs, "print a job's log")
-    add_id(command)
+    command = add_command(commands, "logs", _logs, "print a job's log", job="newest")
     command.add_argument("-f", "--follow", **_SWITCH, help="follow the log until the job has ended")
     command.add_argument("--rank", type=int, help="only lines of one rank")
     command.add_argument(
@@ -57,35 +55,30 @@ def add_to(commands: Any) -> None:
     )
 
     text = "stop a job: send INT, then TERM, then KILL, with a grace period between them"
-    command = add_command(commands, "stop", _stop, text, aliases=("cancel",))
-    add_needed_id(command)
+    command = add_command(commands, "stop", _stop, text, aliases=("cancel",), job="required")
     command.add_argument("--now", **_SWITCH, help="send KILL at once")
     command.add_argument("--no-wait", **_SWITCH, help="do not wait for the job to stop")
 
     text = "mark a job as lost when the host of its supervisor is gone for good"
-    add_needed_id(add_command(commands, "lost", _lost, text))
+    add_command(commands, "lost", _lost, text, job="required")
 
     text = "print the packages that a job ran with, as a requirements.txt"
-    command = add_command(commands, "environment", _environment, text, reads=True)
-    add_id(command)
+    command = add_command(commands, "environment", _environment, text, reads=True, job="newest")
     command.add_argument("--diff", **_SWITCH, help="print the uncommitted git changes at the start of the job")
 
-    command = add_command(commands, "time", _time, "show step times rank by rank", reads=True)
-    add_id(command)
+    command = add_command(commands, "time", _time, "show step times rank by rank", reads=True, job="newest")
     command.add_argument("--csv", **_SWITCH, help="print one line per rank and step, times in seconds")
     command.add_argument("--figure", **_SWITCH, help="show a bar for each rank instead of the table")
 
     text = "show the stack traces of all ranks of a job side by side"
-    command = add_command(commands, "stacks", _stacks, text, reads=True)
-    add_id(command)
+    command = add_command(commands, "stacks", _stacks, text, reads=True, job="newest")
     help_text = "show the newest captured stack traces, or those with this number, without capturing new ones"
     command.add_argument("--kept", **_KEPT, help=help_text)
     command.add_argument("--whole", **_SWITCH, help="print every thread of every rank in Python's format")
     command.add_argument("--timeout", type=float, default=10.0, metavar="S", help="seconds to wait (default 10)")
 
     text = "profile some steps of a running job: its slowest operators, and a trace of each rank"
-    command = add_command(commands, "profile", _profile, text, reads=True)
-    add_id(command)
+    command = add_command(commands, "profile", _profile, text, reads=True, job="newest")
     command.add_argument("--steps", type=int, default=5, metavar="N", help="number of steps (default 5, at most 50)")
     command.add_argument(
         "--ranks", default="", metavar="0,1", help="ranks to profile, such as 0,2 or 1-3 (default: all)"
@@ -99,21 +92,17 @@ def add_to(commands: Any) -> None:
     command.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds to wait (default 120)")
 
     text = "show the resource use of each rank: CPU, memory, GPU, and the disk and network of its machine"
-    command = add_command(commands, "resources", _resources, text, reads=True)
-    add_id(command)
+    command = add_command(commands, "resources", _resources, text, reads=True, job="newest")
     command.add_argument("--csv", **_SWITCH, help="print all samples, one line per rank and second")
     command.add_argument("--figure", **_SWITCH, help="show curves over time instead of the newest values")
     command.add_argument("-f", "--follow", **_SWITCH, help="refresh every second until the job has ended")
 
-    command = add_command(
-        commands, "checkpoints", _checkpoints, "list the checkpoints of a job, newest first", reads=True
-    )
-    add_id(command)
+    text = "list the checkpoints of a job, newest first"
+    command = add_command(commands, "checkpoints", _checkpoints, text, reads=True, job="newest")
     command.add_argument("--code", **_SWITCH, help="print the Python code that loads the newest checkpoint")
 
     text = "send the data of a running or ended job to experiment trackers"
-    command = add_command(commands, "track", _track, text, reads=True)
-    add_needed_id(command)
+    command = add_command(commands, "track", _track, text, reads=True, job="required")
     trackers = "mlflow, tensorboard, wandb, or several separated by commas (default: the job's own trackers)"
     command.add_argument("--with", dest="trackers", default="", metavar="NAME", help=trackers)
     command.add_argument(
@@ -245,7 +234,7 @@ def _stacks(args: argparse.Namespace) -> Reply:
 def _profile(args: argparse.Namespace) -> Reply:
     job = find(args.id)
     if args.kept is None:
-        ranks = arguments.ranks_of(args.ranks, job.spec.process_count) if args.ranks else None
+        ranks = ranks_of(args.ranks, job.spec.process_count) if args.ranks else None
         try:
             profile = job.profile(args.steps, ranks, timeout=args.timeout)
         except TimeoutError as error:

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from distdl_jupyter.form import arguments
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
+    from distdl_jupyter.form.arguments import Parser
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.studies.sweeps import Sweep
 
@@ -69,32 +70,27 @@ def add_to(commands: Any) -> None:
     _add_script_flags(command)
 
     text = "start a new job that resumes from one checkpoint of a job"
-    command = add_command(commands, "fork", _rerun, text)
+    command = _add_rerun(
+        commands, "fork", text, lambda job, args: job.fork(args.step, args.checkpoint, **_job_options(args))
+    )
     command.add_argument("--step", type=float, metavar="N", help="checkpoint of this step (default: the newest)")
     path = "checkpoint with this path, as listed by distdl checkpoints"
     command.add_argument("--checkpoint", metavar="PATH", help=path)
-    command.set_defaults(start=lambda job, args: job.fork(args.step, args.checkpoint, **_job_options(args)))
-    _add_job_flags(command)
     text = "start a new job that resumes from the checkpoints of an ended job"
-    command = add_command(commands, "resume", _rerun, text)
-    command.set_defaults(start=lambda job, args: job.resume(**_job_options(args)))
-    _add_job_flags(command)
-    command = add_command(commands, "rerun", _rerun, "start a new job that repeats a job from its start")
-    command.set_defaults(start=lambda job, args: job.rerun(**_job_options(args)))
-    _add_job_flags(command)
+    _add_rerun(commands, "resume", text, lambda job, args: job.resume(**_job_options(args)))
+    text = "start a new job that repeats a job from its start"
+    _add_rerun(commands, "rerun", text, lambda job, args: job.rerun(**_job_options(args)))
 
 
-def _add_job_flags(command: argparse.ArgumentParser) -> None:
-    """Add the flags of a rerun."""
-    arguments.add_needed_id(command)
+def _add_rerun(commands: Any, name: str, text: str, start: Callable[[Job, argparse.Namespace], Job]) -> Parser:
+    command = add_command(commands, name, lambda args: _started(start(find(args.id), args), args), text, job="required")
     arguments.add_job_flags(command, by_default="as in the old job")
-    arguments.name_backends(command)
     command.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
+    return command
 
 
-def _add_script_flags(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
+def _add_script_flags(command: Parser) -> Parser:
     arguments.add_job_flags(command)
-    arguments.name_backends(command)
     option = "an option of the backend or the cluster, such as cycle_time_ms=0.5"
     command.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help=option)
     command.add_argument("-f", "--follow", action="store_true", help="print the log until the job has ended")
@@ -124,10 +120,6 @@ def _submit(args: argparse.Namespace) -> Reply:
     draft, options = _script(args)
     _warn_of_arguments(args)
     return _started(client.launch(draft, **options), args)
-
-
-def _rerun(args: argparse.Namespace) -> Reply:
-    return _started(args.start(find(args.id), args), args)
 
 
 def _script(args: argparse.Namespace) -> tuple[CapturedCode, dict[str, Any]]:

@@ -15,25 +15,21 @@ import inspect
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.aliases import ALIASES, OTHER_FLAGS, TOTALS, unknown
+from distdl_jupyter.core.aliases import ALIASES, OTHER_FLAGS, TOTALS, override, unknown
 from distdl_jupyter.core.errors import InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.options import ABOUT, flags
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.form.schema import OptionField, OptionKind
 from distdl_jupyter.jobs import jobspec
 
-_ID = "id of the job, or the last part of it"
-#: Placeholder in the help for the names of all backends, which are loaded late.
+#: Placeholder for the names of all backends, which only the help needs.
 _BACKENDS = "the backends"
-_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 #: An option as an argument of a call.
 _OPTION = re.compile(r"\b([a-z]+(?:_[a-z]+)*)=([\w.-]*\w)")
-#: Flags that control the magic rather than the job.
-MAGIC_FLAGS = ("out", "wait", "panel", "on_ranks", "check", "scale")
 #: Flags of a sweep besides its parameters and the options of its trials: type, metavar and help.
 SWEEP: dict[str, tuple[type, str, str]] = {
     "trials": (int, "N", "Number of trials (default 20; the grid sampler runs all combinations)."),
@@ -45,6 +41,8 @@ SWEEP: dict[str, tuple[type, str, str]] = {
     "prune_after": (int, "STEP", "First step at which a trial may be stopped (default 1)."),
     "seed": (int, "N", "Make the sampled values reproducible."),
 }
+#: Names of parsed arguments that are not options of a job: flags of the magics, and the command of a parser.
+_NOT_OPTIONS = {*SWEEP, "out", "wait", "panel", "on_ranks", "check", "scale", "run", "command"}
 
 _DESCRIPTION = (
     "\nRun this cell on every rank of a distributed job.\n\nThe cell returns at once and shows the job live: state, "
@@ -79,54 +77,30 @@ _SWEEP_EPILOG = (
 )
 
 
-class HelpRequested(InvalidSpec):
-    """A magic line requests the help, which is in ``text``."""
-
-    def __init__(self, call: str, text: str) -> None:
-        super().__init__(f"Show the help with {call}?", code="flag-help", field="flag")
-        self.text = text
-
-
 class Parser(argparse.ArgumentParser):
-    """A parser whose error messages name what is allowed; ``call`` is the magic with its %% signs.
+    """A parser that raises InvalidSpec, with the nearest names for an unknown option or command.
 
     ``later`` adds more flags when a line contains an unknown one, or when the help lists all.
     """
 
-    def __init__(self, call: str, description: str, *, epilog: str = "", usage: str = "") -> None:
-        self.call = call
-        self.later: Callable[[Parser], None] | None = None
-        super().__init__(
-            prog=call.lstrip("%"),
-            usage=f"{call} [flags]{usage}".replace("%", "%%"),
-            description=inspect.cleandoc(description),
-            epilog=inspect.cleandoc(epilog),
-            formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=36, width=110),
-            add_help=False,
-            allow_abbrev=False,
-        )
+    later: Callable[[Parser], None] | None = None
 
-    def error(self, message: str) -> NoReturn:
-        """Raise InvalidSpec."""
-        raise InvalidSpec(
-            f"{message[:1].upper()}{message[1:]}.", code="flag-invalid", field="flag", hint=self._lists_all
-        )
-
-    @property
-    def _lists_all(self) -> str:
-        is_magic = self.call.startswith("%")
-        return f"List all options with {self.call}?" if is_magic else f"List them with: {self.call} --help"
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments; reject those that this parser does not have."""
+        parsed, rest = super().parse_known_args(args, namespace)
+        if rest and self.complete():
+            return self.parse_known_args(args, namespace)
+        if flag := next((argument for argument in rest if argument.startswith("-")), ""):
+            self._refuse(self._unknown_flag(flag))
+        if rest:
+            where, example = (" on the magic line", ", such as -p 2") if self.prog.startswith("%%") else ("", "")
+            text = f"Unexpected argument {rest[0]!r}{where}: every value must follow an option{example}."
+            self._refuse(text)
+        return parsed, rest
 
     def parse(self, line: str) -> argparse.Namespace:
-        """Return the arguments of a magic line. Raises InvalidSpec, and HelpRequested if the line requests help."""
-        argv = split_words(line)
-        self.answer_help(argv)
-        return self.parse_argv(argv)
-
-    def answer_help(self, argv: list[str]) -> None:
-        """Raise HelpRequested if the arguments request help."""
-        if asks_help(argv):
-            raise HelpRequested(self.call, self.format_help())
+        """Return the arguments of a magic line. Raises InvalidSpec."""
+        return self.parse_args(split_words(line))
 
     def complete(self) -> bool:
         """Add the deferred flags; return False if there were none."""
@@ -140,26 +114,49 @@ class Parser(argparse.ArgumentParser):
         self.complete()
         return super().format_help()
 
-    def parse_argv(self, argv: list[str]) -> argparse.Namespace:
-        """Return the arguments. Raises InvalidSpec."""
-        try:
-            args, rest = self.parse_known_args(argv)
-        except InvalidSpec:
-            if not self.complete():
-                raise
-            return self.parse_argv(argv)
-        if rest and self.complete():
-            return self.parse_argv(argv)
-        if not rest:
-            return args
-        stray = rest[0]
-        if stray.startswith("-"):
-            text = unknown_flag(self, stray)
-        else:
-            where = " on the magic line" if self.call.startswith("%") else ""
-            example = ", such as -p 2" if where else ""
-            text = f"Unexpected argument {stray!r}{where}: every value must follow an option{example}."
-        raise InvalidSpec(text, code="flag-stray", field="flag", hint=self._lists_all)
+    def error(self, message: str) -> NoReturn:
+        """Raise InvalidSpec."""
+        text = f"{message[:1].upper()}{message[1:]}."
+        raise InvalidSpec(text, code="flag-invalid", field="flag", hint=self._where_listed("options"))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action.choices, dict) and value not in action.choices:
+            self._refuse(unknown(value, action.choices, "command"), "commands")
+        super()._check_value(action, value)
+
+    def _refuse(self, text: str, what: str = "options") -> NoReturn:
+        raise InvalidSpec(text, code="flag-stray", field="flag", hint=self._where_listed(what))
+
+    def _where_listed(self, what: str) -> str:
+        return f"List all {what} with{f' {self.prog}?' if self.prog.startswith('%%') else f': {self.prog} --help'}"
+
+    def _unknown_flag(self, stray: str) -> str:
+        actions = [action for action in self._actions if action.option_strings]
+        names = {
+            action.dest: max(action.option_strings, key=lambda flag: flag.startswith("--"))
+            for action in actions
+            if action.help is not argparse.SUPPRESS
+        }
+        aliases: dict[str, str] = {}
+        for action in actions:
+            primary = "process_count_per_node" if action.dest in TOTALS else ALIASES.get(action.dest, action.dest)
+            if primary in names:
+                aliases |= dict.fromkeys(action.option_strings, names[primary])
+        common = [flag for dest, flag in names.items() if dest in ABOUT]
+        return unknown(stray.partition("=")[0], names.values(), "option", common=common, aliases=aliases)
+
+
+def magic_parser(call: str, description: str, *, epilog: str = "", usage: str = "") -> Parser:
+    """Return the parser of a magic; ``call`` is its name with its %% signs."""
+    return Parser(
+        prog=call,
+        usage=f"{call} [flags]{usage}".replace("%", "%%"),
+        description=inspect.cleandoc(description),
+        epilog=inspect.cleandoc(epilog),
+        formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=36, width=110),
+        add_help=False,
+        allow_abbrev=False,
+    )
 
 
 def split_words(line: str) -> list[str]:
@@ -172,114 +169,9 @@ def split_words(line: str) -> list[str]:
         ) from None
 
 
-def asks_help(argv: Iterable[str]) -> bool:
-    """Return whether the arguments request help."""
-    return not {"-h", "--help"}.isdisjoint(argv)
-
-
-def unknown_flag(parser: argparse.ArgumentParser, stray: str) -> str:
-    """Return the error message for an unknown flag, with the nearest known flags."""
-    actions = [action for action in parser._actions if action.option_strings]  # noqa: SLF001 - no public list
-    names = {
-        action.dest: next((flag for flag in action.option_strings if flag.startswith("--")), action.option_strings[0])
-        for action in actions
-        if action.help is not argparse.SUPPRESS
-    }
-    aliases: dict[str, str] = {}
-    for action in actions:
-        primary = "process_count_per_node" if action.dest in TOTALS else ALIASES.get(action.dest, action.dest)
-        if primary in names:
-            aliases |= dict.fromkeys(action.option_strings, names[primary])
-    common = [flag for dest, flag in names.items() if dest in ABOUT]
-    return unknown(stray.partition("=")[0], names.values(), "option", common=common, aliases=aliases)
-
-
-def add_id(parser: argparse.ArgumentParser) -> None:
-    """Add the job that a command or a magic reads."""
-    parser.add_argument("id", nargs="?", help=f"{_ID} (default: the newest job)")
-
-
-def add_needed_id(parser: argparse.ArgumentParser) -> None:
-    """Add the required job argument of a command that changes or copies a job."""
-    parser.add_argument("id", help=_ID)
-
-
 def cell_parser(name: str = "distributed") -> Parser:
     """Return the parser of the cell magic."""
-    return job_parser(Parser(f"%%{name}", _DESCRIPTION, epilog=_EPILOG), _add_cell_flags)
-
-
-def sweep_parser() -> Parser:
-    """Return the parser of ``%%sweep`` for the flags after the parameters."""
-    return job_parser(Parser("%%sweep", _SWEEP_DESCRIPTION, epilog=_SWEEP_EPILOG), _add_flags_of_sweep)
-
-
-def _add_flags_of_sweep(parser: Parser) -> None:
-    add_sweep_flags(parser)
-    parser.add_argument("-o", "--out", metavar="NAME", help="Store the Sweep in this variable.")
-    parser.add_argument(
-        "--wait",
-        action=argparse.BooleanOptionalAction,
-        help="Wait for the end (default: only when a program such as papermill runs the notebook).",
-    )
-
-
-def job_parser(parser: Parser, add_magic_flags: Callable[[Parser], None] = lambda _: None) -> Parser:
-    """Return the parser with the flags of every job and plug-in, and those of the magic itself.
-
-    Flags of plug-ins are added on demand, because few lines have one and all plug-ins must be loaded for them.
-    """
-    parser.argument_default = argparse.SUPPRESS
-    add_job_flags(parser)
-    add_magic_flags(parser)
-    parser.later = _complete
-    return parser
-
-
-def name_backends(parser: argparse.ArgumentParser) -> None:
-    """Insert the names of all backends into the help of their flag."""
-    flag = next(action for action in parser._actions if action.dest == "distributed_backend")  # noqa: SLF001
-    flag.help = str(flag.help).replace(_BACKENDS, ", ".join(registry.backend_labels()))
-
-
-def _complete(parser: Parser) -> None:
-    name_backends(parser)
-    for kind in registry.KINDS:
-        for name in registry.names(kind):
-            with contextlib.suppress(PluginUnavailable):
-                group = parser.add_argument_group(f"{kind[:-1]} {name}")
-                known = _names_of_flags(parser)
-                for field in registry.options(kind, name):
-                    if field.name not in known:
-                        add_option(group, field)
-    known = _names_of_flags(parser)
-    for flag, alias in OTHER_FLAGS.items():
-        if alias not in known:
-            parser.add_argument(flag, dest=alias, type=value_of, help=argparse.SUPPRESS)
-
-
-def _names_of_flags(parser: argparse.ArgumentParser) -> set[str]:
-    return {action.dest for action in parser._actions}  # noqa: SLF001 - argparse has no public list
-
-
-def add_job_flags(parser: argparse.ArgumentParser, *, by_default: str = "") -> None:
-    """Add the flags of every job. ``by_default`` maps each flag to the description of its default."""
-    names = {"clusters": ", ".join(registry.names("clusters")), "backends": _BACKENDS}
-    for name, about in ABOUT.items():
-        default = by_default or about.by_default
-        default_text = f" (default{':' if ' ' in default else ''} {default})" if default else ""
-        takes: dict[str, Any] = {"type": about.word, "metavar": about.metavar}
-        if about.auto:
-            takes["type"] = _count_or_auto
-        if about.repeats:
-            takes = {"action": "append", "metavar": about.metavar}
-        if about.switch:
-            takes = {"action": argparse.BooleanOptionalAction}
-        text = f"{about.help.format_map(names)}{default_text}."
-        parser.add_argument(*flags(name), dest=name, default=argparse.SUPPRESS, help=text, **takes)
-
-
-def _add_cell_flags(parser: Parser) -> None:
+    parser = with_job_flags(magic_parser(f"%%{name}", _DESCRIPTION, epilog=_EPILOG))
     add = parser.add_argument
     add("-o", "--out", metavar="NAME", help="Store the Job in this variable.")
     add(
@@ -300,6 +192,65 @@ def _add_cell_flags(parser: Parser) -> None:
         help="Check the code with short runs, on several ranks and on one process, instead of starting a job.",
     )
     add("--on-ranks", action="store_true", help="Run the cell on the ranks of %%dist_ranks and wait for it to finish.")
+    return parser
+
+
+def sweep_parser() -> Parser:
+    """Return the parser of ``%%sweep`` for the flags after the parameters."""
+    parser = with_job_flags(magic_parser("%%sweep", _SWEEP_DESCRIPTION, epilog=_SWEEP_EPILOG))
+    add_sweep_flags(parser)
+    parser.add_argument("-o", "--out", metavar="NAME", help="Store the Sweep in this variable.")
+    text = "Wait for the end (default: only when a program such as papermill runs the notebook)."
+    parser.add_argument("--wait", action=argparse.BooleanOptionalAction, help=text)
+    return parser
+
+
+def with_job_flags(parser: Parser) -> Parser:
+    """Return the parser of a magic with the flags of every job and plug-in.
+
+    Flags of plug-ins are added on demand, because few lines have one and all plug-ins must be loaded for them.
+    """
+    parser.argument_default, parser.allow_abbrev = argparse.SUPPRESS, False
+    add_job_flags(parser)
+    parser.later = _complete
+    return parser
+
+
+def _name_backends(parser: Parser) -> None:
+    flag = next(action for action in parser._actions if action.dest == "distributed_backend")  # noqa: SLF001
+    flag.help = str(flag.help).replace(_BACKENDS, ", ".join(registry.backend_labels()))
+
+
+def _complete(parser: Parser) -> None:
+    _name_backends(parser)
+    known = {action.dest for action in parser._actions}  # noqa: SLF001 - argparse has no public list
+    for kind in registry.KINDS:
+        for name in registry.names(kind):
+            with contextlib.suppress(PluginUnavailable):
+                group = parser.add_argument_group(f"{kind[:-1]} {name}")
+                for field in registry.options(kind, name):
+                    if field.name not in known:
+                        known.add(field.name)
+                        add_option(group, field)
+    for flag, alias in OTHER_FLAGS.items():
+        if alias not in known:
+            parser.add_argument(flag, dest=alias, type=value_of, help=argparse.SUPPRESS)
+
+
+def add_job_flags(parser: Parser, *, by_default: str = "") -> None:
+    """Add the flags of every job. ``by_default`` replaces the descriptions of all defaults."""
+    names = {"clusters": ", ".join(registry.names("clusters")), "backends": _BACKENDS}
+    for name, about in ABOUT.items():
+        default = by_default or about.by_default
+        default_text = f" (default{':' if ' ' in default else ''} {default})" if default else ""
+        takes: dict[str, Any] = {"type": _count_or_auto if about.auto else about.word, "metavar": about.metavar}
+        if about.repeats:
+            takes = {"action": "append", "metavar": about.metavar}
+        elif about.switch:
+            takes = {"action": argparse.BooleanOptionalAction}
+        text = f"{about.help.format_map(names)}{default_text}."
+        parser.add_argument(*flags(name), dest=name, default=argparse.SUPPRESS, help=text, **takes)
+    parser.later = _name_backends
 
 
 def add_sweep_flags(parser: argparse.ArgumentParser) -> None:
@@ -313,9 +264,8 @@ def option_field(field: dataclasses.Field[Any]) -> OptionField:
     """Return the description of an option that a plug-in declares."""
     default = None if field.default is dataclasses.MISSING else field.default
     choices = tuple(map(str, field.metadata.get("choices") or ()))
-    annotation = str(field.type)
-    is_flag = isinstance(default, bool) or "bool" in annotation
-    is_number = "int" in annotation or "float" in annotation
+    is_flag = isinstance(default, bool) or "bool" in str(field.type)
+    is_number = re.search("int|float", str(field.type))
     kind: OptionKind = "choice" if choices else "flag" if is_flag else "number" if is_number else "text"
     return OptionField(field.name, "", field.metadata.get("help", ""), kind, default, choices)
 
@@ -349,19 +299,12 @@ def value_of(text: str) -> Any:
     return value if isinstance(value, int | float | str | bool | type(None)) else text
 
 
-def allowed() -> set[str]:
-    """Return the primary names of all options of all jobs and plug-ins."""
-    parser = cell_parser()
-    parser.complete()
-    return _names_of_flags(parser) - {*MAGIC_FLAGS, *ALIASES, *TOTALS}
-
-
 def with_flags(text: str) -> str:
     """Return a message with the options of a call (``use_gpu=False``) as flags (``--no-use-gpu``)."""
 
     def flag(match: re.Match[str]) -> str:
         name, value = match.groups()
-        if name not in allowed():
+        if name not in ABOUT and not any(name in jobspec.option_names(kind) for kind in registry.KINDS):
             return match[0]
         flag = name.replace("_", "-")
         return {"True": f"--{flag}", "False": f"--no-{flag}"}.get(value, f"--{flag} {value}")
@@ -376,12 +319,11 @@ def job_options(
 
     ``value`` gives a variable's value for ``--env NAME``.
     """
-    options = {name: option for name, option in vars(args).items() if name not in {*MAGIC_FLAGS, *SWEEP}}
+    options = {name: option for name, option in vars(args).items() if name not in _NOT_OPTIONS}
     if "environment_variables" in options:
         variables = pairs_of(options["environment_variables"], value)
         options["environment_variables"] = {**(defaults.get("environment_variables") or {}), **variables}
-    named = {"process_count_per_node" if name in TOTALS else ALIASES.get(name, name) for name in options}
-    return jobspec.resolved({name: option for name, option in defaults.items() if name not in named} | options)
+    return jobspec.resolved(override(defaults, options))
 
 
 def pairs(assignments: Sequence[str]) -> dict[str, str]:
@@ -409,26 +351,6 @@ def pairs_of(assignments: list[str], value: Callable[[str], str | None] = os.env
             )
         variables[name] = known
     return variables
-
-
-def ranks_of(text: str, size: int) -> list[int]:
-    """Return the ranks that ``0,2`` or ``1-3`` names, ascending. Raises InvalidSpec."""
-    ranks: set[int] = set()
-    for part in text.split(","):
-        span = _SPAN.fullmatch(part.strip())
-        if span is None:
-            raise InvalidSpec(
-                f"{text!r} is not a valid list of ranks. Write ranks as 0,2 or 1-3.",
-                code="ranks-selection-invalid",
-                field="on",
-            )
-        low, high = int(span[1]), int(span[2] or span[1])
-        if low > high or high >= size:
-            raise InvalidSpec(
-                f"Unknown rank {part.strip()}. The ranks are 0 to {size - 1}.", code="rank-unknown", field="on"
-            )
-        ranks.update(range(low, high + 1))
-    return sorted(ranks)
 
 
 def without_secrets(line: str) -> str:

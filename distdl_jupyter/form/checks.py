@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight
-from distdl_jupyter.core import space
-from distdl_jupyter.core.data import blob_place
+from distdl_jupyter.capture import CapturedCode
+from distdl_jupyter.core import data, space
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.core.findings import Check
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.spec import JobSpec, Source
-from distdl_jupyter.form import datarows
 from distdl_jupyter.form.schema import FormCheck, FormChecks, FormValues
+from distdl_jupyter.form.values import addresses
 from distdl_jupyter.jobs import jobspec
 
 if TYPE_CHECKING:
@@ -29,29 +29,32 @@ _MOST_RANKS = 4096
 _FIELDS = {"cluster-not-usable": "compute_target", "backend-not-usable": "distributed_backend"}
 
 
-def gpus() -> int:
-    """Return the GPUs of this machine that ranks may use."""
-    from distdl_jupyter.core.gpus import visible
-
-    return len(visible())
-
-
 def run(
     code: CodeInfo, values: FormValues, options: Mapping[str, Any], folder: Path, cluster: Cluster | None
 ) -> FormChecks:
     """Return the results of all checks; local paths are relative to ``folder``."""
+    given = {name: value for name, value in options.items() if value is not None}
+    checks = {
+        name: _checked(_title(name), partial(about.check, given[name], name))
+        for name, about in ABOUT.items()
+        if name in given
+    }
+    if "data" in checks:
+        checks["data"] = _checked("Data", partial(_data, values, folder, cluster))
+    wrong = {name: check for name, check in checks.items() if check.level == "error"}
+    plan, spec = _plan(code, {name: given[name] for name in given if name not in wrong}, folder)
     items = [_refusal("Capture", code.error)] if code.error else []
-    data = [*_data(values, folder, cluster), *_outputs(values.outputs.strip())]
-    wrong = [item for item in (*_option_errors(options), *data) if item.level == "error"]
-    refused = {item.field for item in wrong}
-    valid = {name: value for name, value in options.items() if value is not None and name not in refused}
-    spec, plan = _plan(code, valid, folder)
-    items += [*wrong, plan, *(item for item in data if item.level != "error"), *_sweep(values.sweep)]
-    count = len(items)
-    if code.draft is not None and spec is not None:
-        reports = preflight.report(code.draft, spec).checks
-        count += len(reports)
-        items += [item for check in reports for item in _items(check)]
+    items += [*wrong.values(), plan, *(checks[name] for name in checks if name == "data" and name not in wrong)]
+    if values.sweep.strip():
+        check = _checked("Sweep", partial(_sweep, values.sweep))
+        items.append(replace(check, field="sweep" if check.level == "error" else ""))
+    reports = preflight.report(code.draft, spec).checks if code.draft is not None and spec is not None else ()
+    count = len(items) + len(reports)
+    for report in reports:
+        items += [
+            FormCheck(report.name, finding.level, finding.text, finding.remedy, "", finding.code)
+            for finding in report.findings
+        ] or [FormCheck(report.name, "ok", report.result, "", "", report.code)]
     levels = [item.level for item in items]
     return FormChecks(
         level="error" if "error" in levels else "warning" if "warning" in levels else "ok",
@@ -62,20 +65,10 @@ def run(
     )
 
 
-def _items(check: Check) -> list[FormCheck]:
-    """Return the rows of a check for the page: its result, or each of its findings."""
-    if not check.findings:
-        return [FormCheck(check.name, "ok", check.result, "", "", check.code)]
-    return [
-        FormCheck(check.name, finding.level, finding.text, finding.remedy, "", finding.code)
-        for finding in check.findings
-    ]
-
-
-def _checked(name: str, run: Callable[[], str]) -> FormCheck:
-    """Return the result of a check, which is text, or the error that it raises."""
+def _checked(name: str, check: Callable[[], object]) -> FormCheck:
+    """Return the result of a check as text, or the error that it raises."""
     try:
-        return FormCheck(name, "ok", run(), "", "")
+        return FormCheck(name, "ok", str(check()), "", "")
     except DistDLError as error:
         return _refusal(name, error)
 
@@ -85,61 +78,32 @@ def _refusal(name: str, error: DistDLError) -> FormCheck:
     return FormCheck(name, "error", error.message, error.hint, field, error.code)
 
 
-def _option_errors(options: Mapping[str, Any]) -> list[FormCheck]:
-    """Return why options of the job have wrong values. Data and outputs have checks of their own."""
-    errors = []
-    for name, about in ABOUT.items():
-        if options.get(name) is not None and name not in ("data", "outputs"):
-            try:
-                about.check(options[name], name)
-            except DistDLError as error:
-                errors.append(_refusal(_title(name), error))
-    return errors
-
-
 def _title(option: str) -> str:
     return ABOUT[option].label or option.replace("_", " ").capitalize()
 
 
-def _data(values: FormValues, folder: Path, cluster: Cluster | None) -> list[FormCheck]:
+def _data(values: FormValues, folder: Path, cluster: Cluster | None) -> str:
     """Check the addresses of data as text; their content is checked when the job starts."""
-    filled = [row for row in values.data if not datarows.is_blank(row)]
-
-    def text() -> str:
-        sources = [datarows.source(row) for row in filled]
-        if cluster is not None:
-            jobspec.data_sources(sources, folder, cluster)
-        return plural(len(filled), "source")
-
-    return [_checked("Data", text)] if filled else []
+    sources = [data.source(name, address) for name, address in addresses(values.data)]
+    if cluster is not None:
+        jobspec.data_sources(sources, folder, cluster)
+    return plural(len(sources), "source")
 
 
-def _outputs(address: str) -> list[FormCheck]:
-    check = _checked("Outputs", lambda: str(blob_place(address, "outputs")))
-    return [check] if address and check.level == "error" else []
+def _sweep(varied: str) -> str:
+    """Check the search space of a sweep as it was typed."""
+    parameters, rest = space.of_line(varied)
+    if rest.strip():
+        raise InvalidSpec(
+            f"Cannot parse {rest.split()[0]}.",
+            code="sweep-unreadable",
+            hint="Write NAME=VALUES, such as width=64,128.",
+        )
+    return f"{listing([*parameters])} can be varied"
 
 
-def _sweep(varied: str) -> list[FormCheck]:
-    """Check the search space of a sweep as it was typed; "" for no sweep."""
-
-    def text() -> str:
-        parameters, rest = space.of_line(varied)
-        if rest.strip():
-            raise InvalidSpec(
-                f"Cannot parse {rest.split()[0]}.",
-                code="sweep-unreadable",
-                hint="Write NAME=VALUES, such as width=64,128.",
-            )
-        return f"{listing([*parameters])} can be varied"
-
-    check = _checked("Sweep", text)
-    return [replace(check, field="sweep" if check.level == "error" else "")] if varied.strip() else []
-
-
-def _plan(code: CodeInfo, options: Mapping[str, Any], folder: Path) -> tuple[JobSpec | None, FormCheck]:
-    """Return the spec of the job, if it can be created, and the error that Submit would raise before checks."""
-    from distdl_jupyter.capture import CapturedCode
-
+def _plan(code: CodeInfo, options: Mapping[str, Any], folder: Path) -> tuple[FormCheck, JobSpec | None]:
+    """Return the error that Submit would raise before checks, and the spec of the job, if it can be created."""
     draft = code.draft or CapturedCode(kind="cell", name=code.name, source=Source())
     draft = replace(draft, payload_json={**draft.payload_json, "working_directory": str(folder)})
     spec: JobSpec | None = None
@@ -152,4 +116,4 @@ def _plan(code: CodeInfo, options: Mapping[str, Any], folder: Path) -> tuple[Job
         return f"{spec.distributed_backend} can run {plural(spec.process_count, 'process')} on {spec.compute_target}"
 
     check = _checked("Backend and cluster", text)
-    return spec, replace(check, name=_title(check.field)) if check.field in ABOUT else check
+    return replace(check, name=_title(check.field)) if check.field in ABOUT else check, spec

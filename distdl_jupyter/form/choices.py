@@ -1,4 +1,4 @@
-"""The choices in the launch form: sizes, backends, clusters and durations.
+"""The choices in the launch form: sizes, backends and clusters.
 
 Unavailable choices are listed with the reason. No request is sent: prices come from the cache.
 """
@@ -24,8 +24,7 @@ from distdl_jupyter.form.schema import BackendChoice, ClusterChoice, FormChoices
 from distdl_jupyter.form.values import other_options
 from distdl_jupyter.views.wire import from_fields
 
-#: Seconds offered under "Stop after"; 0 is unlimited.
-STOP_AFTER = (0, 300, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800)
+_SYSTEMS = {"darwin": "macOS", "linux": "Linux"}
 
 
 def choices() -> FormChoices:
@@ -35,7 +34,6 @@ def choices() -> FormChoices:
         catalogue_date=str(azure.catalogue_date()),
         backends=backends(),
         clusters=clusters(),
-        durations=STOP_AFTER,
         most_restarts=MOST_RESTARTS,
         options=tuple(map(_job_option, other_options())),
     )
@@ -87,22 +85,13 @@ def clusters() -> tuple[ClusterChoice, ...]:
 
 def _cluster(target: cluster_configs.ClusterConfig) -> ClusterChoice:
     local = target.kind == "local"
-    choice = ClusterChoice(
-        name=target.name,
-        title="",
-        system=_system() if local and not target.named else "",
-        detail="",
-        reason="",
-        local=local,
-        far=False,
-        named=target.named,
-        rents=False,
-    )
+    system = _SYSTEMS.get(sys.platform, "") if local and not target.named else ""
+    choice = ClusterChoice(target.name, system=system, local=local, named=target.named)
     try:
         plugin, options = status.plugin(target)
         return dataclasses.replace(
             choice,
-            title=plugin.title if target.named or not local else "",
+            title=plugin.title if not system else "",
             detail=plugin.detail(options),
             reason=plugin.unavailable(options),
             far=plugin.is_remote,
@@ -110,10 +99,6 @@ def _cluster(target: cluster_configs.ClusterConfig) -> ClusterChoice:
         )
     except DistDLError as error:
         return dataclasses.replace(choice, reason=str(error))
-
-
-def _system() -> str:
-    return {"darwin": "macOS", "linux": "Linux"}.get(sys.platform, "")
 
 
 # VM sizes ---------------------------------------------------------------------------------------------
@@ -140,7 +125,6 @@ def _size_row(size: azure.VmSize) -> VmSizeChoice:
         VmSizeChoice,
         size,
         gpus=size.gpus_text,
-        per_node=size.whole_gpus,
         memory=size.memory_text,
         memory_gib=size.gpu_memory_gib,
         network={True: "InfiniBand", False: "Ethernet", None: "not stated"}[size.infiniband],

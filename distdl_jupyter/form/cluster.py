@@ -8,17 +8,17 @@ is sent.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from distdl_jupyter.azure import prices
 from distdl_jupyter.clusters import cluster_configs, status
-from distdl_jupyter.clusters.status import CachedStatus, ClusterStatus
+from distdl_jupyter.clusters.status import CachedStatus
 from distdl_jupyter.clusters.tables import merge_hosts
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import money
-from distdl_jupyter.form.schema import ClusterNow, CostNow, FormValues
+from distdl_jupyter.form.schema import CostNow, FormValues
 from distdl_jupyter.views.card import hourly_cost_text
 
 if TYPE_CHECKING:
@@ -46,22 +46,12 @@ def poll(compute_target: str, backend: str, timeout: float, *, fresh: bool = Fal
     return None
 
 
-def state_of(status: CachedStatus | None) -> ClusterNow | None:
-    """Return the state for a page, with only those checks that need a remedy."""
-    if status is None:
-        return None
-    known = status.status or ClusterStatus("", "")
-    wrong = [check for check in merge_hosts(status.checks or ()) if check.level in _LEVELS]
-    return ClusterNow(
-        looking=status.looking,
-        known=status.status is not None,
-        problem=known.problem,
-        remedy=known.remedy,
-        code=known.code,
-        nodes=known.nodes,
-        checked=status.checks is not None,
-        checks=tuple(sorted(wrong, key=lambda check: _LEVELS.index(check.level))),
-    )
+def with_problems(status: CachedStatus) -> CachedStatus:
+    """Return the state with only those checks that need a remedy, the most severe first."""
+    if status.checks is None:
+        return status
+    wrong = [check for check in merge_hosts(status.checks) if check.level in _LEVELS]
+    return replace(status, checks=tuple(sorted(wrong, key=lambda check: _LEVELS.index(check.level))))
 
 
 def gpus_per_node(status: CachedStatus | None) -> int:
@@ -75,13 +65,11 @@ def gpus_per_node(status: CachedStatus | None) -> int:
 NOT_USUAL = "Spot prices vary. Enter the price yourself."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rented:
-    """The description of the nodes that a cluster rents; ``size`` "" is unknown."""
+class Rented(NamedTuple):
+    """The nodes that a cluster rents; ``size`` "" is unknown, and ``interruptible`` ones may be preempted."""
 
     bills: bool = False
     size: str = ""
-    #: They may be preempted.
     interruptible: bool = False
 
 
@@ -96,18 +84,14 @@ def rented(compute_target: str, vm_size: str) -> Rented:
 
 
 def cost(values: FormValues) -> CostNow | None:
-    """Return the current cost of all nodes, None if the cluster is free and no price was set."""
-    return cost_of(rented(values.compute_target, values.vm_size), values.price_per_hour, values.node_count)
-
-
-def cost_of(nodes: Rented, typed_price: str, node_count: int) -> CostNow | None:
-    """Return the cost of a number of nodes; a price typed by the user overrides a known one."""
-    if not nodes.bills and not typed_price.strip():
+    """Return the current cost of all nodes, None if they are free and no price was typed, which overrides others."""
+    nodes, node_count = rented(values.compute_target, values.vm_size), values.node_count
+    if not nodes.bills and not values.price_per_hour.strip():
         return None
     price, problem, wrong = None, "", False
-    if typed_price.strip():
+    if values.price_per_hour.strip():
         try:
-            price = prices.own_price(typed_price)
+            price = prices.own_price(values.price_per_hour)
         except InvalidSpec as error:
             problem, wrong = str(error), True
     elif nodes.interruptible:
@@ -116,12 +100,13 @@ def cost_of(nodes: Rented, typed_price: str, node_count: int) -> CostNow | None:
         problem = "The price is unknown because no VM size is selected."
     else:
         price, problem = prices.lookup(nodes.size)
-    cost = CostNow(bills=nodes.bills, nodes=node_count, problem=problem, wrong=wrong)
     if price is None:
-        return cost
-    return replace(
-        cost,
+        return CostNow(bills=nodes.bills, nodes=node_count, problem=problem, wrong=wrong)
+    return CostNow(
+        bills=nodes.bills,
+        nodes=node_count,
         per_hour=money(price.per_hour * node_count, price.currency),
         words=hourly_cost_text(price.per_hour, price.currency, node_count),
         source=price.source,
+        problem=problem,
     )

@@ -10,7 +10,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from distdl_jupyter.core import space
@@ -34,23 +34,15 @@ class CellText:
     ``first_line`` is the cell's number of line 1 of ``body``.
     """
 
-    magic: str
-    line: str
-    body: str
-    first_line: int
+    magic: str = ""
+    line: str = ""
+    body: str = ""
+    first_line: int = 1
 
     @property
     def is_job(self) -> bool:
         """Whether the cell already runs as a job, or as the trials of a sweep."""
         return self.magic in (*MAGICS, SWEEP)
-
-    @property
-    def foreign(self) -> str:
-        """Another cell magic on top of the cell, "" without one: a cell can have only one."""
-        return "" if self.is_job else self.magic
-
-
-NO_CELL = CellText("", "", "", 1)
 
 
 def split(text: str) -> CellText:
@@ -59,12 +51,7 @@ def split(text: str) -> CellText:
     above = len(text) - len(body)
     first, _, rest = body.partition("\n")
     match = _MAGIC.fullmatch(first)
-    return CellText(match[1], match[2].strip(), rest, above + 2) if match else CellText("", "", text, 1)
-
-
-def joined(magic_line: str, body: str) -> str:
-    """Return the text of the cell with this line on top."""
-    return f"{magic_line}\n{body}"
+    return CellText(match[1], match[2].strip(), rest, above + 2) if match else CellText(body=text)
 
 
 # reading a line ---------------------------------------------------------------------------------------
@@ -87,11 +74,6 @@ class MagicLine:
     problem: DistDLError | None = None
 
 
-def of_options(options: Mapping[str, Any]) -> MagicLine:
-    """Return the initial values of a form for options under any of their names. Raises InvalidSpec."""
-    return MagicLine(*values.from_options(options))
-
-
 def read(text: CellText, defaults: Mapping[str, Any]) -> MagicLine:
     """Parse the magic line of a cell as the magic does; ``defaults`` are the kernel's.
 
@@ -100,27 +82,27 @@ def read(text: CellText, defaults: Mapping[str, Any]) -> MagicLine:
     is_sweep = text.magic == SWEEP
     try:
         if not text.is_job:
-            return of_options(arguments.job_options(argparse.Namespace(), defaults))
+            return MagicLine(*values.from_options(arguments.job_options(argparse.Namespace(), defaults)))
         varied, rest = "", text.line
         if is_sweep:
             _, rest = space.of_line(text.line)
             varied = text.line.removesuffix(rest).strip()
         parser = arguments.sweep_parser() if is_sweep else arguments.cell_parser(text.magic.lstrip("%"))
-        args = vars(parser.parse(rest))
+        args = parser.parse(rest)
+        given, names = vars(args), values.names_in_form()
         # The kernel looks up variables that are written by name; the form does not need their values.
-        options = arguments.job_options(argparse.Namespace(**args), defaults, value=lambda _: "")
-        names = values.names_in_form()
-        line = of_options({name: value for name, value in options.items() if name in names})
-        plan = {name: args[name] for name in values.PLAN if name in args}
+        options = arguments.job_options(args, defaults, value=lambda _: "")
+        fields, variables = values.from_options({name: options[name] for name in options if name in names})
         other = {name: value for name, value in options.items() if name not in names}
-        other |= {"wait": args["wait"]} if "wait" in args else {}
-        only = [name for name in ("panel", *arguments.SWEEP) if name in args and name not in plan]
-        return replace(
-            line,
-            values={**line.values, **({"sweep": varied} if is_sweep else {}), **plan},
-            other_flags=tuple(part for name, value in other.items() for part in flag_words(name, value)),
-            magic_flags=tuple(part for name in only for part in flag_words(name, args[name])),
-            variable=args.get("out", ""),
+        other |= {"wait": given["wait"]} if "wait" in given else {}
+        plan = {name: given[name] for name in values.PLAN if name in given}
+        only = {name: given[name] for name in ("panel", *arguments.SWEEP) if name in given and name not in plan}
+        return MagicLine(
+            values={**fields, **({"sweep": varied} if is_sweep else {}), **plan},
+            environment_variables=variables,
+            other_flags=words(other),
+            magic_flags=words(only),
+            variable=given.get("out", ""),
             is_sweep=is_sweep,
         )
     except DistDLError as error:
@@ -142,32 +124,34 @@ def line(
 
     ``more`` are words that are inserted unchanged before the variable. Without a variable there is no ``-o``.
     """
-    parts = [part for name, value in _written(options) for part in _flag_words(name, value)]
-    parts += [part for name, value in _plugin_options(options) for part in flag_words(name, value)]
-    return " ".join([magic, *parts, *more, *(["-o", variable] if variable else [])])
+    return " ".join([magic, *words(dict(_written(options))), *more, *(["-o", variable] if variable else [])])
 
 
 def _written(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the options that differ from their defaults or are always written."""
+    """Yield the options that differ from their defaults or are always written, then those of plug-ins."""
     for name in ABOUT:
         value = options.get(name)
         if isinstance(value, str) and "\n" in value:  # the text of a file
             continue
         if name in _ALWAYS or value not in (None, "", (), [], {}, DEFAULTS[name]):
             yield name, int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _plugin_options(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from (options.get("plugin_options") or {}).items()
 
 
-def _flag_words(name: str, value: Any) -> list[str]:
-    if isinstance(value, bool):
-        return flag_words(name, value)
-    if name == "environment_variables":
-        value = [_assignment(variable, str(text)) for variable, text in value.items()]
-    texts = filter(None, value) if ABOUT[name].repeats else [value]
-    return [part for text in texts for part in (flags(name)[0], shlex.quote(str(text)))]
+def words(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words that set options: ``-p 2``, ``--cycle-time-ms 2.5``, ``--no-wait``."""
+    parts: list[str] = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            parts.append(flag if value else flag.replace("--", "--no-", 1))
+            continue
+        texts = value if name in ABOUT and ABOUT[name].repeats else [value]
+        if name == "environment_variables":
+            texts = filter(None, (_assignment(variable, str(text)) for variable, text in value.items()))
+        for text in texts:
+            parts += [flags(name)[0] if name in ABOUT else flag, shlex.quote(str(text))]
+    return tuple(parts)
 
 
 def _assignment(name: str, text: str) -> str:
@@ -175,14 +159,6 @@ def _assignment(name: str, text: str) -> str:
     if is_secret(name, text):
         return name
     return f"{name}={text}" if len(text.splitlines()) < 2 else ""
-
-
-def flag_words(name: str, value: Any) -> list[str]:
-    """Return the words that set an option: ``--cycle-time-ms 2.5``, ``--no-wait``."""
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{flag}" if value else f"--no-{flag}"]
-    return [f"--{flag}", shlex.quote(str(value))]
 
 
 def cell(first: str, function: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> str:
@@ -201,26 +177,28 @@ def sweep(
 ) -> tuple[str, str]:
     """Return the call that sweeps a function as one line, and the whole cell."""
     codes = {name: space.code(parameter) for name, parameter in parameters.items()}
-    items = [function, f"{{{', '.join(f'{name!r}: {code}' for name, code in codes.items())}}}"]
+    items = [function, _dict(codes)]
     items += [f"args=[{', '.join(_positional(args))}]"] if args else []
-    fixed = ", ".join(f"{name!r}: {_literal(value, name)}" for name, value in kwargs.items())
-    items += [f"kwargs={{{fixed}}}"] if kwargs else []
-    keywords = {**plan, **dict(_written(options)), **dict(_plugin_options(options))}
-    items += [f"{name}={_code(name, value)}" for name, value in keywords.items()]
+    fixed = {name: _literal(value, name) for name, value in kwargs.items()}
+    items += [f"kwargs={_dict(fixed)}"] if kwargs else []
+    items += [f"{name}={_code(name, value)}" for name, value in {**plan, **dict(_written(options))}.items()]
     call = f"found = sweep({', '.join(items)})"
     ranges = {codes[name].partition("(")[0] for name, value in parameters.items() if isinstance(value, space.Range)}
     imports = f"from distdl_jupyter import {', '.join(sorted({*ranges, 'sweep'}))}"
     return call, "\n".join([*(["import os", ""] if "os.environ[" in call else []), imports, "", call, "found"])
 
 
+def _dict(codes: Mapping[str, str]) -> str:
+    return f"{{{', '.join(f'{name!r}: {code}' for name, code in codes.items())}}}"
+
+
 def _code(name: str, value: Any) -> str:
     """Return an option's value as code, and only the name of a secret."""
     if name != "environment_variables":
         return repr(value)
-    each = (
-        f"{key!r}: {f'os.environ[{key!r}]' if is_secret(key, str(text)) else repr(text)}" for key, text in value.items()
+    return _dict(
+        {key: f"os.environ[{key!r}]" if is_secret(key, str(text)) else repr(text) for key, text in value.items()}
     )
-    return f"{{{', '.join(each)}}}"
 
 
 def _positional(args: Sequence[Any]) -> list[str]:
@@ -229,6 +207,5 @@ def _positional(args: Sequence[Any]) -> list[str]:
 
 def _literal(value: Any, name: str) -> str:
     """Return a value as code if that is short and exact, else a placeholder variable for the user to define."""
-    if isinstance(value, str | int | float | bool | type(None)) and len(repr(value)) <= _LONGEST:
-        return repr(value)
-    return name
+    is_exact = isinstance(value, str | int | float | bool | type(None))
+    return repr(value) if is_exact and len(repr(value)) <= _LONGEST else name

@@ -10,15 +10,16 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from distdl_jupyter.clusters.base import Check, NodeInfo
+from distdl_jupyter.clusters.base import CheckLevel
+from distdl_jupyter.clusters.status import CachedStatus
 from distdl_jupyter.core.options import MOST_RESTARTS
+from distdl_jupyter.core.spec import Captured
 from distdl_jupyter.preflight import Advice
 from distdl_jupyter.views.wire import Request
 
 MAX_COUNT = 10_000
 Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Seconds = Annotated[float, Meta(ge=0)]
-Level = Literal["ok", "info", "warning", "error"]
 OptionKind = Literal["choice", "number", "flag", "text"]
 OptionValue = str | int | float | bool | None
 
@@ -74,11 +75,6 @@ class FormValues(Request, frozen=True, kw_only=True):
     metric: str = ""
     parallel: Annotated[int, Meta(ge=0, le=MAX_COUNT)] = 0
 
-    @property
-    def process_count(self) -> int:
-        """World size."""
-        return self.node_count * self.process_count_per_node
-
 
 class Variable(Request, frozen=True):
     """An environment variable; the value None is a secret that is stored by the server or the page."""
@@ -92,8 +88,9 @@ class FormRequest(Request, frozen=True, kw_only=True):
     """A request of the launch form.
 
     ``code`` is the text with its ``%%distributed`` line, if it has one; ``chosen`` and ``environment`` are None to
-    start from that line. ``own`` is true if the text belongs to no notebook; ``again`` refreshes the names and the
-    cluster.
+    start from that line. ``apply`` is the code of the suggestion to apply. ``own`` is true if the text belongs to no
+    notebook; ``again`` refreshes the names and the cluster. ``kernel_name`` is the id of the kernel whose Python would
+    run it; "" is the server's Python.
     """
 
     code: str = ""
@@ -102,12 +99,10 @@ class FormRequest(Request, frozen=True, kw_only=True):
     execution_count: int | None = None
     chosen: FormValues | None = None
     environment: tuple[Variable, ...] | None = None
-    apply: Annotated[str, Meta(description="code of the suggestion to apply")] = ""
+    apply: str = ""
     own: bool = False
     again: bool = False
-    kernel_name: Annotated[
-        str, Meta(description="id of the kernel whose Python would run it; without it, the server's Python")
-    ] = ""
+    kernel_name: str = ""
 
 
 # Response ----------------------------------------------------------------------------------------
@@ -115,27 +110,26 @@ class FormRequest(Request, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmSizeChoice:
-    """One VM size; "" is unknown. ``words`` is the lower-case text that the filter searches."""
+    """One VM size; "" is unknown. ``words`` is the lower-case text that the filter searches.
+
+    ``gpu`` is the model as one word, ``memory_gib`` the memory of each GPU, ``retired`` the day it was retired, and
+    ``price`` the price per hour with its source.
+    """
 
     name: str
     series: str
-    #: The GPU's model as one word.
     gpu: str
     gpus: str
-    per_node: int
     memory: str
-    #: Memory of each GPU in GiB.
     memory_gib: int | None
     network: str
     rate: str
-    #: The day it was retired, "" when it can be rented.
     retired: str
     successor: str
     successor_reason: str
     words: str
     sources: tuple[str, ...]
     notes: str
-    #: The price per hour, with its source.
     price: str = ""
 
 
@@ -162,22 +156,23 @@ class BackendChoice:
     options: tuple[OptionField, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ClusterChoice:
-    """One cluster; ``system`` is that of this machine, "" for other clusters."""
+    """One cluster; ``system`` is that of this machine, "" for other clusters.
+
+    The nodes of a ``far`` cluster are other machines: backends must be installed there, not here. The user added the
+    ``named`` ones and can remove them. Nodes of a cluster that ``rents`` are created on demand and billed.
+    """
 
     name: str
-    title: str
-    system: str
-    detail: str
-    reason: str
-    local: bool
-    #: Its nodes are other machines: backends must be installed there, not here.
-    far: bool
-    #: It was added by the user, who can remove it.
-    named: bool
-    #: Its nodes are created on demand and billed; the VM series selects the machine.
-    rents: bool
+    title: str = ""
+    system: str = ""
+    detail: str = ""
+    reason: str = ""
+    local: bool = False
+    far: bool = False
+    named: bool = False
+    rents: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +183,6 @@ class FormChoices:
     catalogue_date: str
     backends: tuple[BackendChoice, ...]
     clusters: tuple[ClusterChoice, ...]
-    #: Seconds offered under "Stop after"; 0 is unlimited.
-    durations: tuple[int, ...]
     most_restarts: int
     options: tuple[OptionField, ...]
 
@@ -204,24 +197,6 @@ class FormTitle:
 
 
 @dataclass(frozen=True, slots=True)
-class CapturedSize:
-    """One captured variable; ``size`` is formatted."""
-
-    name: str
-    detail: str
-    size: str
-
-
-@dataclass(frozen=True, slots=True)
-class CapturedSizes:
-    """The variables and modules that are sent with the job; undetermined if not ``known``."""
-
-    known: bool
-    size: str
-    items: tuple[CapturedSize, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class FormCheck:
     """The result of a check, or one of its findings; ``field`` is the option concerned, "" for none.
 
@@ -229,7 +204,7 @@ class FormCheck:
     """
 
     name: str
-    level: Level
+    level: CheckLevel
     text: str
     remedy: str
     field: str
@@ -240,28 +215,11 @@ class FormCheck:
 class FormChecks:
     """All checks; ``level`` is the most severe one, ``ok`` without findings."""
 
-    level: Level
+    level: CheckLevel
     count: int
     errors: int
     warnings: int
     items: tuple[FormCheck, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterNow:
-    """The current state of the selected remote cluster; ``checks`` has only those with a remedy."""
-
-    #: More results may follow: send another request.
-    looking: bool
-    #: Whether the status of its nodes is available.
-    known: bool
-    problem: str
-    remedy: str
-    code: str
-    nodes: tuple[NodeInfo, ...]
-    #: The checks are done.
-    checked: bool
-    checks: tuple[Check, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +251,8 @@ class FormState:
     #: Number of GPUs of a node for "one process for each GPU".
     gpu_count: int
     environment: tuple[Variable, ...]
-    captured: CapturedSizes
+    #: The variables and modules that are sent with the job; None if they are unknown.
+    captured: tuple[Captured, ...] | None
     checks: FormChecks
     advice: tuple[Advice, ...]
     #: Global batch size in samples, 0 if unknown.
@@ -301,8 +260,8 @@ class FormState:
     magic: str
     cell: str
     problems: dict[str, str]
-    #: None for a cluster on this machine, or if it is free.
-    place: ClusterNow | None
+    #: The state of a remote cluster, with only those checks that need a remedy.
+    place: CachedStatus | None
     #: The cluster can mount data.
     mounts: bool
     cost: CostNow | None

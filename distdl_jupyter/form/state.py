@@ -7,36 +7,25 @@ the same response. The environment (backends, GPUs, the notebook's names) is tha
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec import structs
 
 from distdl_jupyter import azure
-from distdl_jupyter.core import space
+from distdl_jupyter.core import gpus, space
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
-from distdl_jupyter.core.humanize import size
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.form import checks, datarows, line
+from distdl_jupyter.form import checks, line
 from distdl_jupyter.form import choices as offered
 from distdl_jupyter.form import cluster as clusters
 from distdl_jupyter.form.line import MAGICS, SWEEP
-from distdl_jupyter.form.schema import (
-    CapturedSize,
-    CapturedSizes,
-    CostNow,
-    FormCheck,
-    FormChoices,
-    FormRequest,
-    FormState,
-    FormValues,
-    Variable,
-)
-from distdl_jupyter.form.target import CodeInfo, Target, backend_of_code
-from distdl_jupyter.form.values import USE_GPU, backend_options, plan_of, to_options
+from distdl_jupyter.form.schema import FormChoices, FormRequest, FormState, FormValues, Variable
+from distdl_jupyter.form.target import CodeInfo, KernelContext, Target, backend_of_code
+from distdl_jupyter.form.values import USE_GPU, backend_options, plan_of, to_options, unsigned, valid_data
 from distdl_jupyter.jobs import job_list
 from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.preflight import Advice, PastJob, advise
@@ -48,21 +37,6 @@ if TYPE_CHECKING:
 CLUSTER_TIMEOUT = 1.0
 
 
-@dataclass(slots=True)
-class KernelContext:
-    """The context of a kernel: its variables, its defaults of ``%dist_config``, and the available magic.
-
-    ``namespace`` is None if the variables are not available now, ``count`` is the number of executed cells, and
-    ``cache`` has results for the last cell.
-    """
-
-    namespace: Mapping[str, Any] | None
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    magic: str = MAGICS[0]
-    count: int = 0
-    cache: dict[Hashable, CodeInfo] = field(default_factory=dict)
-
-
 def cell_state(
     request: FormRequest, kernel: KernelContext | None = None, directory: str = "", timeout: float = CLUSTER_TIMEOUT
 ) -> FormState:
@@ -72,17 +46,15 @@ def cell_state(
         kernel.cache.clear()
     text = line.split(request.code)
     parsed = line.read(text, kernel.defaults)
-    varied = request.chosen.sweep if request.chosen else parsed.values.get("sweep", "")
     # Another package may have registered the magic of the cell in this kernel.
     is_free = text.magic in MAGICS and kernel.magic == MAGICS[0]
     target = Target(
         line=parsed,
         magic=text.magic if is_free else kernel.magic,
+        varied=request.chosen.sweep if request.chosen else parsed.values.get("sweep", ""),
         text=text,
         request=request,
-        namespace=None if kernel.namespace is None else {**kernel.namespace, **space.sampled(varied)},
-        cache=kernel.cache,
-        key=(text.body, kernel.count, request.cell_id, varied),
+        kernel=kernel,
     )
     return state(target, request, directory, timeout)
 
@@ -92,53 +64,46 @@ def state(target: Target, request: FormRequest, directory: str = "", timeout: fl
     code, choices = target.inspect(), offered.choices()
     variables = variables_of(target, request)
     values = request.chosen or _initial(target, code, choices, timeout)
-    values = _with(values, data=datarows.all_unsigned(values.data), outputs=datarows.unsigned(values.outputs))
+    rows = tuple(structs.replace(row, place=unsigned(row.place)) for row in values.data)
+    values = structs.replace(values, data=rows, outputs=unsigned(values.outputs))
     if request.apply:
         values, code = _apply_advice(target, values, code, request.apply)
     status = clusters.poll(values.compute_target, values.distributed_backend, timeout, fresh=request.again)
-    gpus = gpus_per_node(values, status)
+    gpu_count = gpus_per_node(values, status)
     if values.automatic:
-        values = _with(values, process_count_per_node=max(1, gpus))
-    cost = clusters.cost(values)
+        values = structs.replace(values, process_count_per_node=max(1, gpu_count))
     _, cluster = clusters.find(values.compute_target)
     options = to_options(values, variables, code.name)
-    folder = Path(directory or code.working_directory or Path.cwd())
-    checked = checks.run(code, values, options, folder, cluster)
-    problems = _problems(checked.items)
+    working_directory = code.draft.payload_json.get("working_directory") if code.draft else ""
+    checked = checks.run(code, values, options, Path(directory or working_directory or Path.cwd()), cluster)
+    errors = (item for item in reversed(checked.items) if item.level == "error" and item.field)
+    problems = {item.field: f"{item.text} {item.remedy}".strip() for item in errors}
     if target.line.problem:
         problems["line"] = f"{target.line.problem} Submitting replaces the line."
-    magic, cell = _code(target, values, options)
-    captured = code.draft.captured if code.draft else ()
+    valid = {**options, "data": valid_data(values.data), "outputs": "" if "outputs" in problems else options["outputs"]}
+    magic, cell = _code(target, values, valid)
     return FormState(
         chosen=values,
         choices=choices,
         title=code.title,
-        gpu_count=gpus,
+        gpu_count=gpu_count,
         environment=tuple(
             Variable(name, None if (secret := is_secret(name, value)) else value, secret)
             for name, value in variables.items()
         ),
-        captured=CapturedSizes(
-            known=code.draft is not None or code.error is not None,
-            size=size(sum(item.size for item in captured)),
-            items=tuple(CapturedSize(item.name, item.detail, size(item.size)) for item in captured),
-        ),
+        captured=code.draft.captured if code.draft else () if code.error else None,
         checks=checked,
-        advice=tuple(_advice(values, code, cost)),
-        global_batch=float(code.training.batch_size or 0) * values.process_count,
+        advice=tuple(_advice(values, code)),
+        global_batch=float(code.training.batch_size or 0) * values.node_count * values.process_count_per_node,
         magic=magic,
         cell=cell,
         problems=problems,
-        place=clusters.state_of(status),
+        place=status and clusters.with_problems(status),
         mounts=cluster is not None and cluster.mounts,
-        cost=cost,
+        cost=clusters.cost(values),
         options=_without_secrets(options),
         code=target.text.body,
     )
-
-
-def _with(values: FormValues, **changes: Any) -> FormValues:
-    return msgspec.structs.replace(values, **changes)
 
 
 # initial values and changes -------------------------------------------------------------------------
@@ -150,11 +115,12 @@ def _initial(target: Target, code: CodeInfo, choices: FormChoices, timeout: floa
     count, backend = initial.pop("process_count_per_node", None), initial.pop("distributed_backend", "")
     values = FormValues(**initial)
     if not isinstance(count, int):
-        gpus = gpus_per_node(values, clusters.poll(values.compute_target, values.distributed_backend, timeout))
-        values = _with(values, automatic=count == "auto" or gpus > 0)
-        count = max(1, gpus) if values.automatic else min(2, cores())
+        status = clusters.poll(values.compute_target, values.distributed_backend, timeout)
+        gpu_count = gpus_per_node(values, status)
+        values = structs.replace(values, automatic=count == "auto" or gpu_count > 0)
+        count = max(1, gpu_count) if values.automatic else min(2, cores())
     likely = offered.likely_backend(choices.backends, backend_of_code(code.training.code), values.node_count * count)
-    return _with(values, process_count_per_node=count, distributed_backend=backend or likely)
+    return structs.replace(values, process_count_per_node=count, distributed_backend=backend or likely)
 
 
 def variables_of(target: Target, request: FormRequest) -> dict[str, str]:
@@ -168,15 +134,14 @@ def variables_of(target: Target, request: FormRequest) -> dict[str, str]:
 
 def _apply_advice(target: Target, values: FormValues, info: CodeInfo, code: str) -> tuple[FormValues, CodeInfo]:
     """Apply one suggestion; an unknown code changes nothing."""
-    advice = _advice(values, info, clusters.cost(values))
-    change = next((dict(item.change) for item in advice if item.code == code), {})
+    change = next((dict(item.change) for item in _advice(values, info) if item.code == code), {})
     rates = change.pop("kwargs", None)
     if "process_count_per_node" in change:
         change["automatic"] = False
     if rates:
         target.kwargs.update(rates)
-        target.cache.clear()
-    return _with(values, **change), target.inspect()
+        target.kernel.cache.clear()
+    return structs.replace(values, **change), target.inspect()
 
 
 # derived values -------------------------------------------------------------------------------------
@@ -188,17 +153,7 @@ def gpus_per_node(values: FormValues, status: CachedStatus | None) -> int:
         return 0
     if values.vm_size:
         return azure.find(values.vm_size).whole_gpus
-    return checks.gpus() if status is None else clusters.gpus_per_node(status)
-
-
-def _problems(items: Sequence[FormCheck]) -> dict[str, str]:
-    """Return the first error of each field of the page."""
-    problems: dict[str, str] = {}
-    for item in items:
-        if item.level == "error" and item.field:
-            name = "environment" if item.field == "environment_variables" else item.field
-            problems.setdefault(name, f"{item.text} {item.remedy}".strip())
-    return problems
+    return len(gpus.visible()) if status is None else clusters.gpus_per_node(status)
 
 
 def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,9 +164,8 @@ def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _code(target: Target, values: FormValues, options: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the equivalent magic line, and the cell with it; both leave out invalid values."""
-    options = {**options, **datarows.valid_options(values.data, values.outputs)}
-    options["plugin_options"] = backend_options(values)
+    """Return the equivalent magic line, and the cell with it."""
+    options = {**options, "plugin_options": backend_options(values)}
     varied, before = " ".join(values.sweep.split()), target.line
     more = [*before.other_flags, *(before.magic_flags if before.is_sweep == bool(varied) else ())]
     magic, variable = target.magic, {"found": "job"}.get(before.variable, before.variable)
@@ -220,14 +174,14 @@ def _code(target: Target, values: FormValues, options: Mapping[str, Any]) -> tup
         with contextlib.suppress(InvalidSpec):
             if call := target.sweep(space.of_line(varied)[0], plan, options):
                 return call
-        more = [*(part for name, value in plan.items() for part in line.flag_words(name, value)), *more]
+        more = [*line.words(plan), *more]
         magic, variable = f"{SWEEP} {varied}", {"job": "found"}.get(before.variable, before.variable)
     text = line.line(options, variable, magic, more)
     return text, target.cell(text)
 
 
-def _advice(values: FormValues, code: CodeInfo, cost: CostNow | None) -> Sequence[Advice]:
-    nodes = clusters.rented(values.compute_target, values.vm_size)
+def _advice(values: FormValues, code: CodeInfo) -> Sequence[Advice]:
+    nodes, cost = clusters.rented(values.compute_target, values.vm_size), clusters.cost(values)
     request = replace(
         code.training,
         node_count=values.node_count,
@@ -238,7 +192,7 @@ def _advice(values: FormValues, code: CodeInfo, cost: CostNow | None) -> Sequenc
         use_gpu=USE_GPU[values.use_gpu],
         name=values.name,
         cores=cores(),
-        gpus=checks.gpus(),
+        gpus=len(gpus.visible()),
         bills=nodes.bills,
         rate=cost.words if cost else "",
         interruptible=nodes.interruptible,

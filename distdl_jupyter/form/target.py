@@ -10,31 +10,29 @@ import ast
 import inspect
 import math
 import re
-import textwrap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import registry
+from distdl_jupyter.capture import CapturedCode, capture_cell, capture_function
+from distdl_jupyter.capture.cell import plain_python
+from distdl_jupyter.core import registry, space
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.source import parsed
+from distdl_jupyter.core.spec import Source
 from distdl_jupyter.form import line
-from distdl_jupyter.form.line import MAGICS, NO_CELL, CellText, MagicLine
+from distdl_jupyter.form.line import MAGICS, CellText, MagicLine
 from distdl_jupyter.form.schema import FormRequest, FormTitle
 from distdl_jupyter.preflight import Request
 
 if TYPE_CHECKING:
-    from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.core.space import Space
 
 
 @dataclass(frozen=True, slots=True)
 class CodeInfo:
-    """The analysis of the code: the training, and the captured draft or the error.
-
-    Without draft and error, the names that will be sent with the job are unknown.
-    """
+    """The analysis of the code: the training, and the captured draft or the error; without both, names are unknown."""
 
     training: Request
     title: FormTitle
@@ -46,47 +44,53 @@ class CodeInfo:
         """The job's name when the user gives none."""
         return self.draft.name if self.draft else self.training.name
 
-    @property
-    def working_directory(self) -> str:
-        """The folder that the job will work in, "" when unknown."""
-        return str(self.draft.payload_json.get("working_directory") or "") if self.draft else ""
+
+@dataclass(slots=True)
+class KernelContext:
+    """The context of a kernel: its variables, its defaults of ``%dist_config``, and the available magic.
+
+    ``namespace`` is None if the variables are not available now, ``count`` is the number of executed cells, and
+    ``cache`` has the analysis of the last cell: large values are not pickled for each click.
+    """
+
+    namespace: Mapping[str, Any] | None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    magic: str = MAGICS[0]
+    count: int = 0
+    cache: dict[Hashable, CodeInfo] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
 class Target:
     """A ``function`` with its arguments, or else the ``text`` of a cell, and the initial values of its form.
 
-    ``line`` holds the initial values, ``magic`` is the cell magic that is written. ``namespace`` holds the notebook's
-    names, None when they are not available now. ``cache`` remembers what is known for the last ``key``: large values
-    are not pickled for each click.
+    ``line`` holds the initial values, ``magic`` is the cell magic that is written, and ``varied`` is the search space
+    of a sweep. The cell comes from ``request``.
     """
 
     line: MagicLine
     magic: str = MAGICS[0]
+    varied: str = ""
     function: Callable[..., Any] | None = None
     args: Sequence[Any] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
-    #: Values of the parameters of a sweep, as a trial may have them.
-    sampled: Mapping[str, Any] = field(default_factory=dict)
-    text: CellText = NO_CELL
-    #: Where the cell comes from.
+    text: CellText = field(default_factory=CellText)
     request: FormRequest = field(default_factory=FormRequest)
-    namespace: Mapping[str, Any] | None = None
-    cache: dict[Hashable, CodeInfo] = field(default_factory=dict)
-    key: Hashable = ""
+    kernel: KernelContext = field(default_factory=lambda: KernelContext(None))
 
     def inspect(self) -> CodeInfo:
         """Analyze the code, captured as for a job."""
-        if self.key not in self.cache:
+        cache, key = self.kernel.cache, (self.text.body, self.kernel.count, self.request.cell_id, self.varied)
+        if key not in cache:
             info = self._cell() if self.function is None else self._function(self.function)
-            self.cache.clear()
-            self.cache[self.key] = info
-        return self.cache[self.key]
+            cache.clear()
+            cache[key] = info
+        return cache[key]
 
     def cell(self, magic_line: str) -> str:
         """Return the text of a cell that runs it under this magic line."""
         if self.function is None:
-            return line.joined(magic_line, self.text.body)
+            return f"{magic_line}\n{self.text.body}"
         return line.cell(magic_line, _name_of(self.function), self.args, self.kwargs)
 
     def sweep(self, parameters: Space, plan: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -97,19 +101,17 @@ class Target:
         return line.sweep(_name_of(self.function), self.args, fixed, parameters, plan, options)
 
     def _function(self, function: Callable[..., Any]) -> CodeInfo:
-        from distdl_jupyter.capture import capture_function
-
         name, draft, error = _name_of(function), None, None
+        kwargs = {**self.kwargs, **space.sampled(self.varied)}
         try:
-            draft = capture_function(function, tuple(self.args), {**self.kwargs, **self.sampled}, announce=False)
+            draft = capture_function(function, tuple(self.args), kwargs, announce=False)
         except DistDLError as refusal:
             error = refusal
-        code, numbers = (draft.source.code, draft.numbers) if draft else ("", None)
-        training = inspect_training(function, self.args, self.kwargs, code=code, numbers=numbers)
-        cell, file = (draft.source.execution_count, Path(draft.source.filename).name) if draft else (None, "")
+        source, numbers = (draft.source, draft.numbers) if draft else (Source(), {})
+        training = inspect_training(function, self.args, self.kwargs, code=source.code, numbers=numbers)
         # The file of a function from a cell or a prompt has a pseudo name such as <stdin>.
-        title = FormTitle(name, cell, "" if cell is not None or file.startswith("<") else file)
-        return CodeInfo(training, title, draft, error)
+        file = "" if source.execution_count is not None or source.filename.startswith("<") else source.filename
+        return CodeInfo(training, FormTitle(name, source.execution_count, Path(file).name), draft, error)
 
     def _cell(self) -> CodeInfo:
         """Capture the cell; the values of the names are pickled once for their sizes and not kept."""
@@ -118,16 +120,10 @@ class Target:
             draft = self._capture(body)
         except DistDLError as refusal:
             error = refusal
-        except SyntaxError as mistake:
-            error = InvalidSpec(
-                f"Line {mistake.lineno} of the cell is not valid Python: {mistake.msg}.",
-                code="cell-syntax",
-                field="cell",
-            )
-        except (ValueError, RecursionError, MemoryError) as mistake:
-            error = InvalidSpec(
-                f"The cell cannot be parsed as Python: {mistake}.", code="cell-unreadable", field="cell"
-            )
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as mistake:
+            where = f"Line {mistake.lineno} of the cell" if isinstance(mistake, SyntaxError) else "The cell"
+            reason = getattr(mistake, "msg", mistake)
+            error = InvalidSpec(f"{where} is not valid Python: {reason}.", code="cell-syntax", field="cell")
         name = Path(self.request.notebook).stem[:100] or ("job" if self.request.own else "cell")
         called = "\n".join(text.text for text in draft.texts if text.text != body) if draft else ""
         numbers = {**(draft.numbers if draft else {}), **_assigned_numbers(body)}
@@ -136,26 +132,23 @@ class Target:
         return CodeInfo(training, FormTitle("", self.request.execution_count, ""), draft, error)
 
     def _capture(self, body: str) -> CapturedCode | None:
-        from distdl_jupyter.capture import capture_cell
-        from distdl_jupyter.capture.cell import plain_python
-
-        if magic := self.text.foreign:
+        if self.text.magic and not self.text.is_job:
             raise InvalidSpec(
-                f"The cell begins with {magic}, and a cell can have only one cell magic.",
+                f"The cell begins with {self.text.magic}, and a cell can have only one cell magic.",
                 code="second-cell-magic",
                 field="cell",
-                hint=f"Remove {magic} or choose another cell.",
+                hint=f"Remove {self.text.magic} or choose another cell.",
             )
         if not body.strip():
             raise InvalidSpec(
                 "The cell is empty.", code="cell-empty", field="cell", hint="Choose a cell with training code."
             )
-        if self.namespace is None:
+        if self.kernel.namespace is None:
             plain_python(body, first_line=self.text.first_line)
             return None
         return capture_cell(
             body,
-            self.namespace,
+            {**self.kernel.namespace, **space.sampled(self.varied)},
             cell_id=self.request.cell_id,
             execution_count=self.request.execution_count,
             notebook=self.request.notebook,
@@ -196,14 +189,14 @@ def inspect_training(
     code: str = "",
     numbers: Mapping[str, float] | None = None,
 ) -> Request:
-    """Analyze the training; ``code`` and ``numbers`` (captured, by name) avoid repeated work."""
+    """Analyze the training of a function with this source; ``numbers`` are captured ones by name."""
     try:
         bound = inspect.signature(function).bind_partial(*args, **kwargs)
         bound.apply_defaults()
         arguments = bound.arguments
     except (TypeError, ValueError):
         arguments = dict(kwargs)
-    training = _training(_name_of(function), code or source_of(function), {**(numbers or {}), **arguments})
+    training = _training(_name_of(function), code, {**(numbers or {}), **arguments})
     is_argument = training.learning_rate is not None and training.learning_rate_name in arguments
     return replace(training, learning_rate_is_argument=is_argument)
 
@@ -241,11 +234,3 @@ def _assigned_numbers(code: str) -> dict[str, float]:
         if isinstance(value, int | float) and not isinstance(value, bool):
             numbers.update({t.id: value for t in node.targets if isinstance(t, ast.Name) and stores.count(t.id) == 1})
     return numbers
-
-
-def source_of(function: Callable[..., Any]) -> str:
-    """Return a function's source, "" when it cannot be had (a built-in, a class instance)."""
-    try:
-        return textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
-    except (OSError, TypeError):
-        return ""

@@ -1,21 +1,28 @@
-"""The values of the form as the options of ``submit``, and back."""
+"""The values of the form as the options of ``submit``, and back. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from distdl_jupyter import azure
 from distdl_jupyter.clusters import cluster_configs
-from distdl_jupyter.core import registry
+from distdl_jupyter.core import data, registry
 from distdl_jupyter.core.aliases import resolve
+from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.options import ABOUT, checked
-from distdl_jupyter.form import datarows
-from distdl_jupyter.form.schema import FormValues
+from distdl_jupyter.form.schema import DataRow, FormValues
+from distdl_jupyter.jobs import jobspec
 
 #: The fields of a sweep, with their names in the call.
 PLAN = ("trials", "metric", "parallel")
 USE_GPU = {"": None, "yes": True, "no": False}
+#: Stores that can list a folder, so that each node can get a part of it.
+_LISTED = ("blob://", "s3://", "gs://")
+_SIGNED = re.compile(r"[?&](?:sig|se|sp|sv|x-(?:amz|goog)-[a-z-]+)=", re.IGNORECASE)
+_MASK = "?sig=\N{BULLET}\N{BULLET}\N{BULLET}"
 
 
 def other_options() -> list[str]:
@@ -26,12 +33,7 @@ def other_options() -> list[str]:
 
 def names_in_form() -> set[str]:
     """Return the primary names of all options that the form can show."""
-    return {*(name for name, about in ABOUT.items() if about.in_form), *_names_of_backend_options()}
-
-
-def _names_of_backend_options() -> set[str]:
-    names = set(registry.backend_labels().values())
-    return {option.name for name in names for option in registry.options("backends", name)}
+    return {*(name for name, about in ABOUT.items() if about.in_form), *jobspec.option_names("backends")}
 
 
 def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -46,12 +48,11 @@ def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     preset: dict[str, Any] = {}
     if "distributed_backend" in common:
         values["distributed_backend"], preset = split_label(registry.backend_label(common["distributed_backend"]))
-    values["backend_options"] = preset | {
-        name: primary[name] for name in _names_of_backend_options() if name in primary
-    }
+    options_of_backends = jobspec.option_names("backends")
+    values["backend_options"] = preset | {name: primary[name] for name in primary if name in options_of_backends}
     values["use_gpu"] = next(text for text, needed in USE_GPU.items() if needed is common.get("use_gpu"))
-    values["data"] = tuple(datarows.rows(common.get("data")))
-    values["outputs"] = datarows.unsigned(str(primary.get("outputs") or ""))
+    values["data"] = tuple(_data_rows(common.get("data")))
+    values["outputs"] = unsigned(str(primary.get("outputs") or ""))
     values["other_options"] = {
         name: ",".join(common[name]) if ABOUT[name].repeats else primary[name]
         for name in other_options()
@@ -73,7 +74,7 @@ def to_options(values: FormValues, variables: Mapping[str, str], default_name: s
         "environment_variables": dict(variables) or None,
         "use_gpu": USE_GPU[values.use_gpu],
         "metrics_from_output": None if values.metrics_from_output else False,
-        "data": [datarows.option(row) for row in values.data if not datarows.is_blank(row)] or None,
+        "data": [f"{name}={address}" for name, address in addresses(values.data)] or None,
         "outputs": values.outputs.strip() or None,
         **backend_options(values),
     }
@@ -106,3 +107,46 @@ def split_label(label: str) -> tuple[str, dict[str, Any]]:
     labels = registry.backend_labels()
     name = labels.get(label, label)
     return (name, dict(plugin.labels.get(label, {}))) if name in labels and label != name else (label, {})
+
+
+# data -------------------------------------------------------------------------------------------------
+
+
+def _data_rows(option: Any) -> Iterator[DataRow]:
+    """Yield rows for ``data=`` in any of its forms. Raises InvalidSpec for a value without names and addresses.
+
+    A source that cannot be parsed becomes a row with its text unchanged, except that a signature is masked.
+    """
+    for name, where in data.pairs(option):
+        try:
+            source = data.source(name, where)
+        except InvalidSpec:
+            yield DataRow(name, unsigned(str(where.get("url", "") if isinstance(where, Mapping) else where)))
+        else:
+            yield DataRow(source.name, data.place(source), source.shard, source.mode)
+
+
+def unsigned(address: str) -> str:
+    """Return an address with its shared access signature masked; such an address is still rejected."""
+    return address.partition("?")[0] + _MASK if _SIGNED.search(address) else address
+
+
+def addresses(rows: Iterable[DataRow]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the address, with its ``?`` options, of each row that is not empty."""
+    for row in rows:
+        text, name = row.place.strip(), row.name.strip()
+        query = "&".join((["shard"] if row.shard else []) + (["mode=mount"] if row.mode == "mount" else []))
+        if query and text.startswith(_LISTED):
+            text += f"{'&' if '?' in text else '?'}{query}"
+        if text or name:
+            yield name or "data", text
+
+
+def valid_data(rows: Iterable[DataRow]) -> list[str]:
+    """Return ``data=`` without the rows that are not valid."""
+    texts = []
+    for name, address in addresses(rows):
+        with contextlib.suppress(InvalidSpec):
+            data.source(name, address)
+            texts.append(f"{name}={address}")
+    return texts

@@ -168,11 +168,12 @@ def resolved(options: Mapping[str, Any]) -> dict[str, Any]:
     for kind in registry.KINDS:
         with contextlib.suppress(InvalidSpec):
             return resolve(options, allowed)
-        allowed |= _option_names(kind)
+        allowed |= option_names(kind)
     return resolve(options, allowed, ABOUT)
 
 
-def _option_names(kind: registry.Kind) -> set[str]:
+def option_names(kind: registry.Kind) -> set[str]:
+    """Return the names of the options of all clusters or backends."""
     names: set[str] = set()
     for name in registry.names(kind):
         with contextlib.suppress(PluginUnavailable):

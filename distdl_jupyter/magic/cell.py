@@ -7,16 +7,15 @@ given; otherwise it would be saved as successful before the job ends.
 from __future__ import annotations
 
 import argparse
-import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
 from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import InvalidSpec, JobNotRunning, ResultUnavailable, explain
 from distdl_jupyter.core.humanize import findings, processes, short_id
-from distdl_jupyter.core.state import State
 from distdl_jupyter.form.arguments import SWEEP, cell_parser, job_options, sweep_parser, without_secrets
 from distdl_jupyter.magic.ranks_magic import RanksMagics
 from distdl_jupyter.magic.session import Session, as_magic, identifier, say
@@ -29,95 +28,88 @@ if TYPE_CHECKING:
 _LONG = 2.0
 
 
-class CellMagics:
-    """``%%distributed`` and ``%%sweep`` of one kernel."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def distributed(self, name: str) -> Callable[..., Any]:
-        """Return the function to register under this name."""
-        # The help is built lazily: it lists the flags of every plug-in, and loading them all is slow.
-        text = "Run this cell on every rank of a distributed job."
-        return as_magic(name, functools.partial(self.run, name), text, lambda: cell_parser(name).format_help())
-
-    def sweep(self) -> Callable[..., Any]:
-        """Return the function to register as ``sweep``."""
-        text = "Run this cell many times with other values, and find the best."
-        return as_magic("sweep", self._sweep, text, lambda: sweep_parser().format_help())
-
-    def run(self, name: str, line: str, cell: str) -> Any:
-        """Run one cell; return rank 0's value if it waits, else None."""
-        from distdl_jupyter.jobs import client
-
-        args = cell_parser(name).parse(line)
-        out = identifier(getattr(args, "out", None))
-        options = job_options(args, self._session.defaults)
-        draft = capture_cell(cell, self._session.ip.user_ns, without_secrets(f"%%{name} {line}").strip())
-        if getattr(args, "on_ranks", False):
-            values = self._run_on_ranks(draft, args)
-            return self._session.keep(out, values) if out else values
-        if hasattr(args, "scale") or hasattr(args, "check"):
-            study = _start_study(draft, args, options)
-            self._session.keep(out, study)
-            return study
-        with_panel = getattr(args, "panel", True)
-        if not with_panel:
-            say(f"Captured {draft.summary()}")
-        job = client.launch(draft, **options)
-        self._session.newest = job.id
-        self._session.keep(out, job)
-        _show(job, with_panel=with_panel)
-        if not self._waits(args):
-            return None
-        value = _wait(job)
-        return value if getattr(args, "wait", False) else None
-
-    def _waits(self, args: argparse.Namespace) -> bool:
-        return bool(getattr(args, "wait", not self._session.is_interactive()))
-
-    def _run_on_ranks(self, draft: CapturedCode, args: argparse.Namespace) -> Any:
-        """Run the captured cell on the persistent ranks and return its values."""
-        more = sorted(set(vars(args)) - {"on_ranks", "out", "wait", "panel"})
-        if more:
-            raise InvalidSpec(
-                f"--{more[0].replace('_', '-')} cannot be combined with --on-ranks, which uses ranks that are already "
-                "running.",
-                code="option-of-kept-ranks",
-                field=more[0],
-                hint="Remove it, or start other ranks with %dist_ranks start.",
-            )
-        return RanksMagics(self._session).run_draft(draft)
-
-    def _sweep(self, line: str, cell: str) -> None:
-        """Start the sweep of a cell and show it."""
-        from IPython.display import display
-
-        from distdl_jupyter.studies import sweeps
-
-        parser = sweep_parser()
-        parser.answer_help(line.split())
-        parameters, rest = space.of_line(line)
-        args = parser.parse(rest)
-        out = identifier(getattr(args, "out", None))
-        options = job_options(args, self._session.defaults)
-        namespace = {**self._session.ip.user_ns, **space.sample(parameters)}
-        draft = capture_cell(cell, namespace, without_secrets(f"%%sweep {rest}").strip())
-        plan = {name: getattr(args, name) for name in SWEEP if hasattr(args, name)}
-        study = sweeps.of_draft(draft, parameters, **plan, **options)
-        self._session.keep(out, study)
-        display(study)  # type: ignore[no-untyped-call]
-        if self._waits(args):
-            study.wait()
+def magics(session: Session, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
+    """Return the functions to register, by name; ``names`` are those of ``%%distributed``."""
+    text = "Run this cell many times with other values, and find the best."
+    magics = {"sweep": as_magic("sweep", partial(_sweep, session), text, sweep_parser)}
+    text = "Run this cell on every rank of a distributed job."
+    for name in names:
+        magics[name] = as_magic(name, partial(_run, session, name), text, partial(cell_parser, name))
+    return magics
 
 
-def _start_study(draft: CapturedCode, args: argparse.Namespace, options: dict[str, Any]) -> Any:
-    """Run ``--scale`` or ``--check`` and return the result."""
-    from distdl_jupyter.studies import correctness, scaling  # lazy: few cells need them
+def _run(session: Session, name: str, line: str, cell: str) -> Any:
+    """Run one cell; return rank 0's value if it waits, else None."""
+    from distdl_jupyter.jobs import client, output
 
-    if getattr(args, "scale", ""):
-        return scaling.of_options(draft, scaling.numbers(args.scale), options)
-    return correctness.compare(draft, **options)
+    args = cell_parser(name).parse(line)
+    out = identifier(getattr(args, "out", None))
+    options = job_options(args, session.defaults)
+    draft = capture_cell(cell, session.ip.user_ns, without_secrets(f"%%{name} {line}").strip())
+    if getattr(args, "on_ranks", False):
+        values = _run_on_ranks(session, draft, args)
+        return session.keep(out, values) if out else values
+    if hasattr(args, "scale") or hasattr(args, "check"):
+        from distdl_jupyter.studies import correctness, scaling  # lazy: few cells need them
+
+        study: Any
+        if counts := getattr(args, "scale", ""):
+            study = scaling.of_options(draft, scaling.numbers(counts), options)
+        else:
+            study = correctness.compare(draft, **options)
+        session.keep(out, study)
+        return study
+    with_panel = getattr(args, "panel", True)
+    if not with_panel:
+        say(f"Captured {draft.summary()}")
+    job = client.launch(draft, **options)
+    session.newest = job.id
+    session.keep(out, job)
+    if with_panel:
+        output.show(job)
+    else:
+        spec, size = job.spec, processes(job.spec.node_count, job.spec.process_count_per_node)
+        for finding in findings(spec.findings):
+            say(finding)
+        say(f"Started {spec.name} ({job.id}): {size}, {spec.distributed_backend} on {spec.compute_target}")
+    if not session.waits(args):
+        return None
+    value = _wait(job)
+    return value if getattr(args, "wait", False) else None
+
+
+def _run_on_ranks(session: Session, draft: CapturedCode, args: argparse.Namespace) -> Any:
+    """Run the captured cell on the persistent ranks and return its values."""
+    more = sorted(set(vars(args)) - {"on_ranks", "out", "wait", "panel"})
+    if more:
+        raise InvalidSpec(
+            f"--{more[0].replace('_', '-')} cannot be combined with --on-ranks, which uses ranks that are already "
+            "running.",
+            code="option-of-kept-ranks",
+            field=more[0],
+            hint="Remove it, or start other ranks with %dist_ranks start.",
+        )
+    return RanksMagics(session).run_draft(draft)
+
+
+def _sweep(session: Session, line: str, cell: str) -> None:
+    """Start the sweep of a cell and show it."""
+    from IPython.display import display
+
+    from distdl_jupyter.studies import sweeps
+
+    parameters, rest = space.of_line(line)
+    args = sweep_parser().parse(rest)
+    out = identifier(getattr(args, "out", None))
+    options = job_options(args, session.defaults)
+    namespace = {**session.ip.user_ns, **space.sample(parameters)}
+    draft = capture_cell(cell, namespace, without_secrets(f"%%sweep {rest}").strip())
+    plan = {name: getattr(args, name) for name in SWEEP if hasattr(args, name)}
+    study = sweeps.of_draft(draft, parameters, **plan, **options)
+    session.keep(out, study)
+    display(study)  # type: ignore[no-untyped-call]
+    if session.waits(args):
+        study.wait()
 
 
 def capture_cell(cell: str, namespace: Mapping[str, Any], command: str) -> CapturedCode:
@@ -144,19 +136,6 @@ def _line_below_magic(raw: str, cell: str) -> int | None:
     """Return the line number of the code within the whole cell, None if ``raw`` is another cell."""
     position = raw.rstrip().rfind(cell.rstrip())
     return raw.count("\n", 0, position) + 1 if position >= 0 and cell.strip() else None
-
-
-def _show(job: Job, *, with_panel: bool) -> None:
-    if with_panel:
-        from distdl_jupyter.jobs import output
-
-        output.show(job)
-        return
-    spec = job.spec
-    for line in findings(spec.findings):
-        say(line)
-    size = processes(spec.node_count, spec.process_count_per_node)
-    say(f"Started {spec.name} ({job.id}): {size}, {spec.distributed_backend} on {spec.compute_target}")
 
 
 def _wait(job: Job) -> Any:
@@ -192,7 +171,5 @@ def _stop(job: Job, *, now: bool) -> None:
         job.cancel(now=now)
     except JobNotRunning:
         return
-    if job.state is State.CANCELING or not now:
-        say(f"Canceling job {job.name} ({short_id(job.id)}). Interrupt again to kill it at once.")
-    if now:
-        say(f"Killing job {job.name} ({short_id(job.id)}).")
+    again = "" if now else " Interrupt again to kill it at once."
+    say(f"{'Killing' if now else 'Canceling'} job {job.name} ({short_id(job.id)}).{again}")

@@ -1,24 +1,22 @@
-"""``%distdl`` runs a command of the command line in this notebook, and ``%dist_config`` sets the kernel's defaults.
+"""``%distdl`` runs a command of the command line in this notebook, and ``%dist_config`` changes settings.
 
 The other line magics are short names of commands: ``%dist_logs -f k3f9`` runs ``%distdl logs -f k3f9``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.options import checked
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.form.arguments import Parser, asks_help, pairs, pairs_of, split_words, value_of
+from distdl_jupyter.form.arguments import Parser, magic_parser, pairs, pairs_of, split_words, value_of
 from distdl_jupyter.jobs import jobspec
 from distdl_jupyter.magic.session import Session, as_magic, say
-from distdl_jupyter.magic.topics import TOPICS
 
 #: The ``distdl`` command that each line magic runs.
 COMMANDS = {
@@ -48,80 +46,67 @@ _CONFIG = """
     """
 
 
-class LineMagics:
-    """The line magics of one kernel."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def all(self) -> dict[str, Callable[[str], Any]]:
-        """Return the functions to register, by name; their docstrings are the help texts."""
-        config = as_magic("dist_config", self._config, config_parser().format_help())
-        return {**{name: self._command(name) for name in COMMANDS}, "dist_config": config}
-
-    def _command(self, name: str) -> Callable[[str], Any]:
-        command = " ".join(["distdl", *shlex.split(COMMANDS[name])[:1]])
+def magics(session: Session) -> dict[str, Callable[[str], Any]]:
+    """Return the functions to register, by name; their docstrings are the help texts."""
+    text = "Show or set this kernel's defaults for %%distributed."
+    magics = {"dist_config": as_magic("dist_config", partial(_config, session), text, config_parser)}
+    for name, words in COMMANDS.items():
+        command = f"distdl {words.partition(' ')[0]}".strip()
         text = f"Run ``{command}`` in this notebook and return what it shows. ``%{name} --help`` lists its options."
-        return as_magic(name, functools.partial(self._run, name), text)
+        magics[name] = as_magic(name, partial(_run, session, name), text)
+    return magics
 
-    def _run(self, name: str, line: str) -> Any:
-        """Run a command; the default job is the newest one of this kernel."""
-        arguments = [*shlex.split(COMMANDS[name]), *split_words(line)]
-        if name == "dist_clusters":
-            arguments = ["check" if argument == "--check" else argument for argument in arguments]
-        if (
-            name == "dist_cancel"
-            and all(argument.startswith("-") for argument in arguments[1:])
-            and not asks_help(arguments)
-        ):
-            arguments.append(self._session.job().id)
-        with contextlib.suppress(SystemExit):  # the help was printed
-            return self._value(arguments)
+
+def _run(session: Session, name: str, line: str) -> Any:
+    """Run a command and return the object to display, None if it has printed its output.
+
+    The default job is the newest one of this kernel.
+    """
+    from distdl_jupyter.cli import command, command_line
+
+    arguments = [*shlex.split(COMMANDS[name]), *split_words(line)]
+    if name == "dist_cancel" and line.strip() in ("", "--now"):
+        arguments.append(session.job().id)
+    parser = command_line()
+    args = parser.parse_args(arguments)
+    if not hasattr(args, "run"):
+        parser.print_help()
         return None
-
-    def _value(self, arguments: Sequence[str]) -> Any:
-        """Return the object to display, None if the command has printed its output."""
-        from distdl_jupyter.cli import command, command_line
-
-        parser = command_line()
-        args = parser.parse_args(arguments)
-        if not hasattr(args, "run"):
-            parser.print_help()
-            return None
-        if getattr(args, "id", "") is None:
-            args.id = self._session.newest or None
-        if args.command == "check" and getattr(args, "script", "") is None:
-            args.script = self._session.job().id
-        reply = command.reply_of(args)
-        shows_itself = any(hasattr(reply.value, name) for name in _DISPLAYS)
-        as_text = reply.value is None or (reply.text is not None and not shows_itself)
-        if as_text or getattr(args, "json", False) or getattr(args, "csv", False):
-            command.print_reply(reply, args)
-            return None
-        for note in reply.notes:
-            say(note)
-        return reply.value
-
-    def _config(self, line: str) -> Any:
-        args = config_parser().parse(line)
-        topic, *settings = args.settings or [""]
-        if topic == "warm":
-            flags = [f"--{setting.replace('_', '-')}" if "=" in setting else setting for setting in settings]
-            return self._run("distdl", shlex.join(["warm", *flags]))
-        if topic in TOPICS:
-            where = {"paged": hasattr(self._session.ip, "kernel")} if topic == "azure" else {}
-            return TOPICS[topic](pairs(settings), **where)
-        if args.clear:
-            self._session.defaults.clear()
-        changes = {name.replace("-", "_"): value for name, value in pairs(args.settings).items()}
-        self._session.defaults = configured(self._session.defaults, changes)
-        say(_settings(self._session.defaults))
+    if getattr(args, "id", "") is None:
+        args.id = session.newest or None
+    if args.command == "check" and getattr(args, "script", "") is None:
+        args.script = session.job().id
+    reply = command.reply_of(args)
+    shows_itself = any(hasattr(reply.value, name) for name in _DISPLAYS)
+    as_text = reply.value is None or (reply.text is not None and not shows_itself)
+    if as_text or getattr(args, "json", False) or getattr(args, "csv", False):
+        command.print_reply(reply, args)
         return None
+    for note in reply.notes:
+        say(note)
+    return reply.value
+
+
+def _config(session: Session, line: str) -> Any:
+    args = config_parser().parse(line)
+    topic, *settings = args.settings or [""]
+    if topic == "warm":
+        flags = [f"--{setting.replace('_', '-')}" if "=" in setting else setting for setting in settings]
+        return _run(session, "distdl", shlex.join(["warm", *flags]))
+    if topic in TOPICS:
+        where = {"paged": hasattr(session.ip, "kernel")} if topic == "azure" else {}
+        return TOPICS[topic](pairs(settings), **where)
+    if args.clear:
+        session.defaults.clear()
+    changes = {name.replace("-", "_"): value for name, value in pairs(args.settings).items()}
+    session.defaults = configured(session.defaults, changes)
+    say(_settings(session.defaults))
+    return None
 
 
 def config_parser() -> Parser:
     """Return the parser of ``%dist_config``."""
-    parser = Parser("%dist_config", _CONFIG, usage=" [azure|monitoring|tracking|warm] [NAME=VALUE ...]")
+    parser = magic_parser("%dist_config", _CONFIG, usage=" [azure|monitoring|tracking|warm] [NAME=VALUE ...]")
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="Options, under any of their names.")
     parser.add_argument("--clear", action="store_true", help="Remove all defaults first.")
     return parser
@@ -144,12 +129,62 @@ def configured(defaults: dict[str, Any], changes: dict[str, str]) -> dict[str, A
 
 
 def _settings(defaults: dict[str, Any]) -> str:
-    if not defaults:
-        return "No defaults are set. Example: %dist_config process_count_per_node=2"
-    return "\n".join(f"{name} = {_shown(value)}" for name, value in sorted(defaults.items()))
+    shown = dict(defaults)
+    if variables := shown.get("environment_variables"):
+        masked = (f"{name}={'•••' if is_secret(name, str(value)) else value}" for name, value in variables.items())
+        shown["environment_variables"] = ", ".join(masked)
+    none = "No defaults are set. Example: %dist_config process_count_per_node=2"
+    return "\n".join(f"{name} = {value}" for name, value in sorted(shown.items())) or none
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{k}={'•••' if is_secret(k, str(v)) else v}" for k, v in value.items())
-    return str(value)
+# settings for all kernels -----------------------------------------------------------------------------
+
+
+def azure(changes: Mapping[str, str], *, paged: bool = True) -> Any:
+    """Change settings for Azure, and sign in if ``credential`` is given. Raises InvalidSpec.
+
+    On a page (``paged``), return the panel, which shows the account; in a terminal, print the account.
+    """
+    from distdl_jupyter.azure import identity, settings
+    from distdl_jupyter.views import azure as azure_view
+    from distdl_jupyter.widgets.azure import azure_sign_in
+
+    if changes.get("credential"):
+        identity.sign_in(changes["credential"], **{name: changes[name] for name in changes if name != "credential"})
+    elif changes:
+        settings.change(**changes)
+    if paged:
+        return azure_sign_in()
+    say("\n".join(azure_view.sign_in_lines(azure_view.sign_in_view())))
+    return None
+
+
+def monitoring(changes: Mapping[str, str]) -> None:
+    """Change settings of telemetry and messages, and send a test message to a new address.
+
+    Raises InvalidSpec, MessageNotSent.
+    """
+    from distdl_jupyter.tracking import messages, telemetry
+
+    settings = messages.configure(**changes)
+    say(f"enabled = {settings.enabled}")
+    say(f"destination = {', '.join(telemetry.destinations()) or 'not set in the environment'}")
+    say(f"address = {messages.notifications().service or 'none'}")
+    say(f"notify = {settings.notify}")
+    if changes.get("address"):
+        say(f"A message was sent to {messages.notifications(test=True).service}.")
+
+
+def tracking(changes: Mapping[str, str]) -> None:
+    """Change settings of experiment trackers. Raises InvalidSpec."""
+    from distdl_jupyter.core import reporting
+    from distdl_jupyter.tracking.trackers import host_of, mlflow_address
+
+    settings = reporting.change(reporting.TRACKING, **changes)
+    say(f"track = {settings.track or 'none'}")
+    say(f"mlflow = {host_of(mlflow_address(settings))}")
+    say(f"artifacts = {settings.artifacts}")
+
+
+#: Functions by topic, the first word of the line; ``warm`` runs the command of that name.
+TOPICS: dict[str, Callable[..., Any]] = {"azure": azure, "monitoring": monitoring, "tracking": tracking}

@@ -7,7 +7,6 @@ kernel restart. Ranks outlive kernels; ``%dist_ranks stop`` stops them.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -18,12 +17,11 @@ from distdl_jupyter.core import table
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, show_as
 from distdl_jupyter.core.humanize import duration, plural, seconds_taken, short_id, size
 from distdl_jupyter.core.resources import ResourceReader
-from distdl_jupyter.form.arguments import Parser, job_options, job_parser, ranks_of, split_words
+from distdl_jupyter.form.arguments import Parser, job_options, magic_parser, with_job_flags
 from distdl_jupyter.magic.session import Session, as_magic, identifier, say
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
-    from distdl_jupyter.cli.command import CommandParser
     from distdl_jupyter.ranks import Answer, Event, Ranks
 
 _LINE = """
@@ -63,24 +61,23 @@ class RanksMagics:
     def line(self) -> Callable[..., Any]:
         """Return the line magic to register."""
         text = "Start persistent ranks, show, interrupt, restart and stop them, exchange variables with them."
-        return as_magic("dist_ranks", self._run_line, text, lambda: self.parser().format_help())
+        magic = as_magic("dist_ranks", self._run_line, text)
+        magic.getdoc = lambda: self.parser().format_help()  # type: ignore[attr-defined]
+        return magic
 
     def cell(self) -> Callable[..., Any]:
         """Return the cell magic to register."""
-        return as_magic("ranks", self._run_cell, cell_parser().format_help())
+        text = "Run this cell on the ranks started with %dist_ranks start."
+        return as_magic("ranks", self._run_cell, text, cell_parser)
 
     # the ranks of this kernel ---------------------------------------------------------------------
-
-    def _running(self) -> Ranks | None:
-        """Return the ranks of this kernel if they are running."""
-        ranks = self._session.ranks
-        return None if ranks is None or ranks.state() == "ended" else ranks
 
     def _find(self) -> Ranks | None:
         """Return the running ranks of this kernel, else the user's newest ones, else None."""
         from distdl_jupyter import ranks
 
-        return self._running() or ranks.current()
+        own = self._session.ranks
+        return own if own is not None and own.state() != "ended" else ranks.current()
 
     def _get(self) -> Ranks:
         """Return the ranks to use, including ended ranks of this kernel. Raises JobNotFound."""
@@ -98,18 +95,19 @@ class RanksMagics:
 
     # %dist_ranks ----------------------------------------------------------------------------------
 
-    def parser(self) -> CommandParser:
+    def parser(self) -> Parser:
         """Return the parser of the line magic; the flags of ``start`` are those of a job."""
-        from distdl_jupyter.cli.command import CommandParser, add_command
+        from distdl_jupyter.cli.command import add_command
 
-        parser = CommandParser(prog="%dist_ranks", description=_LINE)
+        parser = Parser(prog="%dist_ranks", description=_LINE)
         actions = parser.add_subparsers(title="actions", metavar="ACTION")
-        add_command(actions, "start", self._start, "start ranks with the flags of a job: start -p 4 -b torch")
+        text = "start ranks with the flags of a job: start -p 4 -b torch"
+        with_job_flags(add_command(actions, "start", self._start, text))
         add_command(actions, "stop", self._stop, "stop the ranks gracefully")
         text = "stop the ranks and start the same number, with empty namespaces"
         add_command(actions, "restart", self._restart, text)
         text = "raise KeyboardInterrupt in the cell that runs on the ranks; their variables are kept"
-        add_command(actions, "interrupt", self._interrupt, text)
+        add_command(actions, "interrupt", lambda _: self._get().interrupt(), text)
         command = add_command(actions, "attach", self._attach, "use the ranks of this job from now on")
         command.add_argument("id", nargs="?", default="", help="id of the job (default: the newest running one)")
         push = add_command(actions, "push", self._push, "send variables of this notebook to every rank")
@@ -122,13 +120,8 @@ class RanksMagics:
         return parser
 
     def _run_line(self, line: str) -> Any:
-        action, _, flags = line.strip().partition(" ")
-        if action == "start":
-            return self._start(job_parser(Parser("%dist_ranks", _LINE)).parse(flags))
-        with contextlib.suppress(SystemExit):  # the help was printed
-            args = self.parser().parse_args(split_words(line))
-            return getattr(args, "run", self._status)(args)
-        return None
+        args = self.parser().parse(line)
+        return getattr(args, "run", self._status)(args)
 
     def _status(self, _: argparse.Namespace) -> RanksTable:
         ranks, current = self._find(), self._session.ranks
@@ -138,7 +131,8 @@ class RanksMagics:
     def _start(self, args: argparse.Namespace) -> None:
         from distdl_jupyter import ranks
 
-        if (running := self._running()) is not None:
+        running = self._session.ranks
+        if running is not None and running.state() != "ended":
             raise InvalidSpec(
                 f"{plural(running.size, 'rank')} of this kernel are already running ({short_id(running.id)}).",
                 code="ranks-alive-already",
@@ -165,9 +159,6 @@ class RanksMagics:
     def _restart(self, _: argparse.Namespace) -> None:
         begun = time.monotonic()
         self._use(self._get().restart(_say_wait), begun)
-
-    def _interrupt(self, _: argparse.Namespace) -> None:
-        self._get().interrupt()
 
     def _attach(self, args: argparse.Namespace) -> None:
         from distdl_jupyter import ranks
@@ -206,10 +197,7 @@ class RanksMagics:
             return ranks.run(cell, on=on, label=label, raw_cell=notebook.raw, on_event=on_event)
 
         values = self._show(ranks, on, run, quiet=args.quiet)
-        if args.out is None:
-            return values
-        self._session.keep(args.out, values)
-        return None
+        return self._session.keep(args.out, values) if args.out else values
 
     def run_draft(self, draft: CapturedCode) -> Any:
         """Run the captured cell of ``%%distributed --on-ranks`` and return the values. Raises CellFailed."""
@@ -238,7 +226,6 @@ class RanksMagics:
             else:
                 output.say(event.text)
 
-        shown = False
         try:
             answer = run(on_event)
         except Interrupted as interrupt:
@@ -266,7 +253,7 @@ class RanksMagics:
 
 def cell_parser() -> Parser:
     """Return the parser of the cell magic."""
-    parser = Parser("%%ranks", _CELL, epilog=_CELL_EPILOG, usage=" [RANKS]")
+    parser = magic_parser("%%ranks", _CELL, epilog=_CELL_EPILOG, usage=" [RANKS]")
     parser.add_argument("on", nargs="?", metavar="RANKS", help="For example 0,2 or 1-3 (default: all).")
     parser.add_argument("-q", "--quiet", action="store_true", help="Show no output unless the cell fails.")
     parser.add_argument("-o", "--out", metavar="NAME", help="Store the values in this variable and do not show them.")
@@ -278,6 +265,8 @@ def _no_ranks(of: str = "") -> JobNotFound:
 
 
 def _selected(text: str | None, ranks: Ranks) -> list[int] | None:
+    from distdl_jupyter.cli.command import ranks_of
+
     return None if text is None else ranks_of(text, ranks.size)
 
 
@@ -300,53 +289,42 @@ class RanksTable(table.Display):
     """
 
     def __init__(self, ranks: Ranks | None, *, known: bool = True, ended: str = "") -> None:
-        if ranks is None:
-            self._content: list[str | table.Rows] = [f"{ended} {_NONE}".strip()]
-        else:
-            text = " ".join(filter(None, (_size(ranks, known=known), _activity(ranks), _limits(ranks))))
-            self._content = [text, _rows(ranks)]
+        self._content = [f"{ended} {_NONE}".strip()] if ranks is None else [_summary(ranks, known=known), _rows(ranks)]
 
-    def _parts(self) -> list[str | table.Rows]:
+    def _parts(self) -> Sequence[str | table.Rows]:
         return self._content
 
 
-def _size(ranks: Ranks, *, known: bool) -> str:
-    spec = ranks.job.spec
-    earlier = "" if known else ", started earlier"
-    on = "" if spec.cluster == "local" else f" on {spec.compute_target}"
-    age = duration(max(0.0, time.time() - spec.created))
-    running = f"{plural(ranks.size, 'rank')} {_verb(ranks)} running{earlier}, for {age}"
-    return f"{running}: {spec.distributed_backend}{on}, job {short_id(ranks.id)}."
-
-
-def _activity(ranks: Ranks) -> str:
+def _summary(ranks: Ranks, *, known: bool) -> str:
+    """Return sentences on the size of the ranks, what they do, and when they stop."""
     from distdl_jupyter.ranks.request import last_cell
 
-    state, last = ranks.state(), last_cell(ranks.job.folder.log)
-    if state == "busy" and last:
-        return f"{last.label} runs on them, for {duration(time.time() - last.begun)}."
+    spec, now, state = ranks.job.spec, time.time(), ranks.state()
+    on = "" if spec.cluster == "local" else f" on {spec.compute_target}"
+    sentences = [
+        f"{plural(ranks.size, 'rank')} {_verb(ranks)} running{'' if known else ', started earlier'}, for "
+        f"{duration(max(0.0, now - spec.created))}: {spec.distributed_backend}{on}, job {short_id(ranks.id)}."
+    ]
+    last = last_cell(ranks.job.folder.log)
     if state == "idle":
-        return f"They are idle{f'; the last cell was {last.label}' if last else ''}."
-    return state.reason
+        sentences.append(f"They are idle{f'; the last cell was {last.label}' if last else ''}.")
+    elif state == "busy" and last:
+        sentences.append(f"{last.label} runs on them, for {duration(now - last.begun)}.")
+    elif state.reason:
+        sentences.append(state.reason)
+    stops = [f"after {duration(spec.idle_timeout_seconds)} without a cell"] if spec.idle_timeout_seconds else []
+    if spec.max_run_duration_seconds:
+        stops.append(f"{duration(spec.max_run_duration_seconds)} after their start")
+    return " ".join([*sentences, *([f"They stop {' and '.join(stops)}."] if stops else [])])
 
 
-def _limits(ranks: Ranks) -> str:
-    spec, parts = ranks.job.spec, []
-    if spec.idle_timeout_seconds is not None:
-        parts.append(f"after {duration(spec.idle_timeout_seconds)} without a cell")
-    if spec.max_run_duration_seconds is not None:
-        parts.append(f"{duration(spec.max_run_duration_seconds)} after their start")
-    return f"They stop {' and '.join(parts)}." if parts else ""
-
-
-def _rows(ranks: Ranks) -> list[tuple[str, ...]]:
+def _rows(ranks: Ranks) -> table.Rows:
     """Return a header and a row for each rank, with its last measured memory."""
     samples = ResourceReader(ranks.job.folder.resources).all()
     used = {rank: use.memory for sample in samples for rank, use in sample.ranks.items()}
     show_host = ranks.job.spec.cluster != "local"
     rows = [("Rank", "Host", "Process", "Memory")]
     for view in ranks.job.view().ranks:
-        memory = used.get(view.rank)
-        host = view.host if show_host else ""
+        memory, host = used.get(view.rank), view.host if show_host else ""
         rows.append((str(view.rank), host, str(view.pid or ""), "" if memory is None else size(memory)))
-    return [*rows]
+    return rows

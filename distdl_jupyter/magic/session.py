@@ -5,16 +5,17 @@ Errors of this package are shown as one line, because frames of the magics do no
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, show_as
-from distdl_jupyter.form.arguments import HelpRequested, with_flags
+from distdl_jupyter.form.arguments import Parser, with_flags
 
 if TYPE_CHECKING:
+    from distdl_jupyter.form.target import CodeInfo
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.ranks import Ranks
 
@@ -27,6 +28,8 @@ class Session:
         self.defaults: dict[str, Any] = {}
         self.newest = ""
         self.ranks: Ranks | None = None
+        #: The analysis of the cell that the launch form shows.
+        self.form_cache: dict[Hashable, CodeInfo] = {}
 
     def job(self) -> Job:
         """Return the newest job of this kernel, else of the user. Raises JobNotFound."""
@@ -34,14 +37,14 @@ class Session:
 
         return client.attach(self.newest or None)
 
-    def is_interactive(self) -> bool:
-        """Return whether a person runs this cell in a front end or a terminal and sees later output.
+    def waits(self, args: argparse.Namespace) -> bool:
+        """Return whether a cell waits for its end: with ``--wait``, or by default if a program runs the notebook.
 
         nbclient, which runs cells for papermill and nbconvert, sets ``allow_stdin`` to False.
         """
         kernel = getattr(self.ip, "kernel", None)
         request = kernel.get_parent().get("content", {}) if kernel is not None else {}
-        return bool(request.get("allow_stdin", True))
+        return bool(getattr(args, "wait", not request.get("allow_stdin", True)))
 
     def keep(self, name: str | None, value: object) -> None:
         """Store a value in a variable of the notebook, if ``name`` is given."""
@@ -50,17 +53,24 @@ class Session:
 
 
 def as_magic(
-    name: str, run: Callable[..., Any], text: str, help_: Callable[[], str] | None = None
+    name: str, run: Callable[..., Any], text: str, parser: Callable[[], Parser] | None = None
 ) -> Callable[..., Any]:
-    """Return the function to register with IPython, with ``text``, or what ``help_`` returns, as its help."""
+    """Return the function to register with IPython.
 
-    def magic(*line_and_cell: str) -> Any:
+    Its help is ``text``, or that of ``parser``, which ``--help`` on its line prints too. It is built late: it lists the
+    flags of every plug-in, and loading them all is slow.
+    """
+
+    def magic(line: str, *cell: str) -> Any:
+        if parser is not None and not {"-h", "--help"}.isdisjoint(line.split()):
+            say(parser().format_help())
+            return None
         with short_errors():
-            return run(*line_and_cell)
+            return run(line, *cell)
 
     magic.__name__, magic.__doc__ = name, text
-    if help_ is not None:
-        magic.getdoc = help_  # type: ignore[attr-defined]
+    if parser is not None:
+        magic.getdoc = lambda: parser().format_help()  # type: ignore[attr-defined]
     return magic
 
 
@@ -69,8 +79,8 @@ def short_errors() -> Iterator[None]:
     """Make IPython show errors of this package as one line, and syntax errors of a cell with their location only."""
     try:
         yield
-    except HelpRequested as request:
-        sys.stdout.write(f"{request.text}\n")
+    except SystemExit:
+        pass  # argparse has printed the help of a command
     except DistDLError as error:
         if "_render_traceback_" not in vars(type(error)):  # it has its own rendering
             show_as(error, [f"{type(error).__name__}: {with_flags(str(error))}"])

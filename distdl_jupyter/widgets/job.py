@@ -80,12 +80,11 @@ class JobPanel(PageWidget):
 
     def _update(self, reader: JobReader) -> None:
         view = reader.view
-        failure = failure_card(view)
         with self.hold_trait_notifications():
             self.state = view.state.value
             self.progress = view.done / view.total if view.done is not None and view.total else None
             self.metrics = {name: metric.mean for name, metric in view.metrics.items()}
-            self.failure = None if failure is None else to_json(failure)  # type: ignore[assignment]  # None is allowed
+            self.failure = to_json(failure_card(view))
             if isinstance(reader, PageReader):
                 self.value = forms(reader)["text/html"]
 

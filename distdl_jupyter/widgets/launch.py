@@ -5,6 +5,7 @@ The page requests the form's state from the kernel after each change, and finall
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,11 @@ import traitlets
 
 from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.form.line import of_options
-from distdl_jupyter.form.schema import FormRequest, FormState, Variable
+from distdl_jupyter.form.line import MagicLine
+from distdl_jupyter.form.schema import FormRequest, FormState
 from distdl_jupyter.form.state import state, variables_of
 from distdl_jupyter.form.target import Target
-from distdl_jupyter.form.values import plan_of, to_options
+from distdl_jupyter.form.values import from_options, plan_of, to_options
 from distdl_jupyter.jobs.output import has_extension
 from distdl_jupyter.views import wire
 from distdl_jupyter.widgets.widget import PageWidget, shared_width
@@ -50,12 +51,13 @@ class LaunchForm(PageWidget):
     ) -> None:
         self._on_submitted = on_submitted
         self._function = function
-        self._target = Target(function=function, args=tuple(args), kwargs=dict(kwargs or {}), line=of_options(options))
-        #: The newest request, for a page that opens later. Values of secrets stay here.
+        line = MagicLine(*from_options(options))
+        self._target = Target(function=function, args=tuple(args), kwargs=dict(kwargs or {}), line=line)
+        #: The newest request, for a page that opens later.
         self._request = FormRequest()
         calls = {
             "form.state": lambda request: self.state(wire.from_data(FormRequest, request)),
-            "form.submit": lambda request: _name_and_id(self.submit(wire.from_data(FormRequest, request))),
+            "form.submit": self._submitted,
         }
         super().__init__("launch", calls)
         if not has_extension():
@@ -65,18 +67,12 @@ class LaunchForm(PageWidget):
         """Return the form for the values of a page (default: those of the newest request)."""
         if request is None or request.chosen is None:
             request = msgspec.structs.replace(self._request, apply="", again=False)
-        if request.environment is not None:
-            # A page receives no secret: it sends None for those that it had before.
-            secrets = {variable.name: variable.value for variable in self._request.environment or ()}
-            known = (
-                Variable(variable.name, secrets.get(variable.name) if variable.value is None else variable.value)
-                for variable in request.environment
-            )
-            request = msgspec.structs.replace(request, environment=tuple(known))
+        # A page receives no secret: it sends None for those that it had before.
+        variables = variables_of(self._target, request)
+        self._target.line = dataclasses.replace(self._target.line, environment_variables=variables)
         if request.again:
-            self._target.cache.clear()
-        varied = request.chosen.sweep if request.chosen else ""
-        self._target.sampled, self._target.key = space.sampled(varied), varied
+            self._target.kernel.cache.clear()
+        self._target.varied = request.chosen.sweep if request.chosen else ""
         form = state(self._target, request)
         self._request = msgspec.structs.replace(request, chosen=form.chosen, apply="")
         self.options = form.options
@@ -87,25 +83,22 @@ class LaunchForm(PageWidget):
         from distdl_jupyter.jobs import client
         from distdl_jupyter.studies import sweeps
 
-        values = self.state(request).chosen
-        target, variables = self._target, variables_of(self._target, self._request)
-        options = to_options(values, variables, target.inspect().name)
+        values, target = self.state(request).chosen, self._target
+        options = to_options(values, target.line.environment_variables, target.inspect().name)
         options = {name: value for name, value in options.items() if value is not None}
         started: Job | Sweep
         if varied := values.sweep.strip():
             parameters, _ = space.of_line(varied)
-            plan = plan_of(values)
-            started = sweeps.sweep(
-                self._function, parameters, args=target.args, kwargs=target.kwargs, **plan, **options
-            )
+            options |= plan_of(values)
+            started = sweeps.sweep(self._function, parameters, args=target.args, kwargs=target.kwargs, **options)
         else:
             started = client.submit(self._function, target.args, target.kwargs, **options)
         self._on_submitted(started)
         return started
 
-
-def _name_and_id(started: Job | Sweep) -> dict[str, str]:
-    return {"name": started.name, "job": started.id}
+    def _submitted(self, request: object) -> dict[str, str]:
+        started = self.submit(wire.from_data(FormRequest, request))
+        return {"name": started.name, "job": started.id}
 
 
 class LaunchPanel(ipywidgets.VBox):  # type: ignore[misc]

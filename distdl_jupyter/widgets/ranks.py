@@ -29,7 +29,6 @@ _NEWEST_LIVE = 200
 #: Seconds after which a cell that prints nothing shows that it runs.
 _SILENT = 1.0
 
-Publish = Callable[[dict[str, Any], str, bool], None]
 #: Forms of a value by MIME type, always with text/plain.
 Forms = Mapping[str, str]
 
@@ -37,7 +36,9 @@ Forms = Mapping[str, str]
 class CellDisplay:
     """The display of one cell. ``job`` is the short id of the ranks' job; ``quiet`` shows failures only."""
 
-    def __init__(self, ranks: Sequence[int], job: str, *, quiet: bool = False, publish: Publish = publish) -> None:
+    def __init__(
+        self, ranks: Sequence[int], job: str, *, quiet: bool = False, publish: Callable[..., None] = publish
+    ) -> None:
         self._fold = Fold(ranks)
         self._job = job
         self._quiet = quiet
@@ -88,9 +89,8 @@ class CellDisplay:
         return True
 
     def _touch(self) -> None:
-        if not self._changed:
-            self._changed = True
-            self._condition.notify()
+        self._changed = True
+        self._condition.notify()
 
     def _draw_on(self) -> None:
         """Draw what changed, and once a second how long the cell has been running, until the end."""
@@ -158,10 +158,6 @@ class PrintedDisplay:
         print(f"[{rank}] {line}" if self._many else line, flush=True)  # noqa: T201
 
 
-#: Shows the ranks of a cell: on a page, or in a terminal.
-Output = CellDisplay | PrintedDisplay
-
-
 class _ValueDisplay:
     """Shows forms by rank; a value itself is opened only when it is used."""
 
@@ -182,7 +178,7 @@ class _ValueDisplay:
 
     # IPython takes the first of this and _repr_pretty_ that a class has, so both are here.
     def __repr__(self) -> str:
-        texts = {rank: _plain(self._forms.get(rank, {})) for rank in self._values}
+        texts = {rank: self._forms.get(rank, {}).get("text/plain", "None") for rank in self._values}
         if isinstance(self, Sequence):
             return f"[{', '.join(texts.values())}]"
         return f"{{{', '.join(f'{rank}: {text}' for rank, text in texts.items())}}}"
@@ -215,7 +211,7 @@ def folded(forms: Mapping[int, Forms]) -> list[tuple[tuple[int, ...], Forms]]:
     """Return (ranks, forms) with those folded whose text is equal, in order of their first rank."""
     groups: dict[str, list[int]] = {}
     for rank in sorted(forms):
-        groups.setdefault(_plain(forms[rank]), []).append(rank)
+        groups.setdefault(forms[rank].get("text/plain", "None"), []).append(rank)
     return [(tuple(ranks), forms[ranks[0]]) for ranks in groups.values()]
 
 
@@ -225,10 +221,6 @@ def as_text(groups: Sequence[tuple[Sequence[int], Forms]]) -> str:
     width = max(map(len, heads), default=0)
     lines = []
     for head, (_, forms) in zip(heads, groups, strict=True):
-        first, *more = _plain(forms).split("\n")
+        first, *more = forms.get("text/plain", "None").split("\n")
         lines += [f"{head:<{width}} {first}", *(f"{'':<{width}} {line}" for line in more)]
     return "\n".join(lines)
-
-
-def _plain(forms: Forms) -> str:
-    return forms.get("text/plain", "None")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import processes
 from distdl_jupyter.form.schema import FormRequest, FormValues
-from distdl_jupyter.form.state import KernelContext, cell_state, variables_of
+from distdl_jupyter.form.state import cell_state
+from distdl_jupyter.form.target import KernelContext
 from distdl_jupyter.form.values import to_options
 from distdl_jupyter.views.wire import from_data, to_json
 from distdl_jupyter.widgets.launch import LaunchForm
@@ -100,7 +101,7 @@ class Page:
         """Return what ``submit`` gets, secrets included."""
         target, request = self.form._target, self.form._request
         assert request.chosen is not None
-        return to_options(request.chosen, variables_of(target, request), target.inspect().name)
+        return to_options(request.chosen, target.line.environment_variables, target.inspect().name)
 
     def submit(self) -> Job | None:
         """Press Submit; None when it is refused, and ``status`` says why."""

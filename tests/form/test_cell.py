@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from distdl_jupyter.clusters import cluster_configs
-from distdl_jupyter.form import checks
+from distdl_jupyter.core import gpus
 from distdl_jupyter.form.arguments import cell_parser, job_options
 from distdl_jupyter.form.line import split
-from distdl_jupyter.form.state import KernelContext
+from distdl_jupyter.form.target import KernelContext
 from tests.form.page import answered_apart, asked
 
 LINE = "%%distributed -p 2 -b horovod-gloo --name digits -o run --wait --max-log-bytes 5000 --env A=1 --env MY_TOKEN"
@@ -22,7 +22,7 @@ BODY = "import horovod.torch as hvd\nbatch_size = 8\nx.sum() + lr"
 
 @pytest.fixture(autouse=True)
 def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "gpus", lambda: 0)
+    monkeypatch.setattr(gpus, "visible", list)
 
 
 def test_the_line_that_is_written_means_what_the_line_that_was_read_meant(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,13 +43,12 @@ def test_a_kernel_knows_the_names_and_looks_once() -> None:
     names = {"x": [1.0] * 100, "lr": 0.5}
     kernel = KernelContext(names, count=3)
     form = asked(BODY, kernel, execution_count=7)
-    assert [item["name"] for item in form["captured"]["items"]] == ["x", "lr"]
-    assert form["captured"]["known"]
+    assert [item["name"] for item in form["captured"]] == ["x", "lr"]
     assert form["title"] == {"function": "", "cell": 7, "file": ""}
     assert form["global_batch"] == 8 * form["process_count_per_node"]
     names["x"] = [1.0] * 100_000
     assert asked(BODY, kernel)["captured"] == form["captured"]
-    assert asked(BODY, kernel, again=True)["captured"]["size"] != form["captured"]["size"]
+    assert asked(BODY, kernel, again=True)["captured"][0]["size"] != form["captured"][0]["size"]
     kernel.count = 4
     del names["lr"]
     assert asked(BODY, kernel)["checks"]["level"] == "error"

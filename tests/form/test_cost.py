@@ -9,6 +9,7 @@ from distdl_jupyter.clusters.cluster_configs import add
 from distdl_jupyter.core import registry
 from distdl_jupyter.form import cluster as cost
 from distdl_jupyter.form.cluster import Rented, rented
+from distdl_jupyter.form.schema import FormValues
 from tests.form.page import Page
 
 A100 = "NC24ads_A100_v4"
@@ -45,8 +46,9 @@ def test_this_machine_costs_nothing_and_a_price_of_ones_own_counts_anywhere() ->
         (Rented(bills=True, size=A100), "Prices depend on an Azure region and a currency"),
     ],
 )
-def test_why_a_price_is_not_known_is_said(nodes: Rented, problem: str) -> None:
-    told = cost.cost_of(nodes, "", 1)
+def test_why_a_price_is_not_known_is_said(nodes: Rented, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "rented", lambda *_: nodes)
+    told = cost.cost(FormValues())
     assert told is not None
     assert told.problem.startswith(problem)
     assert told.per_hour == ""

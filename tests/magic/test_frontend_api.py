@@ -28,7 +28,7 @@ CELL = (
 def test_the_form_knows_what_the_cell_takes_from_the_notebook(plain_kernel):
     plain_kernel.ok("import numpy as np\ndata = np.arange(1000.0)\nlr = 0.25")
     shown = asked(plain_kernel, "form.state", request={"code": CELL, "cell_id": "c1", "execution_count": 2})
-    assert [item["name"] for item in shown["captured"]["items"]] == ["data", "lr"]
+    assert [item["name"] for item in shown["captured"]] == ["data", "lr"]
     chosen = shown["chosen"]
     assert (chosen["name"], chosen["distributed_backend"]) == ("digits", "horovod-gloo")
     assert chosen["process_count_per_node"] == 2

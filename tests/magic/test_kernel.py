@@ -200,8 +200,8 @@ def test_clusters_are_listed_and_checked(kernel):
     table = kernel.ok("%dist_clusters").value
     assert table["text/plain"].splitlines()[1].split()[:2] == ["local", "local"]
     assert "<table>" in table["text/html"]
-    assert "Reachable" in kernel.ok("%dist_clusters --check local -b torch").value["text/plain"]
-    wrong = kernel.run("%dist_clusters --check nowhere").error
+    assert "Reachable" in kernel.ok("%dist_clusters check local -b torch").value["text/plain"]
+    wrong = kernel.run("%dist_clusters check nowhere").error
     assert wrong.startswith("ClusterNotFound: Unknown cluster 'nowhere'.")
 
 

@@ -20,9 +20,9 @@ import distdl_jupyter
 from distdl_jupyter import api, cli, testing
 from distdl_jupyter.cli import scripts
 from distdl_jupyter.core import registry
-from distdl_jupyter.form.arguments import Parser, add_job_flags, cell_parser, job_parser, sweep_parser
+from distdl_jupyter.form.arguments import Parser, add_job_flags, cell_parser, sweep_parser, with_job_flags
 from distdl_jupyter.magic import commands as line_magics
-from distdl_jupyter.magic import ranks_magic, topics
+from distdl_jupyter.magic import ranks_magic
 from distdl_jupyter.magic.session import Session
 
 FILE = Path(__file__).with_name("surface.txt")
@@ -147,10 +147,10 @@ def _flag(action: argparse.Action) -> str:
 @functools.cache
 def groups() -> dict[str, list[str]]:
     """Return the flags that many commands and magics have, by the name of the group."""
-    job, other = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
+    job, other = Parser(add_help=False), Parser(add_help=False)
     add_job_flags(job)
     scripts.add_other_flags(other)
-    plugin = [flag for flag in flags(job_parser(Parser("%", ""))) if flag not in flags(job)]
+    plugin = [flag for flag in flags(with_job_flags(Parser(add_help=False))) if flag not in flags(job)]
     return {"[job]": flags(job), "[other launchers]": flags(other), "[plug-ins]": plugin}
 
 
@@ -174,11 +174,10 @@ def commands(parser: argparse.ArgumentParser, name: str) -> Iterator[str]:
 
 def magics() -> dict[str, argparse.ArgumentParser]:
     """Return the parser of each magic, and of each action of a magic; one that runs a command has an empty parser."""
-    parsers: dict[str, argparse.ArgumentParser] = {f"%{name}": Parser(f"%{name}", "") for name in line_magics.COMMANDS}
+    parsers: dict[str, argparse.ArgumentParser] = {f"%{name}": Parser() for name in line_magics.COMMANDS}
     parsers["%dist_config"] = line_magics.config_parser()
-    parsers |= {f"%dist_config {topic}": Parser("%dist_config", "") for topic in (*topics.TOPICS, "warm")}
+    parsers |= {f"%dist_config {topic}": Parser() for topic in (*line_magics.TOPICS, "warm")}
     parsers["%dist_ranks"] = ranks_magic.RanksMagics(Session(None)).parser()
-    parsers["%dist_ranks start"] = job_parser(Parser("%dist_ranks", ""))
     parsers |= {f"%%{name}": cell_parser(name) for name in ("distributed", "distdl")}
     return parsers | {"%%ranks": ranks_magic.cell_parser(), "%%sweep": sweep_parser()}
 

@@ -31,7 +31,7 @@ def test_it_begins_with_what_the_cells_own_line_says(server):
         {"name": "MY_TOKEN", "value": None, "secret": True},
     ]
     assert form["global_batch"] == 16
-    assert form["captured"]["known"] is False
+    assert form["captured"] is None
     assert form["problems"] == {}
     line, _, body = form["cell"].partition("\n")
     assert line == (
@@ -64,7 +64,7 @@ def test_what_is_wrong_stands_beside_its_field_and_nothing_is_lost(server, quest
 
 def test_text_of_its_own_has_no_notebook_to_take_names_from(server):
     form = server.post("/form", {"code": "print(model)", "own": True}, 200)
-    assert form["captured"] == {"known": True, "size": "0 B", "items": []}
+    assert form["captured"] == []
     assert form["checks"]["level"] == "error"
     assert "model" in json.dumps(form["checks"]["items"])
 
@@ -75,7 +75,7 @@ def test_a_script_brings_its_folder_along(server, root):
     code = "import model\nprint(model.NAME)"
     form = server.post("/form", {"code": code, "notebook": "proj/train.py", "own": True}, 200)
     assert form["chosen"]["name"] == "train"
-    assert [item["name"] for item in form["captured"]["items"]] == ["model.py"]
+    assert [item["name"] for item in form["captured"]] == ["model.py"]
     id_ = server.submit(code, notebook="proj/train.py", options=form["options"])
     assert server.until_ended(id_)["state"] == "completed"
     assert "net" in server.ask("GET", f"/jobs/{id_}/log", params={"format": "text"}).text

@@ -12,7 +12,7 @@ from distdl_jupyter import cli, jobs, notifications, prune, scale, scaling, subm
 from distdl_jupyter.core import reporting
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, JobFailed, MessageNotSent
 from distdl_jupyter.jobs import client, study_rows
-from distdl_jupyter.magic import topics
+from distdl_jupyter.magic import commands
 from distdl_jupyter.tracking import messages
 from tests.client import scaled, swept
 from tests.conftest import wait_for
@@ -107,7 +107,7 @@ def test_an_address_is_set_tested_and_deleted_and_never_shown(endpoint, capsys, 
 
 
 def test_settings_are_checked_stored_privately_and_shown_without_the_address(endpoint, capsys):
-    topics.monitoring({"address": address(endpoint), "notify": "failure, rule"})
+    commands.monitoring({"address": address(endpoint), "notify": "failure, rule"})
     output = capsys.readouterr().out
     assert "A message was sent to json." in output
     assert "notify = failure,rule" in output

@@ -20,7 +20,7 @@ from distdl_jupyter.core.environment import GitState, JobEnvironment
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import Captured, JobSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.magic import topics
+from distdl_jupyter.magic import commands
 from distdl_jupyter.tracking import trackers
 from distdl_jupyter.tracking.runs import MeanFold, explain, parameters, tags
 from distdl_jupyter.views.job_page import spec_rows
@@ -117,14 +117,14 @@ def test_what_a_library_raises_is_a_sentence_without_its_words(error, said):
 
 
 def test_settings_are_checked_and_shown_without_a_password(capsys):
-    topics.tracking({"track": "MLflow, tensorboard", "mlflow": f"https://ann:{SECRET}@tracking.example:5000/x"})
+    commands.tracking({"track": "MLflow, tensorboard", "mlflow": f"https://ann:{SECRET}@tracking.example:5000/x"})
     said = capsys.readouterr().out
     assert "track = mlflow,tensorboard\nmlflow = tracking.example:5000\n" in said
     assert SECRET not in said
     assert reporting.SETTINGS.path.stat().st_mode & 0o077 == 0
     for given in ({"track": "excel"}, {"artifacts": "some"}, {"mlflow": "a b"}, {"address": "json://x.example"}):
         with pytest.raises(InvalidSpec):
-            topics.tracking(given)
+            commands.tracking(given)
     assert reporting.change(track="", mlflow="").track == ""
 
 

@@ -5,7 +5,7 @@ import { icon } from '../ui/icons';
 import { explained } from '../ui/refusal';
 import { __, _n } from '../ui/trans';
 import { link } from './controls';
-import type { ClusterNow, NodeInfo, Part, Store } from './state';
+import type { CachedStatus, NodeInfo, Part, Store } from './state';
 
 const MARKS: Record<NodeInfo['state'], [string, string]> = {
   up: ['running', 'dd-ink-brand'],
@@ -27,8 +27,10 @@ export class ClusterStatusView implements Part {
     fill(this.element, JSON.stringify(place), () => (place ? this.#parts(place) : []));
   }
 
-  #parts({ known, problem, remedy, code, nodes, checks, checked, looking }: ClusterNow): (Node | false)[] {
-    const state = h('div', { class: 'dd-place-state', role: 'status' }, h('span', { class: 'dd-sub' }, stateOf(known, checked, looking, checks.length)), !looking && link(__('Check again'), () => this.store.send({ type: 'refresh' })));
+  #parts({ status, checks: results, looking }: CachedStatus): (Node | false)[] {
+    const { problem = '', remedy = '', code = '', nodes = [] } = status ?? {};
+    const checks = results ?? [];
+    const state = h('div', { class: 'dd-place-state', role: 'status' }, h('span', { class: 'dd-sub' }, stateOf(status !== null, results !== null, looking, checks.length)), !looking && link(__('Check again'), () => this.store.send({ type: 'refresh' })));
     return [
       nodes.length > 0 && h('ul', { class: 'dd-place-nodes' }, ...nodes.filter(({ state }, at) => at < MOST || state !== 'up').slice(0, 2 * MOST).map(node)),
       nodes.length > MOST && h('div', { class: 'dd-sub' }, _n('%1 node', '%1 nodes', nodes.length)),

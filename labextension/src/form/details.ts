@@ -6,6 +6,9 @@ import { Fold, Problem, Segments, Select, TextField, checkbox, freshId, labelled
 import { Environment } from './environment';
 import type { OptionField, OptionValue, Part, Store } from './state';
 
+/** Seconds that are offered for a time limit; 0 is no limit. */
+const STOP_AFTER = [0, 300, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800];
+
 export class Details implements Part {
   readonly element: HTMLElement;
   readonly #name: TextField;
@@ -26,7 +29,7 @@ export class Details implements Part {
   update(): void {
     for (const problem of this.#problems) problem.update();
     const stop = this.store.get('max_run_duration_seconds');
-    const offered = this.store.get('choices').durations.map((seconds) => ({ value: String(seconds), text: seconds ? duration(seconds) : __('No limit'), reason: '' }));
+    const offered = STOP_AFTER.map((seconds) => ({ value: String(seconds), text: seconds ? duration(seconds) : __('No limit'), reason: '' }));
     if (!offered.some(({ value }) => value === String(stop))) offered.push({ value: String(stop), text: duration(stop), reason: '' });
     this.#stop.offer(offered);
     this.#stop.show(String(stop));
@@ -110,7 +113,7 @@ export class MoreOptions implements Part {
   constructor(private readonly store: Store) {
     this.#fromOutput = checkbox(__('Read metrics from printed output'), (on) => store.set({ metrics_from_output: on }));
     this.#undefined = checkbox(__('Start although a name is not defined'), (on) => store.set({ allow_undefined: on }));
-    this.#problems = [new Problem(store, ['environment']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds']), new Problem(store, store.get('choices').options.map(({ name }) => name)), new Problem(store, ['track'])];
+    this.#problems = [new Problem(store, ['environment_variables']), new Problem(store, ['use_gpu']), new Problem(store, ['max_restarts']), new Problem(store, ['hang_timeout_seconds']), new Problem(store, store.get('choices').options.map(({ name }) => name)), new Problem(store, ['track'])];
     const [gpu, restarts, hang, track] = [freshId('gpu'), freshId('restarts'), freshId('hang'), freshId('track')];
     this.#track = new Select(track, (value) => store.set({ track: value }));
     this.#restarts = new TextField({ 'aria-labelledby': restarts, inputmode: 'numeric', placeholder: '0' }, (text) => this.#setRestarts(text));

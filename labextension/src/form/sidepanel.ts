@@ -3,7 +3,7 @@ import { copy } from '../ui/clipboard';
 import { fill, h, onClick, quoted, setText, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
-import { count, processes } from '../ui/format';
+import { bytes, count, processes } from '../ui/format';
 import { TRIALS } from './details';
 import { heading, link } from './controls';
 import type { Advice, Fields, FormCheck, Part, Store } from './state';
@@ -18,12 +18,14 @@ export class CapturedNames implements Part {
   }
 
   update(): void {
-    const { items, size, known } = this.store.get('captured');
-    setText(this.#summary, known ? summaryOf(items.length, size) : __('available when the kernel is idle'));
-    fill(this.#list, JSON.stringify(items), () => items.map(({ name, detail, size }) => h('tr', {},
+    const captured = this.store.get('captured');
+    const names = captured ?? [];
+    const size = names.reduce((sum, name) => sum + name.size, 0);
+    setText(this.#summary, captured ? summaryOf(names.length, bytes(size)) : __('available when the kernel is idle'));
+    fill(this.#list, JSON.stringify(names), () => names.map(({ name, detail, size }) => h('tr', {},
       h('td', { class: 'dd-mono dd-ell', title: name }, name),
       h('td', { class: 'dd-sub dd-ell', title: detail }, detail),
-      h('td', { class: 'dd-right dd-num dd-nw' }, size))));
+      h('td', { class: 'dd-right dd-num dd-nw' }, bytes(size)))));
   }
 }
 

@@ -1,7 +1,7 @@
 /** What the launch form shows and sets: the types are those of `form/schema.py`, with what only a page knows. */
 import type * as schema from '../api/schema';
 
-export type { Advice, ClusterNow, FormCheck, FormRequest, NodeInfo, OptionField, VmSizeChoice } from '../api/schema';
+export type { Advice, CachedStatus, FormCheck, FormRequest, NodeInfo, OptionField, VmSizeChoice } from '../api/schema';
 
 /** What is answered has all its fields. */
 export type DataRow = Required<schema.DataRow>;
