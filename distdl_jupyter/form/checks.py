@@ -33,16 +33,16 @@ def run(
     code: CodeInfo, values: FormValues, options: Mapping[str, Any], folder: Path, cluster: Cluster | None
 ) -> FormChecks:
     """Return the results of all checks; local paths are relative to ``folder``."""
-    given = {name: value for name, value in options.items() if value is not None}
+    options = {name: value for name, value in options.items() if value is not None}
     checks = {
-        name: _checked(_title(name), partial(about.check, given[name], name))
+        name: _checked(_title(name), partial(about.check, options[name], name))
         for name, about in ABOUT.items()
-        if name in given
+        if name in options
     }
     if "data" in checks:
         checks["data"] = _checked("Data", partial(_data, values, folder, cluster))
     wrong = {name: check for name, check in checks.items() if check.level == "error"}
-    plan, spec = _plan(code, {name: given[name] for name in given if name not in wrong}, folder)
+    plan, spec = _plan(code, {name: options[name] for name in options if name not in wrong}, folder)
     items = [_refusal("Capture", code.error)] if code.error else []
     items += [*wrong.values(), plan, *(checks[name] for name in checks if name == "data" and name not in wrong)]
     if values.sweep.strip():

@@ -89,20 +89,20 @@ def read(text: CellText, defaults: Mapping[str, Any]) -> MagicLine:
             varied = text.line.removesuffix(rest).strip()
         parser = arguments.sweep_parser() if is_sweep else arguments.cell_parser(text.magic.lstrip("%"))
         args = parser.parse(rest)
-        given, names = vars(args), values.names_in_form()
+        parsed, names = vars(args), values.names_in_form()
         # The kernel looks up variables that are written by name; the form does not need their values.
         options = arguments.job_options(args, defaults, value=lambda _: "")
         fields, variables = values.from_options({name: options[name] for name in options if name in names})
         other = {name: value for name, value in options.items() if name not in names}
-        other |= {"wait": given["wait"]} if "wait" in given else {}
-        plan = {name: given[name] for name in values.PLAN if name in given}
-        only = {name: given[name] for name in ("panel", *arguments.SWEEP) if name in given and name not in plan}
+        other |= {"wait": parsed["wait"]} if "wait" in parsed else {}
+        plan = {name: parsed[name] for name in values.PLAN if name in parsed}
+        only = {name: parsed[name] for name in ("panel", *arguments.SWEEP) if name in parsed and name not in plan}
         return MagicLine(
             values={**fields, **({"sweep": varied} if is_sweep else {}), **plan},
             environment_variables=variables,
-            other_flags=words(other),
-            magic_flags=words(only),
-            variable=given.get("out", ""),
+            other_flags=option_words(other),
+            magic_flags=option_words(only),
+            variable=parsed.get("out", ""),
             is_sweep=is_sweep,
         )
     except DistDLError as error:
@@ -124,7 +124,7 @@ def line(
 
     ``more`` are words that are inserted unchanged before the variable. Without a variable there is no ``-o``.
     """
-    return " ".join([magic, *words(dict(_written(options))), *more, *(["-o", variable] if variable else [])])
+    return " ".join([magic, *option_words(dict(_written(options))), *more, *(["-o", variable] if variable else [])])
 
 
 def _written(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -138,7 +138,7 @@ def _written(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from (options.get("plugin_options") or {}).items()
 
 
-def words(options: Mapping[str, Any]) -> tuple[str, ...]:
+def option_words(options: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the words that set options: ``-p 2``, ``--cycle-time-ms 2.5``, ``--no-wait``."""
     parts: list[str] = []
     for name, value in options.items():

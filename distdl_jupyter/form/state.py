@@ -174,7 +174,7 @@ def _code(target: Target, values: FormValues, options: Mapping[str, Any]) -> tup
         with contextlib.suppress(InvalidSpec):
             if call := target.sweep(space.of_line(varied)[0], plan, options):
                 return call
-        more = [*line.words(plan), *more]
+        more = [*line.option_words(plan), *more]
         magic, variable = f"{SWEEP} {varied}", {"job": "found"}.get(before.variable, before.variable)
     text = line.line(options, variable, magic, more)
     return text, target.cell(text)

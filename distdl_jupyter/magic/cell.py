@@ -171,5 +171,5 @@ def _stop(job: Job, *, now: bool) -> None:
         job.cancel(now=now)
     except JobNotRunning:
         return
-    again = "" if now else " Interrupt again to kill it at once."
-    say(f"{'Killing' if now else 'Canceling'} job {job.name} ({short_id(job.id)}).{again}")
+    hint = "" if now else " Interrupt again to kill it at once."
+    say(f"{'Killing' if now else 'Canceling'} job {job.name} ({short_id(job.id)}).{hint}")

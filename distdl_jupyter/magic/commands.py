@@ -50,8 +50,8 @@ def magics(session: Session) -> dict[str, Callable[[str], Any]]:
     """Return the functions to register, by name; their docstrings are the help texts."""
     text = "Show or set this kernel's defaults for %%distributed."
     magics = {"dist_config": as_magic("dist_config", partial(_config, session), text, config_parser)}
-    for name, words in COMMANDS.items():
-        command = f"distdl {words.partition(' ')[0]}".strip()
+    for name, arguments in COMMANDS.items():
+        command = f"distdl {arguments.partition(' ')[0]}".strip()
         text = f"Run ``{command}`` in this notebook and return what it shows. ``%{name} --help`` lists its options."
         magics[name] = as_magic(name, partial(_run, session, name), text)
     return magics

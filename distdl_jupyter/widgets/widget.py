@@ -34,9 +34,9 @@ class PageWidget(ipywidgets.HTML):  # type: ignore[misc]
         self._calls = calls or {}
         self.on_msg(lambda _widget, message, _buffers: self.on_message(message))
         # JupyterLab 4.4 and newer sends the messages of widgets to a subshell of the kernel, a thread beside the busy
-        # one, and names it in each message. ipykernel 7.4 overrules the name: an answer goes where the widget's last
-        # message came from, which for a widget that was made in a cell or is updated by a thread is the busy main
-        # shell. Here the name counts again. Other kernels do that by themselves.
+        # main one, and each message names its subshell. ipykernel 7.4 ignores the name and answers on the shell of the
+        # widget's last message: the busy main shell if the widget was made in a cell or is updated by a thread. This
+        # restores the named subshell, as in other kernels.
         comm: Any = self.comm
         if hasattr(comm, "_reply_subshell_for"):
             comm._reply_subshell_for = lambda _data, subshell_id: subshell_id  # noqa: SLF001  (there is no public way)
