@@ -6,22 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter import preflight
 from distdl_jupyter.capture import CapturedCode
+from distdl_jupyter.clusters.base import Cluster
 from distdl_jupyter.core import data, space
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.options import ABOUT
 from distdl_jupyter.core.spec import JobSpec, Source
 from distdl_jupyter.form.schema import FormCheck, FormChecks, FormValues
+from distdl_jupyter.form.target import CodeInfo
 from distdl_jupyter.form.values import addresses
 from distdl_jupyter.jobs import jobspec
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.base import Cluster
-    from distdl_jupyter.form.target import CodeInfo
 
 #: Maximum number of ranks of a dry run, which creates a slot for each rank.
 _MOST_RANKS = 4096

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from distdl_jupyter.azure import prices
 from distdl_jupyter.clusters import cluster_configs, status
+from distdl_jupyter.clusters.base import Cluster
+from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.status import CachedStatus
 from distdl_jupyter.clusters.tables import merge_hosts
 from distdl_jupyter.core import registry
@@ -20,10 +22,6 @@ from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import money
 from distdl_jupyter.form.schema import CostNow, FormValues
 from distdl_jupyter.views.card import hourly_cost_text
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.base import Cluster
-    from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 
 #: Levels of checks that need a remedy, the most severe first.
 _LEVELS = ("error", "warning")

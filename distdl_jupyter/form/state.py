@@ -10,11 +10,12 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import structs
 
 from distdl_jupyter import azure
+from distdl_jupyter.clusters.status import CachedStatus
 from distdl_jupyter.core import gpus, space
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.redact import is_secret
@@ -29,9 +30,6 @@ from distdl_jupyter.form.values import USE_GPU, backend_options, plan_of, to_opt
 from distdl_jupyter.jobs import job_list
 from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.preflight import Advice, PastJob, advise
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.status import CachedStatus
 
 #: Seconds that a response waits for the first poll of a cluster.
 CLUSTER_TIMEOUT = 1.0

@@ -13,21 +13,19 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.capture import CapturedCode, capture_cell, capture_function
 from distdl_jupyter.capture.cell import plain_python
 from distdl_jupyter.core import registry, space
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.source import parsed
+from distdl_jupyter.core.space import Space
 from distdl_jupyter.core.spec import Source
 from distdl_jupyter.form import line
 from distdl_jupyter.form.line import MAGICS, CellText, MagicLine
 from distdl_jupyter.form.schema import FormRequest, FormTitle
 from distdl_jupyter.preflight import Request
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.space import Space
 
 
 @dataclass(frozen=True, slots=True)
