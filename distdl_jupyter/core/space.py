@@ -277,14 +277,6 @@ def sampled(line: str) -> dict[str, Any]:
         return {}
 
 
-def code(domain: Range | Choice) -> str:
-    """Return the Python code of a domain: ``loguniform(0.0001, 0.1)``, ``[64, 128]``."""
-    if isinstance(domain, Choice):
-        return repr([*domain.values])
-    name = "integers" if domain.whole else "loguniform" if domain.log else "uniform"
-    return f"{name}({domain.low!r}, {domain.high!r}{', log=True' if domain.whole and domain.log else ''})"
-
-
 def combinations(space: Space) -> int | None:
     """Return the number of combinations, None if a parameter has infinitely many values."""
     if any(isinstance(domain, Range) and not domain.whole for domain in space.values()):

@@ -1,4 +1,4 @@
-"""Parse the magic line of a cell, and write the magic line or the call that is equivalent to a form.
+"""Parse the magic line of a cell, and write the cell that is equivalent to a form.
 
 The cell's text is authoritative: the form reads its line and writes it back, and never changes the code below it. Only
 the names of secrets are written, and values that do not fit into one line are omitted.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,6 @@ from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.core.redact import is_secret
-from distdl_jupyter.core.space import Space
 from distdl_jupyter.form import arguments, values
 
 #: The magics that run a cell as a job; the form writes the first one.
@@ -161,48 +160,14 @@ def _assignment(name: str, text: str) -> str:
     return f"{name}={text}" if len(text.splitlines()) < 2 else ""
 
 
-def cell(first: str, function: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> str:
-    """Return the whole cell: the magic line ``first``, then the call of the function by its name."""
-    named = [f"{name}={_literal(value, name)}" for name, value in (kwargs or {}).items()]
-    return f"{first}\n{function}({', '.join([*_positional(args), *named])})"
+def cell(first: str, function: str, args: Sequence[Any], kwargs: Mapping[str, Any], varied: Iterable[str] = ()) -> str:
+    """Return the whole cell: the magic line ``first``, then the call of the function by its name.
 
-
-def sweep(
-    function: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    parameters: Space,
-    plan: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> tuple[str, str]:
-    """Return the call that sweeps a function as one line, and the whole cell."""
-    codes = {name: space.code(parameter) for name, parameter in parameters.items()}
-    items = [function, _dict(codes)]
-    items += [f"args=[{', '.join(_positional(args))}]"] if args else []
-    fixed = {name: _literal(value, name) for name, value in kwargs.items()}
-    items += [f"kwargs={_dict(fixed)}"] if kwargs else []
-    items += [f"{name}={_code(name, value)}" for name, value in {**plan, **dict(_written(options))}.items()]
-    call = f"found = sweep({', '.join(items)})"
-    ranges = {codes[name].partition("(")[0] for name, value in parameters.items() if isinstance(value, space.Range)}
-    imports = f"from distdl_jupyter import {', '.join(sorted({*ranges, 'sweep'}))}"
-    return call, "\n".join([*(["import os", ""] if "os.environ[" in call else []), imports, "", call, "found"])
-
-
-def _dict(codes: Mapping[str, str]) -> str:
-    return f"{{{', '.join(f'{name!r}: {code}' for name, code in codes.items())}}}"
-
-
-def _code(name: str, value: Any) -> str:
-    """Return an option's value as code, and only the name of a secret."""
-    if name != "environment_variables":
-        return repr(value)
-    return _dict(
-        {key: f"os.environ[{key!r}]" if is_secret(key, str(text)) else repr(text) for key, text in value.items()}
-    )
-
-
-def _positional(args: Sequence[Any]) -> list[str]:
-    return [_literal(value, f"argument_{number}") for number, value in enumerate(args, 1)]
+    ``varied`` are the arguments that a sweep varies.
+    """
+    values = [_literal(value, f"argument_{number}") for number, value in enumerate(args, 1)]
+    codes = {name: _literal(value, name) for name, value in kwargs.items()} | {name: name for name in varied}
+    return f"{first}\n{function}({', '.join([*values, *(f'{name}={code}' for name, code in codes.items())])})"
 
 
 def _literal(value: Any, name: str) -> str:

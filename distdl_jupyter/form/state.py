@@ -16,8 +16,8 @@ from msgspec import structs
 
 from distdl_jupyter import azure
 from distdl_jupyter.clusters.status import CachedStatus
-from distdl_jupyter.core import gpus, space
-from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
+from distdl_jupyter.core import gpus
+from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.form import checks, line
@@ -168,11 +168,7 @@ def _code(target: Target, values: FormValues, options: Mapping[str, Any]) -> tup
     more = [*before.other_flags, *(before.magic_flags if before.is_sweep == bool(varied) else ())]
     magic, variable = target.magic, {"found": "job"}.get(before.variable, before.variable)
     if varied:
-        plan = plan_of(values)
-        with contextlib.suppress(InvalidSpec):
-            if call := target.sweep(space.of_line(varied)[0], plan, options):
-                return call
-        more = [*line.option_words(plan), *more]
+        more = [*line.option_words(plan_of(values)), *more]
         magic, variable = f"{SWEEP} {varied}", {"job": "found"}.get(before.variable, before.variable)
     text = line.line(options, variable, magic, more)
     return text, target.cell(text)

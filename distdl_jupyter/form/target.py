@@ -20,7 +20,6 @@ from distdl_jupyter.capture.cell import plain_python
 from distdl_jupyter.core import registry, space
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.source import parsed
-from distdl_jupyter.core.space import Space
 from distdl_jupyter.core.spec import Source
 from distdl_jupyter.form import line
 from distdl_jupyter.form.line import MAGICS, CellText, MagicLine
@@ -89,14 +88,7 @@ class Target:
         """Return the text of a cell that runs it under this magic line."""
         if self.function is None:
             return f"{magic_line}\n{self.text.body}"
-        return line.cell(magic_line, _name_of(self.function), self.args, self.kwargs)
-
-    def sweep(self, parameters: Space, plan: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return the call of ``sweep`` for a function, and the cell with it; None for a cell, which has ``%%sweep``."""
-        if self.function is None:
-            return None
-        fixed = {name: value for name, value in self.kwargs.items() if name not in parameters}
-        return line.sweep(_name_of(self.function), self.args, fixed, parameters, plan, options)
+        return line.cell(magic_line, _name_of(self.function), self.args, self.kwargs, space.sampled(self.varied))
 
     def _function(self, function: Callable[..., Any]) -> CodeInfo:
         name, draft, error = _name_of(function), None, None

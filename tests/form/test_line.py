@@ -56,9 +56,11 @@ def test_any_name_and_value_survive_the_quoting(name: str, value: str) -> None:
 
 
 def test_the_cell_calls_the_function_as_the_form_does() -> None:
-    assert cell(line(OPTIONS), "train").splitlines() == [line(OPTIONS), "train()"]
+    assert cell(line(OPTIONS), "train", (), {}).splitlines() == [line(OPTIONS), "train()"]
     text = cell(line(OPTIONS), "train", (3, "x"), {"lr": 0.1, "data": list(range(1000))})
     assert text.splitlines()[1] == "train(3, 'x', lr=0.1, data=data)"
+    varied = cell("%%sweep lr=1,2 width=3,4", "train", (), {"lr": 0.1, "depth": 2}, ("lr", "width"))
+    assert varied.splitlines()[1] == "train(lr=lr, depth=2, width=width)"
 
 
 @pytest.mark.parametrize(

@@ -284,18 +284,16 @@ def test_the_job_that_ran_becomes_history() -> None:
     assert 0 < (past.seconds or 0) < 120
 
 
-def test_a_sweep_of_a_function_is_the_call_that_does_it() -> None:
+def test_a_sweep_of_a_function_is_the_cell_that_does_it() -> None:
     form = Page(horovod_train, kwargs={"batch_size": 8, "lr": 0.1}, name="digits", process_count_per_node=1,
                 distributed_backend="plain", environment_variables={"HF_TOKEN": "hf_ab"})  # fmt: skip
     assert form.magic.startswith("%%distributed ")
     form.choose(sweep="lr=loguniform(1e-4,1e-1)", trials=5, parallel=2, metric="acc")
     assert form.magic == (
-        "found = sweep(horovod_train, {'lr': loguniform(0.0001, 0.1)}, kwargs={'batch_size': 8}, trials=5, "
-        "metric='acc', parallel=2, node_count=1, process_count_per_node=1, distributed_backend='plain', name='digits', "
-        "environment_variables={'HF_TOKEN': os.environ['HF_TOKEN']})"
+        "%%sweep lr=loguniform(1e-4,1e-1) -N 1 -p 1 -b plain --name digits --env HF_TOKEN --trials 5 --metric acc "
+        "--parallel 2 -o found"
     )
-    imports = "import os\n\nfrom distdl_jupyter import loguniform, sweep\n\n"
-    assert form.cell == f"{imports}{form.magic}\nfound"
+    assert form.cell == f"{form.magic}\nhorovod_train(batch_size=8, lr=lr)"
     assert form.checks["level"] != "error", form.checks
     form.choose(sweep="depth=1,2")
     assert "unexpected keyword argument 'depth'" in form.problems["args"]
