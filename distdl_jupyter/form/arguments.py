@@ -135,7 +135,7 @@ class Parser(argparse.ArgumentParser):
         names = {
             action.dest: max(action.option_strings, key=lambda flag: flag.startswith("--"))
             for action in actions
-            if action.help is not argparse.SUPPRESS
+            if action.help is not argparse.SUPPRESS and action.dest != "help"
         }
         aliases: dict[str, str] = {}
         for action in actions:
