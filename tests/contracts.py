@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.core.errors import DataUnavailable, LaunchFailed
-from distdl_jupyter.testing.cluster import Canceled
+from distdl_jupyter.testing.cluster import StartCanceled
 from distdl_jupyter.testing.sample import ClusterTests
 
 READS = """
@@ -95,10 +95,10 @@ class DataContract(ClusterTests):
 
         def report(_phase, _detail):
             if staging.asked.is_set():
-                raise Canceled
+                raise StartCanceled
 
         sample.context.report = report
-        with contextlib.suppress(Canceled), self.running(sample) as (_, listener):
+        with contextlib.suppress(StartCanceled), self.running(sample) as (_, listener):
             listener.until(staging.asked.is_set, self.timeout, "a request from a stager")
             listener.run.signal("TERM")
             listener.until_ended(self.ranks, self.timeout)
@@ -128,7 +128,7 @@ class Placing(threading.Thread):
 
     def _report(self, phase, detail):
         if self.is_canceled:
-            raise Canceled
+            raise StartCanceled
         if phase == "queue" and self.handles:
             self.reasons.append(detail)
             self._has_reason.set()
@@ -159,7 +159,7 @@ class QueueContract(ClusterTests):
         assert "\n" not in placing.reasons[0]
         assert json.loads(json.dumps(placing.handles)) == placing.handles
         placing.is_canceled = True
-        assert isinstance(placing.ended(self.timeout), Canceled)
+        assert isinstance(placing.ended(self.timeout), StartCanceled)
         assert list(self.cluster.sweep(sample.id, placing.handles[-1])) == []
         self.leaves_nothing(sample.id)
 

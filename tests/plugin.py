@@ -47,7 +47,7 @@ FORGE = """
     from dataclasses import dataclass, field
     from distdl_jupyter.clusters.base import Cluster, NodeInfo
     from distdl_jupyter.clusters.local import LocalCluster
-    from distdl_jupyter.clusters.base import Choice, Machines
+    from distdl_jupyter.clusters.base import OptionValue, Machines
     from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
 
     @dataclass(frozen=True)
@@ -83,12 +83,13 @@ FORGE = """
 
         def choices(self, field, options):
             if field == "place":
-                return [Choice("north", "The north", "cold"), Choice("south", "The south", "hot", {"yard": "quay"})]
+                south = OptionValue("south", "The south", "hot", {"yard": "quay"})
+                return [OptionValue("north", "The north", "cold"), south]
             if field == "size":
-                return [Choice("small", "", "1 hammer"), Choice("large", "", "2 hammers")]
+                return [OptionValue("small", "", "1 hammer"), OptionValue("large", "", "2 hammers")]
             if not options.get("place"):
                 raise InvalidSpec("place is missing.", field="place", hint="Choose a place first.")
-            return [Choice("of " + options["place"])]
+            return [OptionValue("of " + options["place"])]
 
         def machines(self, options):
             told = kept()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.api.call import Context, delete, get, post
 from distdl_jupyter.clusters import cluster_configs, handle, status
-from distdl_jupyter.clusters.base import Check, Choice
+from distdl_jupyter.clusters.base import NodeCheck, OptionValue
 from distdl_jupyter.clusters.tables import has_errors, merge_hosts
 from distdl_jupyter.live.clusters import Cluster, active_jobs, present
 
@@ -56,7 +56,7 @@ def remove(context: Context, name: str) -> None:
 class ClusterChecks:
     """The results; ``failed`` if one of them prevents jobs."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[NodeCheck, ...]
     failed: bool
 
 
@@ -76,7 +76,7 @@ async def check(context: Context, name: str, *, distributed_backend: str = "") -
 class ChoiceList:
     """The allowed values."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[OptionValue, ...]
 
 
 @post("/choices", action="execute", refuses=(409, 424))

@@ -91,7 +91,7 @@ class Context:
     #: Called with a phase (``queue``, ``stage`` or ``start``) and the current step, for display.
     report: Callable[[str, str], object] = _ignore
     #: Called with a notice for the user.
-    note: Callable[[Notice], object] = bool
+    note: Callable[[RunNotice], object] = bool
     #: Called with a job's position in the queue while it waits in ``place``; its current priority, and its number by
     #: time when it has waited before.
     note_place: Callable[[QueueView], object] = bool
@@ -122,7 +122,7 @@ CheckLevel = Literal["ok", "info", "warning", "error"]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class NodeCheck:
     """The result of one check of one node (``node`` "" for the cluster as a whole).
 
     ``what`` is the name of the check ("Reachable", "torch"), ``says`` its result, and ``remedy`` the fix for a problem.
@@ -160,7 +160,7 @@ class NodeInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OptionValue:
     """One allowed value of an option; ``label`` ("": the value itself) and ``detail`` are for display.
 
     ``sets`` holds the options that the value implies, such as the resource group of a workspace.
@@ -195,7 +195,7 @@ class Machines:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class RunNotice:
     """A notice about a run for the user; ``code`` is for programs."""
 
     level: Literal["info", "warning", "error"]
@@ -213,26 +213,26 @@ class OutageNotifier:
         self._timeout = timeout
         self._since: float | None = None
         self._reported = False
-        self._notices: queue.SimpleQueue[Notice] = queue.SimpleQueue()
+        self._notices: queue.SimpleQueue[RunNotice] = queue.SimpleQueue()
 
-    def put(self, notice: Notice) -> None:
+    def put(self, notice: RunNotice) -> None:
         """Add a notice."""
         self._notices.put(notice)
 
-    def missed(self, asked_at: float, notice: Notice, *, at_once: bool = False) -> None:
+    def missed(self, asked_at: float, notice: RunNotice, *, at_once: bool = False) -> None:
         """Record a request at ``asked_at`` (monotonic) without a response; ``notice`` describes the outage."""
         self._since = self._since or asked_at
         if not self._reported and (at_once or time.monotonic() - self._since > self._timeout):
             self._reported = True
             self._notices.put(notice)
 
-    def answered(self, notice: Notice) -> None:
+    def answered(self, notice: RunNotice) -> None:
         """Record a response; ``notice`` is added if the outage was reported."""
         if self._reported:
             self._notices.put(notice)
         self._since, self._reported = None, False
 
-    def notices(self) -> list[Notice]:
+    def notices(self) -> list[RunNotice]:
         """Return the notices since the last call."""
         notices = []
         while not self._notices.empty():
@@ -267,7 +267,7 @@ class Run(ABC):
         """Return why the ranks have not started yet ("pending: Resources"), "" if they have."""
         return ""
 
-    def notices(self) -> list[Notice]:
+    def notices(self) -> list[RunNotice]:
         """Return the notices for the user since the last call."""
         return []
 
@@ -414,7 +414,7 @@ class Cluster(ABC):
         """Return suggested values by option name. It must be fast."""
         return {}
 
-    def choices(self, field: str, options: Mapping[str, Any]) -> list[Choice]:
+    def choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
         """Return the known values of the option ``field``; it may take seconds.
 
         ``options`` are those that are filled in so far. Raises DistDLError, which names what is missing.
@@ -429,7 +429,7 @@ class Cluster(ABC):
         """Return the known machines, including those that do not respond; it may take seconds."""
         return []
 
-    def checks(self, options: Any, *, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[Check]:
+    def checks(self, options: Any, *, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[NodeCheck]:
         """Check every node for problems that prevent jobs, within 30 seconds.
 
         ``modules`` and ``programs`` are the requirements of a backend.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from distdl_jupyter.clusters import cluster_configs, status, tables
-from distdl_jupyter.clusters.base import Check, Choice, Cluster, Machines, NodeInfo
+from distdl_jupyter.clusters.base import Cluster, Machines, NodeCheck, NodeInfo, OptionValue
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.status import ClusterStatus
 from distdl_jupyter.core import events, registry, table
@@ -32,21 +32,21 @@ _NEWEST_EVENTS = 64 * 1024
 CREATION = 900.0
 
 
-class Nodes(table.Display, list[NodeInfo]):
+class NodeTable(table.Display, list[NodeInfo]):
     """The machines of a cluster, displayed as a table."""
 
     def _parts(self) -> list[str | table.Rows]:
         return [tables.node_rows(self) if self else "No known nodes."]
 
 
-class Choices(table.Display, list[Choice]):
+class Choices(table.Display, list[OptionValue]):
     """The allowed values of an option, displayed as a table."""
 
     def _parts(self) -> list[str | table.Rows]:
         return [tables.choice_rows(self) if self else "No values available."]
 
 
-class Checks(list[Check]):
+class Checks(list[NodeCheck]):
     """The checks of each node, displayed as a table with a fix for each failed check."""
 
     @property
@@ -82,11 +82,11 @@ class ClusterHandle:
         """Return the options that are set."""
         return dict(self.target.options)
 
-    def nodes(self) -> Nodes:
+    def nodes(self) -> NodeTable:
         """Return the present state of its machines, including machines that do not respond. Raises DistDLError."""
         cluster, options = status.plugin(self.target)
         with explain_interrupt(lambda: f"Interrupted while {self.name} was asked for its nodes. Nothing was changed."):
-            return Nodes(cluster.nodes(options))
+            return NodeTable(cluster.nodes(options))
 
     def check(self, distributed_backend: str | None = None) -> Checks:
         """Check on every node whether jobs can run there. This takes up to 30 seconds.
@@ -228,7 +228,7 @@ def add_cluster(name: str, kind: str, **options: Any) -> ClusterHandle:
     return ClusterHandle(name)
 
 
-def choices(kind: str, option: str, options: Mapping[str, Any]) -> list[Choice]:
+def choices(kind: str, option: str, options: Mapping[str, Any]) -> list[OptionValue]:
     """Return the allowed values of an option of a cluster type, or of its machines. Raises InvalidSpec, DistDLError."""
     cluster: Cluster = registry.get("clusters", kind)
     if option not in cluster.dynamic_options:

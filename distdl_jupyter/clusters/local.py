@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import queueing
-from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Notice, Run
+from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Run, RunNotice
 from distdl_jupyter.core import gpus, limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural, size, total_need
@@ -73,7 +73,7 @@ class LocalCluster(Cluster):
         #: The numbers of the job's GPUs, None before they are acquired.
         self._gpu_numbers: list[int] | None = None
         self._staged: dict[int, Staged] = {}
-        self._notices: list[Notice] = []
+        self._notices: list[RunNotice] = []
 
     def unavailable(self, options: Any) -> str:
         """Return "" on Linux and macOS, else the remedy."""
@@ -136,7 +136,7 @@ class LocalCluster(Cluster):
             if short.level == "error":
                 raise LaunchFailed(f"{short.says}.", code="local-no-room", hint=short.remedy)
             if not context.restart:
-                self._notices.append(Notice(short.level, f"{short.says}. {short.remedy}", "room"))
+                self._notices.append(RunNotice(short.level, f"{short.says}. {short.remedy}", "room"))
 
     def _rank_ports(self, slot: RankSlot, ports: int) -> RankPorts:
         return slot.address or _ADDRESS, tuple(self._ports.reserve(ports, _ADDRESS))
@@ -248,7 +248,7 @@ def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, conte
         if name.startswith(needed) or not is_secret(name, value)
     }
     environment = {**shown, "DISTDL_JOB_ID": spec.id}
-    started_stagers: list[stagers.Stager] = []
+    started_stagers: list[stagers.NodeStager] = []
     try:
         for node, host in sorted(hosts.items()):
             started_stagers.append(stagers.LocalStager(node, host, spec.python or sys.executable, environment))

@@ -14,7 +14,7 @@ from typing import Any
 
 from distdl_jupyter.clusters import stagers
 from distdl_jupyter.clusters.agents.agent import AgentConnection, HostFailed, Node, Nodes
-from distdl_jupyter.clusters.base import Context, Notice
+from distdl_jupyter.clusters.base import Context, RunNotice
 from distdl_jupyter.core.plan import RankSlot
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import job as node_job
@@ -209,9 +209,9 @@ class LocalNodes(Nodes[Node]):
             return
         reasons = dict.fromkeys(node_job.reasons) if not launcher else {f"{launcher} starts them": None}
         node_job.reasons.clear()
-        self.notices += [Notice("info", f"This job starts cold because {why}.", "cold-start") for why in reasons] or [
-            Notice("info", node_job.WARM, "warm-start")
-        ]
+        self.notices += [
+            RunNotice("info", f"This job starts cold because {why}.", "cold-start") for why in reasons
+        ] or [RunNotice("info", node_job.WARM, "warm-start")]
 
     def handle(self) -> dict[str, Any]:
         """Return nothing: a sweep finds processes by the job's mark."""

@@ -19,7 +19,7 @@ _ROOT = Path(__file__).parents[1]
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip file
 
 
-class Package(NamedTuple):
+class PackageZip(NamedTuple):
     """The zip and its digest of 16 hexadecimal digits."""
 
     digest: str
@@ -27,10 +27,10 @@ class Package(NamedTuple):
 
 
 @functools.cache
-def built() -> Package:
+def built() -> PackageZip:
     """Return the zip of the sources of this process."""
     content = pack(_ROOT)
-    return Package(hashlib.sha256(content).hexdigest()[:16], content)
+    return PackageZip(hashlib.sha256(content).hexdigest()[:16], content)
 
 
 def pack(root: Path) -> bytes:

@@ -40,13 +40,13 @@ from distdl_jupyter.clusters.agents.connection import DIRECTORY, TIMEOUT, Connec
 from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.agents.tcp_link import distinct
 from distdl_jupyter.clusters.agents.wire import Link
-from distdl_jupyter.clusters.base import Check, Context, NodeInfo
+from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Placement
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.staging import Job
+    from distdl_jupyter.clusters.agents.staging import StagedJob
     from distdl_jupyter.core.spec import JobSpec
 
 #: Timeout in seconds for the start of an actor and its process.
@@ -131,13 +131,15 @@ class RayCluster(AgentCluster):
         """Return the nodes that Ray lists. Raises LaunchFailed if Ray does not respond."""
         return [_described(node) for node in _ask("nodes", options)]
 
-    def checks(self, options: RayOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[Check]:
+    def checks(
+        self, options: RayOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
+    ) -> list[NodeCheck]:
         """Check Ray, and each of its nodes with an agent."""
         try:
             rows = _ask("checks", options, modules=list(modules), programs=list(programs))
         except DistDLError as error:
-            return [Check("", "Ray", "error", error.message, error.hint, code=error.code)]
-        return [Check(**row) for row in rows]
+            return [NodeCheck("", "Ray", "error", error.message, error.hint, code=error.code)]
+        return [NodeCheck(**row) for row in rows]
 
     def preview(self, spec: JobSpec, options: RayOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Ray names the nodes when it allocates them."""
@@ -174,7 +176,7 @@ class RayCluster(AgentCluster):
             context.report("stage", f"{waits}; {large}")
         return group
 
-    def _nodes_of(self, job: Job, placement: Placement, context: Context) -> AgentNodes:
+    def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
         handle = {"address": job.options.address}
         return AgentNodes(job, placement, context, self._nodes, handle, self._held.pop_all().close)
 
@@ -449,7 +451,9 @@ def _checked(ray: Any, options: RayOptions, modules: Sequence[str], programs: Se
         checks = checkup.check_hosts(connections, [], options, modules, programs).checks
     finally:
         end_all(connections)
-    lost = [Check(node.name, "Reachable", "warning", f"is down: {node.detail}", code="ray-reachable") for node in down]
+    lost = [
+        NodeCheck(node.name, "Reachable", "warning", f"is down: {node.detail}", code="ray-reachable") for node in down
+    ]
     return [dataclasses.asdict(check) for check in (*checks, *lost)]
 
 

@@ -37,7 +37,7 @@ class Staged(NamedTuple):
     python: str = ""
 
 
-class Stager(ABC):
+class NodeStager(ABC):
     """The stager of one node; ``out`` receives its messages."""
 
     def __init__(self, node: int, host: str, out: Inbox) -> None:
@@ -83,7 +83,7 @@ class Stager(ABC):
         return self._errors.decode(errors="replace").strip()
 
 
-class LocalStager(Stager):
+class LocalStager(NodeStager):
     """A stager that is a child of this process."""
 
     def __init__(self, node: int, host: str, python: str, environment: dict[str, str]) -> None:
@@ -131,7 +131,7 @@ def _pump(stream: IO[bytes], feed: Callable[[bytes], object]) -> None:
 
 
 def run(
-    stagers: Sequence[Stager], staging: JobStaging, report: Callable[[str, str], object], *, base: str = ""
+    stagers: Sequence[NodeStager], staging: JobStaging, report: Callable[[str, str], object], *, base: str = ""
 ) -> dict[int, Staged]:
     """Run all stagers to completion; return the result of each node.
 
@@ -181,7 +181,9 @@ def _message(line: bytes) -> dict[str, Any]:
     return {}
 
 
-def _read(stager: Stager, lines: Sequence[bytes], staging: JobStaging, pool: ThreadPoolExecutor) -> list[Future[None]]:
+def _read(
+    stager: NodeStager, lines: Sequence[bytes], staging: JobStaging, pool: ThreadPoolExecutor
+) -> list[Future[None]]:
     """Forward messages; return the pending requests for signatures, which may take seconds each."""
     renewals = []
     for message in map(_message, lines):
@@ -195,12 +197,12 @@ def _read(stager: Stager, lines: Sequence[bytes], staging: JobStaging, pool: Thr
     return renewals
 
 
-def _renew(stager: Stager, staging: JobStaging, message: dict[str, Any]) -> None:
+def _renew(stager: NodeStager, staging: JobStaging, message: dict[str, Any]) -> None:
     if answer := staging.on_message(stager.node, stager.host, message):
         stager.write(_line(answer))
 
 
-def _require_staged(stager: Stager, what: str) -> None:
+def _require_staged(stager: NodeStager, what: str) -> None:
     if stager.staged is not None:
         return
     if stager.lost_reason:

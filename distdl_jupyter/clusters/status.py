@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from distdl_jupyter.clusters.base import Check, Cluster, Machines, NodeInfo
+from distdl_jupyter.clusters.base import Cluster, Machines, NodeCheck, NodeInfo
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
@@ -134,7 +134,7 @@ def probe_all(targets: Sequence[ClusterConfig], seconds: float) -> list[ClusterS
     return [probe.known or silent(target, seconds) for probe, target in zip(started, targets, strict=True)]
 
 
-def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = None) -> list[Check]:
+def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = None) -> list[NodeCheck]:
     """Check every node for problems that prevent jobs; this takes up to 30 seconds.
 
     ``needs`` holds the ``modules`` and ``programs`` of a backend. An error is a failed check of the whole cluster.
@@ -157,15 +157,15 @@ def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = Non
         ]
 
 
-def _failed_check(message: str, remedy: str, code: str) -> Check:
-    return Check("", "Cluster", "error", message, remedy, code)
+def _failed_check(message: str, remedy: str, code: str) -> NodeCheck:
+    return NodeCheck("", "Cluster", "error", message, remedy, code)
 
 
-def _node_check(cluster: Cluster, options: Any) -> Check:
+def _node_check(cluster: Cluster, options: Any) -> NodeCheck:
     """Return the check of a kind without its own checks: whether its nodes respond."""
     down = [node.name for node in cluster.nodes(options) if node.state == "down"]
     if down:
-        return Check(
+        return NodeCheck(
             "",
             "Reachable",
             "error",
@@ -173,7 +173,7 @@ def _node_check(cluster: Cluster, options: Any) -> Check:
             "Check these machines.",
             code="cluster-reachable",
         )
-    return Check("", "Reachable", "ok", "All nodes respond.")
+    return NodeCheck("", "Reachable", "ok", "All nodes respond.")
 
 
 def needs(backend_label: str, options: Mapping[str, Any] | None = None) -> dict[str, Sequence[str]]:
@@ -247,7 +247,7 @@ class CachedStatus:
     """The known part of a cluster's status and checks (None: unknown yet); ``looking`` while probes run."""
 
     status: ClusterStatus | None
-    checks: tuple[Check, ...] | None
+    checks: tuple[NodeCheck, ...] | None
     looking: bool
 
 
@@ -257,7 +257,7 @@ class StatusCache:
     def __init__(self, seconds: float = 0.0) -> None:
         self._seconds = seconds
         self._statuses: _Probes[ClusterStatus] = _Probes()
-        self._checks: _Probes[list[Check]] = _Probes()
+        self._checks: _Probes[list[NodeCheck]] = _Probes()
 
     async def now(self, target: ClusterConfig) -> ClusterStatus:
         """Return the current status of a cluster, or the last known one if the cluster responds slowly."""
@@ -268,7 +268,7 @@ class StatusCache:
             return silent(target, self._seconds, probe.known)
         return probe.known or unknown(target)
 
-    async def checked(self, target: ClusterConfig, needs: Needs | None) -> list[Check]:
+    async def checked(self, target: ClusterConfig, needs: Needs | None) -> list[NodeCheck]:
         """Return new checks of a cluster; requests during a check share its results."""
         return await asyncio.shield(asyncio.wrap_future(self._check(target, needs).answer))
 
@@ -295,7 +295,7 @@ class StatusCache:
     def _status(self, target: ClusterConfig, max_age: float = 0.0) -> _Probe[ClusterStatus]:
         return self._statuses.get(_key(target), lambda: _rounded(probe(target)), max_age)
 
-    def _check(self, target: ClusterConfig, needs: Needs | None, max_age: float = 0.0) -> _Probe[list[Check]]:
+    def _check(self, target: ClusterConfig, needs: Needs | None, max_age: float = 0.0) -> _Probe[list[NodeCheck]]:
         return self._checks.get(_key(target, needs), lambda: check(target, needs), max_age)
 
 

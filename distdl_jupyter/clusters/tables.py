@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from distdl_jupyter.clusters.base import Check, CheckLevel, Choice, NodeInfo
+from distdl_jupyter.clusters.base import CheckLevel, NodeCheck, NodeInfo, OptionValue
 from distdl_jupyter.clusters.status import ClusterStatus
 from distdl_jupyter.core.humanize import TIMES, plural
 
@@ -105,23 +105,23 @@ def _node_row(node: NodeInfo) -> tuple[str, ...]:
     )
 
 
-def choice_rows(choices: Sequence[Choice]) -> list[tuple[str, ...]]:
+def choice_rows(choices: Sequence[OptionValue]) -> list[tuple[str, ...]]:
     """Return the rows of a table of possible values of an option, header first."""
     return [("Value", "Name", "Detail"), *((choice.value, choice.label, choice.detail) for choice in choices)]
 
 
-def check_rows(checks: Sequence[Check]) -> list[tuple[str, ...]]:
+def check_rows(checks: Sequence[NodeCheck]) -> list[tuple[str, ...]]:
     """Return the rows of a table of checks, header first."""
     head = ("Node", "Check", "", "Result", "Fix")
     return [head, *((check.node, check.what, _LEVEL_SIGNS[check.level], check.says, check.remedy) for check in checks)]
 
 
-def has_errors(checks: Iterable[Check]) -> bool:
+def has_errors(checks: Iterable[NodeCheck]) -> bool:
     """Return whether a check failed, so that a job cannot run."""
     return any(check.level == "error" for check in checks)
 
 
-def merge_hosts(checks: Sequence[Check]) -> list[Check]:
+def merge_hosts(checks: Sequence[NodeCheck]) -> list[NodeCheck]:
     """Merge hosts with the same result of a check into one row, whose ``node`` lists them.
 
     Checks keep their order; for each check, the worst result comes first.
@@ -129,13 +129,13 @@ def merge_hosts(checks: Sequence[Check]) -> list[Check]:
     hosts = list(dict.fromkeys(check.node for check in checks if check.node))
     whats = list(dict.fromkeys(check.what for check in checks))
     ordered = sorted(checks, key=lambda check: (whats.index(check.what), _SEVERITY[check.level]))
-    nodes_by_result: dict[Check, list[str]] = {}
+    nodes_by_result: dict[NodeCheck, list[str]] = {}
     for check in ordered:
         nodes_by_result.setdefault(replace(check, node=""), []).append(check.node)
     return _shorten([replace(check, node=_host_names(check, nodes, hosts)) for check, nodes in nodes_by_result.items()])
 
 
-def _host_names(check: Check, nodes: Sequence[str], hosts: Sequence[str]) -> str:
+def _host_names(check: NodeCheck, nodes: Sequence[str], hosts: Sequence[str]) -> str:
     if nodes == [""]:
         return ""
     if len(hosts) > 1 and len(nodes) == len(hosts):
@@ -145,10 +145,10 @@ def _host_names(check: Check, nodes: Sequence[str], hosts: Sequence[str]) -> str
     return ", ".join(nodes)
 
 
-def _shorten(rows: Sequence[Check]) -> list[Check]:
+def _shorten(rows: Sequence[NodeCheck]) -> list[NodeCheck]:
     """Replace many passed results of the same check, such as each host's address, by the first and a count."""
-    shortened: list[Check] = []
-    passed: dict[str, list[Check]] = {}
+    shortened: list[NodeCheck] = []
+    passed: dict[str, list[NodeCheck]] = {}
     for row in rows:
         if row.level == "ok":
             passed.setdefault(row.what, []).append(row)
@@ -157,11 +157,11 @@ def _shorten(rows: Sequence[Check]) -> list[Check]:
         if row.level != "ok" or len(like) <= _MOST_LINES:
             shortened.append(row)
         elif row is like[0]:
-            shortened += [row, Check(f"{len(like) - 1} more", row.what, "ok", "likewise")]
+            shortened += [row, NodeCheck(f"{len(like) - 1} more", row.what, "ok", "likewise")]
     return shortened
 
 
-def check_table(checks: Sequence[Check], width: int = 100) -> str:
+def check_table(checks: Sequence[NodeCheck], width: int = 100) -> str:
     """Return the checks as a text table of ``width`` characters, each problem followed by its fix.
 
     A fix is never wrapped, so that commands can be copied.
@@ -176,7 +176,7 @@ def check_table(checks: Sequence[Check], width: int = 100) -> str:
     return "\n".join([*lines, "", check_summary(checks)])
 
 
-def _check_lines(row: Check, node: int, what: int, indent: str, width: int) -> list[str]:
+def _check_lines(row: NodeCheck, node: int, what: int, indent: str, width: int) -> list[str]:
     head = f"{_TERMINAL_SIGNS[row.level]} {row.node:<{node}}  {row.what:<{what}}  "
     result_width = max(30, width - len(indent))
     first, *more = textwrap.wrap(row.says, result_width, break_long_words=False, break_on_hyphens=False) or [""]
@@ -186,7 +186,7 @@ def _check_lines(row: Check, node: int, what: int, indent: str, width: int) -> l
     return [line.rstrip() for line in lines]
 
 
-def check_summary(checks: Iterable[Check]) -> str:
+def check_summary(checks: Iterable[NodeCheck]) -> str:
     """Return the number of errors and warnings (``1 error, 2 warnings.``); a row of several hosts counts once."""
     levels = [row.level for row in merge_hosts(list(checks))]
     counts = [plural(levels.count(level), level) for level in ("error", "warning") if level in levels]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distdl_jupyter.clusters.base import NodeSample, Notice, Stream
+from distdl_jupyter.clusters.base import NodeSample, RunNotice, Stream
 from distdl_jupyter.core import logfile, tracking
 from distdl_jupyter.core.alerts import CODE, Alert, AlertWatch
 from distdl_jupyter.core.events import LOG_TYPES, Event
@@ -246,7 +246,7 @@ class EventRecorder:
 
             self.part(ResourceRecorder).take(samples)
 
-    def record_notice(self, notice: Notice) -> None:
+    def record_notice(self, notice: RunNotice) -> None:
         """Write a notice for the user; the log shows it between the lines of its time."""
         self.note(notice.level, notice.text, notice.code)
         self.log(notice.text)

@@ -19,10 +19,10 @@ from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.plan import Service
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.testing.backend import is_sentence
-from distdl_jupyter.testing.sample import SAVES, ClusterTests, Listener, Sample
+from distdl_jupyter.testing.sample import SAVES, ClusterTests, RunListener, Sample
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.base import Check
+    from distdl_jupyter.clusters.base import NodeCheck
     from distdl_jupyter.core.plan import Placement
 
 #: Seconds of a check: 30 whatever happens, and as long again for a machine that is busy with other tests.
@@ -92,7 +92,7 @@ sys.exit(4)
 """
 
 
-class Canceled(Exception):
+class StartCanceled(Exception):
     """The user has canceled the start."""
 
 
@@ -162,7 +162,7 @@ class ClusterContract(ClusterTests):
         errors = [f"{row.what} {row.says}" for row in rows if row.level == "error"]
         assert not self.cluster.is_remote or any("distdl_a_missing_module" in text for text in errors), rows
 
-    def check(self, modules: tuple[str, ...], programs: tuple[str, ...]) -> list[Check]:
+    def check(self, modules: tuple[str, ...], programs: tuple[str, ...]) -> list[NodeCheck]:
         """Return the rows of a check, each of which is valid."""
         began = time.monotonic()
         rows = self.cluster.checks(self.checked, modules=modules, programs=programs)
@@ -236,7 +236,7 @@ class ClusterContract(ClusterTests):
         assert placement.address
         assert placement.interface
         assert [slot.rank for slot in placement.ranks] == list(range(self.ranks))
-        listener = Listener(sample.start(placement), sample.nonce)
+        listener = RunListener(sample.start(placement), sample.nonce)
         try:
             streams = {(stream.rank, stream.name) for stream in listener.run.streams if stream.rank is not None}
             assert streams == {(rank, name) for rank in range(self.ranks) for name in ("out", "err")}
@@ -261,7 +261,7 @@ class ClusterContract(ClusterTests):
         except LaunchFailed as failed:
             assert "cannot begin" in f"{failed.message} {failed.output}"  # noqa: PT017 - where it begins before ranks
         else:
-            listener = Listener(run, sample.nonce)
+            listener = RunListener(run, sample.nonce)
             try:
                 listener.until_ended(self.ranks, self.timeout)
                 assert all(exit_.code != 0 for exit_ in listener.exits.values())
@@ -284,11 +284,11 @@ class ClusterContract(ClusterTests):
             assert phase in ("queue", "stage", "start"), f"{phase!r} is not a phase of placing or starting"
             calls += 1
             if calls == at:
-                raise Canceled
+                raise StartCanceled
 
         sample = self.sample(_SLEEPS, report=report)
-        with contextlib.suppress(Canceled):
-            listener = Listener(sample.start(), sample.nonce)
+        with contextlib.suppress(StartCanceled):
+            listener = RunListener(sample.start(), sample.nonce)
             has_started = True
             listener.close()
         assert not at or calls < at or (calls == at and not has_started), "the start went on after it was canceled"
@@ -377,14 +377,14 @@ class ClusterContract(ClusterTests):
             read = {(rank, name): position for rank, name, position in orphan["positions"]}
             if self.cluster.can_attach:
                 run = self.cluster.attach(sample.spec, orphan["handle"], sample.context, read)
-                self._continues(Listener(run, sample.nonce), orphan["lines"])
+                self._continues(RunListener(run, sample.nonce), orphan["lines"])
             else:
                 with pytest.raises(LaunchFailed):
                     self.cluster.attach(sample.spec, orphan["handle"], sample.context, read)
                 self.cluster.sweep(sample.id, orphan["handle"])
         self.leaves_nothing(sample.id)
 
-    def _continues(self, listener: Listener, before: list[Any]) -> None:
+    def _continues(self, listener: RunListener, before: list[Any]) -> None:
         try:
             listener.until_ended(self.ranks, self.timeout)
             listener.drain()

@@ -30,7 +30,7 @@ from distdl_jupyter.worker import channel
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from distdl_jupyter.clusters.base import Cluster, Exit, Notice, Run, Stream
+    from distdl_jupyter.clusters.base import Cluster, Exit, Run, RunNotice, Stream
     from distdl_jupyter.core.plan import Service
 
 #: A script that saves its work when it is interrupted, and chooses its exit code.
@@ -119,7 +119,7 @@ class Sample:
         return self.cluster.start(self.spec, placement, plan, self.context)
 
 
-class Listener:
+class RunListener:
     """Reads the streams and exits of a run as a supervisor does; ``lines`` and ``reports`` grow meanwhile."""
 
     def __init__(self, run: Run, nonce: str) -> None:
@@ -129,7 +129,7 @@ class Listener:
         self.lines: dict[tuple[int | None, str], list[str]] = {}
         self.lines_at_end: dict[tuple[int | None, str], list[str]] = {}
         self.reports: dict[int, list[dict[str, Any]]] = {}
-        self.notices: list[Notice] = []
+        self.notices: list[RunNotice] = []
         #: The end of the last whole line of each stream that is kept, for ``attach``.
         self.positions: dict[tuple[int, str], int] = {}
         self._nonce = nonce
@@ -251,17 +251,17 @@ class ClusterTests:
         return Sample(self.name, self.options, code, self.node_count, self.process_count_per_node, **more)
 
     @contextlib.contextmanager
-    def running(self, code: str | Sample, **more: Any) -> Iterator[tuple[Sample, Listener]]:
+    def running(self, code: str | Sample, **more: Any) -> Iterator[tuple[Sample, RunListener]]:
         """Start a job and listen to it; at the end it is closed and nothing of it may be left."""
         sample = code if isinstance(code, Sample) else self.sample(code, **more)
-        listener = Listener(sample.start(), sample.nonce)
+        listener = RunListener(sample.start(), sample.nonce)
         try:
             yield sample, listener
         finally:
             listener.close()
         self.leaves_nothing(sample.id)
 
-    def until_output(self, listener: Listener, line: str) -> None:
+    def until_output(self, listener: RunListener, line: str) -> None:
         """Listen until every rank has printed this line."""
         listener.until(
             lambda: all(line in listener.output(rank) for rank in range(self.ranks)),
@@ -285,7 +285,7 @@ def main() -> None:
     """Start a job, listen until every rank has printed some lines, write down what was recorded, and wait."""
     job = json.loads(sys.stdin.readline())
     sample = Sample(job["name"], job["options"], job["code"], job["nodes"], job["per_node"])
-    listener = Listener(sample.start(), sample.nonce)
+    listener = RunListener(sample.start(), sample.nonce)
     streams = [(rank, name) for rank in range(job["nodes"] * job["per_node"]) for name in ("out", "err")]
     has_lines = lambda: all(len(listener.output(*stream)) >= job["lines"] for stream in streams)  # noqa: E731
     listener.until(has_lines, job["timeout"], f"{job['lines']} lines of every rank")

@@ -20,7 +20,7 @@ from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.node import ports, processes
 from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.testing import ClusterContract
-from distdl_jupyter.testing.cluster import Canceled
+from distdl_jupyter.testing.cluster import StartCanceled
 
 
 class TestLocal(ClusterContract):
@@ -71,14 +71,14 @@ def test_a_start_is_stopped_between_some_ranks_and_leaves_none():
 
     def report(phase, detail):
         told.append((phase, detail))
-        raise Canceled
+        raise StartCanceled
 
     folder = JobStore().publish(JobStore().prepare(new_id()))
     spec = JobSpec(id=folder.id, name="n", process_count_per_node=60, python=sys.executable)
     context = Context(folder, {"DISTDL_JOB_ID": folder.id, "DISTDL_JOB_DIR": str(folder.path)}, dict(os.environ))
     placement = cluster.place(spec, 0, None, context)
     context.report = report
-    with pytest.raises(Canceled):
+    with pytest.raises(StartCanceled):
         cluster.start(spec, placement, Plan(({},) * 60), context)
     assert told == [("start", "8 of 60 processes")]
     assert processes.of_job({processes.MARK: folder.id}) == set()
@@ -93,10 +93,10 @@ def test_a_start_that_waits_for_a_service_is_stopped():
 
     def report(_phase, detail):
         assert detail == "waiting for the meeting point"
-        raise Canceled
+        raise StartCanceled
 
     context.report = report
     waits = Service("the meeting point", ("-c", "import time; time.sleep(600)"), "ready")
-    with pytest.raises(Canceled):
+    with pytest.raises(StartCanceled):
         cluster.start(spec, placement, Plan(({},), services=(waits,)), context)
     assert processes.of_job({processes.MARK: folder.id}) == set()

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from distdl_jupyter.clusters.base import Notice, OutageNotifier
+from distdl_jupyter.clusters.base import OutageNotifier, RunNotice
 
-SILENT, ANSWERS = Notice("warning", "It is silent.", "silent"), Notice("info", "It answers.", "answers")
+SILENT, ANSWERS = RunNotice("warning", "It is silent.", "silent"), RunNotice("info", "It answers.", "answers")
 
 
 @pytest.fixture

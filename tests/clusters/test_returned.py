@@ -74,7 +74,7 @@ class Host:
 def test_a_host_gives_the_values_of_its_own_ranks_only(folder):
     names = ["results/rank-1.pkl", "results/rank-0.pkl", "./results//planted.pkl", "results/.rank-1.pkl.5", "outputs/a"]
     node = staging.AgentNode(Host(names), "/there", "", "", shared=False)
-    staging.copy_back(staging.Job(JobSpec(id=folder.id, name="n"), folder, None), node, set(), {1})
+    staging.copy_back(staging.StagedJob(JobSpec(id=folder.id, name="n"), folder, None), node, set(), {1})
     assert [path.name for path in folder.results.iterdir()] == ["rank-1.pkl"]
     assert (folder.outputs / "a").exists()
     assert [notice.code for notice in node.notices] == ["result-left-on-host"] * 2
@@ -151,5 +151,5 @@ def test_checkpoints_behind_a_link_are_not_the_job_s(folder, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "last.pt").touch()
     folder.checkpoints.symlink_to(tmp_path / "mine")
-    staging.remove_stale_checkpoints(staging.Job(JobSpec(id=folder.id, name="n"), folder, None), set())
+    staging.remove_stale_checkpoints(staging.StagedJob(JobSpec(id=folder.id, name="n"), folder, None), set())
     assert (tmp_path / "mine" / "last.pt").exists()

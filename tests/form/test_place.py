@@ -15,7 +15,7 @@ from tests.form.page import Page, asked
 FAR = (
     plugin.RACK
     + """
-    from distdl_jupyter.clusters.base import Check
+    from distdl_jupyter.clusters.base import NodeCheck
     from distdl_jupyter.core.errors import InvalidSpec
 
     @dataclass(frozen=True)
@@ -33,10 +33,11 @@ FAR = (
             if options.count:
                 with open(options.count, "a") as out:
                     out.write("x")
-            found = [Check("node-0", "Reachable", "ok", "over net0")]
+            found = [NodeCheck("node-0", "Reachable", "ok", "over net0")]
             if options.down:
-                found.append(Check(f"node-{options.machines - 1}", "Reachable", "error", "no answer", "Look at it."))
-            return [*found, *(Check("node-0", name, "warning", "is old", "pip install it") for name in modules)]
+                last = f"node-{options.machines - 1}"
+                found.append(NodeCheck(last, "Reachable", "error", "no answer", "Look at it."))
+            return [*found, *(NodeCheck("node-0", name, "warning", "is old", "pip install it") for name in modules)]
 
         def preview(self, spec, options):
             if spec.node_count > options.machines:

@@ -10,7 +10,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 
-from distdl_jupyter.clusters.base import Check, Cluster, Exit, NodeInfo, Run
+from distdl_jupyter.clusters.base import Cluster, Exit, NodeCheck, NodeInfo, Run
 from distdl_jupyter.clusters.local import LocalCluster
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.store import JobStore
@@ -21,12 +21,12 @@ POINTS = {"clusters": {"slow": "SlowCluster", "failing": "FailingCluster", "neve
 
 def checked(modules):
     """Check modules as a cluster of other machines does."""
-    rows = [Check("node-a", "Reachable", "ok", "answers")]
+    rows = [NodeCheck("node-a", "Reachable", "ok", "answers")]
     for name in modules:
         try:
             __import__(name)
         except ImportError:
-            rows.append(Check("node-a", name, "error", "is not installed", f"Run: pip install {name}"))
+            rows.append(NodeCheck("node-a", name, "error", "is not installed", f"Run: pip install {name}"))
     return rows
 
 

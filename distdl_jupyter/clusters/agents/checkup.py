@@ -19,7 +19,7 @@ from distdl_jupyter.clusters.agents import checks
 from distdl_jupyter.clusters.agents.agent import HostTrouble, Unreachable, ask_all
 from distdl_jupyter.clusters.agents.checks import ALWAYS, Common, HostReport, Meeting, Survey, duplicates, judge
 from distdl_jupyter.clusters.agents.connection import Connection
-from distdl_jupyter.clusters.base import Check
+from distdl_jupyter.clusters.base import NodeCheck
 from distdl_jupyter.core import store
 from distdl_jupyter.node import facts as node_facts
 from distdl_jupyter.worker.hooks.frameworks import COMPARED
@@ -34,12 +34,12 @@ _FACTS_SECONDS, _LISTEN_SECONDS, _REACH_SECONDS = 12.0, 4.0, 3.0
 class Checkup:
     """The result: rows in display order, the network for the ranks (None: not found), and the facts of each host."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[NodeCheck, ...]
     network: Common | None
     facts: Mapping[str, Mapping[str, Any]]
 
     @property
-    def errors(self) -> tuple[Check, ...]:
+    def errors(self) -> tuple[NodeCheck, ...]:
         """The rows of errors, which prevent a job from running."""
         return tuple(check for check in self.checks if check.level == "error")
 

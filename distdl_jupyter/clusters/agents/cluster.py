@@ -21,8 +21,8 @@ from distdl_jupyter.clusters.agents.agent import Unreachable
 from distdl_jupyter.clusters.agents.checks import Common
 from distdl_jupyter.clusters.agents.checkup import Checkup
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
-from distdl_jupyter.clusters.agents.staging import AgentNode, AgentNodes, Job
-from distdl_jupyter.clusters.base import Check, Cluster, Context, Notice, Run
+from distdl_jupyter.clusters.agents.staging import AgentNode, AgentNodes, StagedJob
+from distdl_jupyter.clusters.base import Cluster, Context, NodeCheck, Run, RunNotice
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural, size, total_need
@@ -60,12 +60,12 @@ class AgentCluster(Cluster):
         Raises DistDLError.
         """
 
-    def _job(self, spec: JobSpec, options: Any, context: Context) -> Job:
+    def _job(self, spec: JobSpec, options: Any, context: Context) -> StagedJob:
         """Return the job's files and options for staging."""
-        return Job(spec, context.folder, options)
+        return StagedJob(spec, context.folder, options)
 
     @abstractmethod
-    def _nodes_of(self, job: Job, placement: Placement, context: Context) -> AgentNodes:
+    def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
         """Return ``_nodes`` as a run owns them; the run closes them."""
 
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
@@ -100,7 +100,7 @@ class AgentCluster(Cluster):
             _check_gpus(spec, result)
         for check in result.checks:
             if check.level == "warning" and check.what != checks.READS_DATA:  # the stager reports it where data is read
-                context.note(Notice("warning", _sentence(check), check.code or "host-check"))
+                context.note(RunNotice("warning", _sentence(check), check.code or "host-check"))
         return result
 
     def _build_placement(self, spec: JobSpec, ports: int, checkup: Checkup, context: Context) -> Placement:
@@ -109,7 +109,7 @@ class AgentCluster(Cluster):
         endpoint = common.endpoint(first.host)
         reply = first.ask("ports", count=ports, address=endpoint.address)
         names = [connection.host for connection in self._connections]
-        context.note(Notice("info", _meeting_summary(spec, names, common), "network"))
+        context.note(RunNotice("info", _meeting_summary(spec, names, common), "network"))
         return Placement(
             ranks=rank_slots(spec, names, checkup, common),
             address=endpoint.address,
@@ -134,7 +134,7 @@ class AgentCluster(Cluster):
 
         return rank_ports
 
-    def _stage(self, job: Job, context: Context) -> None:
+    def _stage(self, job: StagedJob, context: Context) -> None:
         """Copy the job's files to every host that does not see them."""
         self._nodes = staging.prepare(job, self._connections)
         apart = [node for node in self._nodes if not node.shared]
@@ -151,11 +151,11 @@ class AgentCluster(Cluster):
                 f"{names} {share} no folder with this machine, so {keep} all checkpoints until the job ends. "
                 f"keep_checkpoints ({job.spec.keep_checkpoints}) is applied then."
             )
-            context.note(Notice("info", text, "checkpoints"))
+            context.note(RunNotice("info", text, "checkpoints"))
         lacking = [node.host for node in apart if node.work_is_empty]
         if lacking:
             text = _empty_work(lacking, job.spec.working_directory)
-            context.note(Notice("info", text, "working-directory"))
+            context.note(RunNotice("info", text, "working-directory"))
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
         """Start services, then ranks or their launcher."""
@@ -318,7 +318,7 @@ def _empty_work(hosts: Sequence[str], folder: str) -> str:
     )
 
 
-def _sentence(check: Check) -> str:
+def _sentence(check: NodeCheck) -> str:
     """Return a check as one line: ``node-c: torch 2.5.1, the other hosts have 2.13.0. Run pip install ...``."""
     remedy = f"Run {check.remedy}" if check.remedy[:1].islower() else check.remedy
     where = f"{check.node}: " if check.node else ""

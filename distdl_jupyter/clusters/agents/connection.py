@@ -413,10 +413,10 @@ class WarnedEvent(msgspec.Struct, tag_field="type", tag="warned"):
 class ResourcesEvent(msgspec.Struct, tag_field="type", tag="resources"):
     """Resource samples of the ranks and the machine."""
 
-    samples: Annotated[list[Sample], Meta(max_length=4096)]
+    samples: Annotated[list[_Sample], Meta(max_length=4096)]
 
 
-class Sample(msgspec.Struct):
+class _Sample(msgspec.Struct):
     """One sample (see ``node.resources``). The values of each rank are validated where they are used."""
 
     t: Amount

@@ -81,7 +81,7 @@ def _agree(path: str, nodes: Sequence[AgentNode]) -> None:
             )
 
 
-class AgentStager(stagers.Stager):
+class AgentStager(stagers.NodeStager):
     """A stager that an agent runs; ``relocated`` maps sources to their paths on its host."""
 
     def __init__(self, number: int, node: AgentNode, relocated: dict[str, str]) -> None:

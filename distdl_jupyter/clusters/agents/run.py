@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, HostFailed, Node, Nodes, ask_all
-from distdl_jupyter.clusters.base import Context, Exit, NodeSample, Notice, Run, Start, Stream, Unkillable
+from distdl_jupyter.clusters.base import Context, Exit, NodeSample, Run, RunNotice, Start, Stream, Unkillable
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import plural
@@ -71,7 +71,7 @@ class AgentRun(Run):
         self._exits: list[Exit] = []
         self._ended: set[int] = set()
         self._started: list[Start] = []
-        self._notices: list[Notice] = []
+        self._notices: list[RunNotice] = []
         self._samples: list[NodeSample] = []
         self._warned = False
         self._served: set[int] = set()
@@ -212,9 +212,9 @@ class AgentRun(Run):
 
     def add_notice(self, level: Any, text: str, code: str = "") -> None:
         """Add a notice for the user."""
-        self._notices.append(Notice(level, text, code))
+        self._notices.append(RunNotice(level, text, code))
 
-    def notices(self) -> list[Notice]:
+    def notices(self) -> list[RunNotice]:
         """Return the notices for the user since the last call."""
         notices = [*self._nodes.notices, *self._notices]
         self._nodes.notices, self._notices = [], []

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from distdl_jupyter.clusters import environment
 from distdl_jupyter.clusters.agents.agent import HostFailed, Node, Nodes, ask_all_or_raise
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
-from distdl_jupyter.clusters.base import Context, Notice
+from distdl_jupyter.clusters.base import Context, RunNotice
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.plan import Placement, RankSlot
@@ -55,12 +55,12 @@ class AgentNode(Node):
     #: The environment variables with the paths of the data.
     data: dict[str, str] = field(default_factory=dict)
     #: Notices for the user about files that were or were not copied back.
-    notices: list[Notice] = field(default_factory=list)
+    notices: list[RunNotice] = field(default_factory=list)
     #: Whether values were left on the host, so that the folder must be kept.
     keeps_folder: bool = False
 
 
-class Job(NamedTuple):
+class StagedJob(NamedTuple):
     """The job to copy to hosts."""
 
     spec: JobSpec
@@ -71,7 +71,7 @@ class Job(NamedTuple):
 # to the hosts ---------------------------------------------------------------------------------------------
 
 
-def prepare(job: Job, connections: Sequence[Connection]) -> list[AgentNode]:
+def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode]:
     """Create the job's folder on every host. Raises LaunchFailed, also if the option ``shared`` is wrong."""
     with _proof(job) as proof:
         fields = {
@@ -86,7 +86,7 @@ def prepare(job: Job, connections: Sequence[Connection]) -> list[AgentNode]:
 
 
 @contextlib.contextmanager
-def _proof(job: Job) -> Iterator[list[str] | None]:
+def _proof(job: StagedJob) -> Iterator[list[str] | None]:
     """Write a random text into the job's folder; yield None if the option says that hosts share nothing."""
     if job.options.shared is False:
         yield None
@@ -100,7 +100,7 @@ def _proof(job: Job) -> Iterator[list[str] | None]:
         path.unlink(missing_ok=True)
 
 
-def _agent_node(job: Job, connection: Connection, answer: dict[str, Any]) -> AgentNode:
+def _agent_node(job: StagedJob, connection: Connection, answer: dict[str, Any]) -> AgentNode:
     folder, shared, working_directory = str(answer["folder"]), bool(answer["shared"]), job.spec.working_directory
     there = bool(answer.get("working_directory_there")) or not working_directory
     if job.options.shared and not shared:
@@ -121,13 +121,13 @@ def _agent_node(job: Job, connection: Connection, answer: dict[str, Any]) -> Age
     return AgentNode(connection, folder, directory, str(answer["run"]), shared=shared, work_is_empty=not there)
 
 
-def copy(job: Job, node: AgentNode) -> None:
+def copy(job: StagedJob, node: AgentNode) -> None:
     """Copy the job's files and checkpoints to a host that does not share the folder. Raises HostFailed."""
     _put(node, lambda write: files.pack(job.folder.path, ("code", "payload.pkl", _CHECKPOINTS), write))
     _put(node, lambda write: _pack_rest(job, node, write))
 
 
-def size(job: Job) -> int:
+def size(job: StagedJob) -> int:
     """Return the number of bytes to copy to each host."""
     folders = (job.folder.code, job.folder.checkpoints)
     paths = [job.folder.payload, *(path for folder in folders for path in folder.rglob("*") if path.is_file())]
@@ -156,7 +156,7 @@ def _put(node: AgentNode, produce: Callable[[Callable[[bytes], object]], object]
         ) from error
 
 
-def _pack_rest(job: Job, node: AgentNode, write: Callable[[bytes], object]) -> None:
+def _pack_rest(job: StagedJob, node: AgentNode, write: Callable[[bytes], object]) -> None:
     """Write the payload's description with the paths of the host, the script, and an empty working directory."""
     payload = json.loads((job.folder.path / "payload.json").read_text(encoding="utf-8"))
     script = Path(payload["script"]) if payload.get("script") else None
@@ -184,7 +184,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 # from the hosts ----------------------------------------------------------------------------------------------
 
 
-def copy_back(job: Job, node: AgentNode, copied: set[Path], ranks: Collection[int]) -> None:
+def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collection[int]) -> None:
     """Copy the files of ranks from a host into the job's folder. Raises HostFailed, LaunchFailed.
 
     Only the values of ``ranks`` are accepted, the ranks of this host, because a host must not forge those of others.
@@ -210,7 +210,7 @@ def copy_back(job: Job, node: AgentNode, copied: set[Path], ranks: Collection[in
         shutil.rmtree(arrived, ignore_errors=True)
 
 
-def existing_files(job: Job) -> set[Path]:
+def existing_files(job: StagedJob) -> set[Path]:
     """Return the files that hosts have written into the shared folder, including those of earlier attempts."""
     return {path for name in _RETURNED for path in (job.folder.path / name).rglob("*") if path.is_file()}
 
@@ -223,7 +223,7 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
         why = result_refusal(path.relative_to(RESULTS), bytes_, ranks)
         if why and not path.name.startswith("."):  # hidden files are incomplete files of a killed rank
             text = f"{node.host}: {why}. The file was not copied; it is in {node.folder}."
-            node.notices.append(Notice("warning", text, "result-left-on-host"))
+            node.notices.append(RunNotice("warning", text, "result-left-on-host"))
             node.keeps_folder = True
         return not why
 
@@ -231,7 +231,7 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
     if skipped := [str(name) for name in result.get("skipped") or ()]:
         shown = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
         text = f"{node.host}: {shown} not copied back, because only regular files inside the job's folder are copied."
-        node.notices.append(Notice("warning", text, "files-left-on-host"))
+        node.notices.append(RunNotice("warning", text, "files-left-on-host"))
 
 
 def _unpack(
@@ -272,13 +272,13 @@ def _store(path: Path, folder: Path, name: Path, node: AgentNode, copied: set[Pa
     if target in copied and not same:
         target = folder / node.host / name
         text = f"Several hosts wrote {name}. The file of {node.host} was saved as {target.relative_to(folder)}."
-        node.notices.append(Notice("warning", text, "file-of-several-hosts"))
+        node.notices.append(RunNotice("warning", text, "file-of-several-hosts"))
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.replace(target)
     copied.add(target)
 
 
-def remove_stale_checkpoints(job: Job, copied: Collection[Path]) -> None:
+def remove_stale_checkpoints(job: StagedJob, copied: Collection[Path]) -> None:
     """Remove earlier checkpoints that no host has any more, because training has deleted them.
 
     If training has replaced the folder by a link, its target does not belong to the job and is left alone.
@@ -297,7 +297,7 @@ class AgentNodes(Nodes[AgentNode]):
 
     def __init__(
         self,
-        job: Job,
+        job: StagedJob,
         placement: Placement,
         context: Context,
         nodes: Sequence[AgentNode],

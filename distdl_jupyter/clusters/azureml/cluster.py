@@ -30,7 +30,17 @@ from distdl_jupyter.clusters.azureml.client import (
     translated,
 )
 from distdl_jupyter.clusters.azureml.job import GENERATED, AzureMLOptions
-from distdl_jupyter.clusters.base import Check, Choice, Cluster, Context, Machines, NodeInfo, NodeState, Notice, Run
+from distdl_jupyter.clusters.base import (
+    Cluster,
+    Context,
+    Machines,
+    NodeCheck,
+    NodeInfo,
+    NodeState,
+    OptionValue,
+    Run,
+    RunNotice,
+)
 from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural, size
 from distdl_jupyter.core.options import within
@@ -165,7 +175,7 @@ class AzureMLCluster(Cluster):
 
     def checks(
         self, options: AzureMLOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
-    ) -> list[Check]:
+    ) -> list[NodeCheck]:
         """Check sign-in, workspace, compute and image.
 
         Nodes are not checked: none may be up, and starting one costs money and minutes. So packages are only checked
@@ -173,17 +183,17 @@ class AzureMLCluster(Cluster):
         """
         account = identity.status().account
         if account is None:
-            return [Check("", "Azure", "error", "not signed in", identity.HOW, code="azureml-signed-out")]
-        rows = [Check("", "Azure", "ok", f"signed in as {account.name}")]
+            return [NodeCheck("", "Azure", "error", "not signed in", identity.HOW, code="azureml-signed-out")]
+        rows = [NodeCheck("", "Azure", "ok", f"signed in as {account.name}")]
         what = "Workspace"
         try:
             Workspace(Address.of(options)).info()
-            rows.append(Check("", what, "ok", options.workspace))
+            rows.append(NodeCheck("", what, "ok", options.workspace))
             what = "Compute"
             rows += _check_compute(options)
         except DistDLError as error:
             hint = error.hint or "Check the options subscription_id, resource_group and workspace."
-            return [*rows, Check("", what, "error", error.message, hint, code=error.code)]
+            return [*rows, NodeCheck("", what, "error", error.message, hint, code=error.code)]
         return [*rows, *_check_image(options, modules, programs)]
 
     def preview(self, spec: JobSpec, options: AzureMLOptions) -> Placement:
@@ -239,13 +249,13 @@ class AzureMLCluster(Cluster):
         finally:
             job.remove_code(context.folder)
         name = job.run_name(spec.id)
-        notices = [Notice("info", f"Azure ML runs the job as {name}: {studio}", "azureml")]
+        notices = [RunNotice("info", f"Azure ML runs the job as {name}: {studio}", "azureml")]
         if any(source.mode == "mount" for source in spec.data):
             text = (
                 "Mounted data is read over the network during training. Download it if it fits on the nodes' disks "
                 "and is read more than once."
             )
-            notices.append(Notice("warning", text, "mounted"))
+            notices.append(RunNotice("warning", text, "mounted"))
         return run.AzureMLRun(spec, workspace, name, context, studio=studio, notices=notices)
 
     def attach(
@@ -271,18 +281,18 @@ class AzureMLCluster(Cluster):
 
     # compute clusters -------------------------------------------------------------------------
 
-    def choices(self, field: str, options: Mapping[str, Any]) -> list[Choice]:
+    def choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
         """Return the subscriptions, workspaces and compute clusters of the account, or the catalogue of sizes."""
         values = SimpleNamespace(**{name: str(options.get(name) or "") for name in FIELDS})
         if field == "subscription_id":
             usable = [row for row in identity.subscriptions() if row.state in ("", "Enabled", "Warned", "PastDue")]
-            return [Choice(row.id, row.name) for row in usable]
+            return [OptionValue(row.id, row.name) for row in usable]
         if field == "vm_size":
-            return [Choice(size.size, "", size.gpus_text) for size in catalogue() if not size.retired]
+            return [OptionValue(size.size, "", size.gpus_text) for size in catalogue() if not size.retired]
         if field == "compute":
             with translated(values):
                 listed = compute_operations(Address.of(values)).list(compute_type="AmlCompute")
-                return [Choice(row.name, row.name, _size_and_nodes(row)) for row in listed]
+                return [OptionValue(row.name, row.name, _size_and_nodes(row)) for row in listed]
         if field not in ("workspace", "resource_group"):
             return []
         with translated(values):
@@ -290,9 +300,10 @@ class AzureMLCluster(Cluster):
             rows = list(identity.rest().pages(path, _WORKSPACES_API))
         workspaces = sorted((row["id"].split("/")[4], row["name"], row.get("location", "")) for row in rows)
         if field == "resource_group":
-            return [Choice(group) for group in sorted({group for group, _, _ in workspaces})]
+            return [OptionValue(group) for group in sorted({group for group, _, _ in workspaces})]
         return [
-            Choice(name, name, f"{group}, {region}", {"resource_group": group}) for group, name, region in workspaces
+            OptionValue(name, name, f"{group}, {region}", {"resource_group": group})
+            for group, name, region in workspaces
         ]
 
     def nodes(self, options: Any) -> list[NodeInfo]:
@@ -389,19 +400,19 @@ def _gpus(options: AzureMLOptions) -> int:
 # checks -------------------------------------------------------------------------------------------
 
 
-def _check_compute(options: AzureMLOptions) -> list[Check]:
+def _check_compute(options: AzureMLOptions) -> list[NodeCheck]:
     if not options.compute:
-        return [Check("", "Compute", "ok", f"serverless, {options.vm_size}")]
+        return [NodeCheck("", "Compute", "ok", f"serverless, {options.vm_size}")]
     target = _compute(options)
     if target is None:
         text = f"the workspace has no compute target named {options.compute}"
         hint = "Set compute to an existing compute target, or create it: distdl clusters compute create"
-        return [Check("", "Compute", "error", text, hint, code="azureml-compute")]
-    rows = [Check("", "Compute", "ok", f"{target.name}, {target.size}, at most {target.max_instances} nodes")]
+        return [NodeCheck("", "Compute", "error", text, hint, code="azureml-compute")]
+    rows = [NodeCheck("", "Compute", "ok", f"{target.name}, {target.size}, at most {target.max_instances} nodes")]
     if is_low_priority(target):
         hint = "Save checkpoints, and load the latest one at the start of the code."
         text = "low: Azure may preempt nodes at any time"
-        rows.append(Check("", "Priority", "warning", text, hint, code="azureml-priority"))
+        rows.append(NodeCheck("", "Priority", "warning", text, hint, code="azureml-priority"))
     return rows
 
 
@@ -412,14 +423,14 @@ def _missing_modules(options: AzureMLOptions, modules: Sequence[str]) -> list[st
     return [name for name in modules if name.partition(".")[0] not in _MODULES | sys.stdlib_module_names]
 
 
-def _check_image(options: AzureMLOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Check]:
+def _check_image(options: AzureMLOptions, modules: Sequence[str], programs: Sequence[str]) -> list[NodeCheck]:
     if options.environment not in ("", GENERATED):
-        return [Check("", "Image", "info", f"{options.environment}, whose packages are checked when a job runs")]
-    rows = [Check("", "Image", "ok", "generated: Open MPI, PyTorch, Horovod; the first build takes a few minutes")]
+        return [NodeCheck("", "Image", "info", f"{options.environment}, whose packages are checked when a job runs")]
+    rows = [NodeCheck("", "Image", "ok", "generated: Open MPI, PyTorch, Horovod; the first build takes a few minutes")]
     for name in (*_missing_modules(options, modules), *(name for name in programs if name not in _PROGRAMS)):
         hint = f"Set the option environment to an image that contains {name}."
         rows.append(
-            Check("", name, "error", f"the generated image does not contain {name}", hint, code="azureml-package")
+            NodeCheck("", name, "error", f"the generated image does not contain {name}", hint, code="azureml-package")
         )
     return rows
 

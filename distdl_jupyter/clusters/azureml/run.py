@@ -26,7 +26,7 @@ from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.azureml import bootstrap, client, job
 from distdl_jupyter.clusters.azureml.bootstrap import RESULTS
-from distdl_jupyter.clusters.base import Context, Exit, Notice, OutageNotifier, Run, Start, Stream
+from distdl_jupyter.clusters.base import Context, Exit, OutageNotifier, Run, RunNotice, Start, Stream
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, LaunchFailed, NotSignedIn
 from distdl_jupyter.node.channels import Inbox
@@ -72,7 +72,7 @@ _WAITING = {
 }
 #: The states to which a running job returns if its nodes were preempted.
 _REQUEUED = _WAITING.keys() - {"", "Paused"}
-_PREEMPTED = Notice(
+_PREEMPTED = RunNotice(
     "warning",
     "Azure ML preempted the low-priority nodes and queued the job again. It restarts from the latest checkpoint if the "
     "code loads one.",
@@ -92,7 +92,7 @@ class AzureMLRun(Run):
         *,
         studio: str = "",
         read: Mapping[tuple[int, str], int] | None = None,
-        notices: Sequence[Notice] = (),
+        notices: Sequence[RunNotice] = (),
     ) -> None:
         self._workspace = workspace
         self._name = name
@@ -136,10 +136,10 @@ class AzureMLRun(Run):
                 self._pause = _SLOW
                 is_signed_out = isinstance(error, NotSignedIn) or getattr(error, "status", None) == 401
                 text = f"Azure ML is unreachable. The job continues. {error.message} {error.hint}".strip()
-                notice = Notice("warning", text, "azure-signed-out" if is_signed_out else "azure-silent")
+                notice = RunNotice("warning", text, "azure-signed-out" if is_signed_out else "azure-silent")
                 self._outage.missed(now, notice, at_once=is_signed_out)
             else:
-                self._outage.answered(Notice("info", "Azure ML is reachable again.", "azure-answers"))
+                self._outage.answered(RunNotice("info", "Azure ML is reachable again.", "azure-answers"))
             if not self._done:
                 self._wake.wait(self._pause)
 
@@ -201,7 +201,7 @@ class AzureMLRun(Run):
             return ""
         return f"Azure ML job {self._name}: {_WAITING[status]}" + (f" ({status})" if status else "")
 
-    def notices(self) -> list[Notice]:
+    def notices(self) -> list[RunNotice]:
         """Return the notices for the user since the last call."""
         return self._outage.notices()
 
@@ -253,7 +253,7 @@ class AzureMLRun(Run):
     def collect(self) -> None:
         """Download values and outputs."""
         for text in collect(self._workspace, self._name, self._folder, self._ranks):
-            self._outage.put(Notice("warning", text, "azureml-files-not-copied"))
+            self._outage.put(RunNotice("warning", text, "azureml-files-not-copied"))
 
     def close(self) -> None:
         """Stop the thread; wait some seconds for a request in progress."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdl_jupyter import permissions
-from distdl_jupyter.clusters.base import Notice
+from distdl_jupyter.clusters.base import RunNotice
 from distdl_jupyter.clusters.slurm import commands, script
 from distdl_jupyter.clusters.slurm.script import JobDirectory
 from distdl_jupyter.core import atomic_write
@@ -174,7 +174,7 @@ def _submit_array(
         text = (
             f"Slurm rejected an array of {plural(size, 'job')}, so each trial is queued separately. ({error.message})"
         )
-        context.note(Notice("info", text, "no-array"))
+        context.note(RunNotice("info", text, "no-array"))
         return None
     return folder
 

@@ -16,7 +16,7 @@ from distdl_jupyter import permissions
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents.checks import SOFTWARE, HostReport, Survey, row
-from distdl_jupyter.clusters.base import Check, CheckLevel
+from distdl_jupyter.clusters.base import CheckLevel, NodeCheck
 from distdl_jupyter.clusters.slurm import commands, script, text
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import JobSpec
@@ -49,7 +49,7 @@ _PROBLEMS: dict[str, tuple[str, CheckLevel]] = {
 problem = functools.partial(row, _PROBLEMS)
 
 
-def checks(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Check]:
+def checks(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[NodeCheck]:
     """Return the rows by importance; a node is only checked if everything else has passed."""
     if missing := commands.missing_commands():
         return [problem("slurm-missing", "", "The Slurm commands are not installed on this machine.", missing)]
@@ -57,15 +57,15 @@ def checks(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str
         nodes = [text.node(fields) for fields in commands.nodes(options.partition)]
     except commands.SlurmFailed as error:
         remedy = error.hint or "Check that its controller is running: scontrol ping"
-        return [Check("", "Slurm", "error", error.message, remedy, code=error.code)]
-    rows = [Check("", "Slurm", "ok", "the controller responds"), _submission(options)]
+        return [NodeCheck("", "Slurm", "error", error.message, remedy, code=error.code)]
+    rows = [NodeCheck("", "Slurm", "ok", "the controller responds"), _submission(options)]
     rows += [*_nodes(nodes), *_gpus(options, nodes), *_container(options), _folder(options)]
     if any(check.level == "error" for check in rows):
         return rows
     return [*rows, *_software(options, modules, programs)]
 
 
-def _submission(options: SlurmOptions) -> Check:
+def _submission(options: SlurmOptions) -> NodeCheck:
     """Make Slurm test a job of one process: partition, account, QOS, limits, GPUs and constraints."""
     spec = JobSpec(id=new_id(), name="check", process_count_per_node=1)
     arguments = script.arguments(spec, options, {}, Path("/tmp"), "check.out", "")  # noqa: S108 - never written
@@ -73,41 +73,41 @@ def _submission(options: SlurmOptions) -> Check:
         commands.run("sbatch", "--test-only", *arguments, "--wrap=true")
     except commands.SlurmFailed as error:
         code, remedy = text.refusal(error, options)
-        return Check("", "Submission", "error", error.message, remedy, code=code)
-    return Check("", "Submission", "ok", f"partition {options.partition or 'by default'} accepts jobs")
+        return NodeCheck("", "Submission", "error", error.message, remedy, code=code)
+    return NodeCheck("", "Submission", "ok", f"partition {options.partition or 'by default'} accepts jobs")
 
 
-def _nodes(nodes: Sequence[NodeInfo]) -> list[Check]:
+def _nodes(nodes: Sequence[NodeInfo]) -> list[NodeCheck]:
     if nodes and all(node.state == "down" for node in nodes):
         return [problem("slurm-nodes", "", "no node is up", "Ask the administrators, or choose another partition.")]
     return [
         problem("slurm-node", node.name, node.detail, "Until it is up, jobs run on the other nodes.")
         if node.state == "down"
-        else Check(node.name, "Node", "ok", node.detail or node.state)
+        else NodeCheck(node.name, "Node", "ok", node.detail or node.state)
         for node in nodes
     ]
 
 
-def _gpus(options: SlurmOptions, nodes: Sequence[NodeInfo]) -> list[Check]:
+def _gpus(options: SlurmOptions, nodes: Sequence[NodeInfo]) -> list[NodeCheck]:
     most = max((node.gpus for node in nodes), default=0)
     if not most or options.gpus:
         return []
     message = f"nodes have up to {plural(most, 'GPU')}, but jobs do not request any"
-    return [Check("", "GPUs", "info", message, f"To use them, set gpus_per_node to {most}.")]
+    return [NodeCheck("", "GPUs", "info", message, f"To use them, set gpus_per_node to {most}.")]
 
 
-def _container(options: SlurmOptions) -> list[Check]:
+def _container(options: SlurmOptions) -> list[NodeCheck]:
     if not options.container_image:
         return []
     if reason := script.lacks_containers():
         return [problem("slurm-container", "", reason, script.CONTAINER_REMEDY)]
-    return [Check("", "Container", "ok", options.container_image)]
+    return [NodeCheck("", "Container", "ok", options.container_image)]
 
 
-def _folder(options: SlurmOptions) -> Check:
+def _folder(options: SlurmOptions) -> NodeCheck:
     if not options.directory:
         remedy = "If the nodes do not share that folder, set the option directory."
-        return Check("", "Folder", "info", "the files of jobs are in the jobs folder of this machine", remedy)
+        return NodeCheck("", "Folder", "info", "the files of jobs are in the jobs folder of this machine", remedy)
     folder = Path(options.directory).expanduser()
     try:
         permissions.user_folder(folder)
@@ -116,10 +116,10 @@ def _folder(options: SlurmOptions) -> Check:
         reason = f"{folder} is not writable: {error.strerror}" if error.strerror else str(error)
         remedy = "Set the option directory to a folder that this machine and the nodes share."
         return problem("slurm-folder", "", reason, remedy)
-    return Check("", "Folder", "ok", f"{folder} is writable")
+    return NodeCheck("", "Folder", "ok", f"{folder} is writable")
 
 
-def _software(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Check]:
+def _software(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[NodeCheck]:
     """Check Python, packages and programs of a free node with ``srun``, by the rules for all hosts."""
     modules = checkup.with_required(modules)
     try:
@@ -127,7 +127,7 @@ def _software(options: SlurmOptions, modules: Sequence[str], programs: Sequence[
     except commands.SlurmFailed as error:
         is_busy = re.search("immediate|requested nodes are busy", error.message, re.IGNORECASE)
         if is_busy:
-            return [Check("", "Packages", "info", "nodes were not checked: no node is free")]
+            return [NodeCheck("", "Packages", "info", "nodes were not checked: no node is free")]
         remedy = "Check that this command works: srun hostname"
         return [problem("slurm-packages", "", f"nodes were not checked: {error.message}", remedy)]
     report = HostReport(str(facts.get("host", "")), checkup.complete(facts))

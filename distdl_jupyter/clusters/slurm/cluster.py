@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.agents import run as agent_run
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
-from distdl_jupyter.clusters.agents.staging import AgentNode, Job
-from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Run
+from distdl_jupyter.clusters.agents.staging import AgentNode, StagedJob
+from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, Run
 from distdl_jupyter.clusters.slurm import array, commands, script, text
 from distdl_jupyter.clusters.slurm.job import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.script import SlurmOptions
@@ -77,7 +77,7 @@ class SlurmCluster(AgentCluster):
 
     def checks(
         self, options: SlurmOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
-    ) -> list[Check]:
+    ) -> list[NodeCheck]:
         """Check Slurm, a test submission, the nodes, and the software of one free node."""
         from distdl_jupyter.clusters.slurm import checks
 
@@ -147,14 +147,14 @@ class SlurmCluster(AgentCluster):
                 context.note_place(dataclasses.replace(slurm.position, why=detail))
             time.sleep(_POLL_SECONDS)
 
-    def _job(self, spec: JobSpec, options: SlurmOptions, context: Context) -> Job:
+    def _job(self, spec: JobSpec, options: SlurmOptions, context: Context) -> StagedJob:
         """Return the job's files as the nodes see them."""
         directory = script.JobDirectory(context.folder, options.directory, context.restart)
         spec = dataclasses.replace(spec, working_directory="")
         # For agents, ``directory`` is for data on their local disks.
-        return Job(spec, JobFolder(directory.job), dataclasses.replace(options, directory=options.data_directory))
+        return StagedJob(spec, JobFolder(directory.job), dataclasses.replace(options, directory=options.data_directory))
 
-    def _nodes_of(self, job: Job, placement: Placement, context: Context) -> SlurmNodes:
+    def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> SlurmNodes:
         """Return the nodes; the agents' own environment has the secret values."""
         assert self._slurm is not None, "the nodes are connected"
         slurm, self._slurm = self._slurm, None

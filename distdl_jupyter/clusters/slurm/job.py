@@ -19,13 +19,13 @@ from distdl_jupyter.clusters.agents.agent import Host
 from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.clusters.agents.folder_link import FolderLink, Tail
 from distdl_jupyter.clusters.agents.staging import AgentNodes
-from distdl_jupyter.clusters.base import Exit, Notice, OutageNotifier, Stream
+from distdl_jupyter.clusters.base import Exit, OutageNotifier, RunNotice, Stream
 from distdl_jupyter.clusters.slurm import commands, script, text
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed, SlurmSilent, UnknownJob
 from distdl_jupyter.core.errors import LaunchFailed
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.staging import AgentNode, Job
+    from distdl_jupyter.clusters.agents.staging import AgentNode, StagedJob
     from distdl_jupyter.clusters.base import Context
     from distdl_jupyter.clusters.slurm.script import JobDirectory
     from distdl_jupyter.core.plan import Placement, RankSlot
@@ -119,7 +119,7 @@ class SlurmJob(threading.Thread):
         self._cancel_wanted = True
         self.poll_soon()
 
-    def notices(self) -> list[Notice]:
+    def notices(self) -> list[RunNotice]:
         """Return the notices for the user since the last call."""
         return self._silence.notices()
 
@@ -146,7 +146,7 @@ class SlurmJob(threading.Thread):
             state = JobState(text.QUEUED_AGAIN)
         self.has_run = self.has_run or state.state == "RUNNING"
         self.asked_at, self.state = now, state
-        self._silence.answered(Notice("info", "Slurm's controller responds again.", "slurm-answers"))
+        self._silence.answered(RunNotice("info", "Slurm's controller responds again.", "slurm-answers"))
         if not state.pending:
             self.position = None
             return
@@ -173,7 +173,7 @@ class SlurmJob(threading.Thread):
 
     def _record_outage(self, error: SlurmFailed, asked_at: float) -> None:
         message = f"Slurm's controller does not respond. A running job continues. ({error.message})"
-        self._silence.missed(asked_at, Notice("warning", message, "slurm-silent"))
+        self._silence.missed(asked_at, RunNotice("warning", message, "slurm-silent"))
 
     # its nodes --------------------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class SlurmNodes(AgentNodes):
     outlive_supervisor: ClassVar[bool] = True
 
     def __init__(
-        self, job: Job, placement: Placement, context: Context, nodes: Sequence[AgentNode], slurm: SlurmJob,
+        self, job: StagedJob, placement: Placement, context: Context, nodes: Sequence[AgentNode], slurm: SlurmJob,
         position: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(job, placement, context, nodes)
@@ -384,7 +384,7 @@ class SlurmNodes(AgentNodes):
                 code="slurm-results-not-collected",
                 hint="The files that ranks wrote are still in that folder.",
             ) from error
-        self.notices += [Notice("warning", message, "results-not-collected") for message in left]
+        self.notices += [RunNotice("warning", message, "results-not-collected") for message in left]
 
     def close(self) -> None:
         """End the agents, and wait until Slurm has freed the nodes."""
@@ -393,7 +393,7 @@ class SlurmNodes(AgentNodes):
         self._output.stop()
         usage = commands.usage(self._slurm.job) if self._slurm.ended else None
         if usage is not None:
-            self.notices.append(Notice("info", text.usage(usage, self._slurm.number), "slurm-accounting"))
+            self.notices.append(RunNotice("info", text.usage(usage, self._slurm.number), "slurm-accounting"))
 
 
 def _numbers(ranges: str) -> list[int]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from distdl_jupyter.clusters.base import NodeInfo, NodeState, Notice
+from distdl_jupyter.clusters.base import NodeInfo, NodeState, RunNotice
 from distdl_jupyter.clusters.slurm import commands
 from distdl_jupyter.clusters.slurm.commands import JobState
 from distdl_jupyter.core.humanize import duration, size
@@ -94,19 +94,19 @@ def waiting(state: JobState) -> str:
     return f"{text} ({state.reason})" if state.reason else text
 
 
-def blocked_notice(state: JobState, job: str) -> Notice | None:
+def blocked_notice(state: JobState, job: str) -> RunNotice | None:
     """Return the notice for a job that cannot start without a change, None for a job that only waits in the queue."""
     reason = state.reason.split(",")[0]
     if reason in _NEVER:
         why, remedy = _NEVER[reason]
         text = f"Slurm job {job} cannot start, because {why} ({reason}). {remedy.format(job=job)}"
-        return Notice("warning", text, reason)
+        return RunNotice("warning", text, reason)
     if reason.startswith(("QOSMax", "QOSMin", "AssocMaxCpuPer", "AssocMaxNodePer", "AssocMaxGRESPer")):
         text = f"Slurm job {job} exceeds what you may use at the same time ({reason}). Request fewer nodes or GPUs."
-        return Notice("warning", text, reason)
+        return RunNotice("warning", text, reason)
     if reason.startswith(_NODES_DOWN):
         text = f"Slurm job {job} waits for nodes that are down, drained or reserved ({reason}). "
-        return Notice("warning", text + "Wait, or request another partition or fewer nodes.", "nodes-down")
+        return RunNotice("warning", text + "Wait, or request another partition or fewer nodes.", "nodes-down")
     return None
 
 

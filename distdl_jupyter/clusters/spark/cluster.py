@@ -24,7 +24,7 @@ from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, end_all
 from distdl_jupyter.clusters.agents.staging import AgentNodes
 from distdl_jupyter.clusters.agents.tcp_link import AgentListener
-from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Notice
+from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, RunNotice
 from distdl_jupyter.clusters.spark import driver
 from distdl_jupyter.clusters.spark.driver import NO_SESSION_HINT, SparkOptions, StageSpec, addresses, require_master
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
@@ -37,14 +37,14 @@ from distdl_jupyter.worker.rank_socket import peer_uid
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.agents.agent import Unreachable
-    from distdl_jupyter.clusters.agents.staging import Job
+    from distdl_jupyter.clusters.agents.staging import StagedJob
     from distdl_jupyter.core.spec import JobSpec
 
 #: Timeout in seconds for the executor of a check to start.
 _START_SECONDS = 20.0
 #: The port of a standalone master's web page, which also serves JSON, and its timeout in seconds.
 _WEB_PORT, _WEB_SECONDS = 8080, 5.0
-_ENDS_WITH_KERNEL = Notice(
+_ENDS_WITH_KERNEL = RunNotice(
     "info", "This job runs in the Spark session of its notebook, so it ends when the kernel does.", "kernel-session"
 )
 #: The variable with the job's id that marks the process with its own session and its children.
@@ -135,7 +135,7 @@ class SparkCluster(AgentCluster):
 
     def checks(
         self, options: SparkOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
-    ) -> list[Check]:
+    ) -> list[NodeCheck]:
         """Check a free executor with an agent; a job checks all its executors when it starts."""
         from distdl_jupyter.clusters.agents import checkup
 
@@ -150,7 +150,7 @@ class SparkCluster(AgentCluster):
                     end_all(connections)
         except DistDLError as error:
             hint = error.hint or "See the log of the Spark master."
-            return [Check("", "Spark", "error", error.message, hint, code=error.code)]
+            return [NodeCheck("", "Spark", "error", error.message, hint, code=error.code)]
 
     def preview(self, spec: JobSpec, options: SparkOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Spark names the nodes when it allocates them."""
@@ -182,7 +182,7 @@ class SparkCluster(AgentCluster):
         self._connections = stage.port.connect(options.directory or DIRECTORY)
         return dataclasses.replace(spec, node_count=count), []
 
-    def _nodes_of(self, job: Job, placement: Placement, context: Context) -> AgentNodes:
+    def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
         return AgentNodes(job, placement, context, self._nodes, _handle(), self._held.pop_all().close)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:

@@ -21,8 +21,8 @@ from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.agent import Host, HostTrouble, Unreachable, ask_all
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, rank_slots
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
-from distdl_jupyter.clusters.agents.staging import AgentNodes, Job
-from distdl_jupyter.clusters.base import Check, Context, NodeInfo, Notice
+from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
+from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, RunNotice
 from distdl_jupyter.clusters.ssh import command
 from distdl_jupyter.clusters.ssh import hosts as hostlist
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
@@ -94,7 +94,9 @@ class SshCluster(AgentCluster):
         """Return the hosts in the cluster's order with their last known state. Raises InvalidSpec."""
         return host_states(options)
 
-    def checks(self, options: SshOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()) -> list[Check]:
+    def checks(
+        self, options: SshOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
+    ) -> list[NodeCheck]:
         """Connect to every host and check what a job needs there, within 30 s. Raises InvalidSpec."""
         from distdl_jupyter.clusters.agents import checkup
 
@@ -126,13 +128,13 @@ class SshCluster(AgentCluster):
             replacements = self._connections[before:]
             for connection, lost in zip(replacements, unreachable, strict=False):
                 text = f"{lost.host} is no longer reachable. {connection.host} replaces it."
-                context.note(Notice("warning", text, "spare-host"))
+                context.note(RunNotice("warning", text, "spare-host"))
             unreachable = unreachable[len(replacements) :]
         if unreachable and len(self._connections) >= (context.least_node_count or len(hosts)):
             return dataclasses.replace(spec, node_count=len(self._connections)), []
         return spec, unreachable
 
-    def _nodes_of(self, job: Job, placement: Placement, context: Context) -> AgentNodes:
+    def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
         """Return the hosts; their handle has the connection options and folders for a sweep."""
         hosts = [
             {"name": node.host, "target": node.connection.target.target, "folder": node.folder, "shared": node.shared}

@@ -4,9 +4,9 @@ import { h, onClick, quoted } from './dom';
 import { icon } from './icons';
 import { help } from './refusal';
 import { __ } from './trans';
-import type { Check } from '../api/schema';
+import type { NodeCheck } from '../api/schema';
 
-const MARKS: Record<Check['level'], [string, string]> = {
+const MARKS: Record<NodeCheck['level'], [string, string]> = {
   ok: ['check', 'dd-ink-ok'],
   info: ['info', 'dd-sub'],
   warning: ['warn', 'dd-ink-warn'],
@@ -20,7 +20,7 @@ const COMMAND = /(?:^|: )((?:ssh|ssh-\w+|sudo|pip|conda|python\d?|apt|apt-get|ch
 export const commandOf = (remedy: string): string => COMMAND.exec(remedy)?.[1] ?? '';
 
 /** Return a row of the list. */
-export function checkItem({ node, what, level, says, remedy, code }: Check): HTMLElement {
+export function checkItem({ node, what, level, says, remedy, code }: NodeCheck): HTMLElement {
   const [name, ink] = MARKS[level];
   const bad = level === 'error' || level === 'warning';
   const words = { ok: __('passed'), info: __('for information'), warning: __('warning'), error: __('error') };

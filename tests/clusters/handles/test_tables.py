@@ -1,25 +1,25 @@
 """Clusters and the checks of their hosts as rows."""
 
 from distdl_jupyter.clusters import tables
-from distdl_jupyter.clusters.base import Check
+from distdl_jupyter.clusters.base import NodeCheck
 
 HOSTS = ("node-a", "node-b", "node-c")
 
 
 def each(what, level, says, hosts=HOSTS, remedy=""):
-    return [Check(host, what, level, says, remedy) for host in hosts]
+    return [NodeCheck(host, what, level, says, remedy) for host in hosts]
 
 
-TORCH = Check(
+TORCH = NodeCheck(
     "node-c", "torch", "error", "torch 2.5.1, but this machine has 2.13.0", "Install the same version: ssh node-c pip"
 )
 FOUND = [
     *each("Reachable", "ok", "answers"),
     *each("torch", "ok", "2.13.0", HOSTS[:2]),
     TORCH,
-    *(Check(host, "Network", "ok", f"10.0.0.{at} on net{at}") for at, host in enumerate(HOSTS, 1)),
-    Check("", "Ports", "ok", "all hosts reach each other"),
-    Check("node-b", "Clock", "warning", "63 s ahead", "Set it."),
+    *(NodeCheck(host, "Network", "ok", f"10.0.0.{at} on net{at}") for at, host in enumerate(HOSTS, 1)),
+    NodeCheck("", "Ports", "ok", "all hosts reach each other"),
+    NodeCheck("node-b", "Clock", "warning", "63 s ahead", "Set it."),
 ]
 
 
@@ -46,7 +46,7 @@ def test_many_hosts_take_few_lines_as_long_as_all_is_well():
     found = [
         *each("Python", "ok", "3.11.7", hosts[:60]),
         *each("Python", "ok", "3.11.9", hosts[60:]),
-        *(Check(host, "Network", "ok", f"10.0.0.{at} on ib0") for at, host in enumerate(hosts)),
+        *(NodeCheck(host, "Network", "ok", f"10.0.0.{at} on ib0") for at, host in enumerate(hosts)),
         *each("Disk", "warning", "3 GB free", hosts[:5], "Make room."),
     ]
     rows = [(row.node, row.says) for row in tables.merge_hosts(found)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.clusters.agents import checkup
-from distdl_jupyter.clusters.agents.staging import Job
+from distdl_jupyter.clusters.agents.staging import StagedJob
 from distdl_jupyter.clusters.base import Context, Exit
 from distdl_jupyter.clusters.slurm import checks, commands, script, text
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed
@@ -158,7 +158,7 @@ def test_the_end_of_a_rank_whose_agent_is_gone_is_that_of_the_job(monkeypatch, t
     slurm = SlurmJob(script.JobDirectory(folder, ""), "12")
     slurm.start()
     slurm.sent.update({sent} - {""})
-    job = Job(JobSpec(id=folder.id, name="x"), folder, None)
+    job = StagedJob(JobSpec(id=folder.id, name="x"), folder, None)
     machines = SlurmNodes(job, Placement((), "", (), ""), Context(folder), [], slurm)
     try:
         end = wait_for(lambda: machines.explain_exit(Exit(0, None, None, "Slurm lost node-a.")))
