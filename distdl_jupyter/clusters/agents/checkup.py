@@ -66,8 +66,11 @@ def check_hosts(
     names = duplicates(list(reports.values()))
     meeting = requests.meet({host: report for host, report in reports.items() if host not in names})
     answered = [report for host, report in reports.items() if host not in requests.silent]
-    if several_per_host:
-        meeting = _with_duplicates(meeting, names)
+    if several_per_host and (common := meeting.common) is not None:
+        known = {endpoint.host for endpoint in common.endpoints}
+        same = [dataclasses.replace(common.endpoint(name), host=host) for host, name in names.items() if name in known]
+        common = dataclasses.replace(common, endpoints=(*common.endpoints, *same))
+        meeting = dataclasses.replace(meeting, common=common)
     survey = Survey(
         answered,
         here(modules),
@@ -102,16 +105,6 @@ def complete(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {**facts, **empty, **{name: value for name, value in facts.items() if value is not None}}
 
 
-def _with_duplicates(meeting: Meeting, names: Mapping[str, str]) -> Meeting:
-    """Add the endpoints of hosts that are the same machine as a host that was tested."""
-    common = meeting.common
-    if common is None:
-        return meeting
-    known = {endpoint.host for endpoint in common.endpoints}
-    more = (dataclasses.replace(common.endpoint(name), host=host) for host, name in names.items() if name in known)
-    return dataclasses.replace(meeting, common=dataclasses.replace(common, endpoints=(*common.endpoints, *more)))
-
-
 class _Requests:
     """One round of requests to connected hosts."""
 
@@ -124,6 +117,7 @@ class _Requests:
 
     def _ask(self, type_: str, requests: Sequence[tuple[Connection, Mapping[str, Any]]], most: float) -> list[Any]:
         """Return (connection, request fields, answer) for each host that answers."""
+        requests = [request for request in requests if request[0].host not in self.silent]
         timeout = max(0.5, min(most, self._until - time.monotonic()))
         rows = []
         for (connection, fields), answer in zip(requests, ask_all(requests, type_, timeout), strict=True):
@@ -151,29 +145,20 @@ class _Requests:
 
     def meet(self, reports: Mapping[str, HostReport]) -> Meeting:
         """Let every host listen on its addresses and connect to all other hosts."""
-        connections = [connection for connection in self._connections if connection.host in reports]
-        offered = {
-            host: checks.endpoints(host, report.facts["interfaces"], self._options.network)
-            for host, report in reports.items()
-        }
+        interfaces = {host: report.facts["interfaces"] for host, report in reports.items()}
+        offered = {host: checks.endpoints(host, each, self._options.network) for host, each in interfaces.items()}
         if len(offered) < 2:
-            alone = [checks.loopback(host, report.facts["interfaces"]) for host, report in reports.items()]
+            alone = [checks.loopback(host, each) for host, each in interfaces.items()]
             return Meeting(offered, {}, alone[0] if alone else None)
-        listen = [
-            (connection, {"address": endpoint.address})
-            for connection in connections
-            for endpoint in offered[connection.host]
-        ]
+        connections = [connection for connection in self._connections if connection.host in reports]
+        listen = [(each, {"address": end.address}) for each in connections for end in offered[each.host]]
         targets = [
             (connection.host, [fields["address"], int(answer["port"])])
             for connection, fields, answer in self._ask("listen", listen, _LISTEN_SECONDS)
         ]
         seconds = max(0.5, min(_REACH_SECONDS, self._until - time.monotonic()))
-        reach = []
-        for connection in connections:
-            others = [target for host, target in targets if host != connection.host]
-            if connection.host not in self.silent:
-                reach.append((connection, {"targets": others, "seconds": seconds}))
+        others = {each.host: [target for host, target in targets if host != each.host] for each in connections}
+        reach = [(each, {"targets": others[each.host], "seconds": seconds}) for each in connections]
         reached = {
             (connection.host, str(address)): str(why)
             for connection, _, answer in self._ask("reach", reach, seconds + 4.0)
@@ -190,12 +175,10 @@ def _proof(options: Any) -> Iterator[str]:
     Yields "" if the option says that hosts share nothing, or if the file cannot be written.
     """
     path = store.home() / f".seen-{secrets.token_hex(16)}"
-    try:
+    with contextlib.suppress(OSError):
         if options.shared is not False:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    except OSError:
-        pass
     try:
         yield str(path.resolve()) if path.exists() else ""
     finally:

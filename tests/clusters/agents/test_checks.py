@@ -188,7 +188,7 @@ def test_infiniband_that_one_host_lacks_is_a_warning():
         (0.4 * GB, "error", "400 MB free in /tmp"),
         (3 * GB, "warning", "3.0 GB free in /tmp"),
         (5 * GB, "ok", "over 5.0 GB free"),
-        (73 * GB, "ok", "over 50 GB free"),
+        (73 * GB, "ok", "over 5.0 GB free"),
     ],
 )
 def test_free_space_of_the_fuller_disk(free, level, says):
