@@ -26,7 +26,6 @@ from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, RunNotice
 from distdl_jupyter.clusters.ssh import command
 from distdl_jupyter.clusters.ssh import hosts as hostlist
 from distdl_jupyter.clusters.ssh.hosts import SshOptions
-from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.plan import Placement
@@ -35,16 +34,12 @@ from distdl_jupyter.core.spec import JobSpec
 #: Timeouts in seconds of a check: for connecting (ssh's limit plus the start of Python), and in total.
 _REACH_SECONDS, _CHECK_SECONDS = command.CONNECT_SECONDS + 5.0, 28.0
 _SWEEP_SECONDS = 20.0
-#: Seconds between two queries of a host's state, and the timeout of a query.
-QUERY_SECONDS, ANSWER_SECONDS = 4.0, 8.0
-#: Seconds without use after which connections are closed.
-IDLE_SECONDS = 15.0
-#: Seconds to wait for hosts with an unknown state, and seconds after which a state is out of date.
-FIRST_SECONDS, STALE_SECONDS = 4.0, 60.0
-#: Seconds before a retry that is unlikely to help; repeated failed logins often lock an account.
-_RETRY_SECONDS, _DENIED_SECONDS = 30.0, 300.0
-#: Reasons that only mean a missing response.
-_SILENT = frozenset(("timeout", "route", "refused"))
+#: Timeout in seconds of a query of the hosts' states.
+STATE_SECONDS = 4.0
+#: Seconds after which the state of a host that is up, and of one that is down, is queried again.
+QUERY_SECONDS, RETRY_SECONDS = 10.0, 30.0
+#: Seconds before a host that refused a login is tried again; repeated failed logins often lock an account.
+_PAUSES = {"unreachable-denied": 300.0}
 
 
 class SshCluster(AgentCluster):
@@ -101,14 +96,13 @@ class SshCluster(AgentCluster):
         from distdl_jupyter.clusters.agents import checkup
 
         until = time.monotonic() + _CHECK_SECONDS
-        with connected(hostlist.listed(options), options, _REACH_SECONDS) as (connections, unreachable):
+        hosts = hostlist.listed(options)
+        with connected(hosts, options, _REACH_SECONDS) as (connections, unreachable):
             # The time for silent hosts is used up; the rest is for those that answered.
             seconds = min(checkup.LOOK_SECONDS, until - time.monotonic())
             result = checkup.check_hosts(connections, unreachable, options, modules, programs, seconds=seconds)
-        with _lock:
-            for (_host, options_), state in _states.items():
-                if options_ == options:
-                    state.query_now()  # the user may have fixed a host
+        for host in hosts:
+            _states.pop((host, options), None)  # the user may have fixed it
         return list(result.checks)
 
     def preview(self, spec: JobSpec, options: SshOptions) -> Placement:
@@ -194,104 +188,32 @@ class SshCluster(AgentCluster):
 # states of hosts, for lists that are redrawn every few seconds -----------------------------------------
 
 
-class _HostState:
-    """The last known state of a host, and the connection on which it is queried."""
-
-    def __init__(self, host: Host, options: SshOptions) -> None:
-        self._host = host
-        self._options = options
-        self._lock = threading.Lock()  # of the connection
-        self._connection: Connection | None = None
-        self._query: Future[None] | None = None
-        self._node: NodeInfo | None = None
-        self._known_at = self._next_query = 0.0  # monotonic
-        self._answered_at = self._failed_since = 0.0  # epoch, 0.0 for never
-
-    def query(self) -> Future[None]:
-        """Start a query unless one is running or recent; return the latest query."""
-        if self._query is None or (self._query.done() and time.monotonic() >= self._next_query):
-            self._query = in_thread(self._ask)
-        return self._query
-
-    def query_now(self) -> None:
-        """Make the next ``query`` start a new query."""
-        self._next_query = 0.0
-
-    @property
-    def is_known(self) -> bool:
-        return self._node is not None and time.monotonic() - self._known_at < STALE_SECONDS
-
-    @property
-    def node(self) -> NodeInfo:
-        if self._node is not None and self.is_known:
-            return self._node
-        since = self._answered_at
-        return NodeInfo(
-            self._host.name, "unknown", f"no response since {_moment(since)}" if since else "no response yet"
-        )
-
-    def close(self) -> None:
-        """Close the connection."""
-        with self._lock:
-            connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def _ask(self) -> None:
-        begun, pause = time.time(), QUERY_SECONDS
-        try:
-            with self._lock:
-                self._connection = self._connection or reach(self._host, self._options)
-                facts = self._connection.ask("facts", timeout=ANSWER_SECONDS)
-        except HostTrouble as error:
-            self.close()
-            self._failed_since = self._failed_since or self._answered_at or begun
-            kind = error.kind if isinstance(error, Unreachable) else "timeout"
-            is_silent = kind in _SILENT
-            reason = f"no response since {_moment(self._failed_since)}" if is_silent else error.says
-            self._node = NodeInfo(self._host.name, "down", reason)
-            pause = _DENIED_SECONDS if kind == "denied" else QUERY_SECONDS if is_silent else _RETRY_SECONDS
-        else:
-            self._answered_at, self._failed_since = time.time(), 0.0
-            self._node = node_info(self._host.name, facts)
-        self._known_at = time.monotonic()
-        self._next_query = self._known_at + pause
+#: The last known states, each with the monotonic time at which it is out of date.
+_states: dict[tuple[Host, SshOptions], tuple[float, NodeInfo]] = {}
 
 
-_lock = threading.Lock()
-_states: dict[tuple[Host, SshOptions], _HostState] = {}
-_idle: threading.Timer | None = None
+def host_states(options: SshOptions, timeout: float = STATE_SECONDS) -> list[NodeInfo]:
+    """Return the states of all hosts in the cluster's order within ``timeout`` seconds. Raises InvalidSpec.
 
-
-def host_states(options: SshOptions, timeout: float = FIRST_SECONDS) -> list[NodeInfo]:
-    """Return the recent states of all hosts in the cluster's order. Raises InvalidSpec.
-
-    Waits at most ``timeout`` seconds, and only for hosts with an unknown state, which then stay "unknown".
+    Hosts are queried anew after some seconds; hosts that refused a login much later, because it may lock the account.
     """
-    global _idle
-    hosts = hostlist.listed(options)
-    with _lock:
-        states = [_states.setdefault((host, options), _HostState(host, options)) for host in hosts]
-        queries = [state.query() for state in states]
-        if _idle is not None:
-            _idle.cancel()
-        _idle = threading.Timer(IDLE_SECONDS, close_connections)
-        _idle.daemon = True
-        _idle.start()
-    wait([query for state, query in zip(states, queries, strict=True) if not state.is_known], timeout)
-    return [state.node for state in states]
-
-
-def close_connections() -> None:
-    """Close the connections of all states; the next query reopens them."""
-    with _lock:
-        states = list(_states.values())
-    wait([in_thread(state.close) for state in states])
-
-
-def _moment(moment: float) -> str:
-    """Return a time of today as "02:46", else the day."""
-    return humanize.clock(moment)[:5] if time.time() - moment < 12 * 3600 else humanize.day(moment)
+    hosts, now = hostlist.listed(options), time.monotonic()
+    due = [host for host in hosts if _states.get((host, options), (now,))[0] <= now]
+    with connected(due, options, timeout) as (connections, unreachable):
+        queries = [(connection, dict[str, Any]()) for connection in connections]
+        answers = ask_all(queries, "facts", timeout)
+    troubles = [*unreachable, *(answer for answer in answers if isinstance(answer, HostTrouble))]
+    nodes = {
+        trouble.host: (_PAUSES.get(trouble.code, RETRY_SECONDS), NodeInfo(trouble.host, "down", trouble.says))
+        for trouble in troubles
+    }
+    for connection, facts in zip(connections, answers, strict=True):
+        if isinstance(facts, dict):
+            nodes[connection.host] = QUERY_SECONDS, node_info(connection.host, facts)
+    for host in due:
+        pause, node = nodes[host.name]
+        _states[host, options] = time.monotonic() + pause, node
+    return [_states[host, options][1] for host in hosts]
 
 
 def node_info(name: str, facts: Mapping[str, Any]) -> NodeInfo:
@@ -430,7 +352,7 @@ def reach_all(
     A host that does not answer within ``seconds`` is unreachable; None waits for ssh's own limit. ``report`` is called
     with the number of completed hosts; an exception that it raises ends the wait. Later connections are closed.
     """
-    futures = [in_thread(_reached, host, options, python) for host in hosts]
+    futures = [in_thread(reach, host, options, python) for host in hosts]
     until = None if seconds is None else time.monotonic() + seconds
     pending = set(futures)
     try:
@@ -443,8 +365,15 @@ def reach_all(
     finally:
         for future in pending:
             future.add_done_callback(_close_late)
-    late = [command.explain(host, options.ssh_config, "", "Connection timed out", None) for host in hosts]
-    return [late[at] if future in pending else future.result() for at, future in enumerate(futures)]
+    results: list[Connection | Unreachable] = []
+    for host, future in zip(hosts, futures, strict=True):
+        if future in pending:
+            results.append(command.explain(host, options.ssh_config, "", "Connection timed out", None))
+        elif isinstance(error := future.exception(), Unreachable):
+            results.append(error)
+        else:
+            results.append(future.result())
+    return results
 
 
 @contextlib.contextmanager
@@ -474,15 +403,6 @@ def in_thread(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
     return future
 
 
-def _reached(host: Host, options: SshOptions, python: str) -> Connection | Unreachable:
-    try:
-        return reach(host, options, python)
-    except Unreachable as error:
-        return error
-    except HostTrouble as error:
-        return Unreachable(host.name, "other", error.says, error.remedy)
-
-
-def _close_late(future: Future[Connection | Unreachable]) -> None:
-    if future.exception() is None and isinstance(connection := future.result(), Connection):
-        connection.close()
+def _close_late(future: Future[Connection]) -> None:
+    if future.exception() is None:
+        future.result().close()
