@@ -515,53 +515,49 @@ class LauncherRun(AgentRun):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._relay: Relay | None = None
+        #: The end of the launcher's output, which names the rank that ended first.
         self._output = ""
         self._end: Mapping[str, Any] | None = None
         self._drains: list[Future[dict[str, Any]]] = []
         self._drained = False
-        self._evidence = ""
-        self._counts: list[Future[dict[str, Any]]] = []
-        #: The living ranks; None before any machine has answered.
-        self._workers: int | None = None
-        self._count_at = 0.0
-        self._had_ranks = False
-        self._no_ranks_since: float | None = None
         self._idle = ""
+        #: The pending counts of living ranks, when to count again, and when ranks were last alive (monotonic).
+        self._counts: list[Future[dict[str, Any]]] = []
+        self._count_at = 0.0
+        self._alive_at: float | None = None
 
     def _start_ranks(self) -> None:
         while_waiting = self.progress("starting the launcher")
+        launcher = self._launch_with
         variables = list(map(self._variables, self._placement.ranks))
         for node in self._nodes.nodes:
             ranks = [{"rank": slot.rank, **self.channels(node, slot.rank)} for slot in self.slots_on(node)]
             node.connection.ask("pipes", while_waiting=while_waiting, ranks=ranks, variables=variables)
-        shared = {node.host: self._environment_of_all(node) for node in self._nodes.nodes}
-        if self._nodes.nodes[0].host:
-            self._relay = Relay({node.host: node.connection for node in self._nodes.nodes}, shared)
+        # Open MPI creates folders in TMPDIR named by process ids, and leaves them behind if it is killed. The next
+        # daemon with the same id then fails, so TMPDIR is a folder that is removed at the end.
+        shared = {
+            node.host: {**self._nodes.environment(node), "TMPDIR": node.run, **launcher.environment}
+            for node in self._nodes.nodes
+        }
         first = self._nodes.nodes[0]
+        if first.host:
+            self._relay = Relay({node.host: node.connection for node in self._nodes.nodes}, shared)
         process = {
             "kind": LAUNCHER,
             "process": 0,
-            "argv": [*self._launch_with.argv, *WORKER],
+            "argv": [*launcher.argv, *WORKER],
             "python": first.python,
             "environment": shared[first.host],
             "directory": first.directory or None,
             "out": self.channel(first, None, "out"),
         }
         first.connection.ask("start", START_SECONDS, while_waiting, processes=[process])
-        self._nodes.note_start(launcher=Path(self._launch_with.argv[0]).name)
+        self._nodes.note_start(launcher=Path(launcher.argv[0]).name)
 
     def _variables(self, slot: RankSlot) -> dict[str, str]:
         """Return the variables of one rank, in addition to those of all; its TMPDIR differs from the launcher's."""
         temporary = self._nodes.environment(self._nodes.node_of(slot)).get("TMPDIR")
         return {**({"TMPDIR": temporary} if temporary else {}), **self.rank_environment(slot)}
-
-    def _environment_of_all(self, node: Node) -> dict[str, str]:
-        """Return the environment of launcher, daemons and ranks on a machine.
-
-        Open MPI creates folders in TMPDIR named by process ids, and leaves them behind if it is killed. The next daemon
-        with the same id then fails, so TMPDIR is a folder that is removed at the end.
-        """
-        return {**self._nodes.environment(node), "TMPDIR": node.run, **self._launch_with.environment}
 
     @property
     def _launch_with(self) -> Launcher:
@@ -581,7 +577,7 @@ class LauncherRun(AgentRun):
             super()._on_event(node, data)
 
     def on_launcher_output(self, text: str) -> None:
-        """Keep the end of the launcher's output, which names the rank that ended first."""
+        """Keep the end of the launcher's output."""
         super().on_launcher_output(text)
         self._output = (self._output + text)[-_MAX_OUTPUT:]
 
@@ -596,58 +592,41 @@ class LauncherRun(AgentRun):
             self._end_idle_launcher()
         elif self._drained:
             self._end_ranks(_code(self._end))
-        elif all(drain.done() for drain in self._drains) and not self._has_launcher_output():
+        else:
+            sources = [stream.source for stream in self._streams if stream.rank is None]
+            pending = any(isinstance(source, Inbox) and source.pending for source in sources)
             # A pipe may still hold the end of the launcher's output; it is read before the next call.
-            self._drained = True
-            replies = [drain.result() for drain in self._drains if drain.exception() is None]
-            self._evidence = next((reply["evidence"] for reply in replies if reply.get("evidence")), "")
-
-    def _has_launcher_output(self) -> bool:
-        sources = [stream.source for stream in self._streams if stream.rank is None]
-        return any(isinstance(source, Inbox) and source.pending for source in sources)
+            self._drained = all(drain.done() for drain in self._drains) and not pending
 
     def _end_ranks(self, code: int) -> None:
         first = self._launch_with.first_exit(self._output) if code else None
         reason = self._idle or f"The launcher ended with code {code}."
+        replies = [drain.result() for drain in self._drains if drain.exception() is None]
+        evidence = next((reply["evidence"] for reply in replies if reply.get("evidence")), "")
         for slot in self._placement.ranks:
-            if code == 0:
-                self.ended(Exit(slot.rank, 0, None))
-            else:
-                self.ended(exit_of(slot.rank, first, code, reason, self._evidence))
-
-    # ranks without events -------------------------------------------------------------------------
+            self.ended(exit_of(slot.rank, first, code, reason, evidence) if code else Exit(slot.rank, 0, None))
 
     def _end_idle_launcher(self) -> None:
         """End a launcher whose ranks have all ended; if the launcher's machine is lost, report their exits.
 
         Daemons of Open MPI 5 can miss the exit of the last rank if several end at once; the launcher then never ends.
+        It does not block.
         """
-        gone = self._have_gone()
+        now = time.monotonic()
+        if now < self._count_at or not all(count.done() for count in self._counts):
+            return
+        counts = [int(count.result()["workers"]) for count in self._counts if count.exception() is None]
+        self._count_at = now + _COUNT_SECONDS
+        self._counts = [node.connection.begin("alive") for node in self._nodes.connected]
+        if any(counts):
+            self._alive_at = now
         first = self._nodes.nodes[0].connection
-        if not first.lost:
-            if gone and not self._idle:
-                self._idle = "The launcher kept running after its last rank had ended, so it was stopped."
-                first.begin("signal", name="KILL", to="all")
-        elif self._workers == 0:
+        if first.lost and counts and not any(counts):
             for slot in self._placement.ranks:
                 self.ended(Exit(slot.rank, None, "TERM", "stopped"))
-
-    def _have_gone(self) -> bool:
-        """Return whether ranks have been alive and none has been for ``_IDLE_SECONDS``. It does not block."""
-        now = time.monotonic()
-        if now < self._count_at:
-            return False
-        self._count_at = now + _COUNT_SECONDS
-        if all(count.done() for count in self._counts):
-            replies = [count.result() for count in self._counts if count.exception() is None]
-            if self._counts:
-                self._workers = sum(int(reply["workers"]) for reply in replies)
-            self._counts = [node.connection.begin("alive") for node in self._nodes.connected]
-        if self._workers:
-            self._had_ranks, self._no_ranks_since = True, None
-        elif self._had_ranks and self._no_ranks_since is None:
-            self._no_ranks_since = now
-        return self._no_ranks_since is not None and now - self._no_ranks_since > _IDLE_SECONDS
+        elif self._alive_at is not None and now - self._alive_at > _IDLE_SECONDS and not (first.lost or self._idle):
+            self._idle = "The launcher kept running after its last rank had ended, so it was stopped."
+            first.begin("signal", name="KILL", to="all")
 
 
 def exit_of(rank: int, first: First | None, code: int, reason: str, evidence: str = "") -> Exit:
