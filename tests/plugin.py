@@ -26,7 +26,9 @@ RACK = """
         name = "rack"
         title = "Rack"
         Options = RackOptions
-        complete = False
+
+        def default_options(self):
+            return None
 
         def detail(self, options):
             return f"{options.machines} machines in a rack"
@@ -47,7 +49,7 @@ FORGE = """
     from dataclasses import dataclass, field
     from distdl_jupyter.clusters.base import Cluster, NodeInfo
     from distdl_jupyter.clusters.local import LocalCluster
-    from distdl_jupyter.clusters.base import OptionValue, Machines
+    from distdl_jupyter.clusters.base import Machines, OptionValue, Provisioner
     from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec
 
     @dataclass(frozen=True)
@@ -72,14 +74,15 @@ FORGE = """
         file().parent.mkdir(parents=True, exist_ok=True)
         file().write_text(json.dumps(told)) if told else file().unlink()
 
-    class ForgeCluster(LocalCluster):
+    class ForgeCluster(LocalCluster, Provisioner):
         name = "forge"
         title = "Forge"
         Options = ForgeOptions
         compute_spec = ForgeWanted
-        complete = False
-        can_create = bills = True
         dynamic_options = ("place", "yard", "size")
+
+        def default_options(self):
+            return None
 
         def choices(self, field, options):
             if field == "place":

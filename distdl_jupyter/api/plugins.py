@@ -52,7 +52,8 @@ def _plugin(kind: registry.Kind, name: str) -> Plugin:
     try:
         plugin = registry.get(kind, name)
         # A cluster with required options cannot be checked without them.
-        problem = str(plugin.unavailable(plugin.Options())) if kind == "backends" or plugin.complete else ""
+        defaults = {} if kind == "backends" else plugin.default_options()
+        problem = "" if defaults is None else str(plugin.unavailable(plugin.Options(**defaults)))
         title, labels = getattr(plugin, "title", "") or name, tuple(getattr(plugin, "labels", ()))
         return Plugin(name, title, labels, _options(plugin), problem, "", code="plugin-unavailable")
     except DistDLError as error:

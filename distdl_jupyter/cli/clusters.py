@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.cli.command import Reply, add_command, add_group
 from distdl_jupyter.clusters import cluster_configs, handle, tables
+from distdl_jupyter.clusters.base import Provisioner
 from distdl_jupyter.clusters.status import probe_all
 from distdl_jupyter.core import registry, table
 from distdl_jupyter.core.aliases import unknown
@@ -136,7 +137,7 @@ def _remove(args: argparse.Namespace) -> None:
 def _machines(args: argparse.Namespace) -> Reply:
     if getattr(args, "name", None) is not None:
         return Reply(_cluster(args.name).choices("compute"))
-    makers = [target for target in cluster_configs.every() if registry.get("clusters", target.kind).can_create]
+    makers = [target for target in cluster_configs.every() if _is_provisioner(target.kind)]
     statuses = probe_all(makers, 2 * TIMEOUT) if makers else []
     none = (
         "No cluster has machines that distdl can create. Add one, for example: distdl clusters add gpu azureml --help"
@@ -176,10 +177,14 @@ def _delete(args: argparse.Namespace) -> Reply | None:
     return None
 
 
+def _is_provisioner(kind: str) -> bool:
+    return isinstance(registry.get("clusters", kind), Provisioner)
+
+
 def _cluster(name: str) -> handle.ClusterHandle:
     """Return a cluster whose type can create machines. Raises ClusterNotFound, InvalidSpec."""
     cluster = handle.ClusterHandle(name)
-    if not registry.get("clusters", cluster.kind).can_create:
+    if not _is_provisioner(cluster.kind):
         raise InvalidSpec(
             f"distdl cannot create or delete the machines of {name}.", code="machines-not-managed", field="name"
         )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from distdl_jupyter.core.errors import ClusterRefused, LaunchFailed
+from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import NoOptions, Placement, Plan
 from distdl_jupyter.core.queue import QueuedJob, QueueView
 from distdl_jupyter.core.spec import Group, JobSpec
@@ -351,9 +351,6 @@ class Run(ABC):
         """Release the descriptors, ports and services of the run. Called once, after all processes have ended."""
 
 
-_FIXED = "Clusters of type {} do not support creating or deleting machines."
-
-
 class Cluster(ABC):
     """A type of cluster."""
 
@@ -361,38 +358,27 @@ class Cluster(ABC):
     Options: ClassVar[type] = NoOptions
     #: The display name of the type.
     title: ClassVar[str] = ""
-    #: Whether it works without options; other types are listed after a user has added a cluster.
-    complete: ClassVar[bool] = True
     #: Whether its nodes are other machines: queries take seconds, and the backend's packages must be installed there.
     is_remote: ClassVar[bool] = False
     #: Whether jobs can wait in a queue of the cluster before any process starts.
     queues: ClassVar[bool] = False
     #: Whether jobs acquire GPUs, cores and memory (``acquire``), and wait while other jobs hold them.
     slots: ClassVar[bool] = False
-    #: Whether it copies data sources to its nodes before ranks start (``Context.staging``).
-    stages: ClassVar[bool] = False
+    #: Whether agents of this package run on its nodes: they copy data sources there before ranks start
+    #: (``Context.staging``), and forward connections to persistent ranks (``Run.expose_endpoint``).
+    has_agents: ClassVar[bool] = False
     #: Whether it installs a job's packages on its nodes before ranks start.
     installs: ClassVar[bool] = False
     #: Whether it supports sources with ``mode=mount``, which are read over the network during training.
     mounts: ClassVar[bool] = False
-    #: Whether each node costs money for every hour that it is up.
-    bills: ClassVar[bool] = False
-    #: Whether its machines can be created and deleted with ``create``, ``delete`` and ``machines``.
-    can_create: ClassVar[bool] = False
-    #: The options of machines to create, declared like ``Options``, for forms, flags and Python.
-    compute_spec: ClassVar[type] = NoOptions
-    #: Options, and fields of ``compute_spec``, whose allowed values ``choices`` returns.
-    dynamic_options: ClassVar[tuple[str, ...]] = ()
     #: Whether ranks can restart and resume there from their checkpoints.
     can_restart: ClassVar[bool] = True
-    #: Whether it supports persistent ranks (``Run.expose_endpoint``).
-    serves: ClassVar[bool] = False
     #: Whether a job continues without its supervisor, and a new supervisor can ``attach`` to it.
     can_attach: ClassVar[bool] = False
 
     def default_options(self) -> dict[str, Any] | None:
-        """Return the options of this type's unnamed default cluster, None without one."""
-        return {} if self.complete else None
+        """Return the options of this type's unnamed default cluster, None if a user must add one."""
+        return {}
 
     @abstractmethod
     def unavailable(self, options: Any) -> str:
@@ -414,13 +400,6 @@ class Cluster(ABC):
         """Return suggested values by option name. It must be fast."""
         return {}
 
-    def choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
-        """Return the known values of the option ``field``; it may take seconds.
-
-        ``options`` are those that are filled in so far. Raises DistDLError, which names what is missing.
-        """
-        return []
-
     def detail(self, options: Any) -> str:
         """Return a short description of the machines: "2 cores, no GPU"; "" if unknown."""
         return ""
@@ -439,21 +418,6 @@ class Cluster(ABC):
     def holds(self, node: NodeInfo, host: str) -> bool:
         """Return whether ranks placed on ``host`` run on this machine."""
         return node.name == host
-
-    def machines(self, options: Any) -> Machines | None:
-        """Return a summary of its machines, None if they are not created by this package; it may take seconds."""
-        return None
-
-    def create(self, options: Any, machine_spec: Any) -> None:
-        """Request machines; return when the request is accepted. ``machines`` shows the progress.
-
-        Raises ClusterRefused, InvalidSpec, DistDLError.
-        """
-        raise ClusterRefused(_FIXED.format(self.title or self.name), code="cluster-machines-fixed")
-
-    def delete(self, options: Any) -> None:
-        """Request the deletion of its machines. Raises ClusterRefused, DistDLError."""
-        raise ClusterRefused(_FIXED.format(self.title or self.name), code="cluster-machines-fixed")
 
     @abstractmethod
     def preview(self, spec: JobSpec, options: Any) -> Placement:
@@ -522,3 +486,34 @@ class Cluster(ABC):
         Raises DistDLError, OSError.
         """
         return
+
+
+class Provisioner(ABC):
+    """A mix-in for clusters whose machines this package creates and deletes; each costs money while it is up."""
+
+    #: The options of machines to create, declared like ``Options``, for forms, flags and Python.
+    compute_spec: ClassVar[type] = NoOptions
+    #: Options, and fields of ``compute_spec``, whose allowed values ``choices`` returns.
+    dynamic_options: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
+        """Return the known values of the option ``field``; it may take seconds.
+
+        ``options`` are those that are filled in so far. Raises DistDLError, which names what is missing.
+        """
+
+    @abstractmethod
+    def machines(self, options: Any) -> Machines | None:
+        """Return a summary of its machines, None if they need not be created; it may take seconds."""
+
+    @abstractmethod
+    def create(self, options: Any, machine_spec: Any) -> None:
+        """Request machines; return when the request is accepted. ``machines`` shows the progress.
+
+        Raises ClusterRefused, InvalidSpec, DistDLError.
+        """
+
+    @abstractmethod
+    def delete(self, options: Any) -> None:
+        """Request the deletion of its machines. Raises ClusterRefused, DistDLError."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from distdl_jupyter.clusters import cluster_configs, status, tables
-from distdl_jupyter.clusters.base import Cluster, Machines, NodeCheck, NodeInfo, OptionValue
+from distdl_jupyter.clusters.base import Cluster, Machines, NodeCheck, NodeInfo, OptionValue, Provisioner
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.status import ClusterStatus
 from distdl_jupyter.core import events, registry, table
@@ -122,7 +122,7 @@ class ClusterHandle:
     def machines(self) -> Machines | None:
         """Return the machines as a whole, or None if they are not created by this package. Raises DistDLError."""
         cluster, options = status.plugin(self.target)
-        return cluster.machines(options)
+        return cluster.machines(options) if isinstance(cluster, Provisioner) else None
 
     def create(self, *, wait: bool = False, **wanted: Any) -> ClusterHandle:
         """Create the machines of the cluster: ``create(vm_size="Standard_NC4as_T4_v3", max_nodes=4)``.
@@ -130,9 +130,9 @@ class ClusterHandle:
         Returns when the request is accepted, or with ``wait`` when the machines are ready. Raises InvalidSpec, and
         ClusterRefused if clusters of this type cannot create machines.
         """
-        cluster, options = status.plugin(self.target)
-        about = f"machines of a cluster of type {cluster.name}"
-        cluster.create(options, registry.checked(cluster.compute_spec, wanted, about) if cluster.can_create else None)
+        cluster, options = self._provisioner()
+        about = f"machines of a cluster of type {self.kind}"
+        cluster.create(options, registry.checked(cluster.compute_spec, wanted, about))
         if wait:
             with explain_interrupt(self._still_created):
                 self._wait_for_machines(CREATION)
@@ -140,9 +140,8 @@ class ClusterHandle:
 
     def _wait_for_machines(self, seconds: float) -> None:
         """Wait until no change of the machines is in progress. Raises ClusterRefused if the change failed."""
-        cluster, options = status.plugin(self.target)
         until = time.monotonic() + seconds
-        while (machines := cluster.machines(options)) is not None and machines.state and time.monotonic() < until:
+        while (machines := self.machines()) is not None and machines.state and time.monotonic() < until:
             time.sleep(_POLL)
         if machines is not None and machines.problem:
             raise ClusterRefused(machines.problem, code="machines-not-changed")
@@ -159,9 +158,18 @@ class ClusterHandle:
                 code="machines-have-jobs",
                 hint="Cancel them, or wait until they end.",
             )
-        cluster, options = status.plugin(self.target)
+        cluster, options = self._provisioner()
         cluster.delete(options)
         return self
+
+    def _provisioner(self) -> tuple[Provisioner, Any]:
+        cluster, options = status.plugin(self.target)
+        if not isinstance(cluster, Provisioner):
+            raise ClusterRefused(
+                f"Clusters of type {cluster.title or cluster.name} do not support creating or deleting machines.",
+                code="cluster-machines-fixed",
+            )
+        return cluster, options
 
     def remove(self) -> None:
         """Remove the name of the cluster and keep its machines. Raises ClusterRefused while a job runs on it."""
@@ -231,7 +239,7 @@ def add_cluster(name: str, kind: str, **options: Any) -> ClusterHandle:
 def choices(kind: str, option: str, options: Mapping[str, Any]) -> list[OptionValue]:
     """Return the allowed values of an option of a cluster type, or of its machines. Raises InvalidSpec, DistDLError."""
     cluster: Cluster = registry.get("clusters", kind)
-    if option not in cluster.dynamic_options:
+    if not isinstance(cluster, Provisioner) or option not in cluster.dynamic_options:
         raise InvalidSpec(
             f"Values of {option} cannot be listed for clusters of type {kind}.",
             code="choices-unavailable",

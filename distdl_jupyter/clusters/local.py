@@ -62,10 +62,9 @@ class LocalCluster(Cluster):
     name = "local"
     title = "Local"
     Options = LocalOptions
-    stages = True
+    has_agents = True
     installs = True
     slots = True
-    serves = True
 
     def __init__(self) -> None:
         self._ports = Ports()

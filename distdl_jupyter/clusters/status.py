@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from distdl_jupyter.clusters.base import Cluster, Machines, NodeCheck, NodeInfo
+from distdl_jupyter.clusters.base import Cluster, Machines, NodeCheck, NodeInfo, Provisioner
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
@@ -96,7 +96,7 @@ def probe(target: ClusterConfig) -> ClusterStatus:
 def _probe(target: ClusterConfig) -> ClusterStatus:
     cluster, options = plugin(target)
     problem = cluster.unavailable(options)
-    machines = cluster.machines(options) if cluster.can_create and not problem else None
+    machines = cluster.machines(options) if isinstance(cluster, Provisioner) and not problem else None
     remedy = ""
     if machines is not None and not machines.exists:
         problem, remedy = ABSENT, f"Create them: distdl clusters compute create {target.name}"
@@ -110,7 +110,7 @@ def _probe(target: ClusterConfig) -> ClusterStatus:
         nodes=nodes,
         far=cluster.is_remote,
         machines=machines,
-        can_create=cluster.can_create,
+        can_create=isinstance(cluster, Provisioner),
     )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from distdl_jupyter import azure
 from distdl_jupyter.azure import prices
 from distdl_jupyter.clusters import cluster_configs, status
+from distdl_jupyter.clusters.base import Provisioner
 from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.humanize import money
@@ -95,7 +96,7 @@ def _cluster(target: cluster_configs.ClusterConfig) -> ClusterChoice:
             detail=plugin.detail(options),
             reason=plugin.unavailable(options),
             far=plugin.is_remote,
-            rents=plugin.can_create,
+            rents=isinstance(plugin, Provisioner),
         )
     except DistDLError as error:
         return dataclasses.replace(choice, reason=str(error))

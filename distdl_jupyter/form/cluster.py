@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from distdl_jupyter.azure import prices
 from distdl_jupyter.clusters import cluster_configs, status
-from distdl_jupyter.clusters.base import Cluster
+from distdl_jupyter.clusters.base import Cluster, Provisioner
 from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.status import CachedStatus
 from distdl_jupyter.clusters.tables import merge_hosts
@@ -74,7 +74,7 @@ class Rented(NamedTuple):
 def rented(compute_target: str, vm_size: str) -> Rented:
     """Return the known facts about the nodes of a cluster without a request to it."""
     target, plugin = find(compute_target)
-    if target is None or plugin is None or not plugin.bills:
+    if target is None or not isinstance(plugin, Provisioner):
         return Rented()
     options = target.options
     spot = str(options.get("job_tier") or "").lower() == "spot"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter import preflight
 from distdl_jupyter.backends.usage import Package
 from distdl_jupyter.clusters import cluster_configs
+from distdl_jupyter.clusters.base import Cluster, Provisioner
 from distdl_jupyter.core import packages, redact, registry
 from distdl_jupyter.core.aliases import resolve
 from distdl_jupyter.core.data import sources
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.azure.prices import Price
     from distdl_jupyter.backends.base import Backend
     from distdl_jupyter.capture import CapturedCode
-    from distdl_jupyter.clusters.base import Cluster
     from distdl_jupyter.core.data import DataSource
     from distdl_jupyter.core.spec import Group
 
@@ -223,7 +223,7 @@ def data_sources(value: Any, working_directory: Path, cluster: Cluster) -> tuple
 
 def data_refusal(cluster: Cluster) -> InvalidSpec | None:
     """Return why a cluster does not support data sources, None if it does."""
-    if cluster.stages or cluster.mounts:
+    if cluster.has_agents or cluster.mounts:
         return None
     return InvalidSpec(
         f"{cluster.title or cluster.name} cannot copy data to its nodes.",
@@ -313,7 +313,7 @@ def _persistent_rank_defaults(
                 hint="Remove it.",
             )
         return {}
-    if not cluster.serves:
+    if not cluster.has_agents:
         raise InvalidSpec(
             f"A session of ranks cannot run on {target}, because its ranks cannot be reached from here.",
             code="kept-ranks-unsupported",
@@ -364,7 +364,7 @@ def node_price(price: Any, vm_size: str | None, cluster: Cluster, options: Mappi
 
     The cluster options may name size and tier; interruptible nodes have no price. Raises InvalidSpec.
     """
-    if price in (None, "") and not cluster.bills:
+    if price in (None, "") and not isinstance(cluster, Provisioner):
         return None
     from distdl_jupyter.azure import prices
 

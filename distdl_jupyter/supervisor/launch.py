@@ -172,7 +172,7 @@ class Launch:
         # The job's packages are not installed yet, so their contents are not checked.
         context.modules = () if packages.missing(self._spec) else modules
         context.rank_ports = backend.rank_ports
-        if self.cluster.stages:
+        if self.cluster.has_agents:
             context.staging = self._stage(self.raise_if_canceled, modules)
         if context.restart:
             context.gone, context.least_node_count = self.lost_nodes, self._spec.min_node_count
@@ -230,7 +230,7 @@ class Launch:
 
     def _staging_for_reattach(self) -> JobStaging | None:
         """Return the staging of data, unless every rank was already started."""
-        if not self.cluster.stages or all(rank.pid is not None for rank in self._recorder.view.ranks):
+        if not self.cluster.has_agents or all(rank.pid is not None for rank in self._recorder.view.ranks):
             return None
         return self._stage(lambda: None)
 

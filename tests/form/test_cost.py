@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distdl_jupyter.azure import prices
+from distdl_jupyter.clusters.base import Provisioner
 from distdl_jupyter.clusters.cluster_configs import add
 from distdl_jupyter.core import registry
 from distdl_jupyter.form import cluster as cost
@@ -57,7 +58,7 @@ def test_why_a_price_is_not_known_is_said(nodes: Rented, problem: str, monkeypat
 def test_what_is_rented_is_read_from_the_clusters_options(azure) -> None:
     assert rented("local", A100) == Rented()
     assert rented("nowhere", A100) == Rented()
-    assert registry.get("clusters", "azureml").bills
+    assert isinstance(registry.get("clusters", "azureml"), Provisioner)
     add("ml", "azureml", {**WORKSPACE, "vm_size": "Standard_" + A100, "job_tier": "Spot"})
     assert rented("ml", "") == Rented(bills=True, size="Standard_" + A100, interruptible=True)
     add("gpu", "azureml", {**WORKSPACE, "compute": "gpu-cluster"})

@@ -59,7 +59,9 @@ class SimulatedCluster(AgentCluster):
     name = "simulated"
     title = "Simulated"
     Options = SimulatedOptions
-    complete = True
+
+    def default_options(self):
+        return {}
 
     def __init__(self):
         super().__init__()

@@ -39,11 +39,9 @@ _POLL_SECONDS = 0.5
 class AgentCluster(Cluster):
     """Runs ranks on other machines, each with an agent."""
 
-    complete = False
+    has_agents = True
     is_remote = True
-    stages = True
     installs = True
-    serves = True
     #: Whether a host may have several nodes of a job.
     several_per_host: ClassVar[bool] = False
 
@@ -52,6 +50,10 @@ class AgentCluster(Cluster):
         self._nodes: list[AgentNode] = []
         #: The job's allocation from a scheduler; ownership passes to the nodes of a started job.
         self._held = contextlib.ExitStack()
+
+    def default_options(self) -> dict[str, Any] | None:
+        """Return None: a user names the machines."""
+        return None
 
     @abstractmethod
     def _connect(self, spec: JobSpec, options: Any, context: Context) -> tuple[JobSpec, list[Unreachable]]:

@@ -38,6 +38,7 @@ from distdl_jupyter.clusters.base import (
     NodeInfo,
     NodeState,
     OptionValue,
+    Provisioner,
     Run,
     RunNotice,
 )
@@ -126,23 +127,24 @@ class ComputeSpec:
         )
 
 
-class AzureMLCluster(Cluster):
+class AzureMLCluster(Cluster, Provisioner):
     """Runs ranks as the processes of a job on Azure ML."""
 
     name = "azureml"
     title = "Azure ML"
     Options = AzureMLOptions
-    complete = False
     is_remote = True
     queues = True
     mounts = True
-    bills = True
-    can_create = True
     compute_spec = ComputeSpec
     dynamic_options = FIELDS
     installs = True
     can_attach = True
     can_restart = False
+
+    def default_options(self) -> dict[str, Any] | None:
+        """Return None: a user names the workspace."""
+        return None
 
     def unavailable(self, options: AzureMLOptions) -> str:
         """Return the remedy if options are missing or azure-ai-ml is not installed."""
