@@ -11,14 +11,10 @@ from distdl_jupyter.clusters.status import ClusterStatus
 from distdl_jupyter.core.humanize import TIMES, plural
 
 _NODE_SIGNS = {"up": "●", "down": "✗", "starting": "◔", "unknown": "?"}
-_LEVEL_SIGNS = {"ok": "✓", "info": "i", "warning": "!", "error": "✗"}
-#: Signs of ``check_table``.
-_TERMINAL_SIGNS: dict[CheckLevel, str] = {"ok": "✓", "info": "·", "warning": "!", "error": "✗"}
+_LEVEL_SIGNS: dict[CheckLevel, str] = {"ok": "✓", "info": "·", "warning": "!", "error": "✗"}
 _SEVERITY: dict[CheckLevel, int] = {"error": 0, "warning": 1, "info": 2, "ok": 3}
 #: Maximum number of host names listed in a line of passed checks.
 _NAMED = 3
-#: Maximum number of lines for the same passed check; more are counted in one line.
-_MOST_LINES = 8
 _ARROW = "→"
 
 
@@ -132,7 +128,7 @@ def merge_hosts(checks: Sequence[NodeCheck]) -> list[NodeCheck]:
     nodes_by_result: dict[NodeCheck, list[str]] = {}
     for check in ordered:
         nodes_by_result.setdefault(replace(check, node=""), []).append(check.node)
-    return _shorten([replace(check, node=_host_names(check, nodes, hosts)) for check, nodes in nodes_by_result.items()])
+    return [replace(check, node=_host_names(check, nodes, hosts)) for check, nodes in nodes_by_result.items()]
 
 
 def _host_names(check: NodeCheck, nodes: Sequence[str], hosts: Sequence[str]) -> str:
@@ -143,22 +139,6 @@ def _host_names(check: NodeCheck, nodes: Sequence[str], hosts: Sequence[str]) ->
     if check.level in ("ok", "info") and len(nodes) > _NAMED:
         return plural(len(nodes), "host")
     return ", ".join(nodes)
-
-
-def _shorten(rows: Sequence[NodeCheck]) -> list[NodeCheck]:
-    """Replace many passed results of the same check, such as each host's address, by the first and a count."""
-    shortened: list[NodeCheck] = []
-    passed: dict[str, list[NodeCheck]] = {}
-    for row in rows:
-        if row.level == "ok":
-            passed.setdefault(row.what, []).append(row)
-    for row in rows:
-        like = passed.get(row.what, [])
-        if row.level != "ok" or len(like) <= _MOST_LINES:
-            shortened.append(row)
-        elif row is like[0]:
-            shortened += [row, NodeCheck(f"{len(like) - 1} more", row.what, "ok", "likewise")]
-    return shortened
 
 
 def check_table(checks: Sequence[NodeCheck], width: int = 100) -> str:
@@ -177,7 +157,7 @@ def check_table(checks: Sequence[NodeCheck], width: int = 100) -> str:
 
 
 def _check_lines(row: NodeCheck, node: int, what: int, indent: str, width: int) -> list[str]:
-    head = f"{_TERMINAL_SIGNS[row.level]} {row.node:<{node}}  {row.what:<{what}}  "
+    head = f"{_LEVEL_SIGNS[row.level]} {row.node:<{node}}  {row.what:<{what}}  "
     result_width = max(30, width - len(indent))
     first, *more = textwrap.wrap(row.says, result_width, break_long_words=False, break_on_hyphens=False) or [""]
     lines = [f"{head}{first}", *(f"{indent}{line}" for line in more)]

@@ -403,10 +403,7 @@ def network_checks(meeting: Meeting, network: str = "") -> list[NodeCheck]:
         code = "host-network-option" if network else "host-no-address"
         return [NodeCheck(host, "Network", "error", text, remedy, code) for host in lacking]
     if (nearest := meeting.common or closest(meeting.offered, meeting.reached)) is not None:
-        rows = [
-            NodeCheck(end.host, "Network", "ok", f"{end.address} on {end.interface} ({end.network})")
-            for end in nearest.endpoints
-        ]
+        rows = [NodeCheck(end.host, "Network", "ok", f"{end.network} on {end.interface}") for end in nearest.endpoints]
         if meeting.common is None:
             return [*rows, *_gaps(nearest, meeting.reached)]
         return [*rows, NodeCheck("", "Ports", "ok", "all hosts reach each other")] if len(rows) > 1 else rows

@@ -44,8 +44,7 @@ def test_all_is_well_on_three_hosts_whose_interfaces_have_different_names(three_
     rows = check(three_hosts, programs=("mpirun",))
     assert {row.level for row in rows} == {"ok", "info"}
     assert {name: row.says for name, row in of(rows, "Network").items()} == {
-        name: f"{three_hosts.address(name)} on {three_hosts.interface(name)} ({three_hosts.address('node-a')[:-2]}0/24)"
-        for name in three_hosts.names
+        name: f"{three_hosts.address('node-a')[:-2]}0/24 on {three_hosts.interface(name)}" for name in three_hosts.names
     }
     for what in ("Reachable", "Host key", "Python", "torch", "Code", "GPUs", "InfiniBand", "Disk", "Clock", "mpirun"):
         assert sorted(of(rows, what)) == three_hosts.names, what
