@@ -89,8 +89,7 @@ def probe(target: ClusterConfig) -> ClusterStatus:
     except DistDLError as error:
         return ClusterStatus.of(target, problem=error.message, remedy=error.hint, code=error.code)
     except Exception as error:  # noqa: BLE001 - a failing plug-in must not hide the other clusters
-        problem = f"The plug-in failed: {type(error).__name__}: {error}"
-        return ClusterStatus.of(target, problem=problem, code="cluster-plugin-failed")
+        return ClusterStatus.of(target, problem=_plugin_failed(error), code="cluster-plugin-failed")
 
 
 def _probe(target: ClusterConfig) -> ClusterStatus:
@@ -148,13 +147,12 @@ def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = Non
     except DistDLError as error:
         return [_failed_check(error.message, error.hint, error.code)]
     except Exception as error:  # noqa: BLE001 - as above
-        return [
-            _failed_check(
-                f"The plug-in failed: {type(error).__name__}: {error}",
-                "Report the error to the authors of the plug-in.",
-                "cluster-plugin-failed",
-            )
-        ]
+        remedy = "Report the error to the authors of the plug-in."
+        return [_failed_check(_plugin_failed(error), remedy, "cluster-plugin-failed")]
+
+
+def _plugin_failed(error: Exception) -> str:
+    return f"The plug-in failed: {type(error).__name__}: {error}"
 
 
 def _failed_check(message: str, remedy: str, code: str) -> NodeCheck:
@@ -163,16 +161,9 @@ def _failed_check(message: str, remedy: str, code: str) -> NodeCheck:
 
 def _node_check(cluster: Cluster, options: Any) -> NodeCheck:
     """Return the check of a kind without its own checks: whether its nodes respond."""
-    down = [node.name for node in cluster.nodes(options) if node.state == "down"]
-    if down:
-        return NodeCheck(
-            "",
-            "Reachable",
-            "error",
-            f"{', '.join(down)} cannot be used.",
-            "Check these machines.",
-            code="cluster-reachable",
-        )
+    if down := ", ".join(node.name for node in cluster.nodes(options) if node.state == "down"):
+        text = f"{down} cannot be used."
+        return NodeCheck("", "Reachable", "error", text, "Check these machines.", code="cluster-reachable")
     return NodeCheck("", "Reachable", "ok", "All nodes respond.")
 
 
@@ -194,8 +185,6 @@ Needs = Mapping[str, Sequence[str]]
 FIRST, AGAIN = 1.5, 0.3
 #: Seconds for which nodes, and successful checks, are recent enough for a form.
 NODES_FRESH, CHECKS_FRESH = 15.0, 300.0
-#: Seconds after which an unused result is dropped.
-_KEPT = 600.0
 
 
 @dataclass(slots=True)
@@ -225,13 +214,6 @@ class _Probes(Generic[T]):
             now = time.monotonic()
             probe = self._probes.get(key)
             if probe is None or (probe.answer.done() and now - probe.begun >= max_age):
-                old = [
-                    name
-                    for name, known_probe in self._probes.items()
-                    if known_probe.answer.done() and now - known_probe.begun > _KEPT
-                ]
-                for name in old:
-                    del self._probes[name]
                 probe = self._probes[key] = _Probe(now, Future(), None if probe is None else probe.known)
                 answer = probe.answer
                 threading.Thread(target=lambda: answer.set_result(function()), name="distdl-probe", daemon=True).start()
@@ -287,22 +269,14 @@ class StatusCache:
         is_down = any(node.state == "down" for node in known.nodes)
         if fresh or is_down or any(check.level == "error" for check in checks.known or ()):
             checks = self._check(target, needs, 0.0 if fresh else NODES_FRESH)
-        if checks.answer.done() and probe.begun < checks.begun and any(node.state != "up" for node in known.nodes):
-            probe = self._status(target)  # a slow node may have responded by now
         looking = not (probe.answer.done() and checks.answer.done())
         return CachedStatus(probe.known, None if checks.known is None else tuple(checks.known), looking)
 
     def _status(self, target: ClusterConfig, max_age: float = 0.0) -> _Probe[ClusterStatus]:
-        return self._statuses.get(_key(target), lambda: _rounded(probe(target)), max_age)
+        return self._statuses.get(_key(target), lambda: probe(target), max_age)
 
     def _check(self, target: ClusterConfig, needs: Needs | None, max_age: float = 0.0) -> _Probe[list[NodeCheck]]:
         return self._checks.get(_key(target, needs), lambda: check(target, needs), max_age)
-
-
-def _rounded(known: ClusterStatus) -> ClusterStatus:
-    """Return the status with loads that do not change with every probe."""
-    nodes = (node if node.load is None else dataclasses.replace(node, load=round(node.load, 1)) for node in known.nodes)
-    return dataclasses.replace(known, nodes=tuple(nodes))
 
 
 #: The cache of the forms in this process.

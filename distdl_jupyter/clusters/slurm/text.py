@@ -198,7 +198,7 @@ def node(fields: Sequence[str]) -> NodeInfo:
     elif base_state.startswith(_STARTING):
         state = "starting"
     gpus, gpu_name = commands.gpus_in(gres)
-    number = float(load) if re.fullmatch(r"\d+(\.\d+)?", load) else None
+    number = round(float(load), 1) if re.fullmatch(r"\d+(\.\d+)?", load) else None
     return NodeInfo(name, state, detail, gpus, gpu_name, commands.leading_number(cores), load=number)
 
 

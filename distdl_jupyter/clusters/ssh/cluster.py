@@ -226,7 +226,7 @@ def node_info(name: str, facts: Mapping[str, Any]) -> NodeInfo:
         gpu_name=str(gpus[0]["name"]) if gpus else "",
         cores=int(facts.get("cores") or 0),
         python=str((facts.get("python") or {}).get("version", "")),
-        load=facts.get("load"),
+        load=round(facts["load"], 1) if facts.get("load") is not None else None,
         ranks=facts.get("ranks"),
     )
 
