@@ -21,11 +21,12 @@ ARGUMENTS: dict[str, tuple[int, int, int | None]] = {
     "Finding": (1, 2, 3),
     "Found": (3, 1, 2),
     "Advice": (0, 3, None),
-    "Notice": (2, 1, None),
+    "RunNotice": (2, 1, None),
     "self._add": (1, 2, 3),
     "note": (2, 1, None),
-    "Check": (5, 3, 4),
+    "NodeCheck": (5, 3, 4),
     "problem": (0, 2, 3),
+    "fault": (4, 2, 3),
 }
 #: Error classes whose message is not the first argument: message and remedy.
 _MESSAGES = {"HostTrouble": (1, 2), "HostFailed": (1, 2), "Unreachable": (2, 3)}

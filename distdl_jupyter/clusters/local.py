@@ -21,7 +21,7 @@ from distdl_jupyter.clusters import queueing
 from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Run, RunNotice
 from distdl_jupyter.core import gpus, limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.humanize import plural, size, total_need
+from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
 from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.redact import is_secret
@@ -128,8 +128,6 @@ class LocalCluster(Cluster):
         return dataclasses.replace(placement, ports=tuple(reserved))
 
     def _check_headroom(self, spec: JobSpec, context: Context) -> None:
-        from distdl_jupyter.node import headroom
-
         self._notices = []
         for short in limits.shortages(spec.process_count, headroom.room()):
             if short.level == "error":
@@ -184,8 +182,7 @@ class LocalCluster(Cluster):
             raise InvalidSpec(
                 f"{crowd.says}.", code="too-many-local-processes", field="process_count_per_node", hint=crowd.remedy
             )
-        _check_gpus(spec, devices)
-        _check_room(spec)
+        queueing.refuse_too_much(spec, spec.process_count, len(devices), headroom.cores(), headroom.memory_limit())
         each = spec.gpus or 1
         emulated = spec.node_count > 1
         shell: tuple[str, ...] = ()
@@ -269,45 +266,3 @@ def _need(spec: JobSpec, devices: Sequence[Gpu]) -> Need:
     each = spec.gpus if spec.use_gpu is not False else 0
     count = min(spec.process_count, len(devices)) if each is None else each * spec.process_count
     return queueing.need(spec, spec.process_count, count, [gpu.uuid for gpu in devices])
-
-
-def _check_room(spec: JobSpec) -> None:
-    """Raise InvalidSpec for a job that needs more than this machine has."""
-    each = {"cores": spec.cores, "memory": spec.memory}
-    there = {"cores": headroom.cores(), "memory": headroom.memory_limit()}
-    for name, amount in each.items():
-        most = there[name]
-        if amount and most is not None and amount * spec.process_count > most:
-            amounts = (amount, amount * spec.process_count, most)
-            single, total, here = (
-                plural(quantity, "core") if name == "cores" else size(quantity) for quantity in amounts
-            )
-            of_memory = " of memory" if name == "memory" else ""
-            raise InvalidSpec(
-                f"{total_need(spec.process_count, single, total)}{of_memory}, but this machine has {here}.",
-                code="local-too-few-resources",
-                field=name,
-                hint=_reduction_hint(name, most, spec.process_count),
-            )
-
-
-def _reduction_hint(name: str, most: int, ranks: int) -> str:
-    """Return the remedy for a job that requests more cores or memory than this machine has."""
-    if name == "cores" and most < ranks:
-        return f"Use fewer processes: process_count_per_node={most}"
-    each = most // ranks if name == "cores" else f"{most // ranks // 1_000_000}MB"
-    return f"Use fewer processes, or request less: {name}={each}"
-
-
-def _check_gpus(spec: JobSpec, devices: Sequence[int]) -> None:
-    each = spec.gpus or (1 if spec.use_gpu else 0)
-    total = each * spec.process_count
-    if len(devices) < total:
-        here = plural(len(devices), "GPU") if devices else "none"
-        need = total_need(spec.process_count, plural(each, "GPU"), plural(total, "GPU"))
-        raise InvalidSpec(
-            f"{need}, but this machine has {here}.",
-            code="local-too-few-gpus",
-            field="gpus" if spec.gpus else "use_gpu",
-            hint="Use fewer processes, or run on the CPU: use_gpu=False",
-        )

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from distdl_jupyter.core.humanize import plural, short_id
+from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.humanize import plural, short_id, size, total_need
 from distdl_jupyter.core.queue import Holding, QueueView, reason
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import slots
@@ -22,6 +23,45 @@ def need(spec: JobSpec, processes: int, gpus: int, devices: Sequence[str]) -> Ne
     each = {"cores": spec.cores, "memory": spec.memory}
     amounts = {name: float(amount * processes) for name, amount in each.items() if amount}
     return Need(gpus, tuple(devices) if gpus else (), amounts)
+
+
+def refuse_too_much(
+    spec: JobSpec, processes: int, gpus: int, cores: float | None, memory: float | None, host: str = ""
+) -> None:
+    """Raise InvalidSpec if ``processes`` of a job need more than a machine has (None: unknown)."""
+    there = {"gpus": gpus, "cores": cores, "memory": memory}
+    each = {"gpus": spec.gpus or int(bool(spec.use_gpu)), "cores": spec.cores, "memory": spec.memory}
+    where = host or "this machine"
+    for name, amount in each.items():
+        most = there[name]
+        if not amount or most is None or amount * processes <= most:
+            continue
+        single, total, here = (
+            size(value) if name == "memory" else plural(int(value), "GPU" if name == "gpus" else "core")
+            for value in (amount, amount * processes, most)
+        )
+        need_ = f"{total_need(processes, single, total)}{' of memory' if name == 'memory' else ''}"
+        if name == "gpus":
+            raise InvalidSpec(
+                f"{need_}, but {where} has {here if most else 'none'}.",
+                code="too-few-gpus",
+                field="gpus" if spec.gpus else "use_gpu",
+                hint="Use fewer processes, or run on the CPU: use_gpu=False",
+            )
+        raise InvalidSpec(
+            f"{need_}, but {where} has {here}.",
+            code="too-few-resources",
+            field=name,
+            hint=_reduction_hint(name, int(most), processes),
+        )
+
+
+def _reduction_hint(name: str, most: int, ranks: int) -> str:
+    """Return the remedy for a job that requests more cores or memory than a machine has."""
+    if name == "cores" and most < ranks:
+        return f"Use fewer processes: process_count_per_node={most}"
+    each = most // ranks if name == "cores" else f"{most // ranks // 1_000_000}MB"
+    return f"Use fewer processes, or request less: {name}={each}"
 
 
 def turn_from_json(data: Sequence[Any]) -> Turn:

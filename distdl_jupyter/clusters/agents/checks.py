@@ -62,7 +62,7 @@ class HostReport:
         """Return the row of a passed check."""
         return NodeCheck(self.host, what, level, text)
 
-    def problem(self, what: str, level: CheckLevel, text: str, remedy: str, code: str) -> NodeCheck:
+    def fault(self, what: str, level: CheckLevel, text: str, remedy: str, code: str) -> NodeCheck:
         """Return the row of a problem."""
         return NodeCheck(self.host, what, level, text, remedy, code)
 
@@ -150,7 +150,7 @@ def _python(survey: Survey) -> Iterator[NodeCheck]:
         else:
             text = f"Python {version}, but this machine has {here}"
             remedy = f"Set the option python to the path of Python {minor} on the hosts."
-            yield report.problem("Python", "error", text, remedy, "host-python")
+            yield report.fault("Python", "error", text, remedy, "host-python")
 
 
 def _packages(survey: Survey) -> Iterator[NodeCheck]:
@@ -188,19 +188,19 @@ def _package(name: str, version: str, standard: str, here: str, report: HostRepo
         lost = ", so the host cannot read data from cloud storage" if name == READS_DATA else ""
         level: CheckLevel = "error" if is_needed and name != READS_DATA else "warning"
         install = _install(name, standard or here, report)
-        return report.problem(name, level, f"{name} is not installed{lost}", install, "host-package-missing")
+        return report.fault(name, level, f"{name} is not installed{lost}", install, "host-package-missing")
     if version != standard:
         is_here = _public(standard) == _public(here) != _public(version)
         text = f"{name} {version}, but {'this machine has' if is_here else 'the other hosts have'} {standard}"
         if _public(version) == _public(standard):
             remedy = f"Install the same build of {name} on all hosts."
-            return report.problem(name, "warning", text, remedy, "host-package-build")
+            return report.fault(name, "warning", text, remedy, "host-package-build")
         level = "error" if name in TALKING or (is_needed and name not in ALWAYS) else "warning"
-        return report.problem(name, level, text, _same(name, standard, report), "host-package-differs")
+        return report.fault(name, level, text, _same(name, standard, report), "host-package-differs")
     if here and _public(version) != _public(here):
         text = f"{name} {version}, but this machine has {here}"
         remedy = f"Install {name} {_public(version)} here or {_public(here)} on the hosts."
-        return report.problem(name, "warning", text, remedy, "host-package-differs-here")
+        return report.fault(name, "warning", text, remedy, "host-package-differs-here")
     return report.ok(name, version)
 
 
@@ -227,10 +227,10 @@ def _programs(survey: Survey) -> Iterator[NodeCheck]:
         if not path:
             remedy = f"Install {name} on the host, or add it to the PATH."
             install = _install("openmpi", standard, report) if name == "mpirun" else remedy
-            yield report.problem(name, "error", f"{name} is not installed", install, "host-program-missing")
+            yield report.fault(name, "error", f"{name} is not installed", install, "host-program-missing")
         elif name == "mpirun" and version != standard:
             text = f"Open MPI {version or 'of an unknown version'}, but the other hosts have {standard}"
-            yield report.problem(name, "error", text, _same("openmpi", standard, report), "host-mpi-differs")
+            yield report.fault(name, "error", text, _same("openmpi", standard, report), "host-mpi-differs")
         else:
             yield report.ok(name, f"Open MPI {version}" if version else path)
 
@@ -243,7 +243,7 @@ def _code(survey: Survey) -> Iterator[NodeCheck]:
         if survey.shared and not report.shares:
             text = "does not see this machine's folders, although the option shared is set"
             remedy = "Mount the folder on the host, or remove the option shared."
-            yield report.problem("Code", "error", text, remedy, "host-code")
+            yield report.fault("Code", "error", text, remedy, "host-code")
         else:
             is_shared = report.shares and survey.shared is not False
             copied = "code and data are copied there, results are copied back"
@@ -256,13 +256,13 @@ def _gpus(survey: Survey) -> Iterator[NodeCheck]:
     for report, summary in zip(survey.reports, summaries, strict=True):
         if "gpus" in report.facts["problems"]:
             remedy = f"Run it on the host: {report.command('nvidia-smi')}"
-            yield report.problem("GPUs", "warning", "nvidia-smi does not respond", remedy, "host-gpus")
+            yield report.fault("GPUs", "warning", "nvidia-smi does not respond", remedy, "host-gpus")
         elif summary == usual:
             yield report.ok("GPUs", usual, "ok" if report.facts["gpus"] else "info")
         else:
             text = f"{summary}, but the other hosts have {usual}"
             remedy = "Use no more processes per node than the smallest host has GPUs, or remove this host."
-            yield report.problem("GPUs", "warning", text, remedy, "host-gpus-differ")
+            yield report.fault("GPUs", "warning", text, remedy, "host-gpus-differ")
 
 
 def _gpu_summary(facts: Mapping[str, Any]) -> str:
@@ -281,7 +281,7 @@ def _infiniband(survey: Survey) -> Iterator[NodeCheck]:
         if somewhere and not devices:
             text = "not active here but on other hosts, so all ranks would use Ethernet"
             remedy = f"Check the cable and the port state: {report.command('ibstat')}"
-            yield report.problem("InfiniBand", "warning", text, remedy, "host-infiniband")
+            yield report.fault("InfiniBand", "warning", text, remedy, "host-infiniband")
         else:
             text = f"{humanize.listing(devices)} active" if devices else "none"
             yield report.ok("InfiniBand", text, "ok" if devices else "info")
@@ -297,7 +297,7 @@ def _disk(survey: Survey) -> Iterator[NodeCheck]:
             else:
                 level: CheckLevel = "error" if free < _MIN_DISK else "warning"
                 remedy = f"Free disk space. See what uses it: {report.command('du -xhd1', path)}"
-                yield report.problem("Disk", level, f"{humanize.size(free)} free in {path}", remedy, "host-disk")
+                yield report.fault("Disk", level, f"{humanize.size(free)} free in {path}", remedy, "host-disk")
 
 
 def _clock(survey: Survey) -> Iterator[NodeCheck]:
@@ -314,7 +314,7 @@ def _clock(survey: Survey) -> Iterator[NodeCheck]:
         else:
             text = f"{humanize.duration(abs(off))} {'ahead of' if off > 0 else 'behind'} this machine's"
             remedy = f"Synchronize the clock: {report.command('sudo timedatectl set-ntp true')}"
-            yield report.problem("Clock", "warning", text, remedy, "host-clock")
+            yield report.fault("Clock", "warning", text, remedy, "host-clock")
 
 
 def _room(survey: Survey) -> Iterator[NodeCheck]:
@@ -323,13 +323,13 @@ def _room(survey: Survey) -> Iterator[NodeCheck]:
         if 0 < report.slots < survey.processes:
             text = f"{survey.processes} processes requested, but only {report.slots} fit"
             remedy = f"Use {report.slots} processes per node, or list the host as {report.host}:{survey.processes}."
-            yield report.problem("Slots", "warning", text, remedy, "host-slots")
+            yield report.fault("Slots", "warning", text, remedy, "host-slots")
         shortages = [*limits.shortages(survey.processes, report.facts.get("room") or {})]
         if cores := int(report.facts.get("cores") or 0):
             crowd = limits.crowd(survey.processes, cores, oversubscribe=survey.oversubscribe, slots=report.slots)
             shortages = [crowd, *shortages] if crowd else shortages
         for shortage in shortages:
-            yield report.problem("Room", shortage.level, shortage.says, shortage.remedy, "host-room")
+            yield report.fault("Room", shortage.level, shortage.says, shortage.remedy, "host-room")
 
 
 #: The rules, in display order.
@@ -393,15 +393,17 @@ class Meeting:
 def network_checks(meeting: Meeting, network: str = "") -> list[NodeCheck]:
     """Return the rows about the common network, or why there is none; ``network`` is the cluster option ("": any)."""
     if lacking := [host for host, endpoints in meeting.offered.items() if not endpoints and meeting.common is None]:
+        if network:
+            text, remedy = (
+                f"has no address on {network}, which the option network names",
+                "Correct or remove the option.",
+            )
+            return [NodeCheck(host, "Network", "error", text, remedy, "host-network-option") for host in lacking]
         text, remedy = (
             "has no IPv4 address except its loopback address",
-            "Connect the host to the other hosts' network.",
+            "Connect it to the network of the other hosts.",
         )
-        if network:
-            text = f"has no address on {network}, which the option network names"
-            remedy = "Correct the option network, or remove it."
-        code = "host-network-option" if network else "host-no-address"
-        return [NodeCheck(host, "Network", "error", text, remedy, code) for host in lacking]
+        return [NodeCheck(host, "Network", "error", text, remedy, "host-no-address") for host in lacking]
     if (nearest := meeting.common or closest(meeting.offered, meeting.reached)) is not None:
         rows = [NodeCheck(end.host, "Network", "ok", f"{end.network} on {end.interface}") for end in nearest.endpoints]
         if meeting.common is None:

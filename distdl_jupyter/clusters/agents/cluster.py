@@ -25,7 +25,7 @@ from distdl_jupyter.clusters.agents.staging import AgentNode, AgentNodes, Staged
 from distdl_jupyter.clusters.base import Cluster, Context, NodeCheck, Run, RunNotice
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.humanize import listing, plural, size, total_need
+from distdl_jupyter.core.humanize import listing, plural, size
 from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node.slots import Need
@@ -98,8 +98,10 @@ class AgentCluster(Cluster):
         )  # fmt: skip
         if result.errors:
             raise LaunchFailed("\n".join(map(_sentence, result.errors)), code=result.errors[0].code)
-        if spec.use_gpu:
-            _check_gpus(spec, result)
+        for host, facts in result.facts.items():
+            gpus, memory = facts.get("gpus") or (), (facts.get("memory") or {}).get("total")
+            cores, memory = (facts.get("cores"), memory) if self.slots else (None, None)
+            queueing.refuse_too_much(spec, spec.process_count_per_node, len(gpus), cores, memory, host)
         for check in result.checks:
             if check.level == "warning" and check.what != checks.READS_DATA:  # the stager reports it where data is read
                 context.note(RunNotice("warning", _sentence(check), check.code or "host-check"))
@@ -185,29 +187,16 @@ def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Ch
     for connection in sorted(
         connections, key=lambda connection: (str(facts[connection.host].get("host") or ""), connection.host)
     ):
-        need = _need(spec, facts[connection.host], connection.host)
+        need = _need(spec, facts[connection.host])
         if need:
             facts[connection.host] = _await_slots(connection, need, spec, facts[connection.host], context)
     return dataclasses.replace(checkup, facts=facts)
 
 
-def _need(spec: JobSpec, facts: Mapping[str, Any], host: str) -> Need:
+def _need(spec: JobSpec, facts: Mapping[str, Any]) -> Need:
     devices = [str(gpu["uuid"]) for gpu in facts.get("gpus") or ()] if spec.use_gpu is not False else []
     processes = spec.process_count_per_node
     count = min(processes, len(devices)) if spec.gpus is None else processes * spec.gpus
-    if spec.cores and spec.cores * processes > (there := int(facts.get("cores") or 0)):
-        raise LaunchFailed(
-            f"{host} has {plural(there, 'core')}, but the job needs {spec.cores * processes} there.",
-            code="host-too-few-cores",
-            hint="Lower cores, or use fewer processes on each host.",
-        )
-    total = int((facts.get("memory") or {}).get("total") or 0)
-    if spec.memory and total and spec.memory * processes > total:
-        raise LaunchFailed(
-            f"{host} has {size(total)} of memory, but the job needs {size(spec.memory * processes)} there.",
-            code="host-too-little-memory",
-            hint="Lower memory, or use fewer processes on each host.",
-        )
     return queueing.need(spec, processes, count, devices)
 
 
@@ -276,21 +265,6 @@ def before_contact(spec: JobSpec, gpus: int, configured: object = None) -> Place
         )
     names = [f"node-{node}" for node in range(spec.node_count)]
     return Placement(rank_slots(spec, names), address="", ports=(), interface="")
-
-
-def _check_gpus(spec: JobSpec, checkup: Checkup) -> None:
-    """Raise LaunchFailed if a host has fewer GPUs than processes."""
-    each = spec.gpus or 1
-    required = spec.process_count_per_node * each
-    lacking = [f"{host} has {len(facts.get('gpus') or ())}" for host, facts in checkup.facts.items()
-               if len(facts.get("gpus") or ()) < required]  # fmt: skip
-    if lacking:
-        need = total_need(spec.process_count_per_node, plural(each, "GPU"), plural(required, "GPU"))
-        raise LaunchFailed(
-            f"{need} on each host, but {listing(lacking)}.",
-            code="hosts-too-few-gpus",
-            hint="Use fewer processes on each host, or remove use_gpu.",
-        )
 
 
 def _shared_network(checkup: Checkup) -> Common:
