@@ -7,12 +7,14 @@ that the next job with the same data copies nothing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import stagers
 from distdl_jupyter.clusters.agents.agent import HostFailed, ask_all_or_raise
@@ -43,13 +45,14 @@ def stage_data(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Co
         if source.scheme == "shared":
             _agree(source.path, nodes)
     local = [source for source in spec.data if source.scheme == "path"]
-    copies = [_Copy(number, node, source.name, source.path, base)
+    folders = {source.path: _Folder(source.path) for source in local}
+    copies = [_Copy(number, node, source.name, folders[source.path], base)
               for number, node in enumerate(nodes) for source in local]  # fmt: skip
     if copies:
         _copy(copies, context.staging, context.report)
     relocated: dict[int, dict[str, str]] = {number: {} for number in range(len(nodes))}
     for copy in copies:
-        if copy.path != copy.source:
+        if copy.path != str(copy.folder.path):
             relocated[copy.number][copy.name] = copy.path
     started_stagers: list[AgentStager] = []
     try:
@@ -129,118 +132,107 @@ class AgentStager(stagers.NodeStager):
 # folders of this machine ----------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+class _Folder:
+    """A folder or file of this machine that hosts get; its digest is computed once, for the first that needs it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self.total = self.files = 0
+        self._digest = ""
+        self._lock = threading.Lock()
+
+    def digest(self, stop: threading.Event) -> str:
+        """Return the digest of all names and contents. Raises OSError."""
+        with self._lock:
+            if self._digest:
+                return self._digest
+            digest = hashlib.blake2b(digest_size=20)
+            below = sorted(path for path in self.path.rglob("*") if path.is_file())
+            for path in below if self.path.is_dir() else [self.path]:
+                size = path.stat().st_size
+                name = path.relative_to(self.path.parent).as_posix()
+                digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
+                self.total, self.files = self.total + size, self.files + 1
+                with path.open("rb") as file:
+                    while content := file.read(1 << 20):
+                        digest.update(content)
+                        _raise_if(stop)
+            self._digest = digest.hexdigest()
+            return self._digest
+
+
+@dataclass(slots=True, eq=False)
 class _Copy:
+    """The copy of one source to one host; ``path`` is its place there, once it is known."""
+
     number: int
     node: AgentNode
     name: str
-    source: str
+    folder: _Folder
     base: str
     path: str = ""
     done: int = 0
-    total: int = 0
-    files: int = 0
     cached: int = 0
+    is_running: bool = False
 
-    def message(self, *, complete: bool) -> dict[str, Any]:
-        done, files_ = (self.total, self.files) if complete else (min(self.done, self.total), 0)
-        return {"type": "progress", "source": self.name, "done": done, "total": self.total, "files": files_,
-                "of": self.files, "cached": self.cached}  # fmt: skip
+    def run(self, stop: threading.Event) -> None:
+        """Copy the folder to the host, unless it sees the same content at the same path, or has a copy of it."""
+        path, connection = self.folder.path, self.node.connection
+        try:
+            if connection.ask("look", _SECONDS, path=str(path))["fingerprint"] == fingerprint(str(path)):
+                self.path = str(path)
+                return
+            self.is_running = True
+            fields = {"digest": self.folder.digest(stop), "base": self.base}
+            directory = connection.ask("copied", _SECONDS, **fields)["path"]
+            if directory:
+                self.cached = self.folder.total
+            else:
+                directory = send(connection, "copy", functools.partial(self._produce, stop), **fields)["path"]
+            self.path = f"{directory}/{path.name}"
+        except OSError as error:
+            raise DataUnavailable(
+                f"Cannot read {path} to copy it to {self.node.host}: {error}.",
+                code="data-copy-unreadable",
+                hint="Check the path and its permissions.",
+            ) from None
+
+    def _produce(self, stop: threading.Event, write: Callable[[bytes], object]) -> None:
+        def write_part(content: bytes) -> None:
+            _raise_if(stop)
+            write(content)
+            self.done += len(content)
+
+        files.pack(self.folder.path.parent, [self.folder.path.name], write_part)
+
+    def message(self) -> dict[str, Any]:
+        """Return the progress as a message of a stager."""
+        folder, complete = self.folder, bool(self.path)
+        done = folder.total if complete else min(self.done, folder.total)
+        return {"type": "progress", "source": self.name, "done": done, "total": folder.total,
+                "files": folder.files if complete else 0, "of": folder.files, "cached": self.cached}  # fmt: skip
 
 
-class _Content(NamedTuple):
-    """The content of a folder; it is read once for all hosts."""
-
-    digest: str
-    total: int
-    files: int
+def _raise_if(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise DataUnavailable("The copy was stopped.", code="data-copy-stopped")
 
 
 def _copy(copies: Sequence[_Copy], staging: JobStaging, report: Callable[[str, str], object]) -> None:
-    stop: list[bool] = []
-    contents: dict[str, Future[_Content]] = {}
-    pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="copy")
+    """Run the copies in parallel and report their progress; an exception ends all of them."""
+    stop, pool = threading.Event(), ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="copy")
     try:
-        outdated = [copy for copy in copies if not _sees(copy)]
-        if not outdated:
-            return
-        for source in {copy.source for copy in outdated}:
-            contents[source] = pool.submit(_content, source, stop)
-        work = {pool.submit(_to_host, copy, contents[copy.source], stop): copy for copy in outdated}
-        where = listing(list(dict.fromkeys(copy.node.host for copy in outdated)))
-        pending = set(work)
+        pending = {pool.submit(copy.run, stop) for copy in copies}
         while pending:
-            report("stage", f"copying {listing(sorted({copy.name for copy in outdated}))} to {where}")
             done, pending = wait(pending, timeout=_HEED)
             for completed in done:
                 completed.result()
-            for future, copy in work.items():
-                if copy.total:
-                    staging.on_message(copy.number, copy.node.host, copy.message(complete=future.done()))
+            running = [copy for copy in copies if copy.is_running and copy.folder.total]
+            if running:
+                names, hosts = {copy.name for copy in running}, {copy.node.host for copy in running}
+                report("stage", f"copying {listing(sorted(names))} to {listing(sorted(hosts))}")
+            for copy in running:
+                staging.on_message(copy.number, copy.node.host, copy.message())
     finally:
-        stop.append(True)
+        stop.set()
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _sees(copy: _Copy) -> bool:
-    """Return whether the host has the same content at the same path."""
-    answer = copy.node.connection.ask("look", _SECONDS, path=copy.source)
-    try:
-        same = bool(answer["fingerprint"] == fingerprint(copy.source))
-    except OSError as error:
-        raise DataUnavailable(
-            f"Cannot read {copy.source}: {error.strerror}.", code="data-path-unreadable", hint="Check the path."
-        ) from None
-    copy.path = copy.source if same else ""
-    return same
-
-
-def _content(source: str, stop: list[bool]) -> _Content:
-    """Return the digest of all names and contents below a path."""
-    digest, total, count = hashlib.blake2b(digest_size=20), 0, 0
-    root = Path(source)
-    names = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
-    for path in names:
-        size = path.stat().st_size
-        digest.update(f"{path.relative_to(root.parent).as_posix()}\0{size}\0".encode("utf-8", "surrogateescape"))
-        total, count = total + size, count + 1
-        with path.open("rb") as file:
-            while content := file.read(1 << 20):
-                digest.update(content)
-                if stop:
-                    raise DataUnavailable("The copy was stopped.", code="data-copy-stopped")
-    return _Content(digest.hexdigest(), total, count)
-
-
-def _to_host(copy: _Copy, content: Future[_Content], stop: list[bool]) -> None:
-    try:
-        source = content.result()
-        copy.total, copy.files = source.total, source.files
-        directory = copy.node.connection.ask("copied", _SECONDS, digest=source.digest, base=copy.base)["path"]
-        if directory:
-            copy.done = copy.cached = source.total
-        else:
-            directory = _send(copy, source, stop)
-    except OSError as error:
-        raise DataUnavailable(
-            f"Cannot read {copy.source} to copy it to {copy.node.host}: {error}.",
-            code="data-copy-unreadable",
-            hint="Check the path and its permissions.",
-        ) from None
-    copy.path = f"{directory}/{Path(copy.source).name}"
-
-
-def _send(copy: _Copy, described: _Content, stop: list[bool]) -> str:
-    source = Path(copy.source)
-
-    def produce(pass_on: Callable[[bytes], object]) -> None:
-        def write(content: bytes) -> None:
-            if stop:
-                raise DataUnavailable("The copy was stopped.", code="data-copy-stopped")
-            pass_on(content)
-            copy.done += len(content)
-
-        files.pack(source.parent, [source.name], write)
-
-    answer = send(copy.node.connection, "copy", produce, digest=described.digest, base=copy.base)
-    return str(answer["path"])
