@@ -10,15 +10,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import itertools
 import json
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
 from pathlib import Path
-from types import FrameType, ModuleType, TracebackType
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from distdl_jupyter.core import atomic_write, registry
@@ -77,14 +77,11 @@ def differing(template: Mapping[str, str], job: Mapping[str, str], read: set[str
 
     ``read`` are the variables that Python code read during the imports.
     """
-    names = sorted({*template, *job})
-    return next((name for name in names if template.get(name) != job.get(name) and _matters(name, read)), "")
-
-
-def _matters(name: str, read: set[str]) -> bool:
-    if name in _OF_TERMINALS:
-        return False
-    return name in read or bool(_AT_LOAD.match(name) and not _SET_LATER.fullmatch(name))
+    for name in sorted({*template, *job} - {*_OF_TERMINALS}):
+        may_matter = name in read or (_AT_LOAD.match(name) and not _SET_LATER.fullmatch(name))
+        if may_matter and template.get(name) != job.get(name):
+            return name
+    return ""
 
 
 class Unforkable(Exception):
@@ -202,7 +199,7 @@ class Preloader:
         if _has_opened_gpu():
             raise Unforkable(name, "opens a GPU when imported")
         if reads:
-            others = {module.__name__ for module in new}.intersection(chain(*(read.importing for read in reads)))
+            others = {importing for read in reads for importing in read.importing}
             raise Unforkable(name, f"reads {reads[0].what} when imported (in {reads[0].importing[0]})", others)
         outside = (file for file in map(_file_of, new) if file and not file.startswith(self._roots))
         if file := next(outside, ""):
@@ -282,42 +279,40 @@ class _RecordingEnviron(os._Environ):  # type: ignore[type-arg]  # noqa: SLF001 
 
     def __getitem__(self, key: Any) -> Any:
         """Return the value and record the name."""
-        if _caller() not in _KNOWN_READERS and isinstance(key, str):
-            if _OF_RANKS.fullmatch(key) or key in _OF_SHELLS:
-                _unforkable.append(UnforkableRead(key, _importing()))
-            else:
+        if isinstance(key, str) and not (_OF_RANKS.fullmatch(key) or key in _OF_SHELLS):
+            if _frames()[0][0] not in _KNOWN_READERS:
                 _read.add(key)
+        else:
+            _record_unforkable(key)
         return super().__getitem__(key)
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate, and record that the caller may have read anything."""
-        if _caller() not in _KNOWN_READERS:
-            _unforkable.append(UnforkableRead("the whole environment", _importing()))
+        _record_unforkable("the whole environment")
         return super().__iter__()
 
     def copy(self) -> dict[Any, Any]:
         """Return a copy, and record that the caller may keep this environment."""
-        _unforkable.append(UnforkableRead("the whole environment", _importing()))
+        _record_unforkable("the whole environment")
         return super().copy()
 
 
-def _caller() -> str:
-    """Return the module that reads ``os.environ``, ignoring frames of the standard library."""
+def _record_unforkable(what: str) -> None:
+    frames = _frames()
+    if frames[0][0] not in _KNOWN_READERS:
+        importing = tuple(module for module, code in frames if code == "<module>" and module != "__main__")
+        _unforkable.append(UnforkableRead(what, importing or ("?",)))
+
+
+def _frames() -> list[tuple[str, str]]:
+    """Return the module and the function of the reader of ``os.environ`` and its callers, innermost first."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the only way to find the reader
-    while frame is not None and frame.f_globals.get("__name__") in ("os", "_collections_abc", "collections.abc"):
-        frame = frame.f_back
-    return str(frame.f_globals.get("__name__", "?")) if frame is not None else "?"
-
-
-def _importing() -> tuple[str, ...]:
-    """Return the modules that are being imported, innermost first."""
-    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - as above
-    names = []
+    frames = []
     while frame is not None:
-        if frame.f_code.co_name == "<module>":
-            names.append(str(frame.f_globals.get("__name__", "?")))
+        frames.append((str(frame.f_globals.get("__name__", "?")), frame.f_code.co_name))
         frame = frame.f_back
-    return tuple(names)
+    inner = ("os", "_collections_abc", "collections.abc", __name__)
+    return [*itertools.dropwhile(lambda frame: frame[0] in inner, frames)] or [("?", "")]
 
 
 class Recorder:
@@ -338,9 +333,7 @@ class Recorder:
         os.environ.__class__ = _RecordingEnviron
         return self
 
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         os.environ.__class__ = os._Environ  # noqa: SLF001 - as above
         self.read |= _read
         _read.clear()
