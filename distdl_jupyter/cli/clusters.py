@@ -116,7 +116,8 @@ def _show(args: argparse.Namespace) -> Reply:
     (status,) = probe_all([cluster.target], 2 * TIMEOUT)
     if args.json:
         return Reply(status)
-    lines = [tables.cluster_line(status), *(f"{name}: {value}" for name, value in cluster.options.items())]
+    lines = [table.text(tables.cluster_rows([status]))]
+    lines += [f"{name}: {value}" for name, value in cluster.options.items()]
     nodes = [table.text(tables.node_rows(status.nodes))] if status.nodes else []
     return Reply(cluster, "\n".join([*lines, *nodes]))
 

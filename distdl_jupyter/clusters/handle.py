@@ -26,8 +26,6 @@ TIMEOUT = 5.0
 _POLL = 2.0
 #: The states of a job that has ended.
 _ENDED = frozenset(state.value for state in State if state.ended)
-#: Bytes at the end of a job's events that are searched first for its end.
-_NEWEST_EVENTS = 64 * 1024
 #: The timeout of ``create(wait=True)`` in seconds.
 CREATION = 900.0
 
@@ -46,7 +44,7 @@ class Choices(table.Display, list[OptionValue]):
         return [tables.choice_rows(self) if self else "No values available."]
 
 
-class Checks(list[NodeCheck]):
+class Checks(table.Display, list[NodeCheck]):
     """The checks of each node, displayed as a table with a fix for each failed check."""
 
     @property
@@ -54,14 +52,12 @@ class Checks(list[NodeCheck]):
         """Return whether all checks passed, so that jobs can run on the cluster."""
         return not tables.has_errors(self)
 
-    def __repr__(self) -> str:
-        return tables.check_table(self)
-
-    def _repr_html_(self) -> str:
-        return table.html(tables.check_rows(tables.merge_hosts(self)))
+    def _parts(self) -> list[str | table.Rows]:
+        rows = tables.merge_hosts(self)
+        return [tables.check_rows(rows), "", tables.check_summary(rows)] if rows else ["Nothing was checked."]
 
 
-class ClusterHandle:
+class ClusterHandle(table.Display):
     """A handle of one cluster; its name is the value of ``compute_target``."""
 
     def __init__(self, name: str) -> None:
@@ -133,22 +129,17 @@ class ClusterHandle:
         cluster, options = self._provisioner()
         about = f"machines of a cluster of type {self.kind}"
         cluster.create(options, registry.checked(cluster.compute_spec, wanted, about))
-        if wait:
-            with explain_interrupt(self._still_created):
-                self._wait_for_machines(CREATION)
-        return self
-
-    def _wait_for_machines(self, seconds: float) -> None:
-        """Wait until no change of the machines is in progress. Raises ClusterRefused if the change failed."""
-        until = time.monotonic() + seconds
-        while (machines := self.machines()) is not None and machines.state and time.monotonic() < until:
-            time.sleep(_POLL)
-        if machines is not None and machines.problem:
-            raise ClusterRefused(machines.problem, code="machines-not-changed")
-
-    def _still_created(self) -> str:
         delete = f"clusters()[{self.name!r}].delete()"
-        return f"Interrupted; {self.name} is still being created. To delete its machines, run {delete}"
+        text = f"Interrupted; {self.name} is still being created. To delete its machines, run {delete}"
+        with explain_interrupt(lambda: text):
+            until = time.monotonic() + CREATION
+            while wait and (machines := cluster.machines(options)) is not None and time.monotonic() < until:
+                if not machines.state and machines.problem:
+                    raise ClusterRefused(machines.problem, code="machines-not-changed")
+                if not machines.state:
+                    break
+                time.sleep(_POLL)
+        return self
 
     def delete(self) -> ClusterHandle:
         """Delete the machines and keep the name of the cluster. Raises ClusterRefused while a job runs on it."""
@@ -175,9 +166,8 @@ class ClusterHandle:
         """Remove the name of the cluster and keep its machines. Raises ClusterRefused while a job runs on it."""
         cluster_configs.remove(self.name, active_jobs(self.name))
 
-    def __repr__(self) -> str:
-        (current,) = status.probe_all([self.target], TIMEOUT)
-        return tables.cluster_line(current)
+    def _parts(self) -> list[str | table.Rows]:
+        return [tables.cluster_rows(status.probe_all([self.target], TIMEOUT))]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ClusterHandle) and other.name == self.name
@@ -253,17 +243,8 @@ def active_jobs(name: str) -> list[JobFolder]:
     active = []
     for folder in JobStore().folders():
         with contextlib.suppress(DistDLError):  # skip jobs that cannot be read
-            if folder.spec().compute_target == name and not _has_ended(folder):
-                active.append(folder)
+            if folder.spec().compute_target == name:
+                states = [event["state"] for batch, _ in events.batches(folder.events, 0) for event in batch
+                          if event["type"] == "state"]  # fmt: skip
+                active += [folder] if not _ENDED.intersection(states) else []
     return active
-
-
-def _has_ended(folder: JobFolder) -> bool:
-    """Return whether the end of a job was recorded. The last events are read first, because they contain it."""
-    newest = max(0, events.size(folder.events) - _NEWEST_EVENTS)
-    return any(
-        event["type"] == "state" and event.get("state") in _ENDED
-        for after in (newest, 0)
-        for batch, _ in events.batches(folder.events, after)
-        for event in batch
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -15,7 +14,6 @@ _LEVEL_SIGNS: dict[CheckLevel, str] = {"ok": "✓", "info": "·", "warning": "!"
 _SEVERITY: dict[CheckLevel, int] = {"error": 0, "warning": 1, "info": 2, "ok": 3}
 #: Maximum number of host names listed in a line of passed checks.
 _NAMED = 3
-_ARROW = "→"
 
 
 def cluster_rows(statuses: Iterable[ClusterStatus]) -> list[tuple[str, ...]]:
@@ -68,20 +66,6 @@ def cluster_problem(status: ClusterStatus) -> str:
     return "; ".join(f"{node.name}: {node.detail or 'not responding'}" for node in unresponsive)
 
 
-def cluster_line(status: ClusterStatus) -> str:
-    """Return a cluster in one line: ``lab: ssh, 2 of 3 nodes up, 4 GPUs; node-c: not responding``."""
-    parts = [status.kind]
-    if status.nodes:
-        parts.append(f"{status.up} of {plural(len(status.nodes), 'node')} up")
-    if status.gpus:
-        parts.append(plural(status.gpus, "GPU"))
-    if status.billed:
-        parts.append(cluster_cost(status))
-    if status.machines is not None and status.machines.state:
-        parts.append(status.machines.state)
-    return "; ".join(part for part in (f"{status.name}: {', '.join(parts)}", cluster_problem(status)) if part)
-
-
 def node_rows(nodes: Sequence[NodeInfo]) -> list[tuple[str, ...]]:
     """Return the rows of a table of nodes, header first; unknown values are empty."""
     return [("Node", "State", "GPUs", "Cores", "Load", "Ranks", "Python", "Detail"), *map(_node_row, nodes)]
@@ -108,8 +92,8 @@ def choice_rows(choices: Sequence[OptionValue]) -> list[tuple[str, ...]]:
 
 def check_rows(checks: Sequence[NodeCheck]) -> list[tuple[str, ...]]:
     """Return the rows of a table of checks, header first."""
-    head = ("Node", "Check", "", "Result", "Fix")
-    return [head, *((check.node, check.what, _LEVEL_SIGNS[check.level], check.says, check.remedy) for check in checks)]
+    head = ("", "Node", "Check", "Result", "Fix")
+    return [head, *((_LEVEL_SIGNS[check.level], check.node, check.what, check.says, check.remedy) for check in checks)]
 
 
 def has_errors(checks: Iterable[NodeCheck]) -> bool:
@@ -139,31 +123,6 @@ def _host_names(check: NodeCheck, nodes: Sequence[str], hosts: Sequence[str]) ->
     if check.level in ("ok", "info") and len(nodes) > _NAMED:
         return plural(len(nodes), "host")
     return ", ".join(nodes)
-
-
-def check_table(checks: Sequence[NodeCheck], width: int = 100) -> str:
-    """Return the checks as a text table of ``width`` characters, each problem followed by its fix.
-
-    A fix is never wrapped, so that commands can be copied.
-    """
-    if not checks:
-        return "Nothing was checked."
-    rows = merge_hosts(checks)
-    node = max((len(row.node) for row in rows), default=0)
-    what = max((len(row.what) for row in rows), default=0)
-    indent = " " * (node + what + 6)
-    lines = [line for row in rows for line in _check_lines(row, node, what, indent, width)]
-    return "\n".join([*lines, "", check_summary(checks)])
-
-
-def _check_lines(row: NodeCheck, node: int, what: int, indent: str, width: int) -> list[str]:
-    head = f"{_LEVEL_SIGNS[row.level]} {row.node:<{node}}  {row.what:<{what}}  "
-    result_width = max(30, width - len(indent))
-    first, *more = textwrap.wrap(row.says, result_width, break_long_words=False, break_on_hyphens=False) or [""]
-    lines = [f"{head}{first}", *(f"{indent}{line}" for line in more)]
-    if row.remedy and row.level in ("warning", "error"):
-        lines.append(f"{indent}{_ARROW} {row.remedy}")
-    return [line.rstrip() for line in lines]
 
 
 def check_summary(checks: Iterable[NodeCheck]) -> str:

@@ -13,7 +13,6 @@ def facts(**changed):
     return {
         "host": "h", "python": {"version": "3.11.2", "executable": "/opt/py/bin/python"},
         "packages": dict(HERE["packages"]), "modules": {}, "programs": {}, "mpirun": "", "gpus": [], "driver": "550.54",
-        "infiniband": [],
         "disk": {"home": {"path": "/home/me", "free": 80 * GB}, "temp": {"path": "/tmp", "free": 90 * GB}},
         "interfaces": [], "problems": {}, "time": 100.0, "until": 100.5,
     } | changed  # fmt: skip
@@ -174,12 +173,6 @@ def test_gpus_that_differ_are_a_warning():
 def test_an_nvidia_smi_that_fails_is_a_warning():
     (row,) = rows("GPUs", [report("a", problems={"gpus": "TimeoutExpired"})])
     assert (row.level, row.remedy) == ("warning", "Run it on the host: ssh a nvidia-smi")
-
-
-def test_infiniband_that_one_host_lacks_is_a_warning():
-    ok, row = rows("InfiniBand", [report("a", infiniband=["mlx5_0", "mlx5_1"]), report("b")])
-    assert (ok.level, ok.says, row.level) == ("ok", "mlx5_0 and mlx5_1 active", "warning")
-    assert levels("InfiniBand", [report("a")]) == ["info"]
 
 
 @pytest.mark.parametrize(

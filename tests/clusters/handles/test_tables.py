@@ -2,6 +2,7 @@
 
 from distdl_jupyter.clusters import tables
 from distdl_jupyter.clusters.base import NodeCheck
+from distdl_jupyter.clusters.handle import Checks
 
 HOSTS = ("node-a", "node-b", "node-c")
 
@@ -17,25 +18,24 @@ FOUND = [
     *each("Reachable", "ok", "answers"),
     *each("torch", "ok", "2.13.0", HOSTS[:2]),
     TORCH,
-    *(NodeCheck(host, "Network", "ok", f"10.0.0.{at} on net{at}") for at, host in enumerate(HOSTS, 1)),
+    *(NodeCheck(host, "Network", "ok", f"10.0.0.0/24 on net{at}") for at, host in enumerate(HOSTS, 1)),
     NodeCheck("", "Ports", "ok", "all hosts reach each other"),
     NodeCheck("node-b", "Clock", "warning", "63 s ahead", "Set it."),
 ]
 
 
-def test_the_table_is_aligned_and_a_remedy_stands_whole_below_its_row():
-    assert tables.check_table(FOUND, 60).splitlines() == [
-        "✓ all 3 hosts     Reachable  answers",
-        "✗ node-c          torch      torch 2.5.1, but this machine",
-        "                             has 2.13.0",
-        "                             → Install the same version: ssh node-c pip",
-        "✓ node-a, node-b  torch      2.13.0",
-        "✓ node-a          Network    10.0.0.1 on net1",
-        "✓ node-b          Network    10.0.0.2 on net2",
-        "✓ node-c          Network    10.0.0.3 on net3",
-        "✓                 Ports      all hosts reach each other",
-        "! node-b          Clock      63 s ahead",
-        "                             → Set it.",
+def test_hosts_share_a_row_and_the_worst_comes_first():
+    assert repr(Checks(FOUND)).splitlines() == [
+        "   Node            Check      Result                                    Fix",
+        "✓  all 3 hosts     Reachable  answers",
+        "✗  node-c          torch      torch 2.5.1, but this machine has 2.13.0  "
+        "Install the same version: ssh node-c pip",
+        "✓  node-a, node-b  torch      2.13.0",
+        "✓  node-a          Network    10.0.0.0/24 on net1",
+        "✓  node-b          Network    10.0.0.0/24 on net2",
+        "✓  node-c          Network    10.0.0.0/24 on net3",
+        "✓                  Ports      all hosts reach each other",
+        "!  node-b          Clock      63 s ahead                                Set it.",
         "",
         "1 error, 1 warning.",
     ]
@@ -62,4 +62,4 @@ def test_one_host_is_named_and_a_shared_error_counts_once():
     assert tables.merge_hosts(each("Python", "ok", "3.11.7", ["node-a"]))[0].node == "node-a"
     assert tables.check_summary(each("Network", "error", "none")) == "1 error."
     assert tables.check_summary(each("Network", "ok", "one")) == "No problems found."
-    assert tables.check_table([]) == "Nothing was checked."
+    assert repr(Checks([])) == "Nothing was checked."
