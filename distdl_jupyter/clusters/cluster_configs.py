@@ -72,10 +72,9 @@ def kinds() -> list[ClusterConfig]:
 
 def get(name: str) -> ClusterConfig:
     """Return a cluster of ``every`` by name. Raises ClusterNotFound, which lists them or the missing options."""
-    known = every()
-    for target in known:
-        if target.name == name:
-            return target
+    known = {target.name: target for target in every()}
+    if name in known:
+        return known[name]
     if name in registry.names("clusters"):
         raise ClusterNotFound(
             f"{name} is a type of cluster, not the name of a cluster.",
@@ -85,7 +84,7 @@ def get(name: str) -> ClusterConfig:
     raise ClusterNotFound(
         f"Unknown cluster {name!r}.",
         code="cluster-not-in-list",
-        hint=unknown(name, [target.name for target in known], "cluster").partition(". ")[2],
+        hint=unknown(name, list(known), "cluster").partition(". ")[2],
     )
 
 
@@ -98,15 +97,15 @@ def find(name: str) -> ClusterConfig:
     """Return the cluster that ``compute_target`` names. Raises InvalidSpec, which lists all clusters."""
     if name in registry.names("clusters"):
         return ClusterConfig(name, name, registry.get("clusters", name).default_options() or {})
-    match = next((target for target in named() if target.name == name), None)
-    if match is None:
-        raise InvalidSpec(
-            unknown(name, names(), "cluster"),
-            code="cluster-unknown",
-            field="compute_target",
-            hint=f"To add it, call add_cluster({name!r}, ...)",
-        )
-    return match
+    for target in named():
+        if target.name == name:
+            return target
+    raise InvalidSpec(
+        unknown(name, names(), "cluster"),
+        code="cluster-unknown",
+        field="compute_target",
+        hint=f"To add it, call add_cluster({name!r}, ...)",
+    )
 
 
 def add(name: str, kind: str, options: Mapping[str, Any]) -> ClusterConfig:
@@ -136,16 +135,20 @@ def remove(name: str, active: Sequence[object] = ()) -> None:
     """Remove a named cluster unless one of the ``active`` jobs runs on it. Raises ClusterNotFound, ClusterRefused."""
     if not get(name).named:
         raise ClusterRefused(f"{name} is built in and cannot be removed.", code="cluster-built-in")
-    if active:
-        have, them, their = ("has", "it", "its") if len(active) == 1 else ("have", "them", "their")
-        raise ClusterRefused(
-            f"{plural(len(active), 'job')} of {name} {have} not ended.",
-            code="cluster-has-jobs",
-            hint=f"Cancel {them}, or wait for {their} end.",
-        )
+    refuse_active(name, active)
     with _changing() as entries:
         _entry(entries, name)
         del entries[name]
+
+
+def refuse_active(name: str, active: Sequence[object]) -> None:
+    """Raise ClusterRefused if jobs run on a cluster."""
+    if active:
+        raise ClusterRefused(
+            f"{plural(len(active), 'job')} of {name} {'has' if len(active) == 1 else 'have'} not ended.",
+            code="cluster-has-jobs",
+            hint="Cancel them, or wait until they end.",
+        )
 
 
 def _entry(entries: dict[str, Any], name: str) -> dict[str, Any]:

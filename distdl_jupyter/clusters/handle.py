@@ -16,7 +16,6 @@ from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.status import ClusterStatus
 from distdl_jupyter.core import events, registry, table
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError, InvalidSpec, explain_interrupt
-from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 
@@ -143,12 +142,7 @@ class ClusterHandle(table.Display):
 
     def delete(self) -> ClusterHandle:
         """Delete the machines and keep the name of the cluster. Raises ClusterRefused while a job runs on it."""
-        if active := active_jobs(self.name):
-            raise ClusterRefused(
-                f"{plural(len(active), 'job')} of {self.name} {'has' if len(active) == 1 else 'have'} not ended.",
-                code="machines-have-jobs",
-                hint="Cancel them, or wait until they end.",
-            )
+        cluster_configs.refuse_active(self.name, active_jobs(self.name))
         cluster, options = self._provisioner()
         cluster.delete(options)
         return self

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from distdl_jupyter.clusters.agents.staging import AgentNode, AgentNodes, Staged
 from distdl_jupyter.clusters.base import Cluster, Context, NodeCheck, Run, RunNotice
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
-from distdl_jupyter.core.humanize import listing, plural, size
+from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node.slots import Need
@@ -79,7 +79,6 @@ class AgentCluster(Cluster):
             if self.slots:
                 checkup = _acquire_slots(self._connections, spec, checkup, context)
             placement = self._build_placement(spec, ports, checkup, context)
-            placement = with_ports(placement, context.rank_ports, self._ports_of_ranks(_shared_network(checkup)))
             self._stage(job, context)
             if context.staging is not None:
                 data.stage_data(spec, self._nodes, job.options.directory or DIRECTORY, context)
@@ -108,35 +107,41 @@ class AgentCluster(Cluster):
         return result
 
     def _build_placement(self, spec: JobSpec, ports: int, checkup: Checkup, context: Context) -> Placement:
-        common = _shared_network(checkup)
-        first = self._connections[0]
-        endpoint = common.endpoint(first.host)
-        reply = first.ask("ports", count=ports, address=endpoint.address)
+        """Reserve ports and return the placement. Raises LaunchFailed if the hosts share no network."""
+        if (common := checkup.network) is None:
+            raise LaunchFailed(
+                "The hosts share no network.",
+                code="no-common-network",
+                hint="Set the cluster option network to the network that ranks use.",
+            )
+        endpoints = [common.endpoint(connection.host) for connection in self._connections]
+
+        def reserve(slot: RankSlot, count: int) -> RankPorts:
+            address = endpoints[slot.node].address
+            reply = self._connections[slot.node].ask("ports", count=count, address=address)
+            return address, tuple(int(port) for port in reply["ports"])
+
         names = [connection.host for connection in self._connections]
-        context.note(RunNotice("info", _meeting_summary(spec, names, common), "network"))
-        return Placement(
-            ranks=rank_slots(spec, names, checkup, common),
-            address=endpoint.address,
-            ports=tuple(int(port) for port in reply["ports"]),
-            interface=common.interface or endpoint.interface,
+        where = f"{common.network} ({common.interface})" if common.interface else common.network
+        text = f"{spec.compute_target}: connected to {', '.join(names)}."
+        text += f" Ranks communicate over {where}." if len(names) > 1 else ""
+        context.note(RunNotice("info", text, "network"))
+        ranks = rank_slots(spec, names, checkup, common)
+        address, numbers = reserve(ranks[0], ports)
+        placement = Placement(
+            ranks=ranks,
+            address=address,
+            ports=numbers,
+            interface=common.interface or endpoints[0].interface,
             network=common.network,
             remote_shell=(
-                str(checkup.facts[first.host]["python"]["executable"]),
+                str(checkup.facts[names[0]]["python"]["executable"]),
                 "-P",
                 "-m",
                 "distdl_jupyter.node.mpi_shell",
             ),
         )
-
-    def _ports_of_ranks(self, common: Common) -> Callable[[RankSlot, int], RankPorts]:
-        """Return a function that reserves ports for a rank on its host."""
-
-        def rank_ports(slot: RankSlot, ports: int) -> RankPorts:
-            address = common.endpoint(slot.host).address
-            reply = self._connections[slot.node].ask("ports", count=ports, address=address)
-            return address, tuple(int(port) for port in reply["ports"])
-
-        return rank_ports
+        return with_ports(placement, context.rank_ports, reserve)
 
     def _stage(self, job: StagedJob, context: Context) -> None:
         """Copy the job's files to every host that does not see them."""
@@ -145,20 +150,14 @@ class AgentCluster(Cluster):
         if not apart:
             context.report("stage", "nothing to copy")
             return
-        names = listing([node.host for node in apart])
-        context.report("stage", f"copying {size(staging.size(job))} to {names}")
+        context.report("stage", f"copying the job's files to {listing([node.host for node in apart])}")
         with ThreadPoolExecutor(min(len(apart), _AT_ONCE)) as pool:
             list(pool.map(lambda node: staging.copy(job, node), apart))
-        if job.spec.keep_checkpoints:
-            share, keep = ("shares", "it keeps") if len(apart) == 1 else ("share", "they keep")
+        if lacking := [node.host for node in apart if node.work_is_empty]:
             text = (
-                f"{names} {share} no folder with this machine, so {keep} all checkpoints until the job ends. "
-                f"keep_checkpoints ({job.spec.keep_checkpoints}) is applied then."
+                f"{listing(lacking)} {'has' if len(lacking) == 1 else 'have'} no folder {job.spec.working_directory}, "
+                "so ranks there run in an empty folder. Put the files that ranks read where every host sees them."
             )
-            context.note(RunNotice("info", text, "checkpoints"))
-        lacking = [node.host for node in apart if node.work_is_empty]
-        if lacking:
-            text = _empty_work(lacking, job.spec.working_directory)
             context.note(RunNotice("info", text, "working-directory"))
 
     def start(self, spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Run:
@@ -265,33 +264,6 @@ def before_contact(spec: JobSpec, gpus: int, configured: object = None) -> Place
         )
     names = [f"node-{node}" for node in range(spec.node_count)]
     return Placement(rank_slots(spec, names), address="", ports=(), interface="")
-
-
-def _shared_network(checkup: Checkup) -> Common:
-    """Return the network that the hosts share. Raises LaunchFailed."""
-    if checkup.network is None:
-        raise LaunchFailed(
-            "The hosts share no network.",
-            code="no-common-network",
-            hint="Set the cluster option network to the network that ranks use.",
-        )
-    return checkup.network
-
-
-def _meeting_summary(spec: JobSpec, names: Sequence[str], common: Common) -> str:
-    """Return a summary: ``lab: node-a, node-b reached; ranks meet on 10.0.0.0/24``."""
-    if len(names) == 1:
-        return f"{spec.compute_target}: connected to {names[0]}."
-    where = f"{common.network} ({common.interface})" if common.interface else common.network
-    return f"{spec.compute_target}: connected to {', '.join(names)}. Ranks communicate over {where}."
-
-
-def _empty_work(hosts: Sequence[str], folder: str) -> str:
-    """Return the notice for hosts that do not have the working directory."""
-    return (
-        f"{listing(hosts)} {'has' if len(hosts) == 1 else 'have'} no folder {folder}, so ranks there run in an empty "
-        "folder. Put the files that ranks read where every host sees them."
-    )
 
 
 def _sentence(check: NodeCheck) -> str:

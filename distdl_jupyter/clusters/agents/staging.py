@@ -127,13 +127,6 @@ def copy(job: StagedJob, node: AgentNode) -> None:
     _put(node, lambda write: _pack_rest(job, node, write))
 
 
-def size(job: StagedJob) -> int:
-    """Return the number of bytes to copy to each host."""
-    folders = (job.folder.code, job.folder.checkpoints)
-    paths = [job.folder.payload, *(path for folder in folders for path in folder.rglob("*") if path.is_file())]
-    return sum(path.stat().st_size for path in paths if path.exists())
-
-
 def send(
     connection: Connection, type_: str, produce: Callable[[Callable[[bytes], object]], object], **fields: Any
 ) -> dict[str, Any]:
