@@ -69,7 +69,7 @@ def test_another_packages_cluster_is_named_runs_jobs_and_is_removed(server, rack
     assert server.get("/clusters/local")["active_jobs"] == 0
     refused = server.delete("/clusters/mini", status=409)
     assert refused["message"] == "1 job of mini has not ended."
-    assert refused["hint"] == "Cancel it, or wait for its end."
+    assert refused["hint"] == "Cancel them, or wait until they end."
     server.post(f"/jobs/{id_}/cancel", {"now": True}, status=202)
     server.until_ended(id_)
     server.delete("/clusters/mini")
