@@ -14,7 +14,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -35,37 +34,18 @@ _BEFORE = ("-P", "-m")
 _JOINED_SECONDS = 0.1
 
 
-@dataclass(slots=True)
-class Preloaded:
-    """The state that a template passes on: the ``environment`` of its imports, the variables they ``read`` and set."""
-
-    argv: process_state.ArgvBuffer
-    environment: Mapping[str, str]
-    read: set[str]
-    set_by_imports: Mapping[str, str]
-
-    def differing(self, environment: Mapping[str, str]) -> str:
-        """Return a variable that prevents forking a process with this environment, "" if there is none.
-
-        A submitter that has imported the same modules has the variables they set, such as torch's KMP_DUPLICATE_LIB_OK.
-        """
-        set_alike = {name: value for name, value in self.set_by_imports.items() if environment.get(name) == value}
-        return preload.differing({**self.environment, **set_alike}, environment, self.read)
-
-
 # the supervisor of a job --------------------------------------------------------------------------
 
 
 def become_supervisor(
-    connection: socket.socket, message: dict[str, Any], descriptors: list[int], preloaded: Preloaded
+    connection: socket.socket, message: dict[str, Any], descriptors: list[int], forker: Forker
 ) -> NoReturn:
     """Run the job of a request to its end, in a newly forked process."""
     try:
         lock, log = descriptors
         _settle((os.open(os.devnull, os.O_RDONLY), log, log), keep=(lock, connection.fileno()))
         arguments = ["-P", "-m", "distdl_jupyter.supervisor", message["folder"], "(warm)"]
-        preloaded.argv.show(arguments)
-        process_state.set_limits(message["limits"])
+        forker.argv.show(arguments)
         os.setpriority(os.PRIO_PROCESS, 0, message["niceness"])
         _forget_parent([sys.executable, *arguments])
         template_files.send(connection, {"taken": os.getpid()})
@@ -78,15 +58,15 @@ def become_supervisor(
     except BaseException:  # noqa: BLE001 - no error may reach the template's own frames
         traceback.print_exc()
         os._exit(1)
-    _run_to_end(lambda: _supervise(JobFolder(Path(message["folder"])), message, preloaded))
+    _run_to_end(lambda: _supervise(JobFolder(Path(message["folder"])), message, forker))
 
 
-def _supervise(folder: JobFolder, message: dict[str, Any], preloaded: Preloaded) -> None:
+def _supervise(folder: JobFolder, message: dict[str, Any], forker: Forker) -> None:
     from distdl_jupyter.supervisor.__main__ import supervise
 
     _replace_environment(message["inherited"])
     os.chdir(folder.path)
-    node_job.fork = Forker(preloaded)
+    node_job.fork = forker
     supervise(folder, message["secrets"])
 
 
@@ -133,10 +113,26 @@ class ForkedProcess:
 
 
 class Forker:
-    """Implements ``node.job.fork`` in a supervisor that was forked from a template."""
+    """Implements ``node.job.fork`` in a supervisor that was forked from a template.
 
-    def __init__(self, preloaded: Preloaded) -> None:
-        self._preloaded = preloaded
+    ``environment`` is that of the template's imports, ``recorder`` has the variables that they read and set.
+    """
+
+    def __init__(
+        self, argv: process_state.ArgvBuffer, environment: Mapping[str, str], recorder: preload.Recorder
+    ) -> None:
+        self.argv = argv
+        self._environment = environment
+        self._recorder = recorder
+
+    def differing(self, environment: Mapping[str, str]) -> str:
+        """Return a variable that prevents forking a process with this environment, "" if there is none.
+
+        A submitter that has imported the same modules has the variables they set, such as torch's KMP_DUPLICATE_LIB_OK.
+        """
+        recorder = self._recorder
+        set_alike = {name: value for name, value in recorder.set.items() if environment.get(name) == value}
+        return preload.differing({**self._environment, **set_alike}, environment, recorder.read)
 
     def __call__(self, program: Program) -> ForkedProcess | None:
         """Fork into a program; return None if a new interpreter has to be started."""
@@ -163,7 +159,7 @@ class Forker:
             return "its working directory is not accessible"
         if "DISTDL_RANK" in environment and library_threads(environment) is None:
             return "its number of threads cannot be set after a fork"
-        if name := self._preloaded.differing(environment):
+        if name := self.differing(environment):
             return f"the value of its environment variable {name} differs from that of the template"
         # An injected library needs a normal process exit, which forked processes skip.
         if any(environment.get(name) for name in shutdown.INJECTED):
@@ -173,12 +169,12 @@ class Forker:
     def _become(self, program: Program, stdin: int) -> None:
         arguments, environment = program.arguments, program.environment
         _settle((stdin, program.stdout, program.stderr))
-        _replace_environment({**environment, **self._preloaded.set_by_imports})
+        _replace_environment({**environment, **self._recorder.set})
         if program.directory:
             os.chdir(program.directory)
         job, rank = environment[processes.MARK], environment.get("DISTDL_RANK")
         role = f"rank {rank} of {job}" if rank else f"service of {job}"
-        self._preloaded.argv.show([*arguments[1:], f"({role})"], f"{processes.MARK}={job}")
+        self.argv.show([*arguments[1:], f"({role})"], f"{processes.MARK}={job}")
         node_job.fork = None
         _forget_parent(arguments)
         _set_library_threads(environment)

@@ -33,7 +33,7 @@ def current() -> dict[str, Any]:
     """
     state: dict[str, Any] = {
         "the user": [os.getuid(), os.geteuid(), os.getgid()],
-        "the hard limits (ulimit -H)": {name: resource.getrlimit(getattr(resource, name))[1] for name in _LIMITS},
+        "the limits (ulimit)": {name: list(resource.getrlimit(getattr(resource, name))) for name in _LIMITS},
     }
     if sys.platform == "linux":
         lines = (line.partition(":") for line in _text("status").splitlines())
@@ -48,19 +48,6 @@ def current() -> dict[str, Any]:
 def difference(mine: dict[str, Any], theirs: dict[str, Any]) -> str:
     """Return the name of the first entry that differs, "" if none does."""
     return next((name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)), "")
-
-
-def limits() -> dict[str, int]:
-    """Return this process's soft limits by name."""
-    return {name: resource.getrlimit(getattr(resource, name))[0] for name in _LIMITS}
-
-
-def set_limits(soft: dict[str, int]) -> None:
-    """Set this process's soft limits. Raises ValueError if a hard limit is lower."""
-    for name, value in soft.items():
-        before, hard = resource.getrlimit(getattr(resource, name))
-        if before != value:
-            resource.setrlimit(getattr(resource, name), (value, hard))
 
 
 def niceness() -> int:

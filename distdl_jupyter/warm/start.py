@@ -95,7 +95,6 @@ def start_warm(
         "environment": {**for_ranks_here(inherited), **spec.environment_variables, **secret_variables},
         "secrets": dict(secret_variables),
         "state": process_state.current(),
-        "limits": process_state.limits(),
         "niceness": process_state.niceness(),
     }
     try:
@@ -177,9 +176,13 @@ def _ask(files: TemplateFiles, type_: str) -> dict[str, Any] | None:
 
 def make(files: TemplateFiles, folder: JobFolder | None = None) -> None:
     """Start a template unless one is running; with ``folder``, it imports once that job runs. Raises OSError."""
-    environment = for_ranks_here(_inherited())
+    job = str(folder.path.absolute()) if folder else ""
+    spawn(files, {"environment": for_ranks_here(_inherited()), "job": job, "made": time.time()})
+
+
+def spawn(files: TemplateFiles, order: Mapping[str, Any]) -> None:
+    """Start a template process (see ``template.main``); it waits for the end of an earlier one. Raises OSError."""
     files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    order = {"environment": environment, "job": str(folder.path.absolute()) if folder else "", "made": time.time()}
     # In memory and complete before the start, because the submitting process may exit at once.
     with open(files.log, "ab", opener=owned.private) as log, open(os.memfd_create("order"), "w+b") as stdin:  # noqa: PTH123
         stdin.write(json.dumps(order).encode())
@@ -191,7 +194,7 @@ def make(files: TemplateFiles, folder: JobFolder | None = None) -> None:
             stderr=log,
             # All processes of this user can read the initial environment of a program.
             env={
-                **{name: value for name, value in environment.items() if not is_secret(name, value)},
+                **{name: value for name, value in order["environment"].items() if not is_secret(name, value)},
                 **process_state.FILLER_VARIABLE,
             },
             cwd=files.folder,

@@ -16,7 +16,6 @@ import os
 import select
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +27,7 @@ from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import processes
-from distdl_jupyter.warm import fork, preload, process_state, template_files
+from distdl_jupyter.warm import fork, preload, process_state, start, template_files
 from distdl_jupyter.warm.preload import Unforkable
 from distdl_jupyter.warm.template_files import TemplateFiles
 from distdl_jupyter.worker import installed
@@ -62,10 +61,9 @@ class Template:
         job: JobFolder | None,
     ) -> None:
         self._files = files
-        self._argv = argv
-        self._environment = dict(environment)
         self._state = process_state.current()
         self._preloader = preload.Preloader()
+        self._forker = fork.Forker(argv, environment, self._preloader.recorder)
         self._history = preload.ImportHistory(files.history)
         self._since = time.time()
         self._last = time.monotonic()
@@ -207,28 +205,25 @@ class Template:
             self._start(connection, message, descriptors)
 
     def _start(self, connection: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
-        preloaded = fork.Preloaded(
-            self._argv, self._environment, self._preloader.recorder.read, self._preloader.recorder.set
-        )
-        if reason := self._refusal(message, preloaded):
+        if reason := self._refusal(message):
             template_files.send(connection, {"cold": reason})
             raise Ended(reason)
-        if name := preloaded.differing(message["environment"]):
+        if name := self._forker.differing(message["environment"]):
             # A variable of the job itself, which another template would not have either.
             template_files.send(connection, {"cold": _differs(name)})
             return
         pid = os.fork()
         if pid == 0:
-            fork.become_supervisor(connection, message, descriptors, preloaded)
+            fork.become_supervisor(connection, message, descriptors, self._forker)
         self._jobs[pid] = JobFolder(Path(message["folder"]))
         self._started += 1
         self._last = time.monotonic()
 
-    def _refusal(self, message: dict[str, Any], preloaded: fork.Preloaded) -> str:
+    def _refusal(self, message: dict[str, Any]) -> str:
         """Return why this template cannot start the job, "" if it can; if not, it exits so that the next one can."""
         if path := self._preloader.stamps.changed():
             return f"{path} has changed since the template was started"
-        if name := preloaded.differing(for_ranks_here(message["inherited"])):
+        if name := self._forker.differing(for_ranks_here(message["inherited"])):
             return _differs(name)
         if name := process_state.difference(self._state, message["state"]):
             return f"the job and the template differ in {name}"
@@ -279,11 +274,10 @@ def main() -> None:
     begin, and when the template was ``made`` (epoch seconds).
     """
     argv = process_state.ArgvBuffer()
-    text = sys.stdin.read()
+    order = json.loads(sys.stdin.read())
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    order = json.loads(text)
     os.environ.clear()
     os.environ.update({**order["environment"], **preload.NO_THREADS})
     files = template_files.of()
@@ -303,7 +297,9 @@ def main() -> None:
         _log(f"{unforkable}, so it will not be preloaded again.")
         template.leave_out(unforkable)
         template.close()
-        _restart(text)
+        # A new process, because nothing else removes what an unforkable module has started, such as its threads.
+        start.spawn(files, {**order, "job": ""})
+        os._exit(0)
     finally:
         template.close()
 
@@ -353,17 +349,6 @@ def _backend_modules(job: JobFolder) -> tuple[str, ...]:
         backend, options = registry.backend(spec.distributed_backend, spec.backend_options)
         return tuple(backend.modules(options))
     return ()
-
-
-def _restart(order: str) -> None:
-    """Re-execute this program, which removes everything that an unforkable module has started."""
-    with tempfile.TemporaryFile() as file:
-        file.write(json.dumps({**json.loads(order), "job": ""}).encode())
-        file.seek(0)
-        os.dup2(file.fileno(), 0)
-    # The initial environment of this process.
-    pairs = (os.fsdecode(line).partition("=") for line in Path("/proc/self/environ").read_bytes().split(b"\0") if line)
-    os.execve(sys.executable, [*sys.orig_argv], {name: value for name, _, value in pairs})  # noqa: S606
 
 
 def _log(text: str) -> None:

@@ -114,7 +114,6 @@ def test_a_request_that_is_given_up_starts_nothing(distdl_home, tmp_path):
             "inherited": dict(os.environ),
             "secrets": {},
             "environment": for_ranks_here(os.environ),
-            "limits": {},
             "state": process_state.current(),
             "niceness": process_state.niceness(),
         }

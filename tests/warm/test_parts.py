@@ -7,7 +7,7 @@ import types
 import pytest
 
 from distdl_jupyter.warm import fork, preload, template_files
-from distdl_jupyter.warm.fork import Preloaded
+from distdl_jupyter.warm.fork import Forker
 from distdl_jupyter.warm.preload import Recorder
 
 
@@ -64,7 +64,9 @@ def test_a_variable_matters_where_an_import_may_have_seen_it(template, job, read
 
 
 def test_what_imports_set_in_the_template_matters_where_the_submitter_has_another_value():
-    own = Preloaded(None, {"KMP_OF": "1"}, set(), {"KMP_OF": "2", "KMP_SET": "True"})
+    recorder = Recorder()
+    recorder.set = {"KMP_OF": "2", "KMP_SET": "True"}
+    own = Forker(None, {"KMP_OF": "1"}, recorder)
     given = [{"KMP_OF": "1"}, {"KMP_OF": "2", "KMP_SET": "True"}, {"KMP_OF": "1", "KMP_SET": "False"}, {"KMP_OF": "3"}]
     assert [own.differing(environment) for environment in given] == ["", "", "KMP_SET", "KMP_OF"]
 

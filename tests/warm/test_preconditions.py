@@ -123,27 +123,7 @@ def test_another_limit_starts_cold(distdl_home):
     """)
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     warm_start.stop(template_files.of())  # the other tests' limits are not these
-    assert "the job and the template differ in the hard limits (ulimit -H)" in said.stdout, said.stderr
-
-
-def open_files():
-    import resource
-
-    return resource.getrlimit(resource.RLIMIT_NOFILE)
-
-
-@pytest.mark.full
-def test_a_soft_limit_is_the_jobs_own(distdl_home):
-    import resource
-
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
-    try:
-        job = submit(open_files, distributed_backend="plain")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert job.result(timeout=120) == (500, before[1])
-    assert_warm(job)
+    assert "the job and the template differ in the limits (ulimit)" in said.stdout, said.stderr
 
 
 def use_train(folder):
