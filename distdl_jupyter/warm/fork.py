@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import os
@@ -30,8 +31,8 @@ from distdl_jupyter.worker.hooks import tensors
 DESCRIPTORS = ("lock", "supervisor.log")
 #: Only command lines of the form ``python -P -m MODULE ARGUMENTS`` can be forked.
 _BEFORE = ("-P", "-m")
-#: Seconds after which the system no longer counts a thread that was joined.
-_JOINED_SECONDS = 0.1
+#: Seconds after which the system no longer counts a thread that was joined, and between two looks at a process.
+_JOINED_SECONDS, _WAIT_SECONDS = 0.1, 0.002
 
 
 # the supervisor of a job --------------------------------------------------------------------------
@@ -88,12 +89,10 @@ class ForkedProcess:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end. Raises subprocess.TimeoutExpired."""
         until = None if timeout is None else time.monotonic() + timeout
-        pause = 0.0005
         while (code := self._reap(0 if until is None else os.WNOHANG)) is None:
             if until is not None and time.monotonic() > until:
                 raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout or 0.0)
-            time.sleep(pause)
-            pause = min(pause * 2, 0.05)
+            time.sleep(_WAIT_SECONDS)
         return code
 
     def kill(self) -> None:
@@ -207,7 +206,7 @@ def _settle(streams: Sequence[int], keep: Iterable[int] = ()) -> None:
     for number, fd in enumerate(copies):
         os.dup2(fd, number)
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for fd in set(open_descriptors()) - {0, 1, 2, nothing, *keep}:
+    for fd in set(_open_descriptors()) - {0, 1, 2, nothing, *keep}:
         os.dup2(nothing, fd, inheritable=False)
     os.close(nothing)
     # Reopen Python's streams, because the template's have cached whether its log is seekable.
@@ -222,18 +221,13 @@ def _settle(streams: Sequence[int], keep: Iterable[int] = ()) -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def open_descriptors() -> list[int]:
-    """Return this process's open descriptors."""
-    folder = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
-    return [fd for fd in map(int, os.listdir(folder)) if _is_open(fd)]  # noqa: PTH208 - numbers are wanted
-
-
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
+def _open_descriptors() -> list[int]:
+    fds = []
+    for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - numbers are wanted
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
+            os.fstat(fd)
+            fds.append(fd)
+    return fds
 
 
 def _replace_environment(environment: Mapping[str, str]) -> None:
@@ -262,26 +256,19 @@ def _run_to_end(program: Callable[[], Any]) -> NoReturn:
     """
     code = 1
     try:
-        code = _exit_code(program)
+        try:
+            program()
+            code = 0
+        except SystemExit as error:
+            if error.code is None or isinstance(error.code, int):
+                code = (error.code or 0) & 0xFF
+            else:
+                sys.stderr.write(f"{error.code}\n")
+        except BaseException:  # noqa: BLE001 - printed as Python prints an uncaught one
+            traceback.print_exc()
         shutdown.end(code)
-    except BaseException:  # noqa: BLE001 - neither does an error at the end
-        os._exit(code)
     finally:
         os._exit(code)
-
-
-def _exit_code(program: Callable[[], Any]) -> int:
-    try:
-        program()
-    except SystemExit as error:
-        if error.code is None or isinstance(error.code, int):
-            return (error.code or 0) & 0xFF
-        sys.stderr.write(f"{error.code}\n")
-        return 1
-    except BaseException:  # noqa: BLE001 - printed as Python prints an uncaught one
-        traceback.print_exc()
-        return 1
-    return 0
 
 
 # threads of numerical libraries, limited to one in the template -------------------------------------

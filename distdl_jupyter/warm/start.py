@@ -45,7 +45,10 @@ def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str],
     cannot be started.
     """
     spec = folder.spec()
-    if not _applies(spec):
+    # Elsewhere the mark of a forked rank cannot be written (see ``process_state``). A job inside a rank belongs to
+    # that rank's processes and must end with it.
+    applies = sys.platform == "linux" and spec.cluster == "local" and "DISTDL_JOB_ID" not in os.environ
+    if not applies or template_files.switched_off():
         control.start_supervisor(folder, lock, secret_variables, python=python)
         return ""
     files = template_files.of(python)
@@ -54,30 +57,12 @@ def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str],
     if not reason:
         lock.release()
         return ""
-    _note(folder, reason)
+    with contextlib.closing(EventWriter(folder.events)) as writer:
+        writer.write("note", level="info", text=reason, code=COLD)
     control.start_supervisor(folder, lock, secret_variables, python=python)
     with contextlib.suppress(OSError):
         make(files, folder)
     return reason
-
-
-def _applies(spec: JobSpec) -> bool:
-    # Elsewhere the mark of a forked rank cannot be written (see ``process_state``). A job inside a rank belongs to
-    # that rank's processes and must end with it.
-    return (
-        sys.platform == "linux"
-        and spec.cluster == "local"
-        and "DISTDL_JOB_ID" not in os.environ
-        and not template_files.switched_off()
-    )
-
-
-def _note(folder: JobFolder, reason: str) -> None:
-    writer = EventWriter(folder.events)
-    try:
-        writer.write("note", level="info", text=reason, code=COLD)
-    finally:
-        writer.close()
 
 
 # the template -------------------------------------------------------------------------------------
