@@ -13,7 +13,6 @@ import os
 import platform
 import socket
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +26,8 @@ from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import headroom, slots
-from distdl_jupyter.node.devices import Gpu
 from distdl_jupyter.node.headroom import cores
 from distdl_jupyter.node.ports import Ports
-from distdl_jupyter.node.slots import Need
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.stagers import Staged
@@ -118,11 +115,15 @@ class LocalCluster(Cluster):
             spec, options, self._devices(spec) if self._gpu_numbers is None else self._gpu_numbers
         )
         self._check_headroom(spec, context)
+
+        def rank_ports(slot: RankSlot, count: int) -> RankPorts:
+            return slot.address or _ADDRESS, tuple(self._ports.reserve(count, _ADDRESS))
+
         if context.staging is not None:
             self._staged = _run_stagers(spec, placement, context.staging, context)
         try:
             reserved = self._ports.reserve(ports, _ADDRESS)
-            placement = with_ports(placement, context.rank_ports, self._rank_ports)
+            placement = with_ports(placement, context.rank_ports, rank_ports)
         except OSError as error:
             raise LaunchFailed(f"Cannot reserve ports for the ranks: {error}.", code="local-ports-not-free") from error
         return dataclasses.replace(placement, ports=tuple(reserved))
@@ -134,9 +135,6 @@ class LocalCluster(Cluster):
                 raise LaunchFailed(f"{short.says}.", code="local-no-room", hint=short.remedy)
             if not context.restart:
                 self._notices.append(RunNotice(short.level, f"{short.says}. {short.remedy}", "room"))
-
-    def _rank_ports(self, slot: RankSlot, ports: int) -> RankPorts:
-        return slot.address or _ADDRESS, tuple(self._ports.reserve(ports, _ADDRESS))
 
     def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Place rank r on node r // process_count_per_node; assign GPUs in order, as if all were free."""
@@ -150,7 +148,7 @@ class LocalCluster(Cluster):
     ) -> QueueView | None:
         """Acquire GPUs, cores and memory for all processes, or return the position in the queue."""
         devices = gpus.devices() if spec.use_gpu is not False else ()
-        need = _need(spec, devices)
+        need = queueing.need(spec, spec.process_count, [gpu.uuid for gpu in devices])
         if not need and not blocked and self._slot is None:
             return None
         if self._slot is None:
@@ -259,10 +257,3 @@ def _is_parent_job(entry: slots.QueueEntry) -> bool:
     """Return whether a rank of that job submitted this job. Then both share its slots, so that they cannot deadlock."""
     first = os.path.basename(os.environ.get("DISTDL_JOB_DIR", ""))  # noqa: PTH119  no file is accessed
     return entry.holds and entry.own and entry.job == first
-
-
-def _need(spec: JobSpec, devices: Sequence[Gpu]) -> Need:
-    """Return the resources of the job; without ``gpus``, one GPU per process, or all GPUs if there are fewer."""
-    each = spec.gpus if spec.use_gpu is not False else 0
-    count = min(spec.process_count, len(devices)) if each is None else each * spec.process_count
-    return queueing.need(spec, spec.process_count, count, [gpu.uuid for gpu in devices])

@@ -18,8 +18,13 @@ from distdl_jupyter.node.slots import Need, QueueEntry, QueuePosition, Turn
 _MOST_DEVICES = 32
 
 
-def need(spec: JobSpec, processes: int, gpus: int, devices: Sequence[str]) -> Need:
-    """Return the needs of a job's ``processes`` on a machine, including ``gpus`` of its ``devices``."""
+def need(spec: JobSpec, processes: int, devices: Sequence[str]) -> Need:
+    """Return the needs of a job's ``processes`` on a machine with these GPUs.
+
+    Without the option ``gpus``, each process gets one GPU; if there are fewer, the processes share all of them.
+    """
+    devices = devices if spec.use_gpu is not False else ()
+    gpus = min(processes, len(devices)) if spec.gpus is None else processes * spec.gpus
     each = {"cores": spec.cores, "memory": spec.memory}
     amounts = {name: float(amount * processes) for name, amount in each.items() if amount}
     return Need(gpus, tuple(devices) if gpus else (), amounts)

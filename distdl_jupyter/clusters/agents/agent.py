@@ -98,19 +98,15 @@ class AgentConnection(ABC):
         type_: str,
         timeout: float | None,
         while_waiting: Callable[[], object] = bool,
-        *,
-        waited: bool = False,
     ) -> dict[str, Any]:
-        """Wait for the answer to ``begin``; ``waited`` seconds of the timeout have passed already. Raises HostFailed.
+        """Wait for the answer to ``begin`` and return it. Raises HostFailed.
 
         ``while_waiting`` is called repeatedly; an exception that it raises ends the wait.
         """
-        until = math.inf if timeout is None else time.monotonic() + (0.0 if waited else timeout)
+        until = math.inf if timeout is None else time.monotonic() + timeout
         while not answer.done():
             if (left := until - time.monotonic()) <= 0:
-                raise HostFailed(
-                    self.host, f"No response to the request {type_!r} within {timeout:.0f} s.", code="host-silent"
-                )
+                raise _no_response(self.host, type_, timeout or 0.0)
             wait([answer], min(left, _POLL_SECONDS))
             while_waiting()
         return answer.result()
@@ -136,6 +132,10 @@ class AgentConnection(ABC):
         """Return the ranks' answers since the last call."""
 
 
+def _no_response(host: str, type_: str, timeout: float) -> HostFailed:
+    return HostFailed(host, f"No response to the request {type_!r} within {timeout:.0f} s.", code="host-silent")
+
+
 def ask_all(
     requests: Iterable[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
 ) -> list[dict[str, Any] | HostTrouble]:
@@ -147,10 +147,11 @@ def ask_all(
         wait([answer for _, answer in begun], timeout)
     answers: list[dict[str, Any] | HostTrouble] = []
     for connection, answer in begun:
-        try:
-            answers.append(connection.result(answer, type_, timeout, waited=True))
-        except HostTrouble as error:
-            answers.append(error)
+        if not answer.done():
+            answers.append(_no_response(connection.host, type_, timeout))
+        else:
+            error = answer.exception()
+            answers.append(error if isinstance(error, HostTrouble) else answer.result())
     return answers
 
 

@@ -186,17 +186,11 @@ def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Ch
     for connection in sorted(
         connections, key=lambda connection: (str(facts[connection.host].get("host") or ""), connection.host)
     ):
-        need = _need(spec, facts[connection.host])
+        devices = [str(gpu["uuid"]) for gpu in facts[connection.host].get("gpus") or ()]
+        need = queueing.need(spec, spec.process_count_per_node, devices)
         if need:
             facts[connection.host] = _await_slots(connection, need, spec, facts[connection.host], context)
     return dataclasses.replace(checkup, facts=facts)
-
-
-def _need(spec: JobSpec, facts: Mapping[str, Any]) -> Need:
-    devices = [str(gpu["uuid"]) for gpu in facts.get("gpus") or ()] if spec.use_gpu is not False else []
-    processes = spec.process_count_per_node
-    count = min(processes, len(devices)) if spec.gpus is None else processes * spec.gpus
-    return queueing.need(spec, processes, count, devices)
 
 
 def _await_slots(
