@@ -19,7 +19,7 @@ from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.plan import Service
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.testing.backend import is_sentence
-from distdl_jupyter.testing.sample import SAVES, ClusterTests, RunListener, Sample
+from distdl_jupyter.testing.sample import SAVES, ClusterTests, RunListener
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import NodeCheck
@@ -38,12 +38,6 @@ for number in range(5000):
     print(os.environ["RANK"], "writes", number, "." * 60)
 print("and this", file=sys.stderr)
 os._exit(7)
-"""
-_LEAVES = """
-import os, sys
-print("here")
-sys.stdout.flush()
-os._exit(0)
 """
 _DESCRIBES_ITSELF = """
 import json, os
@@ -200,14 +194,6 @@ class ClusterContract(ClusterTests):
                 assert {line.split()[0] for line in lines} == {str(rank)}, "output of another rank"
                 assert "and this" in listener.lines_at_end[rank, "err"]
 
-    def test_a_rank_that_leaves_with_code_0_before_its_end_has_no_explanation(self) -> None:
-        """Its job has failed, which the missing report shows."""
-        with self.running(_LEAVES) as (_, listener):
-            listener.until_ended(self.ranks, self.timeout)
-            for rank, exit_ in listener.exits.items():
-                assert (exit_.code, exit_.signal, exit_.evidence) == (0, None, ""), exit_
-                assert "result" not in {report["type"] for report in listener.reports[rank]}
-
     def test_a_rank_has_its_numbers_and_the_users_variables(self) -> None:
         """The worker's own names are the same wherever those of the launcher differ."""
         with self.running(_DESCRIBES_ITSELF, variables={"MY_SETTING": "ünï & 'quoted' $HOME"}) as (sample, listener):
@@ -341,10 +327,13 @@ class ClusterContract(ClusterTests):
             listener.run.signal("TERM")
             listener.until_ended(self.ranks, self.timeout)
 
-    def test_a_process_that_a_rank_leaves_running_is_ended(self) -> None:
-        """A daemon still carries the job's mark."""
+    def test_a_rank_that_leaves_with_code_0_has_no_explanation_and_its_daemon_is_ended(self) -> None:
+        """Such a job has failed, which the missing report shows; a daemon still carries the job's mark."""
         with self.running(_LEAVES_DAEMON) as (sample, listener):
             listener.until_ended(self.ranks, self.timeout)
+            for rank, exit_ in listener.exits.items():
+                assert (exit_.code, exit_.signal, exit_.evidence) == (0, None, ""), exit_
+                assert "result" not in {report["type"] for report in listener.reports[rank]}
             listener.run.signal("KILL")
             listener.until_gone(self.timeout)
             self.leaves_nothing(sample.id)
@@ -365,36 +354,23 @@ class ClusterContract(ClusterTests):
     def test_when_its_supervisor_is_killed_a_job_ends_or_continues_without_a_gap(self) -> None:
         """Nothing is left on any machine, or nothing of the job is lost: no line is missing and none is duplicated."""
         with self._orphan() as orphan:
-            sample = Sample(
-                self.name,
-                self.options,
-                _COUNTS,
-                self.node_count,
-                self.process_count_per_node,
-                id=orphan["id"],
-                nonce=orphan["nonce"],
-            )
+            sample = self.sample(_COUNTS, id=orphan["id"], nonce=orphan["nonce"])
             read = {(rank, name): position for rank, name, position in orphan["positions"]}
-            if self.cluster.can_attach:
-                run = self.cluster.attach(sample.spec, orphan["handle"], sample.context, read)
-                self._continues(RunListener(run, sample.nonce), orphan["lines"])
-            else:
+            attached = (sample.spec, orphan["handle"], sample.context, read)
+            if not self.cluster.can_attach:
                 with pytest.raises(LaunchFailed):
-                    self.cluster.attach(sample.spec, orphan["handle"], sample.context, read)
+                    self.cluster.attach(*attached)
                 self.cluster.sweep(sample.id, orphan["handle"])
+            else:
+                with contextlib.closing(RunListener(self.cluster.attach(*attached), sample.nonce)) as listener:
+                    listener.until_ended(self.ranks, self.timeout)
+                    listener.drain()
+                    assert {exit_.code for exit_ in listener.exits.values()} == {4}, listener.exits
+                for rank, name, lines in orphan["lines"]:
+                    prefix = "line" if name == "out" else "error"
+                    all_lines = [line for line in lines + listener.output(rank, name) if line.startswith(prefix)]
+                    assert all_lines == [f"{prefix} {number}" for number in range(80)], f"rank {rank}, {name}"
         self.leaves_nothing(sample.id)
-
-    def _continues(self, listener: RunListener, before: list[Any]) -> None:
-        try:
-            listener.until_ended(self.ranks, self.timeout)
-            listener.drain()
-            assert {exit_.code for exit_ in listener.exits.values()} == {4}, listener.exits
-            for rank, name, lines in before:
-                prefix = "line" if name == "out" else "error"
-                all_lines = [line for line in lines + listener.output(rank, name) if line.startswith(prefix)]
-                assert all_lines == [f"{prefix} {number}" for number in range(80)], f"rank {rank}, {name}"
-        finally:
-            listener.close()
 
     @contextlib.contextmanager
     def _orphan(self) -> Iterator[dict[str, Any]]:
