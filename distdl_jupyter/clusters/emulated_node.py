@@ -14,7 +14,6 @@ import ctypes
 import errno
 import functools
 import os
-import pwd
 import socket
 import subprocess
 import sys
@@ -69,7 +68,10 @@ def enter(host: str) -> None:
         _unshare(_CLONE_NEWUTS)
     except OSError:
         _unshare(_CLONE_NEWUTS | _CLONE_NEWUSER)
-        _keep_identity(user, group)
+        process = Path("/proc/self")
+        (process / "setgroups").write_text("deny", encoding="ascii")  # the kernel's condition for mapping a group
+        (process / "uid_map").write_text(f"{user} {user} 1", encoding="ascii")
+        (process / "gid_map").write_text(f"{group} {group} 1", encoding="ascii")
     socket.sethostname(host)
 
 
@@ -79,22 +81,6 @@ def _unshare(flags: int) -> None:
         raise OSError(number, _CAUSES.get(number) or os.strerror(number))
 
 
-def _keep_identity(user: int, group: int) -> None:
-    process = Path("/proc/self")
-    (process / "setgroups").write_text("deny", encoding="ascii")  # the kernel's condition for mapping a group
-    (process / "uid_map").write_text(f"{user} {user} 1", encoding="ascii")
-    (process / "gid_map").write_text(f"{group} {group} 1", encoding="ascii")
-
-
-def _login_shell() -> str:
-    """Return the user's login shell, for which Open MPI writes the command line."""
-    try:
-        login_shell = pwd.getpwuid(os.getuid()).pw_shell
-    except KeyError:  # a container may lack an entry for this user id
-        login_shell = ""
-    return login_shell if Path(login_shell).name in ("csh", "tcsh") else "/bin/sh"
-
-
 def main(host: str, *command: str) -> None:
     """Become the shell that runs ``command`` on the emulated node ``host``."""
     try:
@@ -102,8 +88,7 @@ def main(host: str, *command: str) -> None:
     except OSError as error:
         cause = _FORBIDDEN if error.filename else error.strerror  # writing the namespace's id files failed
         sys.exit(f"Cannot give processes their own host name: {cause}. Use one node, or a backend without a launcher.")
-    program = _login_shell()
-    os.execv(program, [program, "-c", " ".join(command)])  # noqa: S606  the purpose, as ssh does it
+    os.execv("/bin/sh", ["/bin/sh", "-c", " ".join(command)])  # noqa: S606  the purpose, as ssh does it
 
 
 if __name__ == "__main__":

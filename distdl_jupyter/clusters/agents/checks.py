@@ -93,7 +93,8 @@ def judge(survey: Survey, troubles: Sequence[HostTrouble], meeting: Meeting, net
 
     ``network`` is the cluster's option ("": any).
     """
-    checks = [*_reachable(survey), *map(unreachable, troubles)]
+    checks = [row for each in survey.reports for row in (each.ok("Reachable", "answers"), each.ok("Host key", "known"))]
+    checks += map(unreachable, troubles)
     checks += [check for rule in (_duplicates, *SOFTWARE, _code) for check in rule(survey)]
     if survey.reports and not (troubles and len(survey.reports) == 1):  # else too few hosts answered
         checks += network_checks(meeting, network)
@@ -110,12 +111,6 @@ def unreachable(trouble: HostTrouble) -> NodeCheck:
     """Return the row of a host that could not be reached or that stopped responding."""
     what = _UNREACHABLE_ROWS.get(getattr(trouble, "kind", ""), "Reachable")
     return NodeCheck(trouble.host, what, "error", trouble.says, trouble.remedy, code=trouble.code)
-
-
-def _reachable(survey: Survey) -> Iterator[NodeCheck]:
-    for report in survey.reports:
-        yield report.ok("Reachable", "answers")
-        yield report.ok("Host key", "known")
 
 
 def duplicates(reports: Sequence[HostReport]) -> dict[str, str]:

@@ -345,21 +345,21 @@ def _number(value: object) -> int:
 def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Connection]:
     """Connect to agents that a scheduler started, and send ``first`` to each. Raises Unreachable."""
     connections: list[Connection] = []
+
+    def not_started(host: str, output: str, _code: int | None) -> Unreachable:
+        return Unreachable(host, "other", f"The agent did not start: {output or 'it printed nothing'}.")
+
     for host, link in links:
         connections.append(Connection(host, "", link, first))
         connections[-1].shell = f"on {host.name}:"
         connections[-1].start()
     try:
         for connection in connections:
-            connection.await_greeting(functools.partial(_not_started, connection.host))
+            connection.await_greeting(functools.partial(not_started, connection.host))
     except BaseException:
         end_all(connections)
         raise
     return connections
-
-
-def _not_started(host: str, output: str, _code: int | None) -> Unreachable:
-    return Unreachable(host, "other", f"The agent did not start: {output or 'it printed nothing'}.")
 
 
 def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None:

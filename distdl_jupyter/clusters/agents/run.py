@@ -210,10 +210,6 @@ class AgentRun(Run):
         """Return every rank's process with its id on its machine."""
         return list(self._started)
 
-    def add_notice(self, level: Any, text: str, code: str = "") -> None:
-        """Add a notice for the user."""
-        self._notices.append(RunNotice(level, text, code))
-
     def notices(self) -> list[RunNotice]:
         """Return the notices for the user since the last call."""
         notices = [*self._nodes.notices, *self._notices]
@@ -246,7 +242,7 @@ class AgentRun(Run):
                 self.ended(Exit(slot.rank, None, None, str(data["says"])))
         elif data["type"] == "warned":
             if not self._warned:
-                self.add_notice("warning", _WARNED, "ends-soon")
+                self._notices.append(RunNotice("warning", _WARNED, "ends-soon"))
             self._warned = True
         elif data["type"] == "resources":
             at = self._nodes.nodes.index(node) if node in self._nodes.nodes else 0
@@ -324,30 +320,26 @@ class AgentRun(Run):
                 node.connection.begin("profile", ranks=ranks_here, recording=dict(request))
 
     def expose_endpoint(self, rank: int) -> None:
-        """Write the address of the rank's socket; for a remote rank, that of a relay."""
+        """Write the address of the rank's socket; for a remote rank, that of a relay (its errors: see ``poll``)."""
         node = self._nodes.node_of(self._placement.ranks[rank])
         self._served.add(rank)
         answer = node.connection.begin("serving", rank=rank)
-        try:
-            if node.host:
-                self._relay_to(node.connection, rank, answer)
-            else:
-                with contextlib.suppress(HostFailed):  # the rank has ended, which an event reports
-                    write_note(note_of(self._context.folder.path / NOTES, rank), answer.result())
-        except OSError as error:
-            raise _endpoint_error(rank, error) from error
-
-    def _relay_to(self, connection: Connection, rank: int, answer: Future[dict[str, Any]]) -> None:
-        """Open a local socket for a remote rank. Raises OSError; later failures are raised by ``poll``."""
 
         def failed(error: OSError) -> None:
-            self._failure = _endpoint_error(rank, error)
+            self._failure = limits.launch_failed(f"Cannot write the address of rank {rank}", error)
 
-        if self._rank_relay is None:
-            from distdl_jupyter.clusters.agents.rank_relay import RankRelay  # imports asyncio
+        try:
+            if not node.host:
+                with contextlib.suppress(HostFailed):  # the rank has ended, which an event reports
+                    write_note(note_of(self._context.folder.path / NOTES, rank), answer.result())
+                return
+            if self._rank_relay is None:
+                from distdl_jupyter.clusters.agents.rank_relay import RankRelay  # imports asyncio
 
-            self._rank_relay = RankRelay(self._context.folder)
-        self._rank_relay.offer(connection, rank, answer, failed)
+                self._rank_relay = RankRelay(self._context.folder)
+            self._rank_relay.offer(node.connection, rank, answer, failed)
+        except OSError as error:
+            failed(error)
 
     def fetch(self, rank: int, path: str, most: int) -> None:
         """Copy a file from a machine that does not share the job's folder."""
@@ -414,10 +406,6 @@ class DirectRun(AgentRun):
     def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:
         if end["kind"] == RANK:
             self.ended(Exit(int(end["process"]), end["code"], end["signal"], str(end.get("evidence") or "")))
-
-
-def _endpoint_error(rank: int, error: OSError) -> LaunchFailed:
-    return limits.launch_failed(f"Cannot write the address of rank {rank}", error)
 
 
 def _close(source: int | Inbox) -> None:

@@ -58,7 +58,7 @@ class AgentListener:
         self._socket = _listen(host)
         self._number = self._socket.getsockname()[1]
         self._unproven: dict[asyncio.Task[bool], float] = {}
-        self._accepting: asyncio.Task[None] = _on_loop(self._start())
+        self._accepting = asyncio.run_coroutine_threadsafe(self._accept(), wire.loop())
 
     @property
     def back(self) -> dict[str, Any]:
@@ -69,9 +69,6 @@ class AgentListener:
     def shares_hosts(self) -> bool:
         """Whether several nodes have connected from one host."""
         return len({agent.hostname for agent in self.agents.values()}) < len(self.agents)
-
-    async def _start(self) -> asyncio.Task[None]:
-        return asyncio.create_task(self._accept())
 
     async def _accept(self) -> None:
         """Accept connections while few of them are unproven."""
@@ -254,10 +251,6 @@ def _listen(host: str) -> socket.socket:
         listener = socket.create_server(("", 0), backlog=1024)
     listener.settimeout(0)
     return listener
-
-
-def _on_loop(work: Any) -> Any:
-    return asyncio.run_coroutine_threadsafe(work, wire.loop()).result()
 
 
 def _certificate() -> tuple[ssl.SSLContext, str]:

@@ -73,7 +73,14 @@ def listed(options: SshOptions) -> tuple[Host, ...]:
             field="hostfile",
             hint="Set only one of them.",
         )
-    hosts = _from_file(Path(options.hostfile)) if options.hostfile else _from_list(options)
+    entries = _from_file(Path(options.hostfile)) if options.hostfile else []
+    for text in filter(None, re.split(r"[,\s]+", options.hosts)):
+        is_pattern = _WILD.search(text) and _WORD.fullmatch(text) is None
+        entries += _matching(text, options) if is_pattern else [_host(text, "hosts")]
+    hosts: dict[str, Host] = {}
+    for host in entries:
+        first = hosts.get(host.name)
+        hosts[host.name] = replace(first, slots=(first.slots or 1) + (host.slots or 1)) if first else host
     if not hosts:
         raise InvalidSpec(
             "The cluster has no hosts.",
@@ -81,7 +88,7 @@ def listed(options: SshOptions) -> tuple[Host, ...]:
             field="hosts",
             hint="Set hosts=['gpu1', 'gpu2'], or hostfile.",
         )
-    return _merged(hosts)
+    return tuple(hosts.values())
 
 
 def split(spec: JobSpec, options: SshOptions) -> tuple[tuple[Host, ...], tuple[Host, ...]]:
@@ -101,14 +108,6 @@ def configured(ssh_config: str = "") -> list[str]:
     """Return the hosts without wildcards in the ssh configuration, in the order of the file."""
     path = Path(ssh_config).expanduser() if ssh_config else Path.home() / ".ssh" / "config"
     return list(dict.fromkeys(name for name in _names(path, 0) if not set(name) & set("*?!")))
-
-
-def _from_list(options: SshOptions) -> list[Host]:
-    hosts: list[Host] = []
-    for text in filter(None, re.split(r"[,\s]+", options.hosts)):
-        is_pattern = _WILD.search(text) and _WORD.fullmatch(text) is None
-        hosts += _matching(text, options) if is_pattern else [_host(text, "hosts")]
-    return hosts
 
 
 def _matching(text: str, options: SshOptions) -> list[Host]:
@@ -161,14 +160,6 @@ def _from_file(path: Path) -> list[Host]:
             host = _host(name, "hostfile")
             hosts.append(replace(host, slots=int(slots[1])) if slots else host)
     return hosts
-
-
-def _merged(listed_hosts: Iterable[Host]) -> tuple[Host, ...]:
-    hosts: dict[str, Host] = {}
-    for host in listed_hosts:
-        first = hosts.get(host.name)
-        hosts[host.name] = replace(first, slots=(first.slots or 1) + (host.slots or 1)) if first else host
-    return tuple(hosts.values())
 
 
 def _names(path: Path, depth: int) -> Iterator[str]:
