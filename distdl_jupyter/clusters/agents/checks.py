@@ -374,11 +374,14 @@ class Meeting:
 
 def network_checks(meeting: Meeting, network: str = "") -> list[NodeCheck]:
     """Return the rows about the common network, or why there is none; ``network`` is the cluster option ("": any)."""
-    if lacking := [host for host, endpoints in meeting.offered.items() if not endpoints and meeting.common is None]:
+    if (common := meeting.common) is not None:
+        rows = [NodeCheck(end.host, "Network", "ok", f"{end.network} on {end.interface}") for end in common.endpoints]
+        return [*rows, NodeCheck("", "Ports", "ok", "all hosts reach each other")] if len(rows) > 1 else rows
+    if lacking := [host for host, endpoints in meeting.offered.items() if not endpoints]:
         if network:
             text, remedy = (
                 f"has no address on {network}, which the option network names",
-                "Correct or remove the option.",
+                "Correct or remove that option.",
             )
             return [NodeCheck(host, "Network", "error", text, remedy, "host-network-option") for host in lacking]
         text, remedy = (
@@ -386,37 +389,30 @@ def network_checks(meeting: Meeting, network: str = "") -> list[NodeCheck]:
             "Connect it to the network of the other hosts.",
         )
         return [NodeCheck(host, "Network", "error", text, remedy, "host-no-address") for host in lacking]
-    if (nearest := meeting.common or closest(meeting.offered, meeting.reached)) is not None:
-        rows = [NodeCheck(end.host, "Network", "ok", f"{end.network} on {end.interface}") for end in nearest.endpoints]
-        if meeting.common is None:
-            return [*rows, *_gaps(nearest, meeting.reached)]
-        return [*rows, NodeCheck("", "Ports", "ok", "all hosts reach each other")] if len(rows) > 1 else rows
-    addresses = "; ".join(
-        f"{host} has {humanize.listing([endpoint.address for endpoint in endpoints])}"
-        for host, endpoints in meeting.offered.items()
-    )
-    text = f"no host reaches an address of another host: {addresses}"
-    remedy = "Connect the hosts to one network, and allow TCP between them in their firewalls."
-    if network:
-        remedy = f"The hosts do not reach each other on {network}. Correct the option network, or remove it."
-    return [NodeCheck("", "Network", "error", text, remedy, "hosts-no-common-network")]
+    text = "each host reaches some address of every other host, but no network connects all of them"
+    remedy = "Set the option network to the network that ranks use."
+    whole = NodeCheck("", "Network", "error", text, remedy, "hosts-no-common-network")
+    return [row for host in meeting.offered for row in _unreached(host, meeting)] or [whole]
 
 
-def _gaps(common: Common, reached: Reached) -> Iterator[NodeCheck]:
-    """Yield one row for each unreachable host and each reason."""
-    sources: dict[tuple[Endpoint, str], list[str]] = {}
-    for source, target, why in gaps(common, reached):
-        sources.setdefault((target, why), []).append(source)
-    for (target, why), names in sources.items():
+def _unreached(host: str, meeting: Meeting) -> Iterator[NodeCheck]:
+    """Yield one row for each reason why other hosts do not reach any address of a host."""
+    addresses = [endpoint.address for endpoint in meeting.offered[host]]
+    sources: dict[str, list[str]] = {}
+    for other in meeting.offered:
+        reasons = [meeting.reached.get((other, address), _NOT_TRIED) for address in addresses]
+        if other != host and all(reasons):
+            sources.setdefault(reasons[0], []).append(other)
+    for why, names in sources.items():
         verb = "does" if len(names) == 1 else "do"
-        text = f"{humanize.listing(names)} {verb} not reach {target.host} at {target.address}: {why}"
+        text = f"{humanize.listing(names)} {verb} not reach {host} at {humanize.listing(addresses)}: {why}"
         remedy = (
-            f"Allow TCP from {humanize.listing(names)} to {target.address}, ports 1024 to 65535, in the firewall of "
-            f"{target.host} and in any firewall between them."
+            f"Allow TCP from {humanize.listing(names)} to {addresses[0]}, ports 1024 to 65535, in the firewall of "
+            f"{host} and in any firewall between them."
         )
         if why == "another machine or program answers":
-            remedy = f"Give {target.host} an address of its own, or set the option network to another network."
-        yield NodeCheck(target.host, "Ports", "error", text, remedy, "host-ports")
+            remedy = f"Give {host} an address of its own, or set the option network to another network."
+        yield NodeCheck(host, "Ports", "error", text, remedy, "host-ports")
 
 
 def endpoints(host: str, interfaces: Iterable[Mapping[str, Any]], network: str = "") -> list[Endpoint]:
@@ -451,28 +447,19 @@ def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Commo
 
     A subnet of all hosts is preferred, the fastest first, over hosts in different subnets.
     """
-    nearest = closest(offered, reached)
-    return None if nearest is None or gaps(nearest, reached) else nearest
 
+    def connects(common: Common) -> bool:
+        pairs = itertools.permutations(common.endpoints, 2)
+        return not any(reached.get((source.host, target.address), _NOT_TRIED) for source, target in pairs)
 
-def closest(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Common | None:
-    """Return the network with the fewest failed connections; None if no two hosts share one."""
-
-    def preference(common: Common) -> tuple[int, bool, bool, int, bool]:
-        """Return the sort key: gaps, bridges last, one subnet first, then minimum speed, then private networks."""
+    def preference(common: Common) -> tuple[bool, bool, int, bool]:
+        """Return the sort key: bridges last, one subnet first, then minimum speed, then private networks."""
         is_virtual = any(endpoint.virtual for endpoint in common.endpoints)
-        slowest = min((endpoint.speed for endpoint in common.endpoints), default=0)
+        slowest = min(endpoint.speed for endpoint in common.endpoints)
         is_public = any(IPv4Address(endpoint.address).is_global for endpoint in common.endpoints)
-        return len(gaps(common, reached)), is_virtual, "," in common.network, -slowest, is_public
+        return is_virtual, "," in common.network, -slowest, is_public
 
-    return min(_candidates(offered, reached), key=preference, default=None)
-
-
-def gaps(common: Common, reached: Reached) -> list[tuple[str, Endpoint, str]]:
-    """Return the failed connections on a network with their reasons; an untried connection counts as failed."""
-    pairs = itertools.permutations(common.endpoints, 2)
-    tried = ((source, target, reached.get((source.host, target.address), _NOT_TRIED)) for source, target in pairs)
-    return [(source.host, target, why) for source, target, why in tried if why]
+    return min(filter(connects, _candidates(offered, reached)), key=preference, default=None)
 
 
 def _fits(interface: Mapping[str, Any], network: str) -> bool:

@@ -64,7 +64,6 @@ def test_the_same_address_on_both_is_no_network_even_if_something_answers():
     offer = offered(a=[address("docker0", "172.17.0.1", 16)], b=[address("docker0", "172.17.0.1", 16)])
     reached = reaching(offer, everything)
     assert checks.choose(offer, reached) is None
-    assert checks.closest(offer, reached) is None
 
 
 def test_the_fastest_of_two_that_work_is_taken_by_its_slowest_host():
@@ -177,12 +176,21 @@ def test_another_machine_at_an_address_has_another_remedy():
     assert "an address of its own" in red.remedy
 
 
-def test_hosts_without_a_common_network_say_what_they_have():
+def test_hosts_without_a_common_network_say_what_they_do_not_reach():
     found = rows(offered(a=[address("x", "10.0.0.1")], b=[address("x", "10.1.0.1")]), lambda *_: False)
-    (red,) = found
-    assert red.level == "error"
-    assert "a has 10.0.0.1; b has 10.1.0.1" in red.says
-    assert red.remedy
+    assert [(row.node, row.level, row.says) for row in found] == [
+        ("a", "error", "b does not reach a at 10.0.0.1: timed out"),
+        ("b", "error", "a does not reach b at 10.1.0.1: timed out"),
+    ]
+    assert all(row.remedy for row in found)
+
+
+def test_hosts_that_reach_each_other_on_different_networks_only_have_no_common_one():
+    ways = {("a", "eth0"), ("b", "eth1"), ("c", "eth0")}
+    offer = offered(**{host: [address("eth0", f"10.0.0.{at}"), address("eth1", f"10.1.0.{at}")]
+                       for at, host in enumerate("abc", 1)})  # fmt: skip
+    (red,) = rows(offer, lambda source, endpoint: (source, endpoint.interface) in ways)
+    assert (red.node, red.what, red.level) == ("", "Network", "error")
 
 
 def test_a_host_without_the_wanted_network_is_named_with_the_option():
