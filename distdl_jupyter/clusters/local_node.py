@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.clusters import stagers
-from distdl_jupyter.clusters.agents.agent import AgentConnection, HostFailed, Node, Nodes
+from distdl_jupyter.clusters.agents.agent import AgentConnection, AgentNode, HostFailed, JobNodes
 from distdl_jupyter.clusters.base import Context, RunNotice
 from distdl_jupyter.core.plan import RankSlot
 from distdl_jupyter.core.spec import JobSpec
@@ -153,7 +153,7 @@ class LocalAgent(AgentConnection):
         self._channels.close()
 
 
-class LocalNodes(Nodes[Node]):
+class LocalNodes(JobNodes):
     """This machine, which emulates all nodes of a job; ``staged`` has the data and Python of each node's ranks."""
 
     def __init__(
@@ -166,7 +166,7 @@ class LocalNodes(Nodes[Node]):
     ) -> None:
         self._agent = LocalAgent(spec, context.folder.path)
         folder = str(context.folder.path)
-        super().__init__([Node(self._agent, folder, directory=spec.working_directory, run=str(self._agent.run))])
+        super().__init__([AgentNode(self._agent, folder, directory=spec.working_directory, run=str(self._agent.run))])
         self._context = context
         self._ports = ports
         self._slot = slot
@@ -174,7 +174,7 @@ class LocalNodes(Nodes[Node]):
         for node_data in staged.values():  # all nodes share this machine's environment
             self.nodes[0].python = node_data.python
 
-    def node_of(self, slot: RankSlot) -> Node:
+    def node_of(self, slot: RankSlot) -> AgentNode:
         """Return this machine."""
         return self.nodes[0]
 
@@ -183,7 +183,7 @@ class LocalNodes(Nodes[Node]):
         if self._slot is not None:
             self._slot.beat()
 
-    def environment(self, node: Node) -> dict[str, str]:
+    def environment(self, node: AgentNode) -> dict[str, str]:
         """Return the environment of the supervisor, extended by that of the job."""
         return self._context.environment
 

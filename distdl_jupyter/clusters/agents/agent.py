@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 from distdl_jupyter.clusters.base import Exit, RunNotice, Stream
 from distdl_jupyter.core.errors import LaunchFailed
@@ -168,36 +168,43 @@ def ask_all_or_raise(
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class AgentNode:
     """One machine of a job, with the job's folder and the working directory of its ranks there.
 
-    ``run`` is the agent's private folder, which is removed with the job. ``python`` is the interpreter with the job's
-    packages, "" without packages.
+    ``run`` is the agent's private folder, which is removed with the job. ``shared`` is true if the machine sees the
+    job's own folder, ``work_is_empty`` if it lacks the job's working directory, so that ranks start in an empty folder.
     """
 
-    connection: AgentConnection
+    #: A ``Connection`` to another machine, or the agent in this process.
+    connection: Any
     folder: str
     directory: str
     run: str
-    python: str = field(default="", kw_only=True)
+    shared: bool = True
+    work_is_empty: bool = False
+    #: The environment variables with the paths of the data.
+    data: dict[str, str] = field(default_factory=dict)
+    #: The interpreter with the job's packages, "" without packages.
+    python: str = ""
+    #: Notices for the user about files that were or were not copied back.
+    notices: list[RunNotice] = field(default_factory=list)
+    #: Whether values were left on the host, so that the folder must be kept.
+    keeps_folder: bool = False
 
     @property
     def host(self) -> str:
         """The machine's name, "" for this one."""
-        return self.connection.host
+        return str(self.connection.host)
 
 
-N = TypeVar("N", bound=Node)
-
-
-class Nodes(ABC, Generic[N]):
+class JobNodes(ABC):
     """All machines of a started job, in the order of the job's nodes."""
 
     #: Whether the job continues without its supervisor, and a new supervisor can read the agents' output again
     #: (``Connection.reopen``).
     outlive_supervisor: ClassVar[bool] = False
 
-    def __init__(self, nodes: Sequence[N]) -> None:
+    def __init__(self, nodes: Sequence[AgentNode]) -> None:
         self.nodes = list(nodes)
         #: Notices for the user; the run removes them.
         self.notices: list[RunNotice] = []
@@ -205,7 +212,7 @@ class Nodes(ABC, Generic[N]):
         self.streams: tuple[Stream, ...] = ()
 
     @property
-    def connected(self) -> list[N]:
+    def connected(self) -> list[AgentNode]:
         """The machines that are not lost."""
         return [node for node in self.nodes if not node.connection.lost]
 
@@ -214,12 +221,12 @@ class Nodes(ABC, Generic[N]):
         for node in self.nodes:
             node.connection.poll()
 
-    def node_of(self, slot: RankSlot) -> N:
+    def node_of(self, slot: RankSlot) -> AgentNode:
         """Return the machine of a rank."""
         return self.nodes[slot.node]
 
     @abstractmethod
-    def environment(self, node: N) -> dict[str, str]:
+    def environment(self, node: AgentNode) -> dict[str, str]:
         """Return the environment that all processes of the job have on a machine."""
 
     @abstractmethod

@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 from distdl_jupyter.clusters import queueing
 from distdl_jupyter.clusters.agents import data, staging
 from distdl_jupyter.clusters.agents import run as agent_run
-from distdl_jupyter.clusters.agents.agent import Unreachable
+from distdl_jupyter.clusters.agents.agent import AgentNode, Unreachable
 from distdl_jupyter.clusters.agents.checks import Common
 from distdl_jupyter.clusters.agents.checkup import Checkup
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
-from distdl_jupyter.clusters.agents.staging import AgentNode, AgentNodes, StagedJob
+from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.base import Cluster, Context, NodeCheck, Run, RunNotice
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import stagers
-from distdl_jupyter.clusters.agents.agent import HostFailed, ask_all_or_raise
-from distdl_jupyter.clusters.agents.staging import AgentNode, send
+from distdl_jupyter.clusters.agents.agent import AgentNode, HostFailed, ask_all_or_raise
+from distdl_jupyter.clusters.agents.staging import send
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import listing

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, HostFailed, Node, Nodes, ask_all
+from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, AgentNode, HostFailed, JobNodes, ask_all
 from distdl_jupyter.clusters.base import Context, Exit, NodeSample, Run, RunNotice, Start, Stream, Unkillable
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
@@ -59,7 +59,7 @@ _MAX_COUNTED = 10_000
 class AgentRun(Run):
     """A started job, however its ranks are started."""
 
-    def __init__(self, placement: Placement, plan: Plan, context: Context, nodes: Nodes[Any]) -> None:
+    def __init__(self, placement: Placement, plan: Plan, context: Context, nodes: JobNodes) -> None:
         self._placement = placement
         self._plan = plan
         self._context = context
@@ -67,7 +67,7 @@ class AgentRun(Run):
         self._streams: list[Stream] = []
         #: The channels that another supervisor can reopen: node, channel, rank (None: the launcher), stream.
         self._channels: list[tuple[int, int, int | None, str]] = []
-        self._events: queue.SimpleQueue[tuple[Node, dict[str, Any]]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[AgentNode, dict[str, Any]]] = queue.SimpleQueue()
         self._exits: list[Exit] = []
         self._ended: set[int] = set()
         self._started: list[Start] = []
@@ -99,17 +99,17 @@ class AgentRun(Run):
     @abstractmethod
     def _start_ranks(self) -> None: ...
 
-    def _listen_to(self, node: Node) -> None:
+    def _listen_to(self, node: AgentNode) -> None:
         node.connection.on_event = lambda data: self._on_event(node, data)
         if node.connection.lost:  # lost before this call
             raise HostFailed(node.host, node.connection.lost, code="host-lost")
 
-    def _on_event(self, node: Node, data: dict[str, Any]) -> None:
+    def _on_event(self, node: AgentNode, data: dict[str, Any]) -> None:
         """Queue an event, on the connection's thread if it has one. Raises BrokenWire for a rank of another node."""
         self._check_owner(node, data)
         self._events.put((node, data))
 
-    def _check_owner(self, node: Node, data: Mapping[str, Any]) -> None:
+    def _check_owner(self, node: AgentNode, data: Mapping[str, Any]) -> None:
         """Raise BrokenWire if an agent reports a process of another node."""
         ranks: list[int] = []
         if data["type"] == "resources":
@@ -122,7 +122,7 @@ class AgentRun(Run):
             if not self._is_on(node, rank):
                 raise BrokenWire(f"The agent reported rank {rank}, which does not run on this host.")
 
-    def _is_on(self, node: Node, rank: int) -> bool:
+    def _is_on(self, node: AgentNode, rank: int) -> bool:
         ranks = self._placement.ranks
         return rank < len(ranks) and self._nodes.node_of(ranks[rank]) is node
 
@@ -158,14 +158,14 @@ class AgentRun(Run):
             os.set_blocking(source, False)
         self._streams.append(Stream(source, rank, name, start))
 
-    def channel(self, node: Node, rank: int | None, name: str) -> int:
+    def channel(self, node: AgentNode, rank: int | None, name: str) -> int:
         """Open a stream of a rank or of the launcher; return its channel."""
         channel, source = node.connection.open_stream()
         self._listen(rank, name, source, 0 if self._nodes.outlive_supervisor else None)
         self._channels.append((self._nodes.nodes.index(node), channel, rank, name))
         return channel
 
-    def channels(self, node: Node, rank: int) -> dict[str, int]:
+    def channels(self, node: AgentNode, rank: int) -> dict[str, int]:
         """Open a rank's two streams and return their channels."""
         return {name: self.channel(node, rank, name) for name in ("out", "err")}
 
@@ -195,7 +195,7 @@ class AgentRun(Run):
             **self.channels(node, slot.rank),
         }
 
-    def slots_on(self, node: Node) -> list[RankSlot]:
+    def slots_on(self, node: AgentNode) -> list[RankSlot]:
         """Return the ranks of a machine."""
         return [slot for slot in self._placement.ranks if self._nodes.node_of(slot) is node]
 
@@ -234,7 +234,7 @@ class AgentRun(Run):
         self._exits = [exit_ for exit_ in self._exits if exit_.rank not in exits]
         return list(exits.values())
 
-    def _take(self, node: Node, data: dict[str, Any]) -> None:
+    def _take(self, node: AgentNode, data: dict[str, Any]) -> None:
         if data["type"] == "exit":
             self._process_ended(node, data)
         elif data["type"] == "lost":
@@ -258,7 +258,7 @@ class AgentRun(Run):
         return samples
 
     @abstractmethod
-    def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:
+    def _process_ended(self, node: AgentNode, end: Mapping[str, Any]) -> None:
         """Handle the end of a process that an agent started."""
 
     def _check(self) -> None:
@@ -279,7 +279,7 @@ class AgentRun(Run):
         """Return processes that survived KILL, on machines that answer."""
         return [Unkillable(node.host, int(pid)) for node, data in self._ask_all("stuck") for pid in data["pids"]]
 
-    def _ask_all(self, type_: str) -> list[tuple[Node, dict[str, Any]]]:
+    def _ask_all(self, type_: str) -> list[tuple[AgentNode, dict[str, Any]]]:
         """Send a request to all machines in parallel and return the answers."""
         nodes = self._nodes.connected
         answers = ask_all([(node.connection, {}) for node in nodes], type_, ANSWER_SECONDS)
@@ -344,7 +344,7 @@ class AgentRun(Run):
     def fetch(self, rank: int, path: str, most: int) -> None:
         """Copy a file from a machine that does not share the job's folder."""
         node = self._nodes.node_of(self._placement.ranks[rank])
-        if not getattr(node, "shared", True):
+        if not node.shared:
             from distdl_jupyter.clusters.agents import staging  # not needed on this machine
 
             staging.fetch(self._context.folder, node, path, most)
@@ -403,7 +403,7 @@ class DirectRun(AgentRun):
     def _report_started_ranks(self) -> None:
         self._context.report("start", f"{len(self._started)} of {plural(len(self._placement.ranks), 'process')}")
 
-    def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:
+    def _process_ended(self, node: AgentNode, end: Mapping[str, Any]) -> None:
         if end["kind"] == RANK:
             self.ended(Exit(int(end["process"]), end["code"], end["signal"], str(end.get("evidence") or "")))
 
@@ -451,7 +451,7 @@ _COUNT_SECONDS = 2.0
 First = tuple[int, int | None, int | None]
 
 
-def start(placement: Placement, plan: Plan, context: Context, nodes: Nodes[Any]) -> Run:
+def start(placement: Placement, plan: Plan, context: Context, nodes: JobNodes) -> Run:
     """Start services, then the ranks or their launcher. Raises LaunchFailed and leaves nothing running.
 
     The run owns the nodes and closes them.
@@ -464,7 +464,7 @@ def start(placement: Placement, plan: Plan, context: Context, nodes: Nodes[Any])
 def resume(
     placement: Placement,
     context: Context,
-    nodes: Nodes[Any],
+    nodes: JobNodes,
     handle: Mapping[str, Any],
     read: Mapping[tuple[int, str], int],
 ) -> Run:
@@ -552,7 +552,7 @@ class LauncherRun(AgentRun):
         assert self._plan.launcher is not None, "a plan without a launcher is run by DirectRun"
         return self._plan.launcher
 
-    def _on_event(self, node: Node, data: dict[str, Any]) -> None:
+    def _on_event(self, node: AgentNode, data: dict[str, Any]) -> None:
         """Pass events of remote shells to the relay immediately, and queue all others for ``poll``."""
         relay = self._relay
         if relay is not None and data["type"] == "shell":
@@ -569,7 +569,7 @@ class LauncherRun(AgentRun):
         super().on_launcher_output(text)
         self._output = (self._output + text)[-_MAX_OUTPUT:]
 
-    def _process_ended(self, node: Node, end: Mapping[str, Any]) -> None:
+    def _process_ended(self, node: AgentNode, end: Mapping[str, Any]) -> None:
         if end["kind"] == LAUNCHER:
             self._end = end
             self._drains = [node.connection.begin("drain") for node in self._nodes.connected]

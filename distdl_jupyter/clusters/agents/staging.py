@@ -16,13 +16,12 @@ import secrets
 import shutil
 import tarfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.agents.agent import HostFailed, Node, Nodes, ask_all_or_raise
+from distdl_jupyter.clusters.agents.agent import AgentNode, HostFailed, JobNodes, ask_all_or_raise
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
 from distdl_jupyter.clusters.base import Context, RunNotice
 from distdl_jupyter.core import humanize
@@ -40,24 +39,6 @@ RESULTS = "results"
 _RETURNED = (RESULTS, "outputs")
 #: Checkpoints from which ranks resume; they are on every host before the ranks start.
 _CHECKPOINTS = "outputs/checkpoints"
-
-
-@dataclass(slots=True, eq=False)
-class AgentNode(Node):
-    """One host of a job; ``shared`` is true if it sees the job's own folder.
-
-    ``work_is_empty`` is true if the host lacks the job's working directory, so that ranks start in an empty folder.
-    """
-
-    connection: Connection
-    shared: bool
-    work_is_empty: bool = False
-    #: The environment variables with the paths of the data.
-    data: dict[str, str] = field(default_factory=dict)
-    #: Notices for the user about files that were or were not copied back.
-    notices: list[RunNotice] = field(default_factory=list)
-    #: Whether values were left on the host, so that the folder must be kept.
-    keeps_folder: bool = False
 
 
 class StagedJob(NamedTuple):
@@ -285,7 +266,7 @@ def remove_stale_checkpoints(job: StagedJob, copied: Collection[Path]) -> None:
 # the hosts of a started job ---------------------------------------------------------------------
 
 
-class AgentNodes(Nodes[AgentNode]):
+class AgentNodes(JobNodes):
     """Hosts with agents. ``handle`` identifies the remains of the job there, ``release`` frees the hosts."""
 
     def __init__(

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.agents import run as agent_run
+from distdl_jupyter.clusters.agents.agent import AgentNode
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
-from distdl_jupyter.clusters.agents.staging import AgentNode, StagedJob
+from distdl_jupyter.clusters.agents.staging import StagedJob
 from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, Run
 from distdl_jupyter.clusters.slurm import array, commands, script, text
 from distdl_jupyter.clusters.slurm.job import SlurmJob, SlurmNodes

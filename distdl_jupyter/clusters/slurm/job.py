@@ -25,7 +25,8 @@ from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed, SlurmS
 from distdl_jupyter.core.errors import LaunchFailed
 
 if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.staging import AgentNode, StagedJob
+    from distdl_jupyter.clusters.agents.agent import AgentNode
+    from distdl_jupyter.clusters.agents.staging import StagedJob
     from distdl_jupyter.clusters.base import Context
     from distdl_jupyter.clusters.slurm.script import JobDirectory
     from distdl_jupyter.core.plan import Placement, RankSlot

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from distdl_jupyter.clusters.agents.agent import HostFailed, Node, Nodes
+from distdl_jupyter.clusters.agents.agent import AgentNode, HostFailed, JobNodes
 from distdl_jupyter.clusters.agents.run import DirectRun
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot
@@ -40,7 +40,7 @@ while content := os.read(0, 65536):
 """
 
 
-class Machines(Nodes):
+class Machines(JobNodes):
     """Two machines with an agent each."""
 
     def environment(self, _node):
@@ -69,7 +69,7 @@ def run_of():
             _, connection = python_link(name, "-c", AGENT, json.dumps(answers), json.dumps(list(told)))
             connection.start()
             assert connection.greeted.wait(60)
-            nodes.append(Node(connection, "/nowhere", "/nowhere", "/nowhere"))
+            nodes.append(AgentNode(connection, "/nowhere", "/nowhere", "/nowhere"))
         folder = JobStore().publish(JobStore().prepare(new_id()))
         places = tuple(RankSlot(rank, rank, f"node-{rank}", 0) for rank in range(2))
         placement = Placement(places, "127.0.0.1", (), "lo")
