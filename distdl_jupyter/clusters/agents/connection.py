@@ -382,9 +382,11 @@ Amount = Annotated[float, Meta(ge=-1e18, le=1e18)]
 _NumberText = Annotated[str, Meta(pattern=r"^[0-9]{1,9}\Z")]
 
 
-class ExitEvent(msgspec.Struct, tag_field="type", tag="exit"):
-    """A process has ended, with a code or by a signal."""
+class _Event(msgspec.Struct, tag_field="type"):
+    pass
 
+
+class _Exit(_Event, tag="exit"):
     kind: Literal["rank", "service", "launcher", "shell", "data"]
     process: Number
     code: Annotated[int, Meta(ge=-(2**31), le=2**32 - 1)] | None
@@ -392,37 +394,29 @@ class ExitEvent(msgspec.Struct, tag_field="type", tag="exit"):
     evidence: Text | None = None
 
 
-class ShellEvent(msgspec.Struct, tag_field="type", tag="shell"):
-    """The launcher requests a command on another host of the job."""
-
+class _Shell(_Event, tag="shell"):  # the launcher requests a command on another host of the job
     shell: Number
     host: Annotated[str, Meta(max_length=300)]
     command: Annotated[str, Meta(max_length=2**20)]
 
 
-class ShellClosedEvent(msgspec.Struct, tag_field="type", tag="shell-closed"):
-    """The launcher has closed its request for a remote command."""
-
+class _ShellClosed(_Event, tag="shell-closed"):
     shell: Number
 
 
-class WarnedEvent(msgspec.Struct, tag_field="type", tag="warned"):
-    """The scheduler has announced the end of the job."""
+class _Warned(_Event, tag="warned"):  # the scheduler has announced the end of the job
+    pass
 
 
-class ResourcesEvent(msgspec.Struct, tag_field="type", tag="resources"):
-    """Resource samples of the ranks and the machine."""
-
-    samples: Annotated[list[_Sample], Meta(max_length=4096)]
-
-
-class _Sample(msgspec.Struct):
-    """One sample (see ``node.resources``). The values of each rank are validated where they are used."""
-
+class _Sample(msgspec.Struct):  # the values of each rank are validated where they are used (see node.resources)
     t: Amount
     node: Any
     ranks: dict[_NumberText, Any]
     gpus: Any = None
+
+
+class _Resources(_Event, tag="resources"):
+    samples: Annotated[list[_Sample], Meta(max_length=4096)]
 
 
 class _Started(msgspec.Struct):
@@ -446,7 +440,7 @@ class _Stacks(msgspec.Struct):
     answers: dict[Number, StackDump]
 
 
-_EVENTS = ExitEvent | ShellEvent | ShellClosedEvent | WarnedEvent | ResourcesEvent
+_EVENTS = _Exit | _Shell | _ShellClosed | _Warned | _Resources
 _REPLIES: Mapping[str, type[msgspec.Struct]] = {
     "start": _Started,
     "alive": _Alive,
