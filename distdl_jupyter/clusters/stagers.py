@@ -9,11 +9,12 @@ import contextlib
 import json
 import os
 import subprocess
+import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import plural
@@ -87,21 +88,22 @@ class LocalStager(NodeStager):
     """A stager that is a child of this process."""
 
     def __init__(self, node: int, host: str, python: str, environment: dict[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [python, *PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
-            start_new_session=True,
-        )  # fmt: skip
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
         super().__init__(node, host, Inbox())
-        self._errors_reader = threading.Thread(target=_pump, args=(self._process.stderr, self.keep_errors), daemon=True)
-        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
-        self._errors_reader.start()
+        self._error_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``end``
+        self._process = subprocess.Popen(
+            [python, *PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._error_file,
+            env=environment, start_new_session=True,
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def _read(self, stream: IO[bytes]) -> None:
-        _pump(stream, self.out.feed)
-        self._errors_reader.join(1.0)  # wait for the text of the error
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as stream:
+            while content := os.read(stream.fileno(), _READ):
+                self.out.feed(content)
+        self._error_file.seek(0)
+        self.keep_errors(self._error_file.read())
         self.out.feed(b"")
 
     def write(self, line: bytes) -> None:
@@ -122,12 +124,7 @@ class LocalStager(NodeStager):
             self._process.kill()
             self._process.wait()
         self._reader.join(2.0)
-
-
-def _pump(stream: IO[bytes], feed: Callable[[bytes], object]) -> None:
-    with stream:
-        while content := os.read(stream.fileno(), _READ):
-            feed(content)
+        self._error_file.close()
 
 
 def run(
@@ -185,21 +182,21 @@ def _read(
     stager: NodeStager, lines: Sequence[bytes], staging: JobStaging, pool: ThreadPoolExecutor
 ) -> list[Future[None]]:
     """Forward messages; return the pending requests for signatures, which may take seconds each."""
+
+    def renew(request: dict[str, Any]) -> None:
+        if answer := staging.on_message(stager.node, stager.host, request):
+            stager.write(_line(answer))
+
     renewals = []
     for message in map(_message, lines):
         if message.get("type") == "renew":
-            renewals.append(pool.submit(_renew, stager, staging, message))
+            renewals.append(pool.submit(renew, message))
         elif message:
             staging.on_message(stager.node, stager.host, message)
         if message.get("type") == "staged":
             variables = {str(name): str(path) for name, path in message["paths"].items()}
             stager.staged = Staged(variables, str(message.get("python") or ""))
     return renewals
-
-
-def _renew(stager: NodeStager, staging: JobStaging, message: dict[str, Any]) -> None:
-    if answer := staging.on_message(stager.node, stager.host, message):
-        stager.write(_line(answer))
 
 
 def _require_staged(stager: NodeStager, what: str) -> None:
