@@ -20,7 +20,7 @@ from distdl_jupyter.clusters import environment, package
 from distdl_jupyter.clusters.agents import wire
 from distdl_jupyter.clusters.agents.agent import Host, HostTrouble, Unreachable, ask_all
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, rank_slots
-from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection, end_all
+from distdl_jupyter.clusters.agents.connection import DIRECTORY, Connection
 from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, RunNotice
 from distdl_jupyter.clusters.ssh import command
@@ -33,7 +33,7 @@ from distdl_jupyter.core.spec import JobSpec
 
 #: Timeouts in seconds of a check: for connecting (ssh's limit plus the start of Python), and in total.
 _REACH_SECONDS, _CHECK_SECONDS = command.CONNECT_SECONDS + 5.0, 28.0
-_SWEEP_SECONDS = 20.0
+_SWEEP_SECONDS = 10.0
 #: Timeout in seconds of a query of the hosts' states.
 STATE_SECONDS = 4.0
 #: Seconds after which the state of a host that is up, and of one that is down, is queried again.
@@ -161,21 +161,16 @@ class SshCluster(AgentCluster):
         """
         options = SshOptions(**{name: handle.get(name, "") for name in ("ssh_config", "python", "directory")})
         hosts = [Host(str(host["name"]), str(host["target"])) for host in handle.get("hosts") or []]
-        until = time.monotonic() + _SWEEP_SECONDS
-        results = reach_all(hosts, options)
-        silent: list[HostTrouble] = [result for result in results if isinstance(result, Unreachable)]
-        connections = [result for result in results if isinstance(result, Connection)]
-        fields = {"job": job_id, "base": options.directory}
-        timeout = max(1.0, until - time.monotonic())
-        answers = ask_all([(connection, fields) for connection in connections], "sweep", timeout)
-        silent += [answer for answer in answers if isinstance(answer, HostTrouble)]
+        with connected(hosts, options, _REACH_SECONDS) as (connections, unreachable):
+            queries = [(connection, {"job": job_id, "base": options.directory}) for connection in connections]
+            answers = ask_all(queries, "sweep", _SWEEP_SECONDS)
+        silent = [*unreachable, *(answer for answer in answers if isinstance(answer, HostTrouble))]
         killed = [
             connection.host
             for connection, answer in zip(connections, answers, strict=True)
             if isinstance(answer, dict)
             for _ in range(int(answer["found"]))
         ]
-        end_all(connections)
         if silent:
             raise LaunchFailed(
                 f"{listing([error.host for error in silent])} cannot be reached: {silent[0].says}",
