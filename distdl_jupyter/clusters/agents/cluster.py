@@ -107,13 +107,9 @@ class AgentCluster(Cluster):
         return result
 
     def _build_placement(self, spec: JobSpec, ports: int, checkup: Checkup, context: Context) -> Placement:
-        """Reserve ports and return the placement. Raises LaunchFailed if the hosts share no network."""
-        if (common := checkup.network) is None:
-            raise LaunchFailed(
-                "The hosts share no network.",
-                code="no-common-network",
-                hint="Set the cluster option network to the network that ranks use.",
-            )
+        """Reserve ports and return the placement."""
+        common = checkup.network
+        assert common is not None, "without a common network, the checks have errors"
         endpoints = [common.endpoint(connection.host) for connection in self._connections]
 
         def reserve(slot: RankSlot, count: int) -> RankPorts:

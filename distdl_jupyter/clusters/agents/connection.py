@@ -11,7 +11,6 @@ import functools
 import itertools
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, Any, Literal
@@ -66,14 +65,17 @@ class Connection(AgentConnection):
         self._sinks: dict[int, Callable[[bytes], None]] = {}
         self._holds: dict[int, Callable[[bool], object]] = {}
         self._inboxes: list[Inbox] = []
-        self._unsent: deque[bytes] = deque([first_input] if first_input else [])
+        #: Frames to send, None at the end; it belongs to the loop.
+        self._unsent: asyncio.Queue[bytes | None] = asyncio.Queue()
+        if first_input:
+            self._unsent.put_nowait(first_input)
         self._unsent_bytes = len(first_input)
         self._lost = ""
         self._backpressure_bypassed = 0
         self._begun = self._closing = False
         self._received_at = time.monotonic()
-        #: Set on the loop when data is queued, and to close the connection immediately.
-        self._more, self._cut = asyncio.Event(), asyncio.Event()
+        #: Set on the loop to close the connection immediately.
+        self._cut = asyncio.Event()
         self._ended = threading.Event()
         #: The ranks of the pending stack request, and its answer.
         self._stack_request: tuple[list[int], Future[dict[str, Any]]] | None = None
@@ -116,9 +118,8 @@ class Connection(AgentConnection):
                 self._lock.wait(1.0)
             if self._lost:
                 return False
-            self._unsent.append(content)
             self._unsent_bytes += len(content)
-        wire.loop().call_soon_threadsafe(self._more.set)
+            wire.loop().call_soon_threadsafe(self._unsent.put_nowait, content)
         return True
 
     # channels ---------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ class Connection(AgentConnection):
         self._closing = True
         if not self._begun:
             self.start()
-        wire.loop().call_soon_threadsafe(self._more.set)
+        wire.loop().call_soon_threadsafe(self._unsent.put_nowait, None)
         if not self._ended.wait(_CLOSE_SECONDS):
             wire.loop().call_soon_threadsafe(self._cut.set)
             self._ended.wait()
@@ -258,21 +259,15 @@ class Connection(AgentConnection):
 
     async def _send_queued(self) -> None:
         with contextlib.suppress(OSError):  # the agent has exited, and its output explains why
-            while self._unsent or not self._closing:
-                if not self._unsent:
-                    self._more.clear()
-                    if not self._unsent and not self._closing:
-                        await self._more.wait()
-                    continue
-                await self._link.write(self._unsent[0])
+            while (content := await self._unsent.get()) is not None:
+                await self._link.write(content)
                 with self._lock:
-                    self._unsent_bytes -= len(self._unsent.popleft())
+                    self._unsent_bytes -= len(content)
                     self._lock.notify_all()
         self._send_no_more()
 
     def _send_no_more(self) -> None:
         with self._lock:
-            self._unsent.clear()
             self._unsent_bytes = 0
             self._lock.notify_all()
         self._link.close_input()
@@ -283,7 +278,7 @@ class Connection(AgentConnection):
             await asyncio.sleep(self._link.beat_seconds)
             if self._closing or not self.greeted.is_set():
                 continue
-            if not self._unsent:  # any frame serves as a heartbeat
+            if not self._unsent_bytes:  # any frame serves as a heartbeat
                 self._send(frames.message("beat"))
             if time.monotonic() - self._received_at > self._link.silence_seconds:
                 return f"No response from {self.host} for {self._link.silence_seconds:.0f} s."
