@@ -71,7 +71,6 @@ class AgentRun(Run):
         self._exits: list[Exit] = []
         self._ended: set[int] = set()
         self._started: list[Start] = []
-        self._notices: list[RunNotice] = []
         self._samples: list[NodeSample] = []
         self._warned = False
         self._served: set[int] = set()
@@ -212,8 +211,7 @@ class AgentRun(Run):
 
     def notices(self) -> list[RunNotice]:
         """Return the notices for the user since the last call."""
-        notices = [*self._nodes.notices, *self._notices]
-        self._nodes.notices, self._notices = [], []
+        notices, self._nodes.notices = self._nodes.notices, []
         return notices
 
     def poll(self) -> list[Exit]:
@@ -242,7 +240,7 @@ class AgentRun(Run):
                 self.ended(Exit(slot.rank, None, None, str(data["says"])))
         elif data["type"] == "warned":
             if not self._warned:
-                self._notices.append(RunNotice("warning", _WARNED, "ends-soon"))
+                self._nodes.notices.append(RunNotice("warning", _WARNED, "ends-soon"))
             self._warned = True
         elif data["type"] == "resources":
             at = self._nodes.nodes.index(node) if node in self._nodes.nodes else 0
