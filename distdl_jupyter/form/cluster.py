@@ -74,7 +74,8 @@ class Rented(NamedTuple):
 def rented(compute_target: str, vm_size: str) -> Rented:
     """Return the known facts about the nodes of a cluster without a request to it."""
     target, plugin = find(compute_target)
-    if target is None or not isinstance(plugin, Provisioner):
+    is_provisioner = isinstance(plugin, Provisioner)
+    if target is None or not is_provisioner:
         return Rented()
     options = target.options
     spot = str(options.get("job_tier") or "").lower() == "spot"

@@ -122,7 +122,7 @@ class AgentStager(stagers.NodeStager):
     @property
     def lost_reason(self) -> str:
         """The reason why the host is lost; "" while it responds."""
-        return self._connection.lost
+        return str(self._connection.lost)
 
     def end(self) -> None:
         """Stop reading; the agent ends a program that still runs."""

@@ -25,7 +25,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import environment
-from distdl_jupyter.clusters.agents.agent import ANSWER_SECONDS, AgentNode, HostFailed, JobNodes, ask_all
+from distdl_jupyter.clusters.agents.agent import (
+    ANSWER_SECONDS,
+    AgentConnection,
+    AgentNode,
+    HostFailed,
+    JobNodes,
+    ask_all,
+)
 from distdl_jupyter.clusters.base import Context, Exit, NodeSample, Run, RunNotice, Start, Stream, Unkillable
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
@@ -159,7 +166,8 @@ class AgentRun(Run):
 
     def channel(self, node: AgentNode, rank: int | None, name: str) -> int:
         """Open a stream of a rank or of the launcher; return its channel."""
-        channel, source = node.connection.open_stream()
+        connection: AgentConnection = node.connection
+        channel, source = connection.open_stream()
         self._listen(rank, name, source, 0 if self._nodes.outlive_supervisor else None)
         self._channels.append((self._nodes.nodes.index(node), channel, rank, name))
         return channel
