@@ -34,8 +34,8 @@ from distdl_jupyter.worker import installed
 from distdl_jupyter.worker.hooks import distributed, frameworks
 from distdl_jupyter.worker.rank_socket import peer_uid
 
-#: Seconds between two checks for a reason to exit.
-_TICK = 2.0
+#: Seconds between two checks for ended jobs and for a reason to exit.
+_TICK = 1.0
 #: Timeout of one connection in seconds.
 _TIMEOUT = 5.0
 #: Seconds after which imports start even if the job that started the template is not yet running.
@@ -113,18 +113,11 @@ class Template:
 
     def serve(self) -> None:
         """Serve requests until an exit condition. Raises Ended, Unforkable, OSError."""
-        wake = signals.wake_on_child()
         installed.packages()  # each rank 0 reports them
         listener = self._listen()
-        readers = [listener.fileno(), wake]
         while True:
-            for ready in select.select(readers, [], [], 0 if self._to_load else _TICK)[0]:
-                if ready == wake:
-                    with contextlib.suppress(BlockingIOError):
-                        while os.read(wake, 4096):
-                            pass
-                else:
-                    self._accept(listener)
+            if select.select([listener], [], [], 0 if self._to_load else _TICK)[0]:
+                self._accept(listener)
             self._reap()
             self._check()
             self._learn()
@@ -273,6 +266,7 @@ def main() -> None:
     not in the process's own, which all processes of this user can read), the ``job`` after whose start the imports
     begin, and when the template was ``made`` (epoch seconds).
     """
+    signals.reset()  # where SIGCHLD is ignored, ended jobs could not be reaped
     argv = process_state.ArgvBuffer()
     order = json.loads(sys.stdin.read())
     nothing = os.open(os.devnull, os.O_RDONLY)
