@@ -71,7 +71,7 @@ def test_the_reason_is_told_and_a_check_after_the_remedy_tries_again_at_once(hos
 @pytest.mark.parametrize(("kind", "asked"), [("denied", 1), ("timeout", 2)])
 def test_a_host_that_refused_a_login_is_not_tried_again_soon(monkeypatch, kind, asked):
     monkeypatch.setattr(cluster, "RETRY_SECONDS", 0.0)
-    reach = Mock(side_effect=Unreachable("a", kind, "It is not reachable."))
+    reach = Mock(side_effect=Unreachable("a", kind, "It is not reachable."), __name__="reach")
     monkeypatch.setattr(cluster, "reach", reach)
     for _ in range(2):
         assert cluster.host_states(SshOptions(hosts="a"), 30.0)[0].detail == "It is not reachable."
