@@ -5,7 +5,7 @@
  * The transport is a parameter, so this module does not import `@jupyterlab`.
  */
 import createClient, { type Client } from 'openapi-fetch';
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, Choice, Cluster, ClusterChecks, Comparison, JobCheck, JobDetail, JobProfile, JobRow, LogChanges, Output, paths, PluginList, Stacks, SweepPanel, TrackerRow } from './schema';
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, OptionValue, Cluster, ClusterChecks, Comparison, JobCheck, JobDetail, JobProfile, JobRow, LogChanges, Output, paths, PluginList, Stacks, SweepPanel, TrackerRow } from './schema';
 import { Refusal } from '../ui/refusal';
 import { __ } from '../ui/trans';
 
@@ -36,7 +36,7 @@ export class Api {
   clusters = async (): Promise<Cluster[]> => [...(await answer(this.#api.GET(`${ROOT}/clusters`))).clusters];
   cluster = (name: string): Promise<Cluster> => answer(this.#api.GET(`${ROOT}/clusters/{name}`, at({ name })));
   addCluster = (name: string, kind: string, options: Options): Promise<Cluster> => answer(this.#api.POST(`${ROOT}/clusters`, { body: { name, kind, options } }));
-  choices = async (kind: string, option: string, options: Options): Promise<Choice[]> => [...(await answer(this.#api.POST(`${ROOT}/choices`, { body: { kind, option, options } }))).choices];
+  choices = async (kind: string, option: string, options: Options): Promise<OptionValue[]> => [...(await answer(this.#api.POST(`${ROOT}/choices`, { body: { kind, option, options } }))).choices];
   checkCluster = (name: string): Promise<ClusterChecks> => answer(this.#api.POST(`${ROOT}/clusters/{name}/check`, { ...at({ name }), body: {} }));
   removeCluster = (name: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/clusters/{name}`, at({ name })));
   plugins = (): Promise<PluginList> => answer(this.#api.GET(`${ROOT}/plugins`));

@@ -3,12 +3,12 @@ import { assign, h, onClick, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { showMessage } from '../ui/refusal';
-import type { Choice } from '../api/schema';
+import type { OptionValue } from '../api/schema';
 
 /** Requests the choices of a field and receives the selected one. */
 export interface Asker {
-  ask(): Promise<Choice[]>;
-  taken(choice: Choice): void;
+  ask(): Promise<OptionValue[]>;
+  taken(choice: OptionValue): void;
 }
 
 /** Maximum number of rows; more would hide the form. */
@@ -22,7 +22,7 @@ export class ChoiceList {
   readonly #status = h('div', { class: 'dd-sub dd-s12', role: 'status', 'aria-live': 'polite' });
   readonly #list: HTMLElement;
   readonly #panel: HTMLElement;
-  #choices: Choice[] = [];
+  #choices: OptionValue[] = [];
   #request = 0;
 
   /** `typed` returns the field's current text, which filters a long list. */
@@ -75,14 +75,14 @@ export class ChoiceList {
     if (!this.#panel.hidden) this.#setStatus(__('No options available.'));
   }
 
-  #row(choice: Choice): HTMLElement {
+  #row(choice: OptionValue): HTMLElement {
     const { value, label, detail } = choice;
     const name = h('span', { class: 'dd-ell' }, label || value);
     const more = h('span', { class: 'dd-sub dd-s12 dd-ell' }, detail);
     return onClick(h('button', { type: 'button', class: 'dd-choice', 'data-value': value, title: [label, value, detail].filter(Boolean).join('\n') }, name, more), () => this.#take(choice));
   }
 
-  #take(choice: Choice): void {
+  #take(choice: OptionValue): void {
     this.close();
     this.asker.taken(choice);
     this.done();

@@ -4,7 +4,7 @@ import { h, onClick, show } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __ } from '../ui/trans';
 import { explained, Refusal, showMessage } from '../ui/refusal';
-import type { Choice, Plugin } from '../api/schema';
+import type { OptionValue, Plugin } from '../api/schema';
 import { fieldId, propertiesOf, SchemaField } from './schemafields';
 
 const NAME_PROPERTY = { type: 'string', title: '', pattern: '^[A-Za-z0-9][A-Za-z0-9._-]*$' };
@@ -14,7 +14,7 @@ export interface ClusterActions {
   /** The kinds of clusters with their options. */
   kinds(): Promise<Plugin[]>;
   /** What an option may be, where these are filled in so far; it may take seconds. */
-  choices(kind: string, option: string, options: Record<string, unknown>): Promise<Choice[]>;
+  choices(kind: string, option: string, options: Record<string, unknown>): Promise<OptionValue[]>;
   add(name: string, kind: string, options: Record<string, unknown>): Promise<unknown>;
   remove(name: string): Promise<unknown>;
 }
@@ -87,7 +87,7 @@ export class ClusterForm {
   }
 
   /** Put a choice into its field, and what comes with it into theirs. */
-  #take(name: string, { value, sets }: Choice): void {
+  #take(name: string, { value, sets }: OptionValue): void {
     const values: Record<string, unknown> = { ...sets, [name]: value };
     for (const field of this.#fields) if (field.name in values) field.text = String(values[field.name]);
   }

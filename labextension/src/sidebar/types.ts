@@ -1,7 +1,7 @@
 /** State and actions of the sidebar. It knows nothing of JupyterLab or HTTP. */
-import type { Choice, Cluster, ClusterChecks, JobRow, Node, Plugin } from '../api/schema';
+import type { OptionValue, Cluster, ClusterChecks, JobRow, Node, Plugin } from '../api/schema';
 
-export type { Choice, Cluster, ClusterChecks, JobRow, Plugin };
+export type { OptionValue, Cluster, ClusterChecks, JobRow, Plugin };
 export type ClusterNode = Node;
 
 /** Whether the shown values are up to date. Times are epoch seconds of the page's clock. */
@@ -34,7 +34,7 @@ export interface Actions {
   kinds(): Promise<Plugin[]>;
   addCluster(name: string, kind: string, options: Record<string, unknown>): Promise<unknown>;
   /** What an option of a kind of cluster may be, where these options are filled in so far; it may take seconds. */
-  choices(kind: string, option: string, options: Record<string, unknown>): Promise<Choice[]>;
+  choices(kind: string, option: string, options: Record<string, unknown>): Promise<OptionValue[]>;
   removeCluster(name: string): Promise<unknown>;
   /** Check every node for problems that would prevent a job; takes up to 30 seconds. */
   checkCluster(name: string): Promise<ClusterChecks>;
