@@ -1,7 +1,7 @@
 """Finished jobs for tests, written by a supervisor's own hand."""
 
 from distdl_jupyter.core.events import JobLock
-from distdl_jupyter.core.spec import JobSpec, Source
+from distdl_jupyter.core.spec import CodeSource, JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.supervisor.recorder import EventRecorder
@@ -12,7 +12,7 @@ def job(number=0, state=State.COMPLETED, *, store=None, steps=5, notes=0, **more
     created = more.pop("created", 1_700_000_000.0 + number)
     spec = JobSpec(
         **{"id": new_id(created), "name": f"digits {number}", "created": created, "process_count_per_node": 2,
-           "source": Source(notebook="training.ipynb"), **more}
+           "source": CodeSource(notebook="training.ipynb"), **more}
     )  # fmt: skip
     store = store or JobStore()
     folder = store.prepare(spec.id)

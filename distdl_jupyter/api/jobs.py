@@ -17,7 +17,7 @@ from distdl_jupyter.core import environment, reporting, tracking
 from distdl_jupyter.core.environment import JobEnvironment
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.options import MOST_PRIORITY
-from distdl_jupyter.core.series import Line
+from distdl_jupyter.core.series import RankCurve
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, job_queue
 from distdl_jupyter.jobs.reader import JobReader, PageReader
@@ -307,7 +307,7 @@ class MetricSeries:
     """One metric of all ranks."""
 
     name: str
-    ranks: list[Line]
+    ranks: list[RankCurve]
 
 
 @dataclass(frozen=True, slots=True)

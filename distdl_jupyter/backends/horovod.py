@@ -16,7 +16,7 @@ from distdl_jupyter.backends import mpirun, rendezvous
 from distdl_jupyter.backends.base import Backend, common_environment
 from distdl_jupyter.backends.usage import TENSORFLOW, TORCH, TRAINERS, Package, Usage, listed
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.plan import Launcher, Placement, Plan, RankSlot, Service
+from distdl_jupyter.core.plan import LaunchCommand, Placement, Plan, RankSlot, Service
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -189,11 +189,11 @@ def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> P
     )
 
 
-def _mpirun_here(_spec: JobSpec, placement: Placement) -> Launcher:
-    return Launcher(mpirun.command(len(placement.ranks)), mpirun.first_exit, mpirun.HERE)
+def _mpirun_here(_spec: JobSpec, placement: Placement) -> LaunchCommand:
+    return LaunchCommand(mpirun.command(len(placement.ranks)), mpirun.first_exit, mpirun.HERE)
 
 
-def _mpirun_over_nodes(spec: JobSpec, placement: Placement) -> Launcher:
+def _mpirun_over_nodes(spec: JobSpec, placement: Placement) -> LaunchCommand:
     """Let one daemon of Open MPI run on each node; it distinguishes nodes by their host names."""
     if placement.emulated and not placement.remote_shell:
         raise InvalidSpec(
@@ -214,4 +214,4 @@ def _mpirun_over_nodes(spec: JobSpec, placement: Placement) -> Launcher:
     hosts = list(dict.fromkeys(slot.host for slot in placement.ranks))
     argv = mpirun.command_on(hosts, spec.process_count_per_node)
     settings = mpirun.reached_by(placement.remote_shell, placement.network or placement.interface)
-    return Launcher(argv, mpirun.first_exit, settings)
+    return LaunchCommand(argv, mpirun.first_exit, settings)

@@ -21,7 +21,7 @@ from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import explain_interrupt
 from distdl_jupyter.core.findings import UndefinedName
 from distdl_jupyter.core.source import Code, CodeText, nested_too_deeply, read
-from distdl_jupyter.core.spec import Captured, Kind, Source
+from distdl_jupyter.core.spec import Captured, CodeSource, Kind
 from distdl_jupyter.core.store import JobFolder
 
 _MOST_LISTED = 6
@@ -40,7 +40,7 @@ class CapturedCode:
 
     kind: Kind
     name: str
-    source: Source
+    source: CodeSource
     captured: tuple[Captured, ...] = ()
     modules: tuple[LocalModule, ...] = ()
     payload_json: dict[str, Any] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from distdl_jupyter.capture.pickler import refuse, with_submodules
 from distdl_jupyter.capture.references import in_order, is_of_notebook
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import CodeText, imported, parse
-from distdl_jupyter.core.spec import Source
+from distdl_jupyter.core.spec import CodeSource
 
 #: Names that IPython overrides; a rank has Python's own.
 _IPYTHONS = ("open", "exit", "quit", "get_ipython")
@@ -75,7 +75,7 @@ def capture_cell(
     return CapturedCode(
         kind="cell",
         name=_job_name(location),
-        source=Source(
+        source=CodeSource(
             code=code,
             filename=filename,
             notebook=notebook,

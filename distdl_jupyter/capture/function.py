@@ -18,7 +18,7 @@ from distdl_jupyter.capture.pickler import CountingSink, PickleReport, dump, ref
 from distdl_jupyter.capture.references import closure_of, in_order, is_of_notebook, names_used
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.findings import UndefinedName
-from distdl_jupyter.core.spec import Source
+from distdl_jupyter.core.spec import CodeSource
 
 
 @explain_packing
@@ -163,11 +163,11 @@ def _undefined(
     return find_undefined(main, space, where, functions)
 
 
-def _source(inner: types.FunctionType | None, location: CodeLocation, command: str) -> Source:
+def _source(inner: types.FunctionType | None, location: CodeLocation, command: str) -> CodeSource:
     text = listing.function_text(inner, location) if inner is not None else None
     if inner is None or text is None:
-        return Source(notebook=location.path, command=command)
-    return Source(
+        return CodeSource(notebook=location.path, command=command)
+    return CodeSource(
         code=text.text,
         filename=inner.__code__.co_filename,
         notebook=location.path,

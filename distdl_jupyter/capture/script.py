@@ -17,7 +17,7 @@ from distdl_jupyter.capture.listing import module_texts
 from distdl_jupyter.capture.modules import LocalModule, local_modules
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import CodeText, imported, parse
-from distdl_jupyter.core.spec import Captured, Source
+from distdl_jupyter.core.spec import Captured, CodeSource
 from distdl_jupyter.worker.secret_patterns import looks_secret
 
 Parameters = Mapping[str, Any] | Sequence[Any] | None
@@ -48,7 +48,7 @@ def capture_script(
     return CapturedCode(
         kind="script",
         name=script.stem[:120],
-        source=Source(code=text, filename=str(script), command=f"entry_script={script.name}"),
+        source=CodeSource(code=text, filename=str(script), command=f"entry_script={script.name}"),
         captured=tuple(_listed(script, beside)),
         modules=tuple(beside),
         payload_json=payload_fields(

@@ -112,7 +112,7 @@ class EventWriter:
     def __init__(self, path: Path) -> None:
         self._log_path = log_path(path)
         self.log = LineFile(parts.newest(self._log_path))
-        self.events = LineFile(parts.Part(0, path))
+        self.events = LineFile(parts.LogPart(0, path))
         self._batch: list[Event] | None = None
         self._moment = 0.0
         self._touched = 0.0

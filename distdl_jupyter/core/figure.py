@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from distdl_jupyter.core import theme
 from distdl_jupyter.core.humanize import clock, count, listing, number, plural, ranks
-from distdl_jupyter.core.series import Band, Line, Mark, Row, SeriesBook
+from distdl_jupyter.core.series import Band, Mark, RankCurve, Row, SeriesBook
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]
@@ -191,7 +191,7 @@ def _end(band: Band, label: str, floor: float) -> Trace:
     )
 
 
-def _ranks(lines: Sequence[Line], *, coloured: bool) -> list[Trace]:
+def _ranks(lines: Sequence[RankCurve], *, coloured: bool) -> list[Trace]:
     """Return each rank's line with its last value in the legend, or all in grey with one entry.
 
     A trace's name stays the same while it grows.

@@ -47,7 +47,7 @@ _WANTED, _NEAR, _FAR = 400, 256 * 1024, 64 * 1024 * 1024
 _MARKS, _BOOKS = 2**32, 2**20
 
 
-class Row:
+class FoldedRow:
     """One row: ``n`` is its permanent number, ``t`` epoch seconds, ``rank`` the first to print it (None: the system).
 
     ``lines`` maps each rank that printed it to the number of the line in that rank's output, from 1. ``redraws``
@@ -106,8 +106,8 @@ class Changes:
     requested number.
     """
 
-    rows: list[Row]
-    open: list[Row]
+    rows: list[FoldedRow]
+    open: list[FoldedRow]
     first: int
     mark: int
     more: int = 0
@@ -133,14 +133,14 @@ class LogBook:
     def __init__(self, process_count: int = 0, tail: int = TAIL, begin: Begin | None = None) -> None:
         self.process_count = process_count
         self.begin = begin or Begin()
-        self.rows: deque[Row] = deque(maxlen=tail)
+        self.rows: deque[FoldedRow] = deque(maxlen=tail)
         #: The kept rows by number, ordered by their last change, so that changes are found from the end.
-        self._touched: dict[int, Row] = {}
+        self._touched: dict[int, FoldedRow] = {}
         self.total = 0
         self.counts: dict[int, int] = {}
         #: Lines on stderr; redrawn ones (progress bars live there) do not count.
         self.errors: dict[int, int] = {}
-        self._open: dict[tuple[int | None, str], Row] = {}
+        self._open: dict[tuple[int | None, str], FoldedRow] = {}
         self._recent = _Recent()
         #: Number of each rank's newest line; the counts are those numbers where the book began with the log.
         self._lines = dict(self.begin.lines)
@@ -176,7 +176,7 @@ class LogBook:
         self.total = event["lines"]
 
     @property
-    def open(self) -> list[Row]:
+    def open(self) -> list[FoldedRow]:
         """The lines that are being redrawn, those with the newest drawing last."""
         return sorted(self._open.values(), key=lambda row: row.revision)
 
@@ -203,7 +203,7 @@ class LogBook:
         """Do not fold later lines into earlier rows, so that a book that starts here has the same rows."""
         self._recent = _Recent()
 
-    def everyone(self, row: Row) -> bool:
+    def everyone(self, row: FoldedRow) -> bool:
         """Return whether all ranks printed the row; False for a job with one rank."""
         return row.ranks == self.process_count > 1
 
@@ -225,7 +225,7 @@ class LogBook:
         """Number of the oldest row that is kept."""
         return self.rows[0].n if self.rows else self._next
 
-    def between(self, first: int, before: int) -> list[Row]:
+    def between(self, first: int, before: int) -> list[FoldedRow]:
         """Return the kept rows with numbers from ``first`` on and below ``before``."""
         size, begin = len(self.rows), self.first
         start, stop = max(0, first - begin), min(size, before - begin)
@@ -238,20 +238,20 @@ class LogBook:
         rows.reverse()
         return rows
 
-    def _since(self, mark: int) -> list[Row]:
+    def _since(self, mark: int) -> list[FoldedRow]:
         """Return the rows that changed since a mark, in the order in which they changed."""
         rows = list(takewhile(lambda row: row.revision > mark, reversed(self._touched.values())))
         rows.reverse()
         return rows
 
-    def of_rank(self, rank: int) -> list[Row]:
+    def of_rank(self, rank: int) -> list[FoldedRow]:
         """Return the kept rows of one rank in the order in which it printed them."""
         return sorted((row for row in self.rows if rank in row.lines), key=lambda row: row.lines[rank])
 
     def _add(self, t: float, rank: int | None, stream: str, text: str, redraws: int = 0, styles: Styles = ()) -> None:
         self.total += 1
         if not isinstance(rank, int):
-            self._append(Row(0, t, None, stream, text, redraws, styles))
+            self._append(FoldedRow(0, t, None, stream, text, redraws, styles))
             return
         self.counts[rank] = self.counts.get(rank, 0) + 1
         line = self._lines[rank] = self._lines.get(rank, self.begin.line) + 1
@@ -262,13 +262,13 @@ class LogBook:
             row.add(rank, line)
             self._touch(row)
             return
-        row = Row(0, t, rank, stream, text, redraws, styles)
+        row = FoldedRow(0, t, rank, stream, text, redraws, styles)
         row.add(rank, line)
         self._append(row)
         if redraws <= 1:
             self._recent.add(row)
 
-    def _append(self, row: Row) -> None:
+    def _append(self, row: FoldedRow) -> None:
         row.n = self._next
         self._next += 1
         if len(self.rows) == self.rows.maxlen:
@@ -277,7 +277,7 @@ class LogBook:
         self._touched[row.n] = row
         self._revision = row.revision = self._revision + 1
 
-    def _touch(self, row: Row) -> None:
+    def _touch(self, row: FoldedRow) -> None:
         self._revision = row.revision = self._revision + 1
         if self._touched.pop(row.n, None):
             self._touched[row.n] = row
@@ -289,7 +289,7 @@ class LogBook:
             self._open.pop(key, None)
             self._add(t, rank, stream, shown, redraws, styles)
         else:
-            self._open[key] = Row(-1, t, rank, stream, shown, redraws, styles)
+            self._open[key] = FoldedRow(-1, t, rank, stream, shown, redraws, styles)
             self._touch(self._open[key])
 
 
@@ -297,11 +297,11 @@ class _Recent:
     """The rows of the last seconds by text, to find the row for an equal line of another rank."""
 
     def __init__(self) -> None:
-        self._rows: deque[Row] = deque()
+        self._rows: deque[FoldedRow] = deque()
         #: Nearly every text has only one row, which is stored without a list.
-        self._by_text: dict[tuple[str, str], Row | _Equal] = {}
+        self._by_text: dict[tuple[str, str], FoldedRow | _Equal] = {}
 
-    def add(self, row: Row) -> None:
+    def add(self, row: FoldedRow) -> None:
         """Take a new row."""
         self._rows.append(row)
         key = (row.stream, row.text)
@@ -309,11 +309,11 @@ class _Recent:
         if known is None:
             self._by_text[key] = row
             return
-        if isinstance(known, Row):
+        if isinstance(known, FoldedRow):
             known = self._by_text[key] = _Equal(known)
         known.add(row)
 
-    def find(self, t: float, rank: int, stream: str, text: str) -> Row | None:
+    def find(self, t: float, rank: int, stream: str, text: str) -> FoldedRow | None:
         """Return the oldest recent row of the text that has no line of the rank behind its newest one."""
         rows = self._rows
         if rows and (t - rows[0].t > WINDOW or len(rows) >= RECENT):
@@ -321,7 +321,7 @@ class _Recent:
         known = self._by_text.get((stream, text))
         if known is None:
             return None
-        if isinstance(known, Row):
+        if isinstance(known, FoldedRow):
             return None if rank in known.lines else known
         return known.find(rank)
 
@@ -337,17 +337,17 @@ class _Recent:
 class _Equal:
     """Several recent rows with the same text, in order."""
 
-    def __init__(self, first: Row) -> None:
+    def __init__(self, first: FoldedRow) -> None:
         self._rows = [first]
         #: Number of the newest row that holds a rank's line: equal lines of one rank stay separate.
         self._held = dict.fromkeys(first.lines, first.n)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: FoldedRow) -> None:
         """Take a new row."""
         self._rows.append(row)
         self._held[row.rank or 0] = row.n
 
-    def find(self, rank: int) -> Row | None:
+    def find(self, rank: int) -> FoldedRow | None:
         """Return the oldest row that has no line of the rank behind its newest one."""
         at = bisect_right(self._rows, self._held.get(rank, -1), key=_number)
         if at == len(self._rows):
@@ -361,7 +361,7 @@ class _Equal:
         return bool(self._rows)
 
 
-def _number(row: Row) -> int:
+def _number(row: FoldedRow) -> int:
     return row.n
 
 
@@ -388,7 +388,7 @@ class LogWindow:
         self._size = (process_count, tail)
         self._places = [_Place(0, Begin())]
         #: The last piece that was read: a page requests some of its rows at a time.
-        self._piece: tuple[tuple[int, int], list[Row]] | None = None
+        self._piece: tuple[tuple[int, int], list[FoldedRow]] | None = None
 
     def step(self, view: JobView) -> bool:
         """Read more of the log, whose lines ``view`` counts; return False at the end."""
@@ -400,7 +400,7 @@ class LogWindow:
             return self._skip(view, end)
         return self._read(view, end)
 
-    def before(self, n: int, most: int) -> list[Row]:
+    def before(self, n: int, most: int) -> list[FoldedRow]:
         """Return rows with numbers below ``n``, the newest of them and at most ``most``; [] when there are none."""
         if n > self.book.first:
             return self.book.between(max(self.book.first, n - most), n)
@@ -470,7 +470,7 @@ class LogWindow:
 
     # ---- earlier and skipped parts ----
 
-    def _whole(self, piece: _Place, end: _Place) -> list[Row]:
+    def _whole(self, piece: _Place, end: _Place) -> list[FoldedRow]:
         """Return all rows of a piece."""
         if self._piece is None or self._piece[0] != (piece.at, end.at):
             book = LogBook(self._size[0], 2**62, piece.begin)
@@ -484,7 +484,7 @@ class LogWindow:
             return self._places[index + 1]
         return _Place(self.cursor, self.book.here)
 
-    def _cut(self, index: int, end: _Place) -> list[Row]:
+    def _cut(self, index: int, end: _Place) -> list[FoldedRow]:
         """Read the end of a skipped range and return its rows; the rest stays skipped."""
         piece = self._places[index]
         events, at, _ = _logs_before(self._path, end.at, piece.at)

@@ -20,21 +20,21 @@ _LAST_LINE = 4096
 _sync = getattr(os, "fdatasync", os.fsync)  # not on macOS
 
 
-class Part(NamedTuple):
+class LogPart(NamedTuple):
     """One file of the log and the offset of its first byte."""
 
     begin: int
     file: Path
 
 
-def parts(path: Path) -> list[Part]:
+def parts(path: Path) -> list[LogPart]:
     """Return the parts after the first file in order, [] for most logs."""
     folder = path.with_name("parts")
     try:
         files = [file for file in folder.iterdir() if file.suffix == ".jsonl" and file.stem.isdecimal()]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(Part(int(file.stem), file) for file in files)
+    return sorted(LogPart(int(file.stem), file) for file in files)
 
 
 def create(path: Path, begin: int, first_line: bytes) -> int:
@@ -64,9 +64,9 @@ def size(path: Path) -> int:
         return 0
 
 
-def newest(path: Path) -> Part:
+def newest(path: Path) -> LogPart:
     """Return the file that is currently written."""
-    return (parts(path) or [Part(0, path)])[-1]
+    return (parts(path) or [LogPart(0, path)])[-1]
 
 
 def gap(path: Path) -> tuple[int, int] | None:
@@ -78,14 +78,14 @@ def gap(path: Path) -> tuple[int, int] | None:
     return (begin, files[0].begin) if begin < files[0].begin else None
 
 
-def part_at(path: Path, byte: int) -> Part:
+def part_at(path: Path, byte: int) -> LogPart:
     """Return the file that contains or will contain a byte, or the next file if the byte was deleted."""
     try:
         first = path.stat().st_size
     except FileNotFoundError:
-        return Part(0, path)
+        return LogPart(0, path)
     if byte < first or not (files := parts(path)):
-        return Part(0, path)
+        return LogPart(0, path)
     return next((part for part in reversed(files) if part.begin <= byte), files[0])
 
 
@@ -134,7 +134,7 @@ def _read(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
 
 def back(path: Path, end: int, many: int) -> int:
     """Return the position ``many`` existing bytes before ``end``, at least 0."""
-    files = [Part(0, path), *parts(path)]
+    files = [LogPart(0, path), *parts(path)]
     lengths = [later.begin - part.begin for part, later in pairwise(files)] + [end - files[-1].begin]
     if len(files) > 1:
         lengths[0] = path.stat().st_size
@@ -149,7 +149,7 @@ def back(path: Path, end: int, many: int) -> int:
 class LineFile:
     """A file that one process appends whole lines to, and its parts."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: LogPart) -> None:
         self._begin, self._path = part
         self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         length = os.fstat(self._fd).st_size

@@ -106,7 +106,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Launcher:
+class LaunchCommand:
     """A program on node 0 that starts all ranks: the worker's command is appended to ``argv``.
 
     ``argv`` begins with the program's name, which is searched beside the job's Python and then on the PATH there.
@@ -129,7 +129,7 @@ class Plan:
 
     environments: tuple[dict[str, str], ...]
     services: tuple[Service, ...] = ()
-    launcher: Launcher | None = None
+    launcher: LaunchCommand | None = None
     #: For a platform that starts the ranks itself and accepts no launcher: its launch method.
     distribution: Distribution = "torch"
     #: Lines for the log before the start, for example versions.

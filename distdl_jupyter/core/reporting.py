@@ -23,7 +23,7 @@ TRACKING = ("track", "mlflow", "artifacts")
 KINDS = "end,failure,stall,nan,rule"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReportingSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings by their names.
 
     ``enabled`` exports ended jobs to OpenTelemetry, ``address`` is the service for messages, ``notify`` the events
@@ -40,7 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 SETTINGS = SettingsFile(
     name="distdl_monitoring.json",
-    type=Settings,
+    type=ReportingSettings,
     allowed={
         "enabled": "true or false",
         "notify": f"some of {KINDS}",
@@ -51,7 +51,7 @@ SETTINGS = SettingsFile(
 )
 
 
-def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **changes: Any) -> Settings:
+def change(names: Sequence[str] = (*MONITORING, *TRACKING), /, **changes: Any) -> ReportingSettings:
     """Change settings of ``names``, if any are given, and return all; an empty value restores a default.
 
     Raises InvalidSpec. An ``address`` is not checked here: ``tracking.messages.configure`` does.

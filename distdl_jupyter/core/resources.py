@@ -70,7 +70,7 @@ class RankUse:
     torch_reserved: float | None = None
 
 
-class Gpu(msgspec.Struct, frozen=True):
+class NodeGpu(msgspec.Struct, frozen=True):
     """One GPU of a node: its bytes of memory and the ranks that use it."""
 
     number: int
@@ -79,12 +79,12 @@ class Gpu(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...] = ()
 
 
-class About(msgspec.Struct, frozen=True):
+class NodeFacts(msgspec.Struct, frozen=True):
     """The fixed facts of a node: its name, cores, GPUs, and why the GPUs cannot be sampled."""
 
     host: str = ""
     cores: int | None = None
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[NodeGpu, ...] = ()
     no_gpus: str = ""
 
 
@@ -127,7 +127,7 @@ class _Line(msgspec.Struct):
     ranks: dict[int, tuple[_N, _N]]
     gpus: dict[int, tuple[_N, _N, _N]] = {}
     torch: dict[int, tuple[float, float]] = {}
-    about: About | None = None
+    about: NodeFacts | None = None
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -174,7 +174,7 @@ class ResourceReader:
         #: Number of bytes read.
         self.cursor = 0
         #: What is known of each node.
-        self.about: dict[int, About] = {}
+        self.about: dict[int, NodeFacts] = {}
         #: The memory of torch last reported by each rank: allocated and reserved.
         self._torch: dict[int, tuple[float, float]] = {}
 
@@ -201,8 +201,8 @@ class ResourceReader:
 
     def _gpus_of_ranks(self, line: _Line) -> dict[int, list[float | None]]:
         """Return busy (mean), memory used and in all, and power of the GPUs of each rank."""
-        used: dict[int, list[tuple[Gpu, tuple[_N, _N, _N]]]] = {}
-        for gpu in self.about.get(line.node, About()).gpus:
+        used: dict[int, list[tuple[NodeGpu, tuple[_N, _N, _N]]]] = {}
+        for gpu in self.about.get(line.node, NodeFacts()).gpus:
             for rank in gpu.ranks if gpu.number in line.gpus else ():
                 used.setdefault(rank, []).append((gpu, line.gpus[gpu.number]))
         return {
@@ -228,7 +228,7 @@ class ResourceReader:
 class ResourceBook:
     """The resources of a job in bounded memory: newest samples, curves and marks."""
 
-    def __init__(self, about: Mapping[int, About], *, curves: bool = True) -> None:
+    def __init__(self, about: Mapping[int, NodeFacts], *, curves: bool = True) -> None:
         """``curves`` keeps the curves; marks do not need them."""
         #: What is known of each node.
         self.about = about
@@ -261,7 +261,7 @@ class ResourceBook:
 
     def marks(self) -> list[ResourceMark]:
         """Return the current problems, the worst first: memory that will end the job, then idle GPUs."""
-        recent = [(self.about.get(node, About()), [*samples]) for node, samples in self._recent.items() if samples]
+        recent = [(self.about.get(node, NodeFacts()), [*samples]) for node, samples in self._recent.items() if samples]
         memory = [mark for known, samples in recent if (mark := memory_mark(samples, known)) is not None]
         memory += [mark for known, samples in recent for mark in gpu_memory_marks(samples, known)]
         return memory + [mark for known, samples in recent for mark in idle_marks(samples, known)]
@@ -291,7 +291,7 @@ def _curve_values(sample: ResourceSample) -> list[tuple[int, dict[str, float]]]:
 # marks ----------------------------------------------------------------------------------------
 
 
-def memory_mark(samples: Sequence[ResourceSample], about: About) -> ResourceMark | None:
+def memory_mark(samples: Sequence[ResourceSample], about: NodeFacts) -> ResourceMark | None:
     """Return the mark of a node whose memory is nearly full, or will be within minutes at its current growth."""
     last = samples[-1]
     used, limit, left = last.machine.memory, last.machine.limit, last.machine.left
@@ -326,7 +326,7 @@ def memory_mark(samples: Sequence[ResourceSample], about: About) -> ResourceMark
     return ResourceMark("memory", rank, about.host, text)
 
 
-def gpu_memory_marks(samples: Sequence[ResourceSample], about: About) -> list[ResourceMark]:
+def gpu_memory_marks(samples: Sequence[ResourceSample], about: NodeFacts) -> list[ResourceMark]:
     """Return a mark for each rank whose tensors or GPU memory grew in each quarter of the last minute."""
     last = samples[-1]
     if last.t - samples[0].t < _WINDOW - 1:
@@ -386,7 +386,7 @@ def _growth(samples: Sequence[ResourceSample], rank: int) -> float:
     return values[-1] - values[0] if values else 0.0
 
 
-def idle_marks(samples: Sequence[ResourceSample], about: About) -> list[ResourceMark]:
+def idle_marks(samples: Sequence[ResourceSample], about: NodeFacts) -> list[ResourceMark]:
     """Return a mark for each rank whose GPUs did nothing for a minute while it ran."""
     last = samples[-1]
     if last.t - samples[0].t < _WINDOW - 1:

@@ -87,7 +87,7 @@ def too_few(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ScalingPoint:
     """The means over the runs of one backend with one number of processes; fields as in ``Run``."""
 
     backend: str
@@ -103,7 +103,7 @@ class Point:
     counts_samples: bool = True
 
 
-def point(backend: str, processes: int, nodes: int, runs: Sequence[Run]) -> Point:
+def point(backend: str, processes: int, nodes: int, runs: Sequence[Run]) -> ScalingPoint:
     """Return the mean of some runs. Its error is that of the mean, including the spread of several runs."""
     rates = [run.rate for run in runs]
     within = math.sqrt(sum(run.error**2 for run in runs)) / len(runs)
@@ -112,8 +112,16 @@ def point(backend: str, processes: int, nodes: int, runs: Sequence[Run]) -> Poin
         name: statistics.fmean(getattr(run, name) for run in runs)
         for name in ("own", "communication", "waiting", "batch")
     }
-    return Point(backend, processes, nodes, statistics.fmean(rates), max(within, between), **means, runs=len(runs),
-                 counts_samples=all(run.counts_samples for run in runs))  # fmt: skip
+    return ScalingPoint(
+        backend,
+        processes,
+        nodes,
+        statistics.fmean(rates),
+        max(within, between),
+        **means,
+        runs=len(runs),
+        counts_samples=all(run.counts_samples for run in runs),
+    )
 
 
 def efficiency(first: tuple[int, float], other: tuple[int, float]) -> float | None:
@@ -130,18 +138,18 @@ class Scaling:
     """The points of each backend in order of processes."""
 
     name: str = ""
-    points: list[Point] = field(default_factory=list)
+    points: list[ScalingPoint] = field(default_factory=list)
 
     @property
     def backends(self) -> list[str]:
         """The backends in the requested order."""
         return list(dict.fromkeys(point.backend for point in self.points))
 
-    def of(self, backend: str) -> list[Point]:
+    def of(self, backend: str) -> list[ScalingPoint]:
         """Return the points of a backend, the fewest processes first."""
         return sorted((point for point in self.points if point.backend == backend), key=lambda point: point.processes)
 
-    def efficiency(self, point: Point) -> float | None:
+    def efficiency(self, point: ScalingPoint) -> float | None:
         """Return the rate of each process as a share of that with the fewest processes, which is 1.
 
         None if the two runs are not comparable.

@@ -364,7 +364,7 @@ class SeriesBook:
         """Return the metric over all ranks; an unknown name gives an empty band."""
         return _band_of(self._metrics.get(name) or Metric())
 
-    def lines(self, name: str, most: int = MAX_POINTS) -> list[Line]:
+    def lines(self, name: str, most: int = MAX_POINTS) -> list[RankCurve]:
         """Return the metric's line of each rank, at most ``most`` points each (from 3); an unknown name gives none."""
         metric = self._metrics.get(name) or Metric()
         groups = list(metric.groups(most - 2).values())  # plus the exact first and last point
@@ -426,7 +426,7 @@ class Band:
 
 
 @dataclass(slots=True)
-class Line:
+class RankCurve:
     """One rank's curve: at most 1,000 points; a value of None is a gap.
 
     While every bucket holds one value these are all values. Later a point is a bucket's mean at the middle of its
@@ -530,7 +530,7 @@ def _marks(numbers: Iterable[int], ranked: Sequence[tuple[int, Series]]) -> list
     return marks
 
 
-def _line(rank: int, series: Series, spans: Mapping[int, Span], groups: Sequence[Sequence[int]]) -> Line:
+def _line(rank: int, series: Series, spans: Mapping[int, Span], groups: Sequence[Sequence[int]]) -> RankCurve:
     #: Step, value, low, high and time of each point.
     points: list[tuple[float, float | None, float | None, float | None, float]] = []
     for group in groups:
@@ -552,4 +552,6 @@ def _line(rank: int, series: Series, spans: Mapping[int, Span], groups: Sequence
         points[len(points) - (last.step == points[-1][0]) :] = [(last.step, last.value, *points[-1][2:4], last.time)]
     steps, values, lows, highs, times = map(list, zip(*points, strict=True)) if points else ([] for _ in range(5))
     marks = _marks(sorted(series.buckets), [(rank, series)])
-    return Line(rank, steps, values, lows, highs, times, marks, series.count, last.value if last is not None else None)
+    return RankCurve(
+        rank, steps, values, lows, highs, times, marks, series.count, last.value if last is not None else None
+    )

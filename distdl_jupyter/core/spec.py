@@ -19,7 +19,7 @@ Kind = Literal["cell", "function", "script", "ranks"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class CodeSource:
     """The location of a job's code, for tracebacks, "Open cell" and reruns."""
 
     code: str = ""
@@ -97,7 +97,7 @@ class JobSpec(JobOptions):
     working_directory: str = ""
     #: Command line after the script's name, for kind "script".
     script_arguments: tuple[str, ...] = ()
-    source: Source = Source()
+    source: CodeSource = CodeSource()
     captured: tuple[Captured, ...] = ()
     capture_seconds: float = 0.0
     #: Findings of the checks before the start: {"level", "code", "text", "remedy"}.

@@ -53,7 +53,7 @@ class RankStacks:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RankGroup:
     """Ranks whose main threads are at the same position; ``thread`` is the main thread of the first of them."""
 
     ranks: tuple[int, ...]
@@ -104,12 +104,12 @@ class Taken:
         """Return why the ranks wait and the remedy, as sentences; "" if the operations do not explain it."""
         return f"{self.finding.text} {self.finding.remedy}" if self.finding is not None else ""
 
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[RankGroup, ...]:
         """Return groups of ranks at the same position, fewest ranks first; of equal groups a waiting one comes last."""
         ranks_by_key: dict[tuple[object, ...], list[int]] = {}
         for rank in sorted(self.ranks):
             ranks_by_key.setdefault(self.ranks[rank].main.key, []).append(rank)
-        groups = [Group(tuple(ranks), self.ranks[ranks[0]].main) for ranks in ranks_by_key.values()]
+        groups = [RankGroup(tuple(ranks), self.ranks[ranks[0]].main) for ranks in ranks_by_key.values()]
         # Of two groups that are otherwise alike, the one with the lower ranks is the reference.
         return tuple(sorted(groups, key=lambda group: (len(group.ranks), bool(group.thread.waits_in), -group.ranks[0])))
 

@@ -23,7 +23,7 @@ _GROWTH, _POINTS = 1.05, 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SweepPlan:
     """The plan of a sweep. ``flags`` are those of a script by parameter, empty if names or arguments are set."""
 
     parameters: space.Space
@@ -44,7 +44,7 @@ class Plan:
         return {**fields, "parameters": space.to_json(self.parameters)}
 
     @classmethod
-    def of(cls, group: Group) -> Plan:
+    def of(cls, group: Group) -> SweepPlan:
         """Return the plan of a sweep; unknown fields are ignored. Raises JobNotFound for an unknown format."""
         known = {name: value for name, value in group.plan.items() if name in cls.__dataclass_fields__}
         try:
@@ -92,7 +92,7 @@ class Study:
 
     id: str
     spec: JobSpec
-    plan: Plan
+    plan: SweepPlan
     state: State
     trials: tuple[Trial, ...]
     problem: str = ""

@@ -28,7 +28,7 @@ class Display:
         return "".join(_part_html(part) for part in self._parts() if part)
 
 
-class Code(str):
+class CodeBlock(str):
     """A part of a display with preformatted lines."""
 
     __slots__ = ()
@@ -39,7 +39,7 @@ class WholeRows(list[Sequence[str]]):
 
 
 def _part_html(part: str | Rows) -> str:
-    if isinstance(part, Code):
+    if isinstance(part, CodeBlock):
         return f"<pre>{escape(part)}</pre>"
     return f"<p>{sentence_html(part)}</p>" if isinstance(part, str) else html(part)
 

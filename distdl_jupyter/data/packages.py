@@ -84,7 +84,7 @@ def missing(spec: Any) -> PackageRequest | None:
     return request
 
 
-class Environment:
+class PackageEnvironment:
     """One environment. ``show`` is called with the bytes received, their total, and 1 at the end."""
 
     def __init__(self, request: PackageRequest, cache: Cache, show: Callable[[int, int, int], None]) -> None:

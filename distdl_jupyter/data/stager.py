@@ -2,7 +2,7 @@
 
 ``python -m distdl_jupyter.data.stager`` runs on each node with the Python of the ranks. Objects are read with obstore,
 which that Python needs unless all sources are paths. A cached file is not fetched again; an interrupted download
-restarts. It reads one line of JSON, its order (the arguments of ``Stager`` and ``Source``), and writes lines of JSON:
+restarts. It reads one line of JSON, its order (the arguments of ``DataStager`` and ``StagedSource``), and writes lines of JSON:
 
     {"job": id, "node": 0, "base": "" or a folder, "limit_bytes": int or null, "workers": int, "ca": PEM or "",
      "sources": [
@@ -79,7 +79,7 @@ class Item(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class StagedSource:
     """One source of a node: objects below ``prefix`` at ``address``, or an existing ``path``."""
 
     name: str
@@ -93,7 +93,7 @@ class Source:
     fingerprint: dict[str, Any] | None = None
 
 
-def layout(source: Source) -> tuple[dict[str, Item], set[str]]:
+def layout(source: StagedSource) -> tuple[dict[str, Item], set[str]]:
     """Return the objects of a source by their path below its folder, and the empty folders.
 
     A name with a trailing slash is an empty folder, and so is an empty object whose name is a prefix of others.
@@ -117,7 +117,7 @@ def layout(source: Source) -> tuple[dict[str, Item], set[str]]:
     return files, folders
 
 
-def _relative(source: Source, name: str) -> str:
+def _relative(source: StagedSource, name: str) -> str:
     """Return the path of an object below its prefix, with a trailing slash for a folder. Raises StagingFailed."""
     prefix = source.prefix.strip("/")
     parent = prefix.rpartition("/")[0] if name == prefix else prefix
@@ -189,17 +189,17 @@ class StdioChannel:
 # the run --------------------------------------------------------------------------------------------
 
 
-class File(NamedTuple):
+class StagedFile(NamedTuple):
     """An object that becomes a file: ``path`` in the folder of its source, ``final`` in the cache."""
 
-    source: Source
+    source: StagedSource
     access: stores.Access
     item: Item
     path: str
     final: str
 
 
-class Stager:
+class DataStager:
     """Carries out an order, whose fields are the arguments; ``run`` raises StagingFailed."""
 
     def __init__(
@@ -217,7 +217,7 @@ class Stager:
     ) -> None:
         self._channel = channel
         self._job, self._node = job, node
-        self._sources = [Source(**source) for source in sources]
+        self._sources = [StagedSource(**source) for source in sources]
         self._limit = limit_bytes
         self._ca = ca
         self._packages = packages
@@ -251,14 +251,14 @@ class Stager:
         python = ""
         if self._packages:
             request = packages.PackageRequest(**self._packages)
-            python = packages.Environment(request, self._cache, self._show_packages).make()
+            python = packages.PackageEnvironment(request, self._cache, self._show_packages).make()
         self._send_progress()
         done, cached = (sum(count[name] for count in self._counts.values()) for name in ("done", "cached"))
         result = {"paths": paths, "python": python, "bytes": done - cached, "cached": cached}
         seconds = round(time.monotonic() - started, 3)
         self._channel.send({"type": "staged", **result, "seconds": seconds}, last=True)
 
-    def _fetch_all(self, sources: list[Source]) -> dict[str, str]:
+    def _fetch_all(self, sources: list[StagedSource]) -> dict[str, str]:
         self._cache.prepare()
         self._tree = Tree(self._cache, self._job, self._node)
         files = [file for source in sources for file in self._files_of(source)]
@@ -275,7 +275,7 @@ class Stager:
             self._send_progress()
         return {source.variable: self._tree.folder(source.name) for source in sources}
 
-    def _files_of(self, source: Source) -> list[File]:
+    def _files_of(self, source: StagedSource) -> list[StagedFile]:
         """Create the folders of a source and return its files."""
         files, folders = layout(source)
         for folder in ("", *folders):
@@ -285,11 +285,11 @@ class Stager:
         ask = partial(self._channel.ask, source.name)
         access = stores.Access(source.name, source.kind, source.address, ca=self._ca, settings=source.settings, ask=ask)
         return [
-            File(source, access, item, path, self._cache.path(source.address, item.name, item.version))
+            StagedFile(source, access, item, path, self._cache.path(source.address, item.name, item.version))
             for path, item in files.items()
         ]
 
-    def _link_cached(self, file: File) -> bool:
+    def _link_cached(self, file: StagedFile) -> bool:
         """Link to a file in the cache; return whether it was there."""
         try:
             if not self._cache.has(file.final, file.item.size):
@@ -300,7 +300,7 @@ class Stager:
         self._count(file.source.name, done=file.item.size, cached=file.item.size, files=1)
         return True
 
-    def _fetch(self, file: File) -> None:
+    def _fetch(self, file: StagedFile) -> None:
         """Fetch a file unless another program or source fetches it."""
         name = file.source.name
         text = "The same data is already being downloaded and will be reused."
@@ -316,7 +316,7 @@ class Stager:
             raise
         self._count(name, files=1)
 
-    def _fill(self, file: File, part: PartialFile) -> None:
+    def _fill(self, file: StagedFile, part: PartialFile) -> None:
         """Fetch the content of a file; retry if its checksum is wrong."""
         name, item = file.source.name, file.item
         # Not every web server supports ranges.
@@ -331,7 +331,7 @@ class Stager:
         text = f"{item.name!r} of {name} arrived with a wrong checksum several times."
         raise StagingFailed(text, "Upload the file again, or correct its Content-MD5.", name)
 
-    def _read(self, file: File, part: PartialFile, start: int, end: int) -> None:
+    def _read(self, file: StagedFile, part: PartialFile, start: int, end: int) -> None:
         """Write the bytes of a range to disk; obstore retries after broken connections, throttling and timeouts."""
         item, name = file.item, file.source.name
         end = min(end, item.size)
@@ -413,7 +413,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # files on disk are valid at any time
     channel = StdioChannel(sys.stdin.buffer, sys.stdout.buffer)
     try:
-        Stager(channel, **channel.order()).run()
+        DataStager(channel, **channel.order()).run()
     except StagingFailed as failure:
         error = failure
     except OSError as caught:

@@ -15,7 +15,7 @@ from distdl_jupyter.core import data, space
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.options import ABOUT
-from distdl_jupyter.core.spec import JobSpec, Source
+from distdl_jupyter.core.spec import CodeSource, JobSpec
 from distdl_jupyter.form.schema import FormCheck, FormChecks, FormValues
 from distdl_jupyter.form.target import CodeInfo
 from distdl_jupyter.form.values import addresses
@@ -102,7 +102,7 @@ def _sweep(varied: str) -> str:
 
 def _plan(code: CodeInfo, options: Mapping[str, Any], folder: Path) -> tuple[FormCheck, JobSpec | None]:
     """Return the error that Submit would raise before checks, and the spec of the job, if it can be created."""
-    draft = code.draft or CapturedCode(kind="cell", name=code.name, source=Source())
+    draft = code.draft or CapturedCode(kind="cell", name=code.name, source=CodeSource())
     draft = replace(draft, payload_json={**draft.payload_json, "working_directory": str(folder)})
     spec: JobSpec | None = None
 

@@ -20,7 +20,7 @@ from distdl_jupyter.views.curve import label, summary
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distdl_jupyter.core.log import LogBook, Row
+    from distdl_jupyter.core.log import FoldedRow, LogBook
     from distdl_jupyter.core.series import SeriesBook
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView, MetricView, Picture
@@ -127,20 +127,20 @@ def _picture(about: Picture, data: bytes, form: str) -> dict[str, Any]:
 # log lines ------------------------------------------------------------------------------------
 
 
-def _tail(log: LogBook, card: FailureCard | None) -> list[Row]:
+def _tail(log: LogBook, card: FailureCard | None) -> list[FoldedRow]:
     """Return the last lines: of the rank that failed first when it said something, else of all."""
     rank_rows = log.of_rank(card.rank) if card and card.rank is not None else []
     return ([*(rank_rows or log.rows), *([] if rank_rows else log.open)])[-_LINES:]
 
 
-def _line_of_failure(rows: list[Row], card: FailureCard | None) -> Row | None:
+def _line_of_failure(rows: list[FoldedRow], card: FailureCard | None) -> FoldedRow | None:
     """Return the line in which the error itself was printed."""
     what = card.error_type if card else ""
     matches = [row for row in rows if what and row.stream == "err" and row.text.startswith(what)]
     return matches[-1] if matches else None
 
 
-def _line(row: Row, log: LogBook, failure: Row | None) -> dict[str, Any]:
+def _line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[str, Any]:
     everyone = log.everyone(row)
     rank = row.rank if row.rank is not None and not everyone else None
     # How often the line stands for others.
@@ -158,7 +158,7 @@ def _line(row: Row, log: LogBook, failure: Row | None) -> dict[str, Any]:
     }
 
 
-def _saved(view: JobView, log: LogBook, rows: list[Row]) -> str:
+def _saved(view: JobView, log: LogBook, rows: list[FoldedRow]) -> str:
     """Return when this was saved, and how much of the log is here: ``Saved ..., last 5 of 164 log lines``."""
     saved = f"Saved {humanize.date_and_clock(view.ended or view.last_sign)}"
     log_rows = [row for row in rows if row.n >= 0]

@@ -28,7 +28,7 @@ from distdl_jupyter.views.wire import encode, from_fields
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distdl_jupyter.core.log import Row
+    from distdl_jupyter.core.log import FoldedRow
     from distdl_jupyter.live.messages import CurveRequest
 
 #: Maximum number of log rows in memory.
@@ -162,7 +162,7 @@ class LiveJob:
         book = self._reading.log
         return self._rows(book.between(book.next - count, book.next), book.mark, whole=True)
 
-    def _rows(self, rows: list[Row], mark: int, *, whole: bool, more: bool = False) -> Encoded:
+    def _rows(self, rows: list[FoldedRow], mark: int, *, whole: bool, more: bool = False) -> Encoded:
         changes = job_page.log_changes(self._reading.log, rows)
         message = from_fields(LogMessage, changes, id=self.id, mark=mark, whole=whole, type="log")
         return Encoded(encode(message), str(mark), mark, more)

@@ -31,7 +31,7 @@ from distdl_jupyter.capture.notebook import cell_label
 from distdl_jupyter.capture.pickler import refuse
 from distdl_jupyter.core import logfile, parts, registry
 from distdl_jupyter.core.errors import DistDLError, JobFailed, JobNotRunning
-from distdl_jupyter.core.spec import Source
+from distdl_jupyter.core.spec import CodeSource
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.jobs import results
@@ -71,7 +71,7 @@ def session() -> CapturedCode:
     return CapturedCode(
         kind="ranks",
         name=f"{notebook.name.removesuffix('.ipynb')[:100]} ranks".strip(),
-        source=Source(
+        source=CodeSource(
             notebook=notebook.path,
             cell_id=notebook.cell_id,
             execution_count=notebook.execution_count,

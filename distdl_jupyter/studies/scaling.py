@@ -29,7 +29,7 @@ from distdl_jupyter.core.errors import (
     explain,
 )
 from distdl_jupyter.core.humanize import plural, short_id
-from distdl_jupyter.core.scaling import WARM_UP, Point, Run, enough, measured, point, too_few
+from distdl_jupyter.core.scaling import WARM_UP, Run, ScalingPoint, enough, measured, point, too_few
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
@@ -380,7 +380,7 @@ def _steps_of(folder: JobFolder) -> tuple[Run | None, Straggler | None]:
     return run, step_times.StepTimes(warm, {}, times.sending).straggler
 
 
-def _points(runs: Sequence[_StudyRun]) -> list[Point]:
+def _points(runs: Sequence[_StudyRun]) -> list[ScalingPoint]:
     """Return a point for each measured backend and number of processes, in the order of the runs."""
     groups: dict[tuple[str, int, int], list[Run]] = {}
     for job in sorted(runs, key=lambda job: not job.is_whole):

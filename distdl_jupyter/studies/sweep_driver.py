@@ -30,7 +30,7 @@ from distdl_jupyter.core.errors import DistDLError, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import listing, plural, short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.core.sweep import PRUNED, STOPPED, Plan, compared
+from distdl_jupyter.core.sweep import PRUNED, STOPPED, SweepPlan, compared
 from distdl_jupyter.jobs import client, rerun
 from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.jobs.study_rows import ended
@@ -65,7 +65,7 @@ class Broken(Exception):
         self.hint = hint
 
 
-def made(plan: Plan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, optuna.pruners.BasePruner]:
+def made(plan: SweepPlan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, optuna.pruners.BasePruner]:
     """Return Optuna's sampler and pruner for a plan. Raises InvalidSpec, ImportError if a package is missing."""
     import optuna
 
@@ -157,7 +157,7 @@ class Driver:
         self._folder, self._secrets = folder, secrets
         self._spec = folder.spec()
         assert self._spec.group is not None
-        self._id, self._plan = self._spec.group.id, Plan.of(self._spec.group)
+        self._id, self._plan = self._spec.group.id, SweepPlan.of(self._spec.group)
         self._control = ControlReader(folder.control, folder.lock)
         # A driver that was killed while writing leaves this lock behind; the sweep's own lock excludes other writers.
         (folder.path / "journal.log.lock").unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.core.sweep import PRUNED, Plan, Study, Trial, thinned
+from distdl_jupyter.core.sweep import PRUNED, Study, SweepPlan, Trial, thinned
 from distdl_jupyter.jobs import job_list, study_rows
 from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.jobs.reader import JobReader
@@ -96,7 +96,7 @@ def read(id_: str) -> Study:
             raise JobNotFound(f"Unknown sweep {id_}.", code="sweep-unknown") from None
         spec = _spec(str(JobStore().folder(rows[0].id).path))
     assert spec.group is not None
-    plan = Plan.of(spec.group)
+    plan = SweepPlan.of(spec.group)
     state, end = study_rows.sweep_state(id_, rows, plan.trials)  # read before the trials, so that no end is missed
     every = [trial for row in rows if (trial := _trial(row, plan)) is not None and trial.state != State.LOST]
     trials = tuple(
@@ -140,7 +140,7 @@ def _spec(path: str) -> JobSpec:
     return JobFolder(Path(path)).spec()
 
 
-def _trial(row: JobRow, plan: Plan) -> SweepTrial | None:
+def _trial(row: JobRow, plan: SweepPlan) -> SweepTrial | None:
     path = str(JobStore().folder(row.id).path)
     try:
         spec = _spec(path)

@@ -33,7 +33,7 @@ from distdl_jupyter.core.source import parse
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, new_id
-from distdl_jupyter.core.sweep import STOPPED, Plan, Study
+from distdl_jupyter.core.sweep import STOPPED, Study, SweepPlan
 from distdl_jupyter.jobs import client, jobspec, rerun, study_rows
 from distdl_jupyter.studies import sweep_driver, sweep_study
 from distdl_jupyter.studies.sweep_driver import PRUNERS, SAMPLERS, made
@@ -286,7 +286,7 @@ def of_draft(draft: CapturedCode, parameters: space.Space, **options: Any) -> Sw
             hint="Use lists, or another sampler.",
         )
     count = _count(trials if trials is not None else every if is_grid else TRIALS, "trials")
-    plan = Plan(
+    plan = SweepPlan(
         parameters=plain,
         trials=min(count, every or MAX_PROCESSES) if is_grid else count,
         maximize=more_is_better(plan_options["metric"]) if maximize is None else maximize,
@@ -324,7 +324,7 @@ def _count(value: Any, field: str) -> int:
     return value
 
 
-def _check_plan(plan: Plan) -> None:
+def _check_plan(plan: SweepPlan) -> None:
     """Check the plan before anything is started. Raises InvalidSpec, PluginUnavailable."""
     for field, known in (("sampler", SAMPLERS), ("pruner", PRUNERS)):
         if getattr(plan, field) not in known:

@@ -26,8 +26,7 @@ from distdl_jupyter.core.environment import GitState
 from distdl_jupyter.core.events import VERSION, encode
 from distdl_jupyter.core.humanize import count, ranks
 from distdl_jupyter.core.options import keep_rule
-from distdl_jupyter.core.parts import LineFile
-from distdl_jupyter.core.parts import Part as FilePart
+from distdl_jupyter.core.parts import LineFile, LogPart
 from distdl_jupyter.core.resources import ResourceBook, ResourceReader, sample_line
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
@@ -168,7 +167,7 @@ class StepTimeStore(ReportStore):
             return
         try:
             if self._file is None:
-                self._file = LineFile(FilePart(0, self._recorder.folder.steps))
+                self._file = LineFile(LogPart(0, self._recorder.folder.steps))
             if self._file.size < _LARGEST_STEPS:
                 self._file.append(lines)
         except OSError as error:
@@ -262,7 +261,7 @@ class ResourceRecorder(ReportStore):
         self._file: LineFile | None = None
         with contextlib.suppress(OSError):
             self._follow()
-            self._file = LineFile(FilePart(0, recorder.folder.resources))
+            self._file = LineFile(LogPart(0, recorder.folder.resources))
 
     def _follow(self) -> None:
         for sample in self._reader.all():

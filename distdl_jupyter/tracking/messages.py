@@ -56,7 +56,7 @@ def notifications(address: str | None = None, notify: str | None = None, *, test
     return Notifications(_service(current.address), current.notify)
 
 
-def configure(**changes: Any) -> reporting.Settings:
+def configure(**changes: Any) -> reporting.ReportingSettings:
     """Change settings of telemetry and messages and return them; an address is checked. Raises as ``deliver`` does."""
     if address := str(changes.get("address") or "").strip():
         deliver(address)

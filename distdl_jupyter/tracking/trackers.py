@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from distdl_jupyter.core import store, tracking
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.reporting import Settings
+from distdl_jupyter.core.reporting import ReportingSettings
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.tracking import TrackerRecord
@@ -71,7 +71,7 @@ class Tracker:
     #: Whether another process has to write the run again, from the first event on.
     starts_over = False
 
-    def __init__(self, spec: JobSpec, job: Path, settings: Settings) -> None:
+    def __init__(self, spec: JobSpec, job: Path, settings: ReportingSettings) -> None:
         self.spec = spec
         self.group = spec.group.name if spec.group else ""
         self.folder = tracking.folder_of(job, self.name)
@@ -94,7 +94,7 @@ def local_store() -> str:
     return f"sqlite:///{store.home() / 'mlflow' / 'mlflow.db'}"
 
 
-def mlflow_address(settings: Settings) -> str:
+def mlflow_address(settings: ReportingSettings) -> str:
     """Return the address of MLflow in the settings or the environment, else that of the user's own store."""
     return settings.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or local_store()
 
@@ -104,7 +104,7 @@ class MLflow(Tracker):
 
     name = "mlflow"
 
-    def __init__(self, spec: JobSpec, job: Path, settings: Settings) -> None:
+    def __init__(self, spec: JobSpec, job: Path, settings: ReportingSettings) -> None:
         super().__init__(spec, job, settings)
         import mlflow
 
@@ -183,7 +183,7 @@ class TensorBoard(Tracker):
 
     name = "tensorboard"
 
-    def __init__(self, spec: JobSpec, job: Path, settings: Settings) -> None:
+    def __init__(self, spec: JobSpec, job: Path, settings: ReportingSettings) -> None:
         super().__init__(spec, job, settings)
         # Keeps TensorBoard from importing TensorFlow, which takes seconds and is not needed.
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
@@ -217,7 +217,7 @@ class WandB(Tracker):
 
     name = "wandb"
 
-    def __init__(self, spec: JobSpec, job: Path, settings: Settings) -> None:
+    def __init__(self, spec: JobSpec, job: Path, settings: ReportingSettings) -> None:
         super().__init__(spec, job, settings)
         os.environ.setdefault("WANDB_DATA_DIR", str(self.folder / "data"))
         os.environ.setdefault("WANDB_CACHE_DIR", str(self.folder / "cache"))

@@ -13,7 +13,7 @@ from distdl_jupyter.core.environment import UNKNOWN, JobEnvironment
 from distdl_jupyter.core.failure import describe
 from distdl_jupyter.core.options import ABOUT, DEFAULTS
 from distdl_jupyter.core.printable import Styles
-from distdl_jupyter.core.spec import Captured, Source
+from distdl_jupyter.core.spec import Captured, CodeSource
 from distdl_jupyter.views.card import Card, RankStatus, card, origin_text, rank_status
 from distdl_jupyter.views.curve import MetricValue, metrics
 from distdl_jupyter.views.wire import finite, from_fields
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from distdl_jupyter.core.failure import RankView
-    from distdl_jupyter.core.log import LogBook, Row
+    from distdl_jupyter.core.log import FoldedRow, LogBook
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.view import JobView
 
@@ -82,7 +82,7 @@ class JobDetail:
     ranks: tuple[RankRow, ...]
     spec: tuple[SpecRow, ...]
     captured: tuple[Captured, ...]
-    source: Source
+    source: CodeSource
     #: Package versions when it was submitted.
     versions: dict[str, str]
     #: Whether it is the first run of a check (see JobCheck).
@@ -148,7 +148,7 @@ def _variables(spec: JobSpec) -> str:
     return ", ".join([*shown, *(f"{name}=•••" for name in spec.secret_variables)])
 
 
-def log_changes(book: LogBook, rows: Iterable[Row]) -> LogChanges:
+def log_changes(book: LogBook, rows: Iterable[FoldedRow]) -> LogChanges:
     """Return rows of a log as short lists, because there are many, with the open lines and the counts."""
     return from_fields(
         LogChanges,
@@ -159,7 +159,7 @@ def log_changes(book: LogBook, rows: Iterable[Row]) -> LogChanges:
     )
 
 
-def log_row(row: Row) -> LogRow:
+def log_row(row: FoldedRow) -> LogRow:
     """Return one row; a line that is being redrawn has no number yet."""
     lines = row.lines or ({row.rank: 0} if row.rank is not None else {})
     numbers = {str(rank): line for rank, line in lines.items()}

@@ -9,7 +9,7 @@ from distdl_jupyter.core import table
 from distdl_jupyter.core.humanize import size
 from distdl_jupyter.core.resources import (
     CURVES,
-    About,
+    NodeFacts,
     NodeUse,
     RankUse,
     ResourceBook,
@@ -165,13 +165,13 @@ class ResourceTable(table.Display, list[ResourceSample]):
         return figure.update_layout(height=110 * max(1, len(names)) + 90, template="plotly_white", hovermode="x")
 
     def _host(self, sample: ResourceSample) -> str:
-        return self.book.about.get(sample.node, About()).host
+        return self.book.about.get(sample.node, NodeFacts()).host
 
 
 def resources(book: ResourceBook, *, running: bool) -> Resources:
     """Return what pages show: the newest numbers, what goes wrong now while the job is ``running``, and curves."""
     marks = book.marks() if running else []
-    about = {node: book.about.get(node, About()) for node in sorted(book.nodes)}
+    about = {node: book.about.get(node, NodeFacts()) for node in sorted(book.nodes)}
     return Resources(
         nodes=tuple(
             NodeResources(node=node, host=host_facts.host, cores=host_facts.cores, **asdict(book.nodes[node].machine))

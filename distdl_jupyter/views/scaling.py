@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter.core import table
 from distdl_jupyter.core.humanize import count, duration, listing, number, plural
-from distdl_jupyter.core.scaling import Point, Scaling
+from distdl_jupyter.core.scaling import Scaling, ScalingPoint
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import Straggler
 
@@ -85,7 +85,7 @@ class ScalingView(table.Display, Scaling):
             return ["Only one number of processes has been measured." if self.points else "No measurements yet."]
         return [*filter(None, map(self.why_not_comparable, self.points)), *filter(None, [self._finding()])]
 
-    def why_not_comparable(self, point: Point) -> str:
+    def why_not_comparable(self, point: ScalingPoint) -> str:
         """Return why the efficiency of a point would say nothing, "" if the point is comparable."""
         if self.efficiency(point) is not None:
             return ""
@@ -116,7 +116,7 @@ class ScalingView(table.Display, Scaling):
         reached = f"{count(last.processes)} processes reach {100 * share:.0f} % of ideal."
         return f"{reached} {self._lost_time(first, last)}".rstrip()
 
-    def _lost_time(self, first: Point, last: Point) -> str:
+    def _lost_time(self, first: ScalingPoint, last: ScalingPoint) -> str:
         step = last.own + last.communication + last.waiting
         straggler = self.facts.stragglers.get((last.backend, last.processes)) if self.facts else None
         lost = {"communication": last.communication, "waiting": last.waiting, "own": last.own - first.own}
@@ -164,7 +164,7 @@ class ScalingView(table.Display, Scaling):
             return f"weak scaling: batch of {count(round(first.batch / first.processes))} per process"
         return f"strong scaling: total batch of {count(round(first.batch))}"
 
-    def best(self) -> Point:
+    def best(self) -> ScalingPoint:
         """Return the point with the highest rate. Raises ValueError if nothing was measured."""
         return max(self.points, key=lambda point: point.rate)
 
@@ -228,7 +228,7 @@ class ScalingView(table.Display, Scaling):
         )
         return figure
 
-    def _share(self, point: Point) -> str:
+    def _share(self, point: ScalingPoint) -> str:
         share = self.efficiency(point)
         return NOT_COMPARABLE if share is None else f"{100 * share:.0f} % of ideal"
 
@@ -247,7 +247,7 @@ class ScalingView(table.Display, Scaling):
         points = sorted(self.points, key=lambda point: (point.processes, order.index(point.backend)))
         return [head, *map(self._row, points)]
 
-    def _row(self, point: Point) -> tuple[str, ...]:
+    def _row(self, point: ScalingPoint) -> tuple[str, ...]:
         times = map(milliseconds, (point.own, point.communication, point.waiting))
         return (
             count(point.processes),

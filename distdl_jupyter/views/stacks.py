@@ -22,7 +22,7 @@ from distdl_jupyter.views.wire import from_fields
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from distdl_jupyter.core.stacks import Group
+    from distdl_jupyter.core.stacks import RankGroup
 
 #: Maximum number of threads and frames; more are a pool or a recursion.
 _MOST_THREADS, _MOST_FRAMES = 40, 60
@@ -94,7 +94,7 @@ def stacks(taken: Taken) -> Stacks:
     )
 
 
-def _group(taken: Taken, group: Group) -> StackGroup:
+def _group(taken: Taken, group: RankGroup) -> StackGroup:
     differ = set(taken.differ)
     members = [taken.ranks[rank] for rank in group.ranks]
     return StackGroup(
@@ -132,7 +132,7 @@ class StacksShown(table.Display, Taken):
         if self.collectives:
             parts += ["", collectives.texts(self.collectives)]
         for at in range(0, len(blocks), across):
-            parts += ["", table.Code("\n".join(_beside(blocks[at : at + across], column)))]
+            parts += ["", table.CodeBlock("\n".join(_beside(blocks[at : at + across], column)))]
         return parts
 
 
@@ -149,7 +149,7 @@ def _head(taken: Taken) -> list[str]:
     return lines + [f"{ranks(who).capitalize()} sent no stacks: {why}" for why, who in alike.items()]
 
 
-def _lines(taken: Taken, group: Group) -> Iterator[str]:
+def _lines(taken: Taken, group: RankGroup) -> Iterator[str]:
     first = taken.ranks[group.ranks[0]]
     yield from _calls(group.thread)
     others = first.others
@@ -162,7 +162,7 @@ def _lines(taken: Taken, group: Group) -> Iterator[str]:
         yield f"and {plural(rest, 'thread')} of libraries"
 
 
-def _title(taken: Taken, group: Group) -> str:
+def _title(taken: Taken, group: RankGroup) -> str:
     members = [taken.ranks[rank] for rank in group.ranks]
     first = members[0]
     states = ", ".join(dict.fromkeys(member.state for member in members if member.state))

@@ -22,7 +22,7 @@ from pathlib import Path
 import nbformat
 from playwright.sync_api import Page
 
-from distdl_jupyter.core.spec import Source
+from distdl_jupyter.core.spec import CodeSource
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from tests import finished
@@ -80,7 +80,7 @@ def _write_jobs(store: JobStore, many: int) -> None:
         finished.job(
             number, State.FAILED if number % 10 == 9 else State.COMPLETED, store=store, steps=200, notes=50,
             created=now - 60 * (many - number), process_count_per_node=64 if number % 25 == 24 else 4,
-            source=Source(code=code, notebook="training.ipynb", command="%%distributed -p 4"),
+            source=CodeSource(code=code, notebook="training.ipynb", command="%%distributed -p 4"),
         )  # fmt: skip
 
 

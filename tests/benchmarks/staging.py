@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.data.stager import RANGE, Stager, StdioChannel
+from distdl_jupyter.data.stager import RANGE, DataStager, StdioChannel
 from tests.azurite import install
 from tests.azurite.server import Azurite
 from tests.benchmarks import report
@@ -54,7 +54,7 @@ class Blobs:
     def stage(self, folder: Path) -> None:
         source = {"name": "x", "variable": "X", "kind": "blob", "address": self.address, "items": self.items}
         order: dict[str, Any] = {"job": "bench", "base": str(folder), "workers": CONNECTIONS, "sources": [source]}
-        Stager(Answering(self.sas), ca=Path(self.ca).read_text(), **order).run()
+        DataStager(Answering(self.sas), ca=Path(self.ca).read_text(), **order).run()
 
     def sdk(self, folder: Path, *, checked: bool) -> None:
         """Several connections for one large blob after the other, or for many small blobs at a time."""

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from distdl_jupyter.core.spec import Source
+from distdl_jupyter.core.spec import CodeSource
 from tests.browser import pages
 from tests.browser.conftest import Book, Lab
 from tests.widgets.recorded import Recording, begin
@@ -56,7 +56,9 @@ def test_a_running_job_s_page_moves_and_is_restored_as_it_was_left(
 
 
 def test_the_lines_of_the_spec_have_the_numbers_of_the_traceback(shared_page: Book, lab: Lab) -> None:
-    source = Source(code="batch = {}\nbatch['label']\n", first_line=2, command="%%distributed -p 2", execution_count=7)
+    source = CodeSource(
+        code="batch = {}\nbatch['label']\n", first_line=2, command="%%distributed -p 2", execution_count=7
+    )
     with closing(begin(5, lab.store, source=source)) as story:
         page = shared_page.open_job(story.id)
         page.get_by_role("tab", name="Spec").click()

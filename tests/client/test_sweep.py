@@ -94,7 +94,7 @@ def test_invalid_sweeps_are_refused_before_the_start(distdl_home, given, says):
 def test_without_optuna_the_error_says_how_to_install_it(distdl_home, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(PluginUnavailable, match=r"pip install 'distdl-jupyter\[sweep\]'"):
-        sweeps._check_plan(sweeps.Plan(parameters={}, trials=1, metric="loss"))
+        sweeps._check_plan(sweeps.SweepPlan(parameters={}, trials=1, metric="loss"))
     with pytest.raises(JobNotFound, match="There are no sweeps yet"):
         sweep()
 

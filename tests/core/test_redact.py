@@ -10,7 +10,7 @@ import urllib.parse
 import pytest
 
 from distdl_jupyter.core.redact import MASK, Redactor, arguments, is_secret, spec, text
-from distdl_jupyter.core.spec import Captured, JobSpec, Source
+from distdl_jupyter.core.spec import Captured, CodeSource, JobSpec
 
 HEX40 = "0123456789abcdef0123456789abcdef01234567"
 SECRETS = {
@@ -225,7 +225,7 @@ def test_an_unfinished_line_does_not_show_the_begin_of_a_known_value():
 
 def test_a_spec_keeps_no_secret_of_code_command_and_arguments():
     made = JobSpec(
-        id="x", name="n", source=Source(code="t = 'hf_abcdefghijABCDEFGHIJ1234'\nx = 'mine-own'",
+        id="x", name="n", source=CodeSource(code="t = 'hf_abcdefghijABCDEFGHIJ1234'\nx = 'mine-own'",
                                                 command="%%distributed --env HF_TOKEN=mine-own"),
         script_arguments=("--token", "s3cr", "--password=hunter22", "--lr", "0.1", "postgres://a:bcde@f/g"),
         captured=(Captured(name="u", kind="value", detail="'mine-own'"),),

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from distdl_jupyter.core.scaling import LEAST_STEPS, WARM_UP, Point, Run, Scaling, measured, point
+from distdl_jupyter.core.scaling import LEAST_STEPS, WARM_UP, Run, Scaling, ScalingPoint, measured, point
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTime, StepTimes, Straggler
 from distdl_jupyter.views.scaling import Facts, ScalingView
@@ -16,7 +16,7 @@ BATCH = 32.0
 def made(processes, *, own=0.041, communication=None, waiting=0.0, batch=BATCH, rate=None):
     ring = 0.002 * (processes > 1) if communication is None else communication
     rate = rate or processes * batch / (own + ring + waiting)
-    return Point("torch", processes, 1, rate, 0.01 * rate, own, ring, waiting, processes * batch, 2)
+    return ScalingPoint("torch", processes, 1, rate, 0.01 * rate, own, ring, waiting, processes * batch, 2)
 
 
 def rows(ranks, steps, *, seconds=0.1, first=0, samples=16.0):

@@ -10,7 +10,7 @@ from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.series import Row
 from distdl_jupyter.core.space import Choice, Range, choice, integers, loguniform, uniform
 from distdl_jupyter.core.spec import Group
-from distdl_jupyter.core.sweep import Plan, compared, thinned
+from distdl_jupyter.core.sweep import SweepPlan, compared, thinned
 
 FLOAT, INT = optuna.distributions.FloatDistribution, optuna.distributions.IntDistribution
 
@@ -105,5 +105,5 @@ def test_a_deeply_nested_line_is_read_or_refused(text):
 @pytest.mark.parametrize("plan", [{}, {"parameters": {"lr": [1, 2]}, "trials": 2}, {"parameters": {}, "trials": 2}])
 def test_a_plan_of_another_version_is_refused_in_one_sentence(plan):
     with pytest.raises(JobNotFound) as refused:
-        Plan.of(Group(kind="sweep", id="20261121-024912-k3f9x", name="digits", size=2, plan=plan))
+        SweepPlan.of(Group(kind="sweep", id="20261121-024912-k3f9x", name="digits", size=2, plan=plan))
     assert refused.value.code == "sweep-plan-invalid"

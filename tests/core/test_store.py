@@ -8,7 +8,7 @@ import pytest
 
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.events import JobLock
-from distdl_jupyter.core.spec import Captured, JobSpec, Source
+from distdl_jupyter.core.spec import Captured, CodeSource, JobSpec
 from distdl_jupyter.core.store import JobFolder, JobStore, is_id, new_id
 
 
@@ -19,7 +19,7 @@ def store(tmp_path):
 
 def make(store, id_=None):
     spec = JobSpec(
-        id=id_ or new_id(), name="digits", captured=(Captured(name="x", kind="int"),), source=Source(code="1")
+        id=id_ or new_id(), name="digits", captured=(Captured(name="x", kind="int"),), source=CodeSource(code="1")
     )
     folder = store.prepare(spec.id)
     folder.spec_file.write_text(spec.dumps())

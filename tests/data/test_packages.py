@@ -12,7 +12,7 @@ import pytest
 import distdl_jupyter
 from distdl_jupyter.core.errors import JobFailed
 from distdl_jupyter.core.state import State
-from distdl_jupyter.data.packages import Environment, PackageRequest
+from distdl_jupyter.data.packages import PackageEnvironment, PackageRequest
 from distdl_jupyter.node.data_cache import Cache, StagingFailed
 from tests.data.wheels import only, wheel
 
@@ -147,7 +147,7 @@ def test_a_password_for_the_index_stands_nowhere(wheels, home):
 def test_a_module_that_no_package_brings_is_missed_before_the_ranks_start(wheels, home):
     asked = PackageRequest(pip=("oneleaf==1.0",), modules=("oneleaf", "nowhere.at_all"), variables=only(wheels))
     with pytest.raises(StagingFailed, match="nowhere is neither in the job's packages nor installed") as caught:
-        Environment(asked, Cache(str(home / "cache")), lambda *_: None).make()
+        PackageEnvironment(asked, Cache(str(home / "cache")), lambda *_: None).make()
     assert caught.value.remedy.startswith("Add nowhere to pip_packages")
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from distdl_jupyter.data.stager import Stager
+from distdl_jupyter.data.stager import DataStager
 from distdl_jupyter.node.data_cache import Cache, PartialFile, StagingFailed, Tree, forget, stamp
 from tests.data.stage import noise, reading, source
 
@@ -96,7 +96,7 @@ def unused(cache, name, size, used=0):
 
 def test_a_quota_that_is_used_up_lets_go_of_what_no_job_uses(tmp_path, monkeypatch):
     """``statvfs`` tells no quota, so it is met while a file is written."""
-    stager = Stager(None, job="job", sources=[], base=str(tmp_path))
+    stager = DataStager(None, job="job", sources=[], base=str(tmp_path))
     cache = Cache(str(tmp_path))
     cache.prepare()
     old, write = unused(cache, "old", 5000), os.pwrite

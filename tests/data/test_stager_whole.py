@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from distdl_jupyter.clusters import package
-from distdl_jupyter.data.stager import Source, layout
+from distdl_jupyter.data.stager import StagedSource, layout
 from distdl_jupyter.node import data_cache
 from distdl_jupyter.node.data_cache import StagingFailed
 from tests.data.stage import noise, reading, source
@@ -119,7 +119,7 @@ def test_names_with_blanks_other_letters_and_signs_arrive_and_markers_become_fol
 
 def of_names(*names, prefix="p", size=1):
     items = [[name, size, "1", ""] for name in names]
-    return Source(name="train", variable="X", kind="blob", prefix=prefix, items=items)
+    return StagedSource(name="train", variable="X", kind="blob", prefix=prefix, items=items)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core.spec import Source
+from distdl_jupyter.core.spec import CodeSource
 from distdl_jupyter.core.view import Restart
 from distdl_jupyter.html import job as saved
 from tests.selection import few_or_all
@@ -212,7 +212,7 @@ def hostile_end(text, state):
 @example(HOSTILE, "failed")
 @example(HOSTILE, "completed")
 def test_hostile_text_stays_text(text, state):
-    spec = spec_of(name=text or "x", compute_target=text, distributed_backend=text, source=Source(notebook=text))
+    spec = spec_of(name=text or "x", compute_target=text, distributed_backend=text, source=CodeSource(notebook=text))
     view, book, log = fold(spec, [*hostile_events(text), *hostile_end(text, state)])
     page = saved.html(view, book, log, spec, text)
     check(page)

@@ -18,7 +18,7 @@ from distdl_jupyter.core.events import EventWriter
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id
-from distdl_jupyter.core.sweep import Plan
+from distdl_jupyter.core.sweep import SweepPlan
 from distdl_jupyter.jobs import client
 from distdl_jupyter.jobs.rerun import EarlierCode
 from distdl_jupyter.node import run_dir
@@ -130,7 +130,7 @@ def _pair():
 def test_a_look_at_jobs_of_another_user_starts_nothing_that_they_name(distdl_home, tmp_path):
     """Whoever finds a job that nothing drives any more starts what goes on with it, by the Python in its spec."""
     program = executable(tmp_path / "program", f"touch {tmp_path}/started")
-    plan = Plan(parameters=space.checked({"lr": [1, 2]}), trials=2, metric="loss").to_json()
+    plan = SweepPlan(parameters=space.checked({"lr": [1, 2]}), trials=2, metric="loss").to_json()
     for kind in ("jobs", "sweeps"):
         store = JobStore(kind=kind)
         folder = store.publish(store.prepare(new_id()))

@@ -12,7 +12,7 @@ from distdl_jupyter import submit
 from distdl_jupyter.core import reporting
 from distdl_jupyter.core.data import DataSource
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.spec import JobSpec, Source
+from distdl_jupyter.core.spec import CodeSource, JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.tracking import telemetry
 from tests.conftest import wait_for
@@ -188,7 +188,7 @@ SPEC = JobSpec(
     id="20261121-024912-k3f9x", name="ann's secret plan", node_count=2, process_count_per_node=1,
     distributed_backend="horovod-gloo", compute_target="anns-lab", cluster="ssh", created=100.0,
     working_directory="/home/ann/plan", script_arguments=("--key", "abc"), environment_variables={"WHO": "ann"},
-    source=Source(code="ann = 1", filename="/home/ann/x.py", command="%%distributed --name plan"),
+    source=CodeSource(code="ann = 1", filename="/home/ann/x.py", command="%%distributed --name plan"),
     data=(DataSource(name="faces", scheme="path", path="/home/ann/faces"),),
 )  # fmt: skip
 

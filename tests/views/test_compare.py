@@ -7,7 +7,7 @@ from itertools import combinations
 import plotly.graph_objects as go
 
 from distdl_jupyter.core.series import SeriesBook
-from distdl_jupyter.core.spec import Captured, JobSpec, Source
+from distdl_jupyter.core.spec import Captured, CodeSource, JobSpec
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.views import compare
 from distdl_jupyter.views.wire import to_json
@@ -16,7 +16,7 @@ from distdl_jupyter.views.wire import to_json
 def subject(id_, metrics=(), state="completed", seconds=60.0, **changes):
     changes.setdefault("name", "digits")
     spec = JobSpec(id=f"20261121-024900-{id_}", created=1000.0,
-                   source=Source(notebook="/x/quickstart.ipynb", execution_count=7), **changes)  # fmt: skip
+                   source=CodeSource(notebook="/x/quickstart.ipynb", execution_count=7), **changes)  # fmt: skip
     view, book = JobView.of(spec), SeriesBook()
     events = [{"type": "state", "t": 1001.0, "state": "running"}]
     for step, values in enumerate(metrics):

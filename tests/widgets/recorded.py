@@ -19,7 +19,7 @@ from typing import Any
 
 from distdl_jupyter.core import pictures
 from distdl_jupyter.core.events import EventWriter, JobLock
-from distdl_jupyter.core.spec import Captured, JobSpec, Source
+from distdl_jupyter.core.spec import Captured, CodeSource, JobSpec
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 
 STEPS = 1200
@@ -209,7 +209,7 @@ SPEC = JobSpec(
     process_count_per_node=2,
     distributed_backend="horovod-gloo",
     compute_target="lab-3",
-    source=Source(notebook="quickstart.ipynb", execution_count=7),
+    source=CodeSource(notebook="quickstart.ipynb", execution_count=7),
     captured=(Captured(name="digits", kind="value", detail="ndarray 1797 × 64", size=920_000),),
 )
 

@@ -37,7 +37,7 @@ from distdl_jupyter.clusters.base import Context, Exit, NodeSample, Run, RunNoti
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.core.plan import Launcher, Placement, Plan, RankSlot, Service
+from distdl_jupyter.core.plan import LaunchCommand, Placement, Plan, RankSlot, Service
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.frames import BrokenWire
 from distdl_jupyter.node.job import LAUNCHER, RANK, SERVICE, SHELL
@@ -479,7 +479,7 @@ def resume(
     ``handle`` is that of its run, ``read`` the number of bytes read of each stream. The run closes the nodes.
     """
     name = handle.get("first_exit")
-    plan = Plan(({},) * len(placement.ranks), launcher=Launcher((), _reader_of(name)) if name else None)
+    plan = Plan(({},) * len(placement.ranks), launcher=LaunchCommand((), _reader_of(name)) if name else None)
     run = _run_class(plan)(placement, plan, context, nodes)
     run.reopen(handle["channels"], read)
     return run
@@ -554,7 +554,7 @@ class LauncherRun(AgentRun):
         return {**({"TMPDIR": temporary} if temporary else {}), **self.rank_environment(slot)}
 
     @property
-    def _launch_with(self) -> Launcher:
+    def _launch_with(self) -> LaunchCommand:
         assert self._plan.launcher is not None, "a plan without a launcher is run by DirectRun"
         return self._plan.launcher
 

@@ -31,7 +31,7 @@ from distdl_jupyter.clusters.slurm.script import JobDirectory
 from distdl_jupyter.core import atomic_write
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.core.sweep import Plan
+from distdl_jupyter.core.sweep import SweepPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -62,7 +62,7 @@ def claim_task(
     sweep = JobDirectory(_folder(group), options.directory)
     sweep.make()
     with _locked(sweep.run):
-        arrays, plan, number = _arrays(sweep.run), Plan.of(group), spec.trial
+        arrays, plan, number = _arrays(sweep.run), SweepPlan.of(group), spec.trial
         for folder in arrays[-1:]:
             if task := _claim(folder, directory, context):
                 return task
@@ -163,7 +163,7 @@ def _submit_array(
     (folder / "batch").write_text(_batch(folder), encoding="utf-8")
     arguments = script.arguments(
         spec, options, secrets, folder, "%a.out", f"{spec.group.id}/{number}",
-        f"--array=0-{size - 1}%{Plan.of(spec.group).parallel}",
+        f"--array=0-{size - 1}%{SweepPlan.of(spec.group).parallel}",
     )  # fmt: skip
     try:
         _write(folder, commands.submit([*arguments, str(folder / "batch")], secrets), size)

@@ -7,7 +7,7 @@ from pathlib import Path
 from distdl_jupyter.clusters.agents import run as agent_run
 from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core import registry
-from distdl_jupyter.core.plan import Launcher, Plan
+from distdl_jupyter.core.plan import LaunchCommand, Plan
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 from tests.conftest import wait_for
@@ -20,7 +20,7 @@ def started(*launcher):
     own = {"DISTDL_JOB_ID": folder.id, "DISTDL_JOB_DIR": str(folder.path)}
     context = Context(folder, own, dict(os.environ))
     placement = cluster.place(spec, 0, None, context)
-    plan = Plan(({},), launcher=Launcher(launcher, lambda _text: None))
+    plan = Plan(({},), launcher=LaunchCommand(launcher, lambda _text: None))
     return cluster.start(spec, placement, plan, context)
 
 
