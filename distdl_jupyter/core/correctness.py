@@ -24,14 +24,14 @@ import itertools
 import json
 import math
 import statistics
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from distdl_jupyter.core.humanize import count, listing, plural
-from distdl_jupyter.core.table import sentence_html
+from distdl_jupyter.core.table import CodeBlock, Display
 
 Sketch = Sequence[float]
 Record = Mapping[str, Any]
@@ -42,7 +42,6 @@ _SAME, _SAME_HALF = 0.02, 0.1
 _TINY = 1e-4
 #: Minimum share of samples that two ranks have in common to count as equal, and of the data set in one pass.
 _SHARED, _WHOLE = 0.5, 0.95
-_SIGNS = {"error": "\N{BALLOT X}", "warning": "\N{WARNING SIGN}", "info": "\N{INFORMATION SOURCE}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class Difference:
 
 
 @dataclass(slots=True, repr=False)
-class Comparison:
+class Comparison(Display):
     """The result of a comparison: ``print``, display, ``findings``.
 
     ``compared`` lists what was compared, ``left_out`` what was not and why.
@@ -107,24 +106,19 @@ class Comparison:
         """Return it as plain data."""
         return {**dataclasses.asdict(self), "is_right": self.is_right}
 
-    def __str__(self) -> str:
-        lines = [self.summary]
+    def _parts(self) -> Iterator[str]:
+        yield self.summary
         for finding in self.findings:
-            lines += ["", f"{finding.level.capitalize()}: {finding.text}"]
-            lines += [f"  {line}" for line in (finding.place, finding.remedy) if line]
-            lines += [f"    {line}" for line in finding.example.splitlines()]
-        return "\n".join([*lines, *[""] * bool(self.findings), *self.notes])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        parts = [f"<p><b>{sentence_html(self.summary)}</b></p>"]
-        for finding in self.findings:
-            example = f"<pre style='margin:4px 0 0 1.5em'>{escape(finding.example)}</pre>" if finding.example else ""
-            location = f" <i>{escape(finding.place)}</i>:" if finding.place else ""
-            text = f"{sentence_html(finding.text)} {sentence_html(finding.remedy)}"
-            parts.append(f"<div style='margin:6px 0'>{_SIGNS[finding.level]}{location} {text}{example}</div>")
-        return "".join([*parts, *(f"<p>{sentence_html(note)}</p>" for note in self.notes)])
+            where = f"{finding.place}: " if finding.place else ""
+            yield ""
+            yield f"{finding.level.capitalize()}: {where}{finding.text}"
+            if finding.remedy:
+                yield finding.remedy
+            if finding.example:
+                yield CodeBlock(textwrap.indent(finding.example, "    "))
+        if self.findings:
+            yield ""
+        yield from self.notes
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -181,6 +175,111 @@ def compare(ranks: Sequence[Record], reference: Record | None = None) -> Compari
     return result
 
 
+class _Rule(NamedTuple):
+    """A kind of finding. Fields of the text stand in braces; ``horovod`` is the example for Horovod, if it differs."""
+
+    level: Level
+    text: str
+    remedy: str = ""
+    example: str = ""
+    horovod: str = ""
+
+
+_RULES: dict[str, _Rule] = {
+    "trainer-alone": _Rule(
+        "error",
+        "Lightning's {trainer} uses one process on each rank, so the {ranks} ranks train independently.",
+        "Set devices to the number of processes on each node, num_nodes to that of nodes, and a strategy.",
+        'trainer = Trainer(devices=2, strategy="ddp")',
+    ),
+    "same-samples": _Rule(
+        "error",
+        "{same}",
+        "Give each rank its own part of the data set: with a DistributedSampler, with split_dataset_by_node() for a "
+        "Hugging Face data set, or by passing the loader to Accelerate or Fabric.",
+        "sampler = DistributedSampler(dataset, num_replicas=size, rank=rank)\n"
+        "loader = DataLoader(dataset, batch_size=32, sampler=sampler)",
+    ),
+    "same-samples-of-stream": _Rule(
+        "error",
+        "{same}",
+        "Let each worker of each rank skip the samples that the others read, or use split_dataset_by_node() for a "
+        "Hugging Face data set.",
+        "def __iter__(self):\n"
+        "    info = torch.utils.data.get_worker_info()\n"
+        "    workers, worker = (info.num_workers, info.id) if info else (1, 0)\n"
+        "    part, parts = rank * workers + worker, size * workers\n"
+        "    return itertools.islice(self.read(), part, None, parts)",
+    ),
+    "no-set-epoch": _Rule(
+        "warning",
+        "set_epoch of the {sampler} was not called, so all epochs use the same order.",
+        "Call sampler.set_epoch(epoch) at the start of each epoch.",
+        "for epoch in range(epochs):\n    sampler.set_epoch(epoch)",
+    ),
+    "different-start": _Rule(
+        "error",
+        "The ranks start with different weights: before the first step, {differences}.",
+        "Broadcast the weights of rank 0 before the first step, or use the same seed on all ranks.",
+        "model = DistributedDataParallel(model)  # broadcasts the weights",
+        "hvd.broadcast_parameters(model.state_dict(), root_rank=0)",
+    ),
+    "no-sync-on-last-backward": _Rule(
+        "error",
+        "The last backward pass before optimizer.step() ran without averaging (no_sync()), so the gradients of step "
+        "{step} are not averaged across ranks.",
+        "Leave no_sync() before the last micro-batch, including its forward pass.",
+        "last = (i + 1) % accumulate == 0\n"
+        "with contextlib.nullcontext() if last else model.no_sync():\n"
+        "    model(inputs).backward()",
+    ),
+    "gradients-not-averaged": _Rule(
+        "error",
+        "Gradients are not averaged across ranks: {which}. In step {step}, {differences}. Each rank trains its own "
+        "model.",
+        "Wrap the model in DistributedDataParallel after init_process_group() and call the wrapped model, wrap the "
+        "optimizer in Horovod's DistributedOptimizer, or pass both to prepare() of Accelerate or setup() of Fabric.",
+        "model = torch.nn.parallel.DistributedDataParallel(model)",
+        "optimizer = hvd.DistributedOptimizer(\n    optimizer, named_parameters=model.named_parameters()\n)",
+    ),
+    "weights-depart": _Rule(
+        "error",
+        "From step {step} on, the ranks have different weights although they step with the same gradients: "
+        "{differences}. Learning rates: {rates}.",
+        "Use the same optimizer settings and optimizer state on all ranks.",
+        horovod="hvd.broadcast_optimizer_state(optimizer, root_rank=0)",
+    ),
+    "loss-no-mean": _Rule(
+        "warning",
+        "The loss is a sum over samples, not their mean: in step {step} it is {alone} for all samples and {mean} on "
+        "average per rank. Averaged across ranks, gradients are 1/{ranks} of those of a single process, and change "
+        "with the number of processes.",
+        "Average the loss over the samples, or sum gradients across ranks.",
+        'loss = torch.nn.functional.cross_entropy(output, target, reduction="mean")',
+    ),
+    "gradients-summed": _Rule(
+        "error",
+        "Gradients are summed across ranks instead of averaged: in step {step}, all are {ranks} times those of a "
+        "single process with the same samples.",
+        "Divide the sum by the number of ranks, or use the average.",
+        "dist.all_reduce(p.grad)\np.grad /= dist.get_world_size()",
+        "optimizer = hvd.DistributedOptimizer(optimizer, op=hvd.Average)",
+    ),
+    "gradients-scaled": _Rule(
+        "warning",
+        "Gradients in step {step} are {factor} times those of a single process with the same samples. The loss is "
+        "{mean} on average per rank and {alone} there.",
+        "Average the loss over each rank's samples, and average gradients across ranks.",
+    ),
+    "gradients-differ": _Rule(
+        "error",
+        "In step {step}, gradients differ by {rest} from those of a single process with the same samples and weights, "
+        "most in {worst} ({gap}).",
+        "Check what a rank does with its samples or gradients that a single process does not.",
+    ),
+}
+
+
 class _Comparer:
     """Adds what differs to a comparison. A consequence of another finding is not reported."""
 
@@ -190,17 +289,37 @@ class _Comparer:
         self._size, self._steps = len(ranks), comparison.steps
         half = any("16" in kind for rank in ranks for kind in rank.get("dtypes", ()))
         self._same = _SAME_HALF if half else _SAME
-        self._hvd = any(rank.get("horovod") for rank in ranks)
         self._trainer: Record = self._first.get("trainer") or {}
+        self._hvd = any(rank.get("horovod") for rank in ranks)
+        self._batches = [batch for step in self._first.get("steps", ()) for batch in step["batches"]]
 
     def _add(
-        self, level: Level, code: str, text: str, remedy: str = "", example: str = "", at: Any = None, **more: Any
+        self,
+        rule: str,
+        at: Any = None,
+        *,
+        step: int | None = None,
+        tensor: str = "",
+        size: float | None = None,
+        **texts: Any,
     ) -> None:
-        """Add a finding; ``at`` is the line of the user's code as it was recorded."""
+        """Add a finding; ``at`` is the line of the user's code as it was recorded, ``texts`` the fields of its rule."""
+        level, text, remedy, example, horovod = _RULES[rule]
         file, line = at or ("", 0)
-        if file:
-            more |= {"file": file, "line": line}
-        self._result.findings.append(Difference(level, code, text, remedy, example, **more))
+        self._result.findings.append(
+            Difference(
+                level,
+                rule.removesuffix("-of-stream"),
+                text.format(step=step, ranks=count(self._size), **texts),
+                remedy,
+                horovod if horovod and self._hvd else example,
+                step,
+                tensor,
+                size,
+                file,
+                line if file else None,
+            )
+        )
 
     def _has(self, code: str) -> bool:
         return any(finding.code == code for finding in self._result.findings)
@@ -212,46 +331,26 @@ class _Comparer:
         """Return the line of the last "forward", "backward" or "step" of rank 0."""
         return self._first.get("lines", {}).get(name)
 
-    def _made(self, index: str) -> Any:
-        """Return the line in which an optimizer was made."""
-        return self._first.get("made", {}).get(index)
-
     def is_alone(self) -> bool:
         """Find trainers that run as a single process on each rank, which would cause all other findings."""
-        if self._trainer.get("size") != 1:
-            return False
-        name, devices = self._trainer["name"], self._trainer["devices"]
-        nodes = self._size // devices
-        self._add(
-            "error",
-            "trainer-alone",
-            f"Lightning's {name} uses one process on each rank, so the {count(self._size)} ranks train independently.",
-            "Set devices to the number of processes on each node.",
-            f'{name}(accelerator="{self._trainer["accelerator"]}", devices={devices}'
-            f'{f", num_nodes={nodes}" if nodes > 1 else ""}, strategy="ddp")',
-            self._trainer["line"],
-        )
-        return True
+        is_alone = self._trainer.get("size") == 1
+        if is_alone:
+            self._add("trainer-alone", self._trainer["line"], trainer=self._trainer["name"])
+        return is_alone
 
     # samples ------------------------------------------------------------------------------------
 
     def compare_data(self) -> None:
         """Compare the samples of the ranks, and how they are read."""
         self._compare_samples()
-        loaders = {loader: self._about(loader) for loader in self._first.get("loaders", {})}
-        if not self._has("same-samples"):
-            self._compare_workers(loaders)
-        trained = [about for loader, about in loaders.items() if self._trains(loader)]
-        self._compare_augmentation(trained)
-        for about in trained:
-            self._compare_order(about[0])
+        for loader, (about, *_) in self._loaders():
+            if any(str(batch["loader"]) == loader for batch in self._batches):
+                self._compare_order(about)
 
-    def _about(self, loader: str) -> list[Record]:
-        """Return what each rank has recorded of a loader."""
-        return [rank.get("loaders", {}).get(loader, {}) for rank in self._ranks]
-
-    def _trains(self, loader: str) -> bool:
-        return any(str(batch["loader"]) == loader for step in self._first["steps"] for batch in step["batches"])
+    def _loaders(self) -> Iterator[tuple[str, list[Record]]]:
+        """Yield each loader with what each rank has recorded of it."""
+        for loader in self._first.get("loaders", {}):
+            yield loader, [rank.get("loaders", {}).get(loader, {}) for rank in self._ranks]
 
     def _compare_samples(self) -> None:
         steps = [[_samples(rank["steps"][step]) for rank in self._ranks] for step in range(self._steps)]
@@ -280,24 +379,13 @@ class _Comparer:
 
     def _compare_passes(self) -> None:
         """Find ranks that each iterate over the whole data set, in different orders."""
-        for loader in filter(self._trains, self._first.get("loaders", {})):
-            every = self._about(loader)
+        for loader, every in self._loaders():
             length = every[0].get("samples")
-            batches = [batch for step in self._first["steps"] for batch in step["batches"]]
-            size = max(batch["size"] for batch in batches if str(batch["loader"]) == loader)
+            size = max((batch["size"] for batch in self._batches if str(batch["loader"]) == loader), default=0)
             whole = all((about.get("batches") or 0) * size >= _WHOLE * (length or 1) for about in every)
             if not length or not whole or any(about.get("samples") != length for about in every):
                 continue
-            trained = [
-                {
-                    sample
-                    for step in rank["steps"]
-                    for batch in step["batches"]
-                    if str(batch["loader"]) == loader
-                    for sample in batch["samples"]
-                }
-                for rank in self._ranks
-            ]
+            trained = [_trained(rank, loader) for rank in self._ranks]
             # The expected number of common samples of two ranks that draw from the same data set.
             overlap = any(
                 len(mine & others) >= max(1.0, len(mine) * len(others) / length / 2)
@@ -314,86 +402,16 @@ class _Comparer:
 
     def _same_samples(self, text: str, loader: str, **more: Any) -> None:
         """Report that ranks train on the same samples, with the remedy for their type of loader."""
-        every = self._about(loader)
-        about, parts = every[0], [known.get("part") or (None, None) for known in every]
-        if self._workers_repeat(loader, about):
-            text += f" So do the {count(about['workers'])} workers of each rank's DataLoader."
-        remedy = _DIVIDE
-        if not loader:
-            remedy = _DIVIDE_OWN
-        elif about.get("iterable"):
-            remedy = _DIVIDE_HUGGING_FACE if about.get("hugging_face") else _DIVIDE_STREAM
-        elif about.get("sampler") == "DistributedSampler" and len({repr(part) for part in parts}) < self._size:
-            text += f" The DistributedSampler has rank {parts[0][1]} of {parts[0][0]} on more than one of them."
-            remedy = _DIVIDE_BY_RANK
-        elif self._first.get("accelerate"):
-            remedy = ("Pass the loader to accelerator.prepare().", "loader = accelerator.prepare(loader)")
-        elif self._trainer.get("name") == "Fabric":
-            remedy = ("Pass the loader to fabric.setup_dataloaders().", "loader = fabric.setup_dataloaders(loader)")
-        self._add("error", "same-samples", text, *remedy, at=about.get("line") or self._line("forward"), **more)
-
-    def _compare_workers(self, loaders: Mapping[str, Sequence[Record]]) -> None:
-        """Find loader workers that each read the whole stream."""
-        for loader, (about, *_) in loaders.items():
-            if self._workers_repeat(loader, about):
-                workers = count(about["workers"])
-                text = (
-                    f"Each of the {workers} DataLoader workers of a rank reads the whole data set, so each rank trains "
-                    f"on every sample {workers} times."
-                )
-                self._add("error", "same-samples-in-workers", text, *_DIVIDE_STREAM, at=about.get("line"))
-                return
-
-    def _workers_repeat(self, loader: str, about: Record) -> bool:
-        """Return whether two workers of rank 0 have read the same batch of a stream."""
-        if not about.get("iterable") or about.get("workers", 0) < 2:
-            return False
-        batches = [batch for step in self._first["steps"] for batch in step["batches"]]
-        first = [batch["samples"] for batch in batches if str(batch["loader"]) == loader and batch["pass"] == 0]
-        first = [samples for samples in first if samples and not _repeats(samples)]
-        return any(mine == others for mine, others in itertools.combinations(first, 2))
-
-    def _compare_augmentation(self, loaders: Iterable[Sequence[Record]]) -> None:
-        """Find loaders whose samples all ranks augment with the same random numbers."""
-        for every in loaders:
-            states = [about.get("random") or {} for about in every]
-            workers = bool(every[0].get("workers"))
-            sources = {name: "workers" if workers else name for name in every[0].get("draws") or ()}
-            same = [name for name, source in sources.items() if len({state.get(source) for state in states}) == 1]
-            same = [name for name in same if sources[name] in states[0]]
-            if not same:
-                continue
-            text = (
-                "All ranks use the same random numbers for their samples, so sample k of each rank gets the same "
-                "augmentation."
-            )
-            remedy = (
-                "Add the rank to the seed after the model is built, so that all ranks still start with the same "
-                "weights."
-            )
-            example = "\n".join(_SEEDS[name] for name in (["torch"] if workers else same))
-            self._add("info", "same-augmentation", text, remedy, example, every[0].get("line"))
-            return
+        about = self._first.get("loaders", {}).get(loader, {})
+        rule = "same-samples-of-stream" if about.get("iterable") else "same-samples"
+        self._add(rule, about.get("line") or self._line("forward"), same=text, **more)
 
     def _compare_order(self, about: Record) -> None:
         epochs = about.get("epochs", [])
-        if not about.get("shuffles"):
-            return
-        if len(epochs) > 1 and epochs[0] == epochs[1]:
-            text = (
-                f"The {about['sampler']} shuffles epoch 1 in the same order as epoch 0 because set_epoch was not "
-                "called."
-            )
-        elif len(epochs) == 1 and not about.get("set_epoch") and not self._trainer:
-            text = (
-                f"set_epoch of the {about['sampler']} was not called before the first epoch. Without it, all epochs "
-                "use the same order."
-            )
-        else:
-            return
-        remedy = "Call sampler.set_epoch(epoch) at the start of each epoch."
-        example = "for epoch in range(epochs):\n    sampler.set_epoch(epoch)"
-        self._add("warning", "no-set-epoch", text, remedy, example, about.get("loop_line"))
+        repeats = len(epochs) > 1 and epochs[0] == epochs[1]
+        never = len(epochs) == 1 and not about.get("set_epoch") and not self._trainer
+        if about.get("shuffles") and (repeats or never):
+            self._add("no-set-epoch", about.get("loop_line"), sampler=about["sampler"])
 
     # weights and gradients among the ranks --------------------------------------------------------
 
@@ -402,7 +420,6 @@ class _Comparer:
         self._compare_start()
         averaged = self._compare_gradients()
         self._compare_one(averaged=averaged)
-        self._compare_rates()
 
     def _optimizers(self, step: int) -> Iterator[tuple[str, list[str], list[Record]]]:
         """Yield number, names of the weights and the records of all ranks of each optimizer that has stepped."""
@@ -413,29 +430,16 @@ class _Comparer:
             if len(records) == self._size:
                 yield str(index), self._first["names"][str(index)], records
 
-    @staticmethod
-    def _spread(names: Sequence[str], records: Sequence[Record], key: str, bad: Sequence[int]) -> tuple[str, Any]:
-        """Return a text on how some tensors differ from rank 0, with the name and size of the largest difference."""
-        sizes = {
-            at: max(_relative(records[0][key][at] or [0.0], record[key][at] or [0.0]) for record in records[1:])
-            for at in bad
-        }
-        worst = max(bad, key=lambda at: sizes[at])
-        text = f"{names[worst]} differs"
-        if len(bad) > 1:
-            which = "all" if len(bad) == len(names) else f"{count(len(bad))} of"
-            text = f"{which} {count(len(names))} tensors differ, most in {names[worst]},"
-        return f"{text} by {_percent(sizes[worst])}", {"tensor": names[worst], "size": sizes[worst]}
+    def _optimizer_line(self, index: str) -> Any:
+        """Return the line in which an optimizer was made."""
+        return self._first.get("made", {}).get(index)
 
     def _compare_start(self) -> None:
         """Find weights that are not the same on all ranks before the first step."""
         for index, names, records in self._optimizers(0):
-            bad = [at for at in range(len(names)) if len({record["before"][at] for record in records}) > 1]
-            if bad:
-                differences, worst = self._spread(names, records, "weights", bad)
-                text = f"The ranks start with different weights: before the first step, {differences}."
-                remedy = "Broadcast the weights of rank 0 before the first step, or use the same seed on all ranks."
-                self._add("error", "different-start", text, remedy, _BROADCAST, self._made(index), step=0, **worst)
+            if bad := _different([record["before"] for record in records]):
+                spread = _spread(names, records, "weights", bad)
+                self._add("different-start", self._optimizer_line(index), step=0, **spread)
                 return
         self._result.compared.append("the weights before the first step (bitwise identical on all ranks)")
 
@@ -457,9 +461,10 @@ class _Comparer:
     def _not_averaged(
         self, step: int, index: str, names: Sequence[str], records: Sequence[Record], bad: Sequence[int]
     ) -> None:
-        differences, worst = self._spread(names, records, "gradients", bad)
-        if (last := self._unsynced(step)) is not None:
-            self._add("error", "no-sync-on-last-backward", *last, step=step, **worst)
+        spread = _spread(names, records, "gradients", bad)
+        steps = [rank["steps"][step] for rank in self._ranks]
+        if (last := next((record for record in steps if record.get("unsynced")), None)) is not None:
+            self._add("no-sync-on-last-backward", last["unsynced_line"], step=step, **spread)
             return
         is_local = all(
             _close(record["gradients"][at], record["own"][at], self._same)
@@ -472,80 +477,41 @@ class _Comparer:
             if is_local
             else "the ranks step with different gradients"
         )
-        text = (
-            f"Gradients are not averaged across ranks: {which}. In step {step}, {differences}. Each rank trains its "
-            "own model."
-        )
-        at = self._made(index) if self._hvd else self._line("backward")
-        self._add("error", "gradients-not-averaged", text, *self._average(), at, step=step, **worst)
+        at = self._optimizer_line(index) if self._hvd else self._line("backward")
+        self._add("gradients-not-averaged", at, step=step, which=which, **spread)
 
     def _why_local(self, step: int, index: str, records: Sequence[Record]) -> str:
         """Return why ranks may step with gradients of their own here, or "" if there is no reason."""
-        after = records[0].get("after")
-        if after and all((entry["before"], entry.get("after")) == (records[0]["before"], after) for entry in records):
-            return (
-                "The ranks step with different gradients but have the same weights after the step, so the weights are "
-                "averaged there. Gradients were not compared with one process."
-            )
-        if any(rank.get("averages_weights") for rank in self._ranks):
-            return "The ranks average their weights periodically, so their gradients were not compared."
         if any(rank["steps"][step].get("local") for rank in self._ranks):
             return (
                 "The optimizer steps inside no_sync(), as in local SGD, so gradients were not compared. If no step "
                 "runs outside no_sync(), each rank trains its own model."
             )
-        for later in range(step + 1, self._steps):
-            for other, _, others in self._optimizers(later):
-                if other == index and all(record["before"] == others[0]["before"] for record in others):
-                    return (
-                        "The ranks step with their own gradients but have the same weights again before step "
-                        f"{later}: weights are averaged periodically, so gradients were not compared."
-                    )
+        after = records[0].get("after")
+        averaged = after and all((entry["before"], entry.get("after")) == (records[0]["before"], after)
+                                 for entry in records)  # fmt: skip
+        later = (others for at in range(step + 1, self._steps) for other, _, others in self._optimizers(at)
+                 if other == index)  # fmt: skip
+        if (
+            averaged
+            or any(rank.get("averages_weights") for rank in self._ranks)
+            or any(not _different([record["before"] for record in others]) for others in later)
+        ):
+            return (
+                "The ranks step with different gradients but have the same weights after the step or some steps "
+                "later, so the weights are averaged there and gradients were not compared."
+            )
         return ""
-
-    def _unsynced(self, step: int) -> tuple[str, str, str, Any] | None:
-        """Return text, remedy, example and line where the last backward pass before a step averaged nothing."""
-        last = next((record for rank in self._ranks if (record := rank["steps"][step]).get("unsynced")), None)
-        if last is None:
-            return None
-        text, remedy, example = _UNSYNCED[last["unsynced"]]
-        return text.format(step=step), remedy, example, last["unsynced_line"]
 
     def _compare_after(self) -> None:
         """Find the first step after which weights differ although the gradients were the same."""
         for step in range(self._steps):
             for index, names, records in self._optimizers(step):
-                after = [record.get("after", record["before"]) for record in records]
-                bad = [at for at in range(len(names)) if len({digests[at] for digests in after}) > 1]
-                if not bad:
-                    continue
-                differences, worst = self._spread(names, records, "weights_after", bad)
-                rates = sorted({tuple(record["rates"]) for record in records})
-                why = f" Their learning rates are {listing([_number(rate[0]) for rate in rates])}." if rates[1:] else ""
-                text = (
-                    f"From step {step} on, the ranks have different weights although they step with the same "
-                    f"gradients: {differences}.{why}"
-                )
-                self._add(
-                    "error",
-                    "weights-depart",
-                    text,
-                    "Use the same optimizer settings and optimizer state on all ranks.",
-                    "hvd.broadcast_optimizer_state(optimizer, root_rank=0)  # Horovod",
-                    self._made(index),
-                    step=step,
-                    **worst,
-                )
-                return
-
-    def _average(self) -> tuple[str, str]:
-        if self._hvd:
-            return _AVERAGE["horovod"]
-        if self._first.get("accelerate"):
-            return _AVERAGE["accelerate"]
-        if self._trainer.get("name") == "Fabric":
-            return _AVERAGE["fabric"]
-        return _AVERAGE["no group" if self._first.get("group") == 0 else "torch"]
+                if bad := _different([record.get("after", record["before"]) for record in records]):
+                    spread = _spread(names, records, "weights_after", bad)
+                    rates = listing([_number(rate) for rate in sorted({record["rates"][0] for record in records})])
+                    self._add("weights-depart", self._optimizer_line(index), step=step, rates=rates, **spread)
+                    return
 
     # one process --------------------------------------------------------------------------------
 
@@ -561,10 +527,6 @@ class _Comparer:
             self._leave_out(f"Losses and gradients were not compared with one process: {reason}.")
         elif averaged:
             self._compare_scale(self._one)
-        if layers := self._first.get("layers"):
-            self._leave_out(
-                f"Batch statistics ({listing(layers)}) are computed from each rank's own samples, as is usual."
-            )
 
     def _incomparable(self, reference: Record) -> str:
         if not reference.get("steps"):
@@ -579,6 +541,11 @@ class _Comparer:
             return "the model draws random numbers (for example dropout), which differ from run to run"
         if len({len(_samples(step)) for step in steps}) > 1:
             return "the ranks have batches of different sizes but average them as if they were equal"
+        if layers := self._first.get("layers"):
+            return (
+                f"{listing(layers)} computes its statistics from each rank's own samples, as is usual "
+                "(torch.nn.SyncBatchNorm synchronizes them)"
+            )
         if not self._same_batches(0, reference):
             if not alone["batches"]:
                 return "the training code creates its own batches, and the single process creates other batches"
@@ -609,43 +576,22 @@ class _Comparer:
                     self._add_rest(step, names, ours, single, rest)
                     return
                 if abs(factor - 1) > self._same:
-                    self._add_factor(step, names, factor, reference["steps"][step]["losses"])
+                    self._add_factor(step, names[0], factor, sum(reference["steps"][step]["losses"]))
                     return
         self._result.compared.append(
             "losses and gradients with a single process that had the samples of all ranks, in "
             f"{plural(len(steps), 'step')} (identical)"
         )
 
-    def _add_factor(self, step: int, names: Sequence[str], factor: float, losses: Sequence[float]) -> None:
-        mean, alone = statistics.fmean(sum(rank["steps"][step]["losses"]) for rank in self._ranks), sum(losses)
-        more: dict[str, Any] = {"step": step, "tensor": names[0], "size": abs(factor - 1), "at": self._line("backward")}
+    def _add_factor(self, step: int, tensor: str, factor: float, alone: float) -> None:
+        mean = statistics.fmean(sum(rank["steps"][step]["losses"]) for rank in self._ranks)
         is_sum = alone and abs(mean * self._size / alone - 1) < 0.05
         if is_sum and abs(factor * self._size - 1) < self._same * self._size:
-            text = (
-                f"The loss is a sum over samples, not their mean: in step {step} it is {_number(alone)} for all "
-                f"samples and {_number(mean)} on average per rank. Averaged across ranks, gradients are 1/{self._size} "
-                "of those of a single process, and change with the number of processes."
-            )
-            remedy = "Average the loss over the samples, or sum gradients across ranks."
-            example = 'loss = torch.nn.functional.cross_entropy(output, target, reduction="mean")'
-            self._add("warning", "loss-no-mean", text, remedy, example, **more)
-        elif abs(factor / self._size - 1) < self._same:
-            text = (
-                f"Gradients are summed across ranks instead of averaged: in step {step}, all are {count(self._size)} "
-                "times those of a single process with the same samples."
-            )
-            remedy = "Divide the sum by the number of ranks, or use the average."
-            example = "dist.all_reduce(p.grad)\np.grad /= dist.get_world_size()"
-            if self._hvd:
-                example = "optimizer = hvd.DistributedOptimizer(optimizer, op=hvd.Average)"
-            self._add("error", "gradients-summed", text, remedy, example, **more)
+            code = "loss-no-mean"
         else:
-            text = (
-                f"Gradients in step {step} are {_number(factor)} times those of a single process with the same "
-                f"samples. The loss is {_number(mean)} on average per rank and {_number(alone)} there."
-            )
-            remedy = "Average the loss over each rank's samples, and average gradients across ranks."
-            self._add("warning", "gradients-scaled", text, remedy, **more)
+            code = "gradients-summed" if abs(factor / self._size - 1) < self._same else "gradients-scaled"
+        texts = {"alone": _number(alone), "mean": _number(mean), "factor": _number(factor)}
+        self._add(code, self._line("backward"), step=step, tensor=tensor, size=abs(factor - 1), **texts)
 
     def _add_rest(
         self, step: int, names: Sequence[str], ours: Sequence[Any], single: Sequence[Any], rest: float
@@ -654,116 +600,33 @@ class _Comparer:
         total = _total(single)
         large = {at: gap for at, gap in gaps.items() if _total([single[at]]) > _TINY * total} or gaps
         worst = max(large, key=lambda at: large[at])
-        more: dict[str, Any] = {"step": step, "tensor": names[worst], "size": rest}
-        if layers := self._first.get("layers"):
-            text = (
-                f"{listing(layers)} computes its statistics from each rank's own samples, so in step {step} gradients "
-                f"differ by {_percent(rest)} from a single process, most in {names[worst]}. This is usual."
-            )
-            remedy = "If each rank has few samples, synchronize the statistics."
-            example = "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)"
-            self._add("info", "batch-norm", text, remedy, example, self._line("forward"), **more)
-            return
-        text = (
-            f"In step {step}, gradients differ by {_percent(rest)} from those of a single process with the same "
-            f"samples and weights, most in {names[worst]} ({_percent(large[worst])})."
-        )
-        remedy = "Check what a rank does with its samples or gradients that a single process does not."
-        self._add("error", "gradients-differ", text, remedy, at=self._line("step"), **more)
-
-    def _compare_rates(self) -> None:
-        """Find a learning rate that was not scaled although the global batch is larger."""
-        if self._one is None or not self._one.get("steps") or self._result.findings:
-            return
-        ours, alone = (
-            [optimizer["rates"][0] for optimizer in record["steps"][0]["optimizers"]]
-            for record in (self._first, self._one)
-        )
-        own_sizes = [about["own_size"] for about in self._one.get("loaders", {}).values() if about.get("own_size")]
-        own_size = own_sizes[0] if own_sizes else len(_samples(self._one["steps"][0]))
-        more = sum(len(_samples(rank["steps"][0])) for rank in self._ranks) / own_size if own_size else 1.0
-        if ours and ours == alone and ours[0] and more > 1.5:
-            text = (
-                f"The learning rate is {_number(ours[0])}, the same on {count(self._size)} processes as on one, but "
-                f"each step has {_number(more)} times the samples."
-            )
-            remedy = (
-                f"The linear scaling rule (Goyal et al., 2017) suggests {_number(ours[0] * more)}, after a warm-up."
-            )
-            example = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * world_size)"
-            made = next(iter(self._first.get("made", {}).values()), None)
-            self._add("info", "rate-not-scaled", text, remedy, example, made)
+        texts = {"rest": _percent(rest), "worst": names[worst], "gap": _percent(large[worst])}
+        self._add("gradients-differ", self._line("step"), step=step, tensor=names[worst], size=rest, **texts)
 
 
-# remedies, each with an example --------------------------------------------------------------------
+def _different(digests: Sequence[Sequence[str]]) -> list[int]:
+    """Return which tensors do not have the same digest on all ranks."""
+    return [at for at, of_ranks in enumerate(zip(*digests, strict=True)) if len(set(of_ranks)) > 1]
 
-_DIVIDE = (
-    "Give each rank its own part of the data set.",
-    "sampler = DistributedSampler(dataset, num_replicas=size, rank=rank)\n"
-    "loader = DataLoader(dataset, batch_size=32, sampler=sampler)",
-)
-_DIVIDE_OWN = (_DIVIDE[0], "inputs, targets = inputs[rank::size], targets[rank::size]")
-_DIVIDE_BY_RANK = (
-    "Call init_process_group before you create the sampler, and omit num_replicas and rank.",
-    "sampler = DistributedSampler(dataset)",
-)
-#: DataLoader rejects a sampler for a stream.
-_DIVIDE_STREAM = (
-    "Let each worker of each rank skip the samples that the others read.",
-    "def __iter__(self):\n"
-    "    info = torch.utils.data.get_worker_info()\n"
-    "    workers, worker = (info.num_workers, info.id) if info else (1, 0)\n"
-    "    part, parts = rank * workers + worker, size * workers\n"
-    "    return itertools.islice(self.read(), part, None, parts)",
-)
-_DIVIDE_HUGGING_FACE = (
-    "Give each rank its own part of the data set; the workers of a rank then divide it.",
-    "from datasets.distributed import split_dataset_by_node\n"
-    "dataset = split_dataset_by_node(dataset, rank=rank, world_size=size)",
-)
-_SEEDS = {
-    "torch": "torch.manual_seed(seed + rank)",
-    "random": "random.seed(seed + rank)",
-    "numpy": "numpy.random.seed(seed + rank)",
-}
-_BROADCAST = (
-    "hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # Horovod\n"
-    "model = DistributedDataParallel(model)  # torch: broadcasts the weights"
-)
-_WRAPPED = "model = torch.nn.parallel.DistributedDataParallel(model)"
-_AVERAGE = {
-    "horovod": (
-        "Wrap the optimizer in Horovod's DistributedOptimizer.",
-        "optimizer = hvd.DistributedOptimizer(\n    optimizer, named_parameters=model.named_parameters()\n)",
-    ),
-    "accelerate": (
-        "Pass model and optimizer to accelerator.prepare().",
-        "model, optimizer = accelerator.prepare(model, optimizer)",
-    ),
-    "fabric": ("Pass model and optimizer to fabric.setup().", "model, optimizer = fabric.setup(model, optimizer)"),
-    "no group": (
-        "Initialize the process group, wrap the model in DistributedDataParallel and call the wrapped model.",
-        f"torch.distributed.init_process_group()\n{_WRAPPED}",
-    ),
-    "torch": ("Wrap the model in DistributedDataParallel and call the wrapped model.", _WRAPPED),
-}
-#: Text, remedy and example by the reason why the last backward pass averaged no gradients.
-_UNSYNCED = {
-    "no_sync": (
-        "The last backward pass before optimizer.step() ran under no_sync(), so the gradients of step {step} are not "
-        "averaged across ranks.",
-        "Leave no_sync() before the last micro-batch, including its forward pass.",
-        "last = (i + 1) % accumulate == 0\n"
-        "with contextlib.nullcontext() if last else model.no_sync():\n"
-        "    model(inputs).backward()",
-    ),
-    "forward": (
-        "The forward pass before the last backward pass ran with require_backward_grad_sync=False. "
-        "DistributedDataParallel reads it there, so the gradients of step {step} are not averaged.",
-        "Set require_backward_grad_sync before the forward pass of the last micro-batch.",
-        "model.require_backward_grad_sync = last\nloss = model(inputs)\nloss.backward()",
-    ),
-}
+
+def _spread(names: Sequence[str], records: Sequence[Record], key: str, bad: Sequence[int]) -> dict[str, Any]:
+    """Return how some tensors differ from rank 0: ``differences``, with the ``tensor`` and ``size`` of the largest."""
+    sizes = {
+        at: max(_relative(records[0][key][at] or [0.0], record[key][at] or [0.0]) for record in records[1:])
+        for at in bad
+    }
+    worst = max(bad, key=lambda at: sizes[at])
+    text = f"{names[worst]} differs"
+    if len(bad) > 1:
+        which = "all" if len(bad) == len(names) else f"{count(len(bad))} of"
+        text = f"{which} {count(len(names))} tensors differ, most in {names[worst]},"
+    return {"differences": f"{text} by {_percent(sizes[worst])}", "tensor": names[worst], "size": sizes[worst]}
+
+
+def _trained(rank: Record, loader: str) -> set[str]:
+    """Return the samples of a loader that a rank has trained on."""
+    batches = [batch for step in rank["steps"] for batch in step["batches"] if str(batch["loader"]) == loader]
+    return {sample for batch in batches for sample in batch["samples"]}
 
 
 def _samples(step: Record) -> list[str]:
