@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,14 @@ from distdl_jupyter.core.series import SeriesBook
 _READ = 4 * 1024 * 1024
 #: Names of the curves in display order; those of a node are listed under its first rank.
 CURVES = ("cpu", "memory", "gpu", "gpu_memory", "torch_allocated", "power", "disk", "network")
-#: Seconds of samples that a mark considers, and minimum number of seconds for a trend.
+#: Seconds of samples that are kept for marks, and seconds of memory growth that are a trend.
 _WINDOW, _TREND = 60.0, 20.0
 #: A GPU below this percentage is idle; memory above this share of the limit is nearly full.
 IDLE, FULL = 5.0, 0.95
-#: Memory is marked if it will reach its limit within this many seconds, unless it grows by less than this share.
-_SOON, _GROWTH = 300.0, 0.02
-#: Minimum share of the growth caused by the job's ranks to name one of them; growth by other programs fluctuates and
-#: counts only above this share of the limit.
-_OWN, _TIGHT = 0.5, 0.75
+#: Growing memory is marked if it would reach its limit within this many seconds.
+_SOON = 300.0
+#: Minimum share of the limit by which memory must have grown, and minimum share of that growth by one rank.
+_GROWTH, _OWN = 0.02, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,10 +261,13 @@ class ResourceBook:
 
     def marks(self) -> list[ResourceMark]:
         """Return the current problems, the worst first: memory that will end the job, then idle GPUs."""
-        recent = [(self.about.get(node, NodeFacts()), [*samples]) for node, samples in self._recent.items() if samples]
-        memory = [mark for known, samples in recent if (mark := memory_mark(samples, known)) is not None]
-        memory += [mark for known, samples in recent for mark in gpu_memory_marks(samples, known)]
-        return memory + [mark for known, samples in recent for mark in idle_marks(samples, known)]
+        marks = []
+        for node, samples in self._recent.items():
+            about = self.about.get(node, NodeFacts())
+            where = f" on {about.host}" if about.host else ""
+            for kind, rank, text in _problems([*samples], where):
+                marks.append(ResourceMark(kind, rank, about.host, text))
+        return sorted(marks, key=lambda mark: ("memory", "gpu_memory", "gpu").index(mark.kind))
 
 
 def _curve_values(sample: ResourceSample) -> list[tuple[int, dict[str, float]]]:
@@ -291,111 +294,89 @@ def _curve_values(sample: ResourceSample) -> list[tuple[int, dict[str, float]]]:
 # marks ----------------------------------------------------------------------------------------
 
 
-def memory_mark(samples: Sequence[ResourceSample], about: NodeFacts) -> ResourceMark | None:
-    """Return the mark of a node whose memory is nearly full, or will be within minutes at its current growth."""
+def _problems(samples: Sequence[ResourceSample], where: str) -> Iterator[tuple[str, int, str]]:
+    """Yield kind, rank and text of each current problem of a node."""
     last = samples[-1]
-    used, limit, left = last.machine.memory, last.machine.limit, last.machine.left
-    if used is None or not limit or left is None or not last.ranks:
-        return None
-    where = f" on {about.host}" if about.host else ""
-    if used >= FULL * limit:
-        rank, most = max(((rank, use.memory or 0.0) for rank, use in last.ranks.items()), key=lambda entry: entry[1])
-        return ResourceMark("memory", rank, about.host, f"The memory{where} is {100 * used / limit:.0f} % full "
-            f"({size(left)} of {size(limit)} free). Rank "
-            f"{rank} uses the most, {size(most)}.")  # fmt: skip
-    rate = _steady_rate([(sample.t, sample.machine.memory) for sample in samples])
-    if rate is None or rate * (last.t - samples[0].t) < _GROWTH * limit or left / rate > _SOON:
-        return None
-    grown = {rank: _growth(samples, rank) for rank in last.ranks}
-    rank, job_growth = (
-        max(grown, key=lambda candidate: grown[candidate]),
-        sum(growth for growth in grown.values() if growth > 0),
-    )
-    when = duration(left / rate)
-    text = (
-        f"Rank {rank}{where} will run out of memory in about {when} if it keeps growing by {size(rate)} per second "
-        f"({size(left)} of {size(limit)} free)."
-    )
-    if job_growth < _OWN * (used - (samples[0].machine.memory or 0.0)):
-        if used < _TIGHT * limit:
-            return None
-        text = (
-            f"The memory{where} will be full in about {when} if processes outside this job keep growing by "
-            f"{size(rate)} per second ({size(left)} of {size(limit)} free)."
-        )
-    return ResourceMark("memory", rank, about.host, text)
-
-
-def gpu_memory_marks(samples: Sequence[ResourceSample], about: NodeFacts) -> list[ResourceMark]:
-    """Return a mark for each rank whose tensors or GPU memory grew in each quarter of the last minute."""
-    last = samples[-1]
+    ranks = {
+        rank: [(sample.t, use) for sample in samples if (use := sample.ranks.get(rank)) is not None]
+        for rank in last.ranks
+    }
+    yield from _memory(samples, ranks, where)
     if last.t - samples[0].t < _WINDOW - 1:
-        return []
-    where = f" on {about.host}" if about.host else ""
-    marks = []
-    for rank, use in last.ranks.items():
-        uses = [(sample.t, rank_use) for sample in samples if (rank_use := sample.ranks.get(rank)) is not None]
-        if not use.gpu_limit:
-            continue
-        least = _GROWTH * use.gpu_limit
-        tensors = _rate_of_quarters([(t, rank_use.torch_allocated) for t, rank_use in uses], least)
-        rate = tensors or _rate_of_quarters([(t, rank_use.gpu_memory) for t, rank_use in uses], least)
-        if rate is None:
-            continue
-        full = duration(max(0.0, use.gpu_limit - (use.gpu_memory or 0.0)) / rate)
-        when = f"by {size(rate)} per second and will fill its GPU in about {full}"
-        text = f"The GPU memory of rank {rank}{where} grows {when}. {_KEEP_NUMBERS}"
-        if tensors:
-            text = f"The tensors of rank {rank}{where} grow {when}. {_KEEP_NUMBERS}"
-        elif use.torch_allocated is not None:
-            text = f"The GPU memory of rank {rank}{where} grows {when}, but its tensors do not grow. {_DEFRAGMENT}"
-        marks.append(ResourceMark("gpu_memory", rank, about.host, text))
-    return marks
+        return
+    for rank, uses in ranks.items():
+        use = uses[-1][1]
+        if use.gpu_limit and (rate := _rate([(t, use.gpu_memory) for t, use in uses], _GROWTH * use.gpu_limit)):
+            full = duration(max(0.0, use.gpu_limit - (use.gpu_memory or 0.0)) / rate)
+            tensors = _rate([(t, use.torch_allocated) for t, use in uses], 0.0)
+            yield (
+                "gpu_memory",
+                rank,
+                (
+                    f"The GPU memory of rank {rank}{where} grows by {size(rate)} per second and will be full in about "
+                    f"{full}. {_KEEP_NUMBERS if tensors or use.torch_allocated is None else _NO_TENSORS}"
+                ),
+            )
+        if len(uses) == len(samples) and all(use.gpu is not None and use.gpu < IDLE for _, use in uses):
+            yield (
+                "gpu",
+                rank,
+                (
+                    f"The GPU of rank {rank}{where} has been idle for {duration(_WINDOW)}: under {IDLE:.0f} % busy, while "
+                    f"the rank uses {use.cpu or 0:.0f} % of a core."
+                ),
+            )
 
 
 _KEEP_NUMBERS = "Keep numbers between steps instead of tensors: loss.item()"
-_DEFRAGMENT = (
-    "Either another program uses the GPU, or torch's memory is fragmented: set "
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+_NO_TENSORS = (
+    "Its tensors do not grow: either another program uses the GPU, or torch's memory is fragmented "
+    "(set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
 )
 
 
-def _rate_of_quarters(points: Sequence[tuple[float, float | None]], least: float) -> float | None:
-    """Return the growth of a value per second; None unless it grows in each quarter, by ``least`` in total."""
-    borders = [points[len(points) * quarter // 4] for quarter in range(4)] + [points[-1]]
-    values = [value for _, value in borders if value is not None]
-    if len(values) < len(borders) or sorted(set(values)) != values or values[-1] - values[0] < least:
-        return None
-    return (values[-1] - values[0]) / (borders[-1][0] - borders[0][0])
+def _memory(
+    samples: Sequence[ResourceSample], ranks: Mapping[int, Sequence[tuple[float, RankUse]]], where: str
+) -> Iterator[tuple[str, int, str]]:
+    """Yield the problem of a node whose memory is nearly full, or will be within minutes because a rank grows."""
+    machine = samples[-1].machine
+    if machine.memory is None or not machine.limit or not ranks:
+        return
+    left = machine.limit - machine.memory
+    free = f"({size(max(0.0, left))} of {size(machine.limit)} free)"
+    if machine.memory >= FULL * machine.limit:
+        most, rank = max((uses[-1][1].memory or 0.0, rank) for rank, uses in ranks.items())
+        yield (
+            "memory",
+            rank,
+            (
+                f"The memory{where} is {100 * machine.memory / machine.limit:.0f} % full {free}. Rank {rank} uses the "
+                f"most, {size(most)}."
+            ),
+        )
+        return
+    rate = _rate([(sample.t, sample.machine.memory) for sample in samples], _GROWTH * machine.limit)
+    grown, rank = max((_rate([(t, use.memory) for t, use in uses], 0.0), rank) for rank, uses in ranks.items())
+    if rate and left / rate <= _SOON and grown >= _OWN * rate:
+        yield (
+            "memory",
+            rank,
+            (
+                f"Rank {rank}{where} will run out of memory in about {duration(left / rate)} if it keeps growing by "
+                f"{size(rate)} per second {free}."
+            ),
+        )
 
 
-def _steady_rate(points: Sequence[tuple[float, float | None]]) -> float | None:
-    """Return the growth of a value per second, the lower of both halves; None unless both grow."""
-    there = [(t, value) for t, value in points if value is not None]
-    if len(there) < 3 or there[-1][0] - there[0][0] < _TREND:
-        return None
-    first, middle, last = there[0], there[len(there) // 2], there[-1]
-    rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in ((first, middle), (middle, last))]
-    return min(rates) if min(rates) > 0 else None
+def _rate(points: Sequence[tuple[float, float | None]], least: float) -> float:
+    """Return by how much a value grows per second; 0 unless it grew in each quarter of the time, by ``least`` in all.
 
-
-def _growth(samples: Sequence[ResourceSample], rank: int) -> float:
-    values = [
-        use.memory for sample in samples if (use := sample.ranks.get(rank)) is not None and use.memory is not None
-    ]
-    return values[-1] - values[0] if values else 0.0
-
-
-def idle_marks(samples: Sequence[ResourceSample], about: NodeFacts) -> list[ResourceMark]:
-    """Return a mark for each rank whose GPUs did nothing for a minute while it ran."""
-    last = samples[-1]
-    if last.t - samples[0].t < _WINDOW - 1:
-        return []
-    where = f" on {about.host}" if about.host else ""
-    return [
-        ResourceMark("gpu", rank, about.host, f"The GPU of rank {rank}{where} has been idle for {duration(_WINDOW)}: "
-                     f"under {IDLE:.0f} % busy, while the rank uses {last.ranks[rank].cpu or 0:.0f} % of a core.")
-        for rank in last.ranks
-        if all((use := sample.ranks.get(rank)) is not None and use.gpu is not None and use.gpu < IDLE
-               for sample in samples)
-    ]  # fmt: skip
+    Values of less than ``_TREND`` seconds are not enough.
+    """
+    known = [(t, value) for t, value in points if value is not None]
+    borders = [known[(len(known) - 1) * quarter // 4] for quarter in range(5)] if known else []
+    if not borders or borders[-1][0] - borders[0][0] < _TREND or borders[-1][1] - borders[0][1] < least:
+        return 0.0
+    if any(after <= before for (_, before), (_, after) in pairwise(borders)):
+        return 0.0
+    return (borders[-1][1] - borders[0][1]) / (borders[-1][0] - borders[0][0])

@@ -84,9 +84,7 @@ def test_memory_that_runs_towards_its_limit_names_the_rank_that_grows(fold):
     assert [(mark.kind, mark.rank) for mark in marks] == [("memory", 3)]
     assert marks[0].text.startswith("Rank 3 on gpu2 will run out of memory in about 1 min 21 s if it keeps growing by ")
     others = [sample(t, {3: [1.0, (1 + t / 40) * GB]}, memory=(9 + t / 10) * GB) for t in range(40)]
-    text = "The memory on gpu2 will be full in about 31 s if processes outside this job keep growing by "
-    assert fold(others)[1][0].text.startswith(text)
-    assert fold([sample(t, {3: [1.0, GB]}, memory=(4 + t / 10) * GB) for t in range(40)])[1] == [], "much is left"
+    assert fold(others)[1] == [], "other programs grow"
     held = [sample(40 + t, {3: [1.0, 5 * GB]}, memory=8 * GB) for t in range(60)]
     assert fold(grows + held)[1] == []
 
@@ -122,13 +120,13 @@ def test_growing_tensors_are_told_from_memory_that_grows_without_them(fold):
         assert "torch_allocated" in book.curves.names
         return [mark.text for mark in marks]
 
-    (tensors,) = of(lambda t: 2 + t / 20, lambda t: 12)
-    assert "The tensors of rank 1 on gpu2 grow by 50 MB per second" in tensors
-    assert "will fill its GPU in about 4 min" in tensors
+    (tensors,) = of(lambda t: 2 + t / 20, lambda t: 12 + t / 20)
+    assert "The GPU memory of rank 1 on gpu2 grows by 50 MB per second" in tensors
+    assert "will be full in about 2 min 51 s" in tensors
     assert tensors.endswith("loss.item()")
     (others,) = of(lambda t: 2, lambda t: 12 + t / 20)
-    assert "its tensors do not grow" in others
-    assert others.endswith("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+    assert "Its tensors do not grow" in others
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in others
     assert of(lambda t: 2, lambda t: 12) == []
 
 
