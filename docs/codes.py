@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +23,8 @@ ARGUMENTS: dict[str, tuple[int, int, int | None]] = {
     "Found": (3, 1, 2),
     "Advice": (0, 3, None),
     "RunNotice": (2, 1, None),
-    "self._add": (1, 2, 3),
+    "_Rule": (0, 2, 3),
+    "_invalid": (0, 1, 2),
     "note": (2, 1, None),
     "NodeCheck": (5, 3, 4),
     "problem": (0, 2, 3),
@@ -109,7 +111,7 @@ def _of_error(
 
 
 def _of_finding(node: ast.Call, name: str, path: str, written: Callable[[ast.AST | None], str]) -> Iterator[Entry]:
-    kind = "note" if name.endswith(".note") else name.rpartition(".")[2] if name != "self._add" else name
+    kind = name.rpartition(".")[2]
     if kind not in ARGUMENTS:
         return
     at, message, remedy = ARGUMENTS[kind]
@@ -117,7 +119,10 @@ def _of_finding(node: ast.Call, name: str, path: str, written: Callable[[ast.AST
     code = keywords.get("code") or _argument(node, at)
     if isinstance(code, ast.Constant) and isinstance(code.value, str) and code.value:
         hint = keywords.get("remedy") or _argument(node, remedy)
-        yield Entry(code.value, written(_argument(node, message)), written(hint), path, node.lineno, explicit=True)
+        text = written(_argument(node, message))
+        if kind == "_Rule":
+            text = re.sub(r"\{\w+\}", "…", text)
+        yield Entry(code.value, text, written(hint), path, node.lineno, explicit=True)
 
 
 def _argument(node: ast.Call, at: int | None) -> ast.AST | None:

@@ -178,6 +178,7 @@ def compare(ranks: Sequence[Record], reference: Record | None = None) -> Compari
 class _Rule(NamedTuple):
     """A kind of finding. Fields of the text stand in braces; ``horovod`` is the example for Horovod, if it differs."""
 
+    code: str
     level: Level
     text: str
     remedy: str = ""
@@ -185,24 +186,27 @@ class _Rule(NamedTuple):
     horovod: str = ""
 
 
-_RULES: dict[str, _Rule] = {
-    "trainer-alone": _Rule(
+_RULES = (
+    _Rule(
+        "trainer-alone",
         "error",
         "Lightning's {trainer} uses one process on each rank, so the {ranks} ranks train independently.",
         "Set devices to the number of processes on each node, num_nodes to that of nodes, and a strategy.",
         'trainer = Trainer(devices=2, strategy="ddp")',
     ),
-    "same-samples": _Rule(
+    _Rule(
+        "same-samples",
         "error",
-        "{same}",
+        "The ranks train on the same samples: {same}.",
         "Give each rank its own part of the data set: with a DistributedSampler, with split_dataset_by_node() for a "
         "Hugging Face data set, or by passing the loader to Accelerate or Fabric.",
         "sampler = DistributedSampler(dataset, num_replicas=size, rank=rank)\n"
         "loader = DataLoader(dataset, batch_size=32, sampler=sampler)",
     ),
-    "same-samples-of-stream": _Rule(
+    _Rule(
+        "same-samples-of-stream",
         "error",
-        "{same}",
+        "The ranks train on the same samples: {same}.",
         "Let each worker of each rank skip the samples that the others read, or use split_dataset_by_node() for a "
         "Hugging Face data set.",
         "def __iter__(self):\n"
@@ -211,20 +215,23 @@ _RULES: dict[str, _Rule] = {
         "    part, parts = rank * workers + worker, size * workers\n"
         "    return itertools.islice(self.read(), part, None, parts)",
     ),
-    "no-set-epoch": _Rule(
+    _Rule(
+        "no-set-epoch",
         "warning",
         "set_epoch of the {sampler} was not called, so all epochs use the same order.",
         "Call sampler.set_epoch(epoch) at the start of each epoch.",
         "for epoch in range(epochs):\n    sampler.set_epoch(epoch)",
     ),
-    "different-start": _Rule(
+    _Rule(
+        "different-start",
         "error",
         "The ranks start with different weights: before the first step, {differences}.",
         "Broadcast the weights of rank 0 before the first step, or use the same seed on all ranks.",
         "model = DistributedDataParallel(model)  # broadcasts the weights",
         "hvd.broadcast_parameters(model.state_dict(), root_rank=0)",
     ),
-    "no-sync-on-last-backward": _Rule(
+    _Rule(
+        "no-sync-on-last-backward",
         "error",
         "The last backward pass before optimizer.step() ran without averaging (no_sync()), so the gradients of step "
         "{step} are not averaged across ranks.",
@@ -233,7 +240,8 @@ _RULES: dict[str, _Rule] = {
         "with contextlib.nullcontext() if last else model.no_sync():\n"
         "    model(inputs).backward()",
     ),
-    "gradients-not-averaged": _Rule(
+    _Rule(
+        "gradients-not-averaged",
         "error",
         "Gradients are not averaged across ranks: {which}. In step {step}, {differences}. Each rank trains its own "
         "model.",
@@ -242,14 +250,16 @@ _RULES: dict[str, _Rule] = {
         "model = torch.nn.parallel.DistributedDataParallel(model)",
         "optimizer = hvd.DistributedOptimizer(\n    optimizer, named_parameters=model.named_parameters()\n)",
     ),
-    "weights-depart": _Rule(
+    _Rule(
+        "weights-depart",
         "error",
         "From step {step} on, the ranks have different weights although they step with the same gradients: "
         "{differences}. Learning rates: {rates}.",
         "Use the same optimizer settings and optimizer state on all ranks.",
         horovod="hvd.broadcast_optimizer_state(optimizer, root_rank=0)",
     ),
-    "loss-no-mean": _Rule(
+    _Rule(
+        "loss-no-mean",
         "warning",
         "The loss is a sum over samples, not their mean: in step {step} it is {alone} for all samples and {mean} on "
         "average per rank. Averaged across ranks, gradients are 1/{ranks} of those of a single process, and change "
@@ -257,7 +267,8 @@ _RULES: dict[str, _Rule] = {
         "Average the loss over the samples, or sum gradients across ranks.",
         'loss = torch.nn.functional.cross_entropy(output, target, reduction="mean")',
     ),
-    "gradients-summed": _Rule(
+    _Rule(
+        "gradients-summed",
         "error",
         "Gradients are summed across ranks instead of averaged: in step {step}, all are {ranks} times those of a "
         "single process with the same samples.",
@@ -265,19 +276,22 @@ _RULES: dict[str, _Rule] = {
         "dist.all_reduce(p.grad)\np.grad /= dist.get_world_size()",
         "optimizer = hvd.DistributedOptimizer(optimizer, op=hvd.Average)",
     ),
-    "gradients-scaled": _Rule(
+    _Rule(
+        "gradients-scaled",
         "warning",
         "Gradients in step {step} are {factor} times those of a single process with the same samples. The loss is "
         "{mean} on average per rank and {alone} there.",
         "Average the loss over each rank's samples, and average gradients across ranks.",
     ),
-    "gradients-differ": _Rule(
+    _Rule(
+        "gradients-differ",
         "error",
         "In step {step}, gradients differ by {rest} from those of a single process with the same samples and weights, "
         "most in {worst} ({gap}).",
         "Check what a rank does with its samples or gradients that a single process does not.",
     ),
-}
+)
+_RULE_OF = {rule.code: rule for rule in _RULES}
 
 
 class _Comparer:
@@ -295,7 +309,7 @@ class _Comparer:
 
     def _add(
         self,
-        rule: str,
+        code: str,
         at: Any = None,
         *,
         step: int | None = None,
@@ -304,12 +318,12 @@ class _Comparer:
         **texts: Any,
     ) -> None:
         """Add a finding; ``at`` is the line of the user's code as it was recorded, ``texts`` the fields of its rule."""
-        level, text, remedy, example, horovod = _RULES[rule]
+        _, level, text, remedy, example, horovod = _RULE_OF[code]
         file, line = at or ("", 0)
         self._result.findings.append(
             Difference(
                 level,
-                rule.removesuffix("-of-stream"),
+                code,
                 text.format(step=step, ranks=count(self._size), **texts),
                 remedy,
                 horovod if horovod and self._hvd else example,
@@ -361,8 +375,8 @@ class _Comparer:
                     continue
                 if shared >= _SHARED * min(len({*mine}), len({*others})):
                     text = (
-                        f"Ranks {first} and {second} train on the same samples: {count(shared)} of "
-                        f"{count(len({*mine}))} samples in step {step} are identical."
+                        f"{count(shared)} of {count(len({*mine}))} samples of ranks {first} and {second} in step "
+                        f"{step} are identical"
                     )
                     loader = next((str(batch["loader"]) for batch in self._first["steps"][step]["batches"]), "")
                     self._same_samples(text, loader, step=step, size=shared / len({*mine}))
@@ -394,8 +408,8 @@ class _Comparer:
             read = [about.get("read") or [] for about in every]
             if overlap or (read[0] and all(order == read[0] for order in read)):
                 text = (
-                    f"Each rank iterates over all {count(length)} samples of the data set in its own order, so an "
-                    f"epoch trains on every sample {count(self._size)} times."
+                    f"each rank iterates over all {count(length)} samples of the data set in its own order, so an "
+                    f"epoch trains on every sample {count(self._size)} times"
                 )
                 self._same_samples(text, loader)
                 return
@@ -403,8 +417,8 @@ class _Comparer:
     def _same_samples(self, text: str, loader: str, **more: Any) -> None:
         """Report that ranks train on the same samples, with the remedy for their type of loader."""
         about = self._first.get("loaders", {}).get(loader, {})
-        rule = "same-samples-of-stream" if about.get("iterable") else "same-samples"
-        self._add(rule, about.get("line") or self._line("forward"), same=text, **more)
+        code = "same-samples-of-stream" if about.get("iterable") else "same-samples"
+        self._add(code, about.get("line") or self._line("forward"), same=text, **more)
 
     def _compare_order(self, about: Record) -> None:
         epochs = about.get("epochs", [])

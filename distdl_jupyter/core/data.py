@@ -81,6 +81,10 @@ def place(source: DataSource) -> str:
     return f"shared:{source.path}" if source.scheme == "shared" else source.path
 
 
+def _invalid(code: str, message: str, hint: str = "") -> InvalidSpec:
+    return InvalidSpec(message, code=code, field="data", hint=hint)
+
+
 def sources(data: Any) -> tuple[DataSource, ...]:
     """Return the sources of ``data=``: a dict of names and addresses, a list of ``name=address``, or one text.
 
@@ -90,11 +94,10 @@ def sources(data: Any) -> tuple[DataSource, ...]:
     names = [entry.name.upper() for entry in parsed]
     for name in names:
         if names.count(name) > 1:
-            raise InvalidSpec(
+            raise _invalid(
+                "data-name-twice",
                 f"Two data sources have the name {name.lower()}.",
-                code="data-name-twice",
-                field="data",
-                hint="Use names that differ in more than upper and lower case.",
+                "Use names that differ in more than upper and lower case.",
             )
     return parsed
 
@@ -111,11 +114,10 @@ def pairs(data: Any) -> list[tuple[str, Any]]:
         data = data.split()
     if isinstance(data, list | tuple):
         return [(entry.name, entry) if isinstance(entry, DataSource) else _named(entry) for entry in data]
-    raise InvalidSpec(
+    raise _invalid(
+        "data-not-a-dict",
         f"data must be a dict of names and addresses, not {data!r:.80}.",
-        code="data-not-a-dict",
-        field="data",
-        hint='Example: {"train": "blob://account/container/cifar10"}.',
+        'Example: {"train": "blob://account/container/cifar10"}.',
     )
 
 
@@ -127,11 +129,10 @@ def _named(text: Any) -> tuple[str, str]:
 def source(name: str, where: Any) -> DataSource:
     """Parse one source from its name and address. Raises InvalidSpec with an example of an address."""
     if not _NAME.fullmatch(name):
-        raise InvalidSpec(
+        raise _invalid(
+            "data-name-invalid",
             f"{name!r} is not a valid name of a data source.",
-            code="data-name-invalid",
-            field="data",
-            hint="Use letters, digits and underscores, starting with a letter.",
+            "Use letters, digits and underscores, starting with a letter.",
         )
     if isinstance(where, DataSource):
         return where
@@ -139,11 +140,10 @@ def source(name: str, where: Any) -> DataSource:
         more = dict(where)
         return _checked(name, str(more.pop("url", "")), more)
     if not isinstance(where, str | os.PathLike):
-        raise InvalidSpec(
+        raise _invalid(
+            "data-not-an-address",
             f"The data source {name} is a {type(where).__name__}, not an address.",
-            code="data-not-an-address",
-            field="data",
-            hint='Write a DataFrame to a folder first, for example dataframe.write.parquet("/mnt/data/train"), and use '
+            'Write a DataFrame to a folder first, for example dataframe.write.parquet("/mnt/data/train"), and use '
             'the path: data={"train": "shared:/mnt/data/train"}.',
         )
     text, _, query = str(where).partition("?") if "://" in str(where) or str(where).startswith("shared:") else (
@@ -153,21 +153,18 @@ def source(name: str, where: Any) -> DataSource:
 
 def _checked(name: str, text: str, query: dict[str, Any]) -> DataSource:
     if any(_SECRETS.fullmatch(key) for key in query):
-        raise InvalidSpec(
+        raise _invalid(
+            "data-signature-in-address",
             "The address of a data source must not contain a shared access signature, because it would be stored in "
             "the job's record.",
-            code="data-signature-in-address",
-            field="data",
-            hint="Remove everything after the ? and sign in to Azure, or give the nodes their own credentials.",
+            "Remove everything after the ? and sign in to Azure, or give the nodes their own credentials.",
         )
     mode, shard = str(query.pop("mode", "download")), query.pop("shard", False)
     if mode not in get_args(Mode):
-        raise InvalidSpec(f"mode must be download or mount, not {mode!r}.", code="data-mode-invalid", field="data")
+        raise _invalid("data-mode-invalid", f"mode must be download or mount, not {mode!r}.")
     if query:
-        raise InvalidSpec(
-            f"Unknown option '{next(iter(query))}' of a data source. Use one of: shard, mode.",
-            code="data-option-unknown",
-            field="data",
+        raise _invalid(
+            "data-option-unknown", f"Unknown option '{next(iter(query))}' of a data source. Use one of: shard, mode."
         )
     common: dict[str, Any] = {"name": name, "mode": mode, "shard": shard not in (False, "0", "false", "no")}
     if text.startswith("blob://"):
@@ -178,60 +175,40 @@ def _checked(name: str, text: str, query: dict[str, Any]) -> DataSource:
     if text.startswith("shared:"):
         path = text.removeprefix("shared:")
         if not path.startswith("/"):
-            raise InvalidSpec(
-                f"The path in {text!r} must start with a slash.",
-                code="data-path-not-absolute",
-                field="data",
-                hint=_REMEDY,
-            )
+            raise _invalid("data-path-not-absolute", f"The path in {text!r} must start with a slash.", _REMEDY)
         return DataSource(scheme="shared", path=path, **common)
     if "://" in text or not text.strip():
-        raise InvalidSpec(
-            f"{text!r} is not a valid data address.",
-            code="data-address-invalid",
-            field="data",
-            hint=_hint(text),
-        )
+        raise _invalid("data-address-invalid", f"{text!r} is not a valid data address.", _hint(text))
     return DataSource(scheme="path", path=text, **common)
 
 
 def _stored(scheme: Literal["s3", "gs", "https"], text: str, common: dict[str, Any]) -> DataSource:
     container, _, prefix = text.partition("://")[2].partition("/")
     if "@" in container:
-        raise InvalidSpec(
+        raise _invalid(
+            "data-password-in-address",
             f"A {scheme}:// address must not contain a user or a password, because they would be stored in the job's "
             "record.",
-            code="data-password-in-address",
-            field="data",
-            hint="Remove everything before the @.",
+            "Remove everything before the @.",
         )
     if not (_HOST if scheme == "https" else _BUCKET).fullmatch(container):
         what = "host" if scheme == "https" else "bucket"
-        raise InvalidSpec(
-            f"{container!r} is not a valid {what} name.", code="data-container-name-invalid", field="data", hint=_REMEDY
-        )
+        raise _invalid("data-container-name-invalid", f"{container!r} is not a valid {what} name.", _REMEDY)
     if scheme == "https":
         if _hint(text, ""):
-            raise InvalidSpec(
-                f"{text!r} is the web address of Azure Blob data.",
-                code="blob-web-address",
-                field="data",
-                hint=_hint(text),
-            )
+            raise _invalid("blob-web-address", f"{text!r} is the web address of Azure Blob data.", _hint(text))
         prefix = unquote(prefix)
         if not prefix or prefix.endswith("/"):
-            raise InvalidSpec(
+            raise _invalid(
+                "https-without-file",
                 f"{text!r} does not name a file, and web servers do not list files.",
-                code="https-without-file",
-                field="data",
-                hint="Name each file as https://host/path, or use s3://, gs:// or blob://.",
+                "Name each file as https://host/path, or use s3://, gs:// or blob://.",
             )
         if common["shard"]:
-            raise InvalidSpec(
+            raise _invalid(
+                "https-shard",
                 f"{common['name']} uses ?shard, but an https:// address is a single file.",
-                code="https-shard",
-                field="data",
-                hint="Remove ?shard. Every node gets the file.",
+                "Remove ?shard. Every node gets the file.",
             )
     return DataSource(scheme=scheme, container=container, prefix=prefix.strip("/"), **common)
 

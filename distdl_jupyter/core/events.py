@@ -387,32 +387,19 @@ def _single(packed: Event) -> Iterator[Event]:
 
 # the time of events ---------------------------------------------------------------------------
 
-#: Maximum drift in seconds between the two clocks before the clock counts as set back.
-_DRIFT = 0.02
-#: Seconds by which a clock that was set back must jump forward to count as corrected.
-_CORRECTED = 1.0
-
 
 class Clock:
     """Epoch seconds that never go back, so that a job cannot end before it began.
 
-    After the system clock was set back, time follows the monotonic clock. A forward jump is accepted, because it looks
-    like a machine that slept. ``after`` is a time that has already passed, 0 for none.
+    After the system clock was set back, time follows the monotonic clock until the system clock is ahead again.
+    ``after`` is a time that has already passed, 0 for none.
     """
 
     def __init__(self, after: float = 0.0) -> None:
-        self._ahead = 0.0
-        self._last = after
-        self._ticks = time.monotonic()
+        self._last, self._ticks = after, time.monotonic()
 
     def now(self) -> float:
         """Return the current time, rounded to a tenth of a millisecond."""
-        ticks, wall = time.monotonic(), time.time() + self._ahead
-        due = self._last + max(0.0, ticks - self._ticks)
-        if wall < due - _DRIFT:
-            self._ahead, wall = self._ahead + due - wall, due
-        elif self._ahead > 0 and wall > due + _CORRECTED:
-            # The clock was corrected.
-            self._ahead, wall = max(0.0, self._ahead - (wall - due)), max(due, wall - self._ahead)
-        self._last, self._ticks = max(wall, self._last), ticks
+        ticks = time.monotonic()
+        self._last, self._ticks = max(time.time(), self._last + ticks - self._ticks), ticks
         return round(self._last, 4)

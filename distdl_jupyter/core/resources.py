@@ -307,25 +307,14 @@ def _problems(samples: Sequence[ResourceSample], where: str) -> Iterator[tuple[s
     for rank, uses in ranks.items():
         use = uses[-1][1]
         if use.gpu_limit and (rate := _rate([(t, use.gpu_memory) for t, use in uses], _GROWTH * use.gpu_limit)):
-            full = duration(max(0.0, use.gpu_limit - (use.gpu_memory or 0.0)) / rate)
+            full = f"about {duration(max(0.0, use.gpu_limit - (use.gpu_memory or 0.0)) / rate)}"
             tensors = _rate([(t, use.torch_allocated) for t, use in uses], 0.0)
-            yield (
-                "gpu_memory",
-                rank,
-                (
-                    f"The GPU memory of rank {rank}{where} grows by {size(rate)} per second and will be full in about "
-                    f"{full}. {_KEEP_NUMBERS if tensors or use.torch_allocated is None else _NO_TENSORS}"
-                ),
-            )
+            text = f"The GPU memory of rank {rank}{where} grows by {size(rate)} per second and will be full in {full}"
+            remedy = _KEEP_NUMBERS if tensors or use.torch_allocated is None else _NO_TENSORS
+            yield "gpu_memory", rank, f"{text}. {remedy}"
         if len(uses) == len(samples) and all(use.gpu is not None and use.gpu < IDLE for _, use in uses):
-            yield (
-                "gpu",
-                rank,
-                (
-                    f"The GPU of rank {rank}{where} has been idle for {duration(_WINDOW)}: under {IDLE:.0f} % busy, while "
-                    f"the rank uses {use.cpu or 0:.0f} % of a core."
-                ),
-            )
+            busy = f"under {IDLE:.0f} % busy, while the rank uses {use.cpu or 0:.0f} % of a core"
+            yield "gpu", rank, f"The GPU of rank {rank}{where} has been idle for {duration(_WINDOW)}: {busy}."
 
 
 _KEEP_NUMBERS = "Keep numbers between steps instead of tensors: loss.item()"
@@ -346,26 +335,20 @@ def _memory(
     free = f"({size(max(0.0, left))} of {size(machine.limit)} free)"
     if machine.memory >= FULL * machine.limit:
         most, rank = max((uses[-1][1].memory or 0.0, rank) for rank, uses in ranks.items())
-        yield (
-            "memory",
-            rank,
-            (
-                f"The memory{where} is {100 * machine.memory / machine.limit:.0f} % full {free}. Rank {rank} uses the "
-                f"most, {size(most)}."
-            ),
+        text = (
+            f"The memory{where} is {100 * machine.memory / machine.limit:.0f} % full {free}. Rank {rank} uses the "
+            f"most, {size(most)}."
         )
+        yield "memory", rank, text
         return
     rate = _rate([(sample.t, sample.machine.memory) for sample in samples], _GROWTH * machine.limit)
     grown, rank = max((_rate([(t, use.memory) for t, use in uses], 0.0), rank) for rank, uses in ranks.items())
     if rate and left / rate <= _SOON and grown >= _OWN * rate:
-        yield (
-            "memory",
-            rank,
-            (
-                f"Rank {rank}{where} will run out of memory in about {duration(left / rate)} if it keeps growing by "
-                f"{size(rate)} per second {free}."
-            ),
+        text = (
+            f"Rank {rank}{where} will run out of memory in about {duration(left / rate)} if it keeps growing by "
+            f"{size(rate)} per second {free}."
         )
+        yield "memory", rank, text
 
 
 def _rate(points: Sequence[tuple[float, float | None]], least: float) -> float:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.step_times import StepTime, StepTimes
 
-#: Warm-up steps that are not measured.
+#: The first steps of a run, which are not measured.
 WARM_UP = 5
-#: Number of blocks of a run whose rates are compared, and minimum number of measured steps.
+#: Number of blocks of a run from whose rates its standard error follows, and minimum number of measured steps.
 _BLOCKS, LEAST_STEPS = 8, 16
-#: Minimum and maximum runs per point; more than the minimum if they differ by more than this share.
+#: Minimum and maximum runs of a point; it gets more than the minimum if their rates differ by more than this share.
 RUNS, MOST_RUNS, ALIKE = 2, 3, 0.05
-#: An efficiency above this limit means that the runs did not do the same work.
+#: An efficiency above this limit means that the two runs did not do the same work.
 MOST_EFFICIENT = 1.1
 
 

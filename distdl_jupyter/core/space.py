@@ -61,13 +61,16 @@ def choice(values: Sequence[Any]) -> Choice:
     return _choice(values, "choice")
 
 
+def _invalid(code: str, message: str, hint: str = "") -> InvalidSpec:
+    return InvalidSpec(message, code=code, field="parameters", hint=hint)
+
+
 def _number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        raise InvalidSpec(
+        raise _invalid(
+            "distribution-bounds-not-numbers",
             f"{name} needs two numbers, and {value!r:.40} is not a number.",
-            code="distribution-bounds-not-numbers",
-            field="parameters",
-            hint=f"Example: {name}({'1, 8' if name == 'integers' else '1e-4, 1e-1'}).",
+            f"Example: {name}({'1, 8' if name == 'integers' else '1e-4, 1e-1'}).",
         )
     return value
 
@@ -75,66 +78,40 @@ def _number(value: Any, name: str) -> float:
 def _checked(bounds: Range, name: str) -> Range:
     label = f"{name}({bounds.low:g}, {bounds.high:g})"
     if bounds.low >= bounds.high:
-        raise InvalidSpec(
-            f"{label} is empty: the first number must be below the second.",
-            code="distribution-empty",
-            field="parameters",
-        )
+        raise _invalid("distribution-empty", f"{label} is empty: the first number must be below the second.")
     if bounds.log and bounds.low <= 0:
-        raise InvalidSpec(
+        raise _invalid(
+            "distribution-logarithm",
             f"{label} begins at {bounds.low:g}, but a logarithmic range must begin above 0.",
-            code="distribution-logarithm",
-            field="parameters",
-            hint="Use a lower bound above 0, or uniform.",
+            "Use a lower bound above 0, or uniform.",
         )
     if bounds.whole and (bounds.low % 1 or bounds.high % 1):
-        raise InvalidSpec(
-            f"{label}: the bounds must be integers.",
-            code="distribution-integers",
-            field="parameters",
-            hint="Example: integers(1, 8).",
-        )
+        raise _invalid("distribution-integers", f"{label}: the bounds must be integers.", "Example: integers(1, 8).")
     return bounds
 
 
 def _choice(values: Any, name: str) -> Choice:
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise InvalidSpec(
-            f"{name} must be a list of values, not {values!r}.",
-            code="parameter-values-not-a-list",
-            field="parameters",
-            hint=_EXAMPLE,
-        )
+        raise _invalid("parameter-values-not-a-list", f"{name} must be a list of values, not {values!r}.", _EXAMPLE)
     options = tuple(values)
     if not 1 <= len(options) <= MOST:
-        raise InvalidSpec(
-            f"{name} must have 1 to {MOST} values, not {len(options)}.",
-            code="parameter-value-count",
-            field="parameters",
-        )
+        raise _invalid("parameter-value-count", f"{name} must have 1 to {MOST} values, not {len(options)}.")
     for value in options:
         if not isinstance(value, str | int | float | bool | None):
-            raise InvalidSpec(
+            raise _invalid(
+                "parameter-value-type",
                 f"{name} has a value of type {type(value).__name__}.",
-                code="parameter-value-type",
-                field="parameters",
-                hint="Use numbers, strings, True, False or None, and map them to objects in the training code.",
+                "Use numbers, strings, True, False or None, and map them to objects in the training code.",
             )
         if isinstance(value, float) and not math.isfinite(value):
-            raise InvalidSpec(
-                f"{name} has the value {value}.",
-                code="parameter-value-not-finite",
-                field="parameters",
-                hint="Use finite numbers.",
-            )
+            raise _invalid("parameter-value-not-finite", f"{name} has the value {value}.", "Use finite numbers.")
     distinct: dict[Any, Any] = {}
     for value in options:
         if type(same := distinct.setdefault(value, value)) is not type(value):
-            raise InvalidSpec(
+            raise _invalid(
+                "parameter-values-equal",
                 f"{name} has the values {same!r} and {value!r}, which Optuna treats as the same value.",
-                code="parameter-values-equal",
-                field="parameters",
-                hint="Use only one of them, or strings that the training code maps to values.",
+                "Use only one of them, or strings that the training code maps to values.",
             )
     return Choice(tuple(distinct))
 
@@ -142,11 +119,10 @@ def _choice(values: Any, name: str) -> Choice:
 def checked(parameters: Any) -> Space:
     """Return the checked search space by parameter name. Raises InvalidSpec."""
     if not isinstance(parameters, Mapping) or not 1 <= len(parameters) <= MOST:
-        raise InvalidSpec(
+        raise _invalid(
+            "parameters-not-a-dict",
             "The parameters of a sweep must be a dict from names to ranges or lists of values.",
-            code="parameters-not-a-dict",
-            field="parameters",
-            hint=_EXAMPLE,
+            _EXAMPLE,
         )
     return {str(name): _understood(str(name), domain) for name, domain in parameters.items()}
 
@@ -163,19 +139,13 @@ def _understood(name: str, domain: Any) -> Range | Choice:
         make = integers if kind == "IntDistribution" else loguniform if domain.log else uniform
         return make(domain.low, domain.high, log=domain.log) if make is integers else make(domain.low, domain.high)
     if isinstance(domain, str | int | float | bool | None):
-        raise InvalidSpec(
+        raise _invalid(
+            "parameter-not-a-range",
             f"{name} must be a range or a list of values, not {domain!r}.",
-            code="parameter-not-a-range",
-            field="parameters",
-            hint="Set values that are the same in all trials in the code or in kwargs=.",
+            "Set values that are the same in all trials in the code or in kwargs=.",
         )
     hint = "Use loguniform(1e-4, 1e-1), uniform(0, 1), integers(1, 8) or a list of values."
-    raise InvalidSpec(
-        f"{name} has the unsupported type {kind}.",
-        code="distribution-unknown",
-        field="parameters",
-        hint=hint,
-    )
+    raise _invalid("distribution-unknown", f"{name} has the unsupported type {kind}.", hint)
 
 
 _MAKERS: dict[str, Callable[..., Range | Choice]] = {
@@ -194,8 +164,8 @@ def parsed(name: str, text: str) -> Range | Choice:
     try:
         return _parsed(name, text)
     except (RecursionError, MemoryError):
-        raise InvalidSpec(f"{name}={text[:40]}... is nested too deeply.", code="space-too-deep", field="parameters",
-                          hint="Example: loguniform(1e-4, 1e-1).") from None  # fmt: skip
+        text = f"{name}={text[:40]}... is nested too deeply."
+        raise _invalid("space-too-deep", text, "Example: loguniform(1e-4, 1e-1).") from None
 
 
 def _parsed(name: str, text: str) -> Range | Choice:
@@ -206,31 +176,26 @@ def _parsed(name: str, text: str) -> Range | Choice:
     if isinstance(tree, ast.Call):
         called = ast.unparse(tree.func)
         if called not in _MAKERS:
-            raise InvalidSpec(
+            raise _invalid(
+                "distribution-name-unknown",
                 f"Unknown distribution '{called}'.",
-                code="distribution-name-unknown",
-                field="parameters",
-                hint=f"Use one of: {', '.join(_MAKERS)}, or a list: {name}=64,128.",
+                f"Use one of: {', '.join(_MAKERS)}, or a list: {name}=64,128.",
             )
         try:
             positional = [ast.literal_eval(argument) for argument in tree.args]
             named = {str(argument.arg): ast.literal_eval(argument.value) for argument in tree.keywords}
             return _MAKERS[called](*positional, **named)
         except (TypeError, ValueError):
-            raise InvalidSpec(
-                f"{text} cannot be read.",
-                code="parameters-unreadable",
-                field="parameters",
-                hint="Example: loguniform(1e-4, 1e-1).",
+            raise _invalid(
+                "parameters-unreadable", f"{text} cannot be read.", "Example: loguniform(1e-4, 1e-1)."
             ) from None
     parts = text.strip().removeprefix("[").removesuffix("]").split(",")
     values = [_literal(part.strip()) for part in parts if part.strip()]
     if len(values) < 2:
-        raise InvalidSpec(
+        raise _invalid(
+            "parameter-single-value",
             f"{name}={text} has only one value, so there is nothing to vary.",
-            code="parameter-single-value",
-            field="parameters",
-            hint=f"Example: {name}=64,128 or {name}='loguniform(1e-4,1e-1)'.",
+            f"Example: {name}=64,128 or {name}='loguniform(1e-4,1e-1)'.",
         )
     return _choice(values, name)
 
@@ -246,11 +211,10 @@ def of_line(line: str) -> tuple[Space, str]:
         domains[match[1]] = parsed(match[1], match[2].strip("'\""))
         line = line[match.end() :]
     if not domains:
-        raise InvalidSpec(
+        raise _invalid(
+            "parameters-missing",
             "A sweep needs at least one parameter.",
-            code="parameters-missing",
-            field="parameters",
-            hint="Example: lr=loguniform(1e-4,1e-1) width=64,128.",
+            "Example: lr=loguniform(1e-4,1e-1) width=64,128.",
         )
     return checked(domains), line
 

@@ -154,58 +154,6 @@ class Restart:
 
 
 @dataclass(slots=True)
-class Trail:
-    """A metric in a few evenly spaced points, enough for a sparkline.
-
-    One of ``every`` finished steps is kept, ``passed`` were skipped since the last. When there are ``MOST`` points,
-    every second one goes, and from then on only every second new one is kept.
-    """
-
-    points: list[float] = field(default_factory=list)
-    every: int = 1
-    passed: int = 0
-    #: The newest step, which is open until a later one starts.
-    step: float = -math.inf
-    #: The first step of all.
-    first: float = math.inf
-
-    def finishes(self, step: float, steps: int = 1) -> bool:
-        """Add a step, the last of ``reports``, and return whether the value before it must be kept (``keep``)."""
-        if not step > self.step:
-            return False
-        begins, self.step = self.step == -math.inf, step
-        self.first = min(self.first, step)
-        if begins:
-            return False
-        self.passed += steps
-        return self.passed >= self.every
-
-    def keep(self, value: float) -> None:
-        """Keep one point."""
-        self.passed = 0
-        self.points.append(value)
-        if len(self.points) >= MOST:
-            # Keep the last of each pair: the next kept point follows after twice as many steps.
-            del self.points[::2]
-            self.every *= 2
-
-    def go_back(self, step: float) -> None:
-        """Drop points from about ``step`` on, because these steps are reported again."""
-        if step <= self.step:
-            span = self.step - self.first
-            share = min(1.0, (self.step - step) / span) if span > 0 else 1.0
-            del self.points[len(self.points) - round(share * len(self.points)) :]
-        self.step, self.passed = -math.inf, 0
-
-    def to(self, newest: float, most: int) -> list[float]:
-        """Return at most ``most`` points, evenly spread, that end in ``newest``."""
-        points = [*self.points, newest]
-        if len(points) <= most:
-            return points
-        return [points[round(at * (len(points) - 1) / (most - 1))] for at in range(most)]
-
-
-@dataclass(slots=True)
 class MetricView:
     """The newest value of one metric over ranks: ``mean`` with the lowest and highest and their ranks."""
 
@@ -215,8 +163,11 @@ class MetricView:
     #: The step of each rank's value.
     steps: dict[int, float] = field(default_factory=dict)
     count: int = 0
-    #: The means of the steps before the newest one.
-    trail: Trail = field(default_factory=Trail)
+    #: Step and mean of some finished steps at about equal distances, and the minimum distance of the next one.
+    trail: list[tuple[float, float]] = field(default_factory=list)
+    distance: float = 0.0
+    #: The highest step so far, which is open until a later one starts.
+    newest: float = -math.inf
     #: Whether the ranks that reported these values were replaced by others that have not reported yet.
     stale: bool = False
 
@@ -226,12 +177,30 @@ class MetricView:
             self.values, self.steps, self.stale = {}, {}, False
             repeated = True
         if repeated:
-            self.trail.go_back(step)
-        if self.trail.finishes(step, reports):
-            self.trail.keep(self.mean)
+            self.trail = [point for point in self.trail if point[0] < step]
+            self.newest = -math.inf
+        if step > self.newest:
+            self._finish_step()
+            self.newest = step
         self.count += reports
         if repeated or step >= self.steps.get(rank, step):  # a late report of an earlier step is not the newest value
             self.values[rank], self.steps[rank], self.step = value, step, step
+
+    def _finish_step(self) -> None:
+        """Add the newest step to the trail if it is due; of ``MOST`` points, drop every second."""
+        if self.newest == -math.inf or (self.trail and self.newest - self.trail[-1][0] < self.distance):
+            return
+        self.trail.append((self.newest, self.mean))
+        if len(self.trail) >= MOST:
+            self.trail = self.trail[::2]
+            self.distance = (self.trail[-1][0] - self.trail[0][0]) / (len(self.trail) - 1)
+
+    def sparkline(self, most: int) -> list[float]:
+        """Return at most ``most`` means, evenly spread, that end in the newest."""
+        means = [*(mean for _, mean in self.trail), self.mean]
+        if len(means) <= most:
+            return means
+        return [means[round(at * (len(means) - 1) / (most - 1))] for at in range(most)]
 
     @property
     def mean(self) -> float:

@@ -203,7 +203,7 @@ def sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
 
     Four digits are enough at that size, and a list of a thousand jobs holds as many curves.
     """
-    means = metric.trail.to(metric.mean, _POINTS) if metric is not None else []
+    means = metric.sparkline(_POINTS) if metric is not None else []
     return tuple(finite(float(f"{mean:.4g}")) for mean in means) if len(means) > 1 else ()
 
 

@@ -43,8 +43,8 @@ def test_a_step_that_starts_over_with_each_epoch_continues_everywhere():
         assert (own["step"].tolist(), own["loss"].tolist()) == (steps, values)
     loss = job.view().metrics["loss"]
     assert loss.step == 149
-    assert loss.trail.points[0] >= 3
-    assert loss.trail.points[-1] < 1.5
+    assert loss.trail[0][1] >= 3
+    assert loss.trail[-1][1] < 1.5
     band = JobReader(job.folder, curves=True)
     band.catch_up()
     assert (band.book.band("loss").last_step, band.book.band("loss").last) == (149, pytest.approx(loss.mean))

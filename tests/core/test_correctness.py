@@ -154,7 +154,8 @@ def test_the_remedy_for_common_samples_fits_the_data_set(about, remedy):
     loaders = {"0": {"samples": None, "line": ["train.py", 7], **about}}
     (found,) = compare([{**one, "loaders": loaders} for one in same]).findings
     assert remedy in found.example
-    assert (found.code, found.file, found.line) == ("same-samples", "train.py", 7)
+    assert found.code == "same-samples-of-stream" if about else "same-samples"
+    assert (found.file, found.line) == ("train.py", 7)
 
 
 @pytest.mark.parametrize(("unsynced", "line"), [("no_sync", 14), ("forward", 12)])

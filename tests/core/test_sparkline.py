@@ -1,43 +1,47 @@
 """A few points of a long way: evenly spread, the newest last, whatever their number."""
 
-import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.spec import JobSpec
-from distdl_jupyter.core.view import MOST, JobView, Trail
+from distdl_jupyter.core.view import MOST, JobView, MetricView
 
 
 def walked(steps):
-    """Return the trail of a number that is its step."""
-    trail, value = Trail(), None
+    """Return a metric of one rank whose value is its step."""
+    metric = MetricView("loss")
     for step in steps:
-        if trail.finishes(step):
-            trail.keep(value)
-        value = step
-    return trail
+        metric.take(0, step, step)
+    return metric
+
+
+def means(metric):
+    return [mean for _, mean in metric.trail]
 
 
 @pytest.mark.parametrize("many", [1, 2, 3, 40, 63, 64, 65, 100, 1_000, 12_345])
 def test_points_are_evenly_spread_and_few(many):
-    trail = walked(range(many))
-    assert len(trail.points) < MOST
-    assert len(trail.points) >= min(many - 1, MOST // 2 - 1)
-    gaps = {right - left for left, right in zip(trail.points, trail.points[1:], strict=False)}
-    assert gaps <= {trail.every}
-    shown = trail.to(many - 1, 40)
-    assert len(shown) == min(40, len(trail.points) + 1)
+    metric = walked(range(many))
+    points = means(metric)
+    assert len(points) < MOST
+    assert len(points) >= min(many - 1, MOST // 2 - 1)
+    gaps = {right - left for left, right in pairwise(points)}
+    assert gaps <= {max(1, metric.distance)}
+    shown = metric.sparkline(40)
+    assert len(shown) == min(40, len(points) + 1)
     assert shown[-1] == many - 1
     assert shown == sorted(shown)
 
 
-@given(st.lists(st.floats() | st.integers(-(10**20), 10**20), max_size=300))
+@given(st.lists(st.floats(allow_nan=False) | st.integers(-(10**20), 10**20), min_size=1, max_size=300))
 def test_steps_in_any_order_keep_it_short(steps):
-    trail = walked(steps)
-    assert len(trail.points) < MOST
-    assert trail.step == max((step for step in steps if step == step), default=-math.inf)
+    metric = walked(steps)
+    assert len(metric.trail) < MOST
+    assert metric.newest == max(steps)
+    assert len(metric.sparkline(40)) <= 40
 
 
 def test_a_point_is_the_mean_over_ranks_of_a_finished_step():
@@ -46,17 +50,15 @@ def test_a_point_is_the_mean_over_ranks_of_a_finished_step():
         for rank in range(2):
             event = {"t": 1.0, "type": "metric", "rank": rank, "step": step, "values": {"loss": step + rank}}
             view.apply(event)
-    assert view.metrics["loss"].trail.points == [0.5, 1.5]
-    assert view.metrics["loss"].trail.to(view.metrics["loss"].mean, 40) == [0.5, 1.5, 2.5]
+    assert view.metrics["loss"].sparkline(40) == [0.5, 1.5, 2.5]
 
 
 def test_a_job_that_begins_again_at_a_step_forgets_the_points_from_there_on():
-    trail = walked(range(10))
-    assert trail.points == list(range(9))
-    trail.go_back(20)
-    assert trail.points == list(range(9))
-    trail = walked(range(10))
-    trail.go_back(4)
-    assert trail.points == [0, 1, 2, 3]
-    assert not trail.finishes(4)
-    assert trail.finishes(5)
+    metric = walked(range(10))
+    metric.take(0, 20, 20, repeated=True)
+    assert means(metric) == [*range(9)]
+    metric = walked(range(10))
+    metric.take(0, 4, 4, repeated=True)
+    assert means(metric) == [0, 1, 2, 3]
+    metric.take(0, 5, 5)
+    assert means(metric) == [0, 1, 2, 3, 4]
