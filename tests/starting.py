@@ -20,7 +20,7 @@ import pytest
 
 import tests
 from distdl_jupyter.clusters.environment import for_ranks_here
-from distdl_jupyter.core import caches
+from distdl_jupyter.core import machine
 from distdl_jupyter.node.job import WARM
 from distdl_jupyter.warm import preload, template_files
 from distdl_jupyter.warm import start as warm_start
@@ -52,7 +52,7 @@ def template(runtime, tmp_path_factory):
         patch.setenv("DISTDL_WARM_DIR", str(tmp_path_factory.mktemp("template")))
         patch.setenv("DISTDL_WARM", "off" if os.environ.get("DISTDL_TEST_START") == "cold" else "on")
         # Tests with a cache of their own share the template too: torch reads this variable while it is imported.
-        patch.setenv(*caches.compiled_code())
+        patch.setenv(*machine.compiled_code())
         # A machine that does much else is slow to answer; that is another test's affair.
         patch.setattr(warm_start, "_TIMEOUT", 30.0)
         where, ask = template_files.of(), warm_start.start_warm

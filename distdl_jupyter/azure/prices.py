@@ -22,8 +22,8 @@ import msgspec
 from distdl_jupyter.azure import settings
 from distdl_jupyter.azure.rest import Rest
 from distdl_jupyter.core import atomic_write
-from distdl_jupyter.core.caches import cache_directory
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.machine import cache_directory
 
 PREFIX = "Standard_"
 API_VERSION = "2023-01-01-preview"

@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import Any
 
 from distdl_jupyter.backends.usage import STRATEGY, TENSORFLOW, Package, may_share_gpus
-from distdl_jupyter.core import gpus
+from distdl_jupyter.core import machine
 from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.source import Call, Code
@@ -64,7 +64,7 @@ def cuda(code: Code, spec: JobSpec, devices: Sequence[int] | None = None) -> Che
     calls = [call for call in code.calls if _uses_cuda(call)]
     if not calls:
         return None
-    visible = gpus.visible() if devices is None else devices
+    visible = machine.gpu_numbers() if devices is None else devices
     if visible:
         return Check("CUDA", f"{plural(len(visible), 'GPU')} here")
     first = next((call for call in calls if call.label in code.own), calls[0])
@@ -89,7 +89,7 @@ def nccl(
     first = next((call for call, transport in calls if transport == "nccl"), None)
     if spec.cluster != "local" or first is None or may_share_gpus(_variables(spec, environment)):
         return None
-    count = len(gpus.visible() if devices is None else devices)
+    count = len(machine.gpu_numbers() if devices is None else devices)
     processes = plural(spec.process_count, "process")
     summary = f"{plural(count, 'GPU')} for {processes}"
     if count >= spec.process_count:

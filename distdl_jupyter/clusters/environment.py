@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from distdl_jupyter.core import caches
+from distdl_jupyter.core import machine
 from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.redact import is_secret
 
@@ -35,7 +35,7 @@ def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
     environment = {n: value for n, value in submitters.items() if n in inherited or not n.startswith("DISTDL_")}
     if environment.get("MPLBACKEND", "").startswith(_NOTEBOOKS_BACKENDS):
         del environment["MPLBACKEND"]  # the notebook's backend does not work in a rank
-    environment.setdefault(*caches.compiled_code())
+    environment.setdefault(*machine.compiled_code())
     return environment | HASH_SEED
 
 

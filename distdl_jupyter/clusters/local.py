@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters import queueing
 from distdl_jupyter.clusters.base import Cluster, Context, NodeInfo, Run, RunNotice
-from distdl_jupyter.core import gpus, limits
+from distdl_jupyter.core import limits, machine
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
@@ -79,20 +79,20 @@ class LocalCluster(Cluster):
 
     def process_count_per_node(self, options: Any, *, use_gpu: bool | None) -> int:
         """Return the number of GPUs, 1 without any."""
-        return max(1, len(gpus.visible())) if use_gpu is not False else 1
+        return max(1, len(machine.gpu_numbers())) if use_gpu is not False else 1
 
     def detail(self, options: Any) -> str:
         """Return cores and GPUs of this machine: "2 cores, no GPU"."""
-        count = len(gpus.visible())
+        count = len(machine.gpu_numbers())
         return f"{plural(cores(), 'core')}, {plural(count, 'GPU') if count else 'no GPU'}"
 
     def nodes(self, options: Any) -> list[NodeInfo]:
         """Return this machine; emulated nodes are not listed."""
-        devices = gpus.devices()
+        devices = machine.gpus()
         here = NodeInfo(
             socket.gethostname(),
             gpus=len(devices),
-            gpu_name=gpus.name(devices),
+            gpu_name=machine.gpu_name(devices),
             cores=cores(),
             python=platform.python_version(),
             load=round(os.getloadavg()[0], 1),
@@ -141,13 +141,13 @@ class LocalCluster(Cluster):
         return self._build_placement(spec, options, self._devices(spec))
 
     def _devices(self, spec: JobSpec) -> list[int]:
-        return gpus.visible() if spec.use_gpu is not False else []
+        return machine.gpu_numbers() if spec.use_gpu is not False else []
 
     def acquire(
         self, spec: JobSpec, options: Any, *, blocked: bool = False, number: int | None = None
     ) -> QueueView | None:
         """Acquire GPUs, cores and memory for all processes, or return the position in the queue."""
-        devices = gpus.devices() if spec.use_gpu is not False else ()
+        devices = machine.gpus() if spec.use_gpu is not False else ()
         need = queueing.need(spec, spec.process_count, [gpu.uuid for gpu in devices])
         if not need and not blocked and self._slot is None:
             return None

@@ -1,10 +1,26 @@
-"""What is installed on this machine for this process."""
+"""This machine, as this process sees it: installed software, GPUs, the cache directory and sockets of the user."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import os
+import platform
+import socket
+import stat
+import subprocess
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.node import devices as node_devices
+from distdl_jupyter.node.devices import Gpu
+from distdl_jupyter.worker.hooks import frameworks
+
+#: Maximum length of a Unix socket's path on all platforms (macOS: 104 bytes including the final NUL).
+_LONGEST = 103
 
 
 def installed_version(*names: str) -> str:
@@ -34,3 +50,84 @@ def has_java() -> bool:
 
     home = os.environ.get("JAVA_HOME")
     return Path(home, "bin", "java").exists() if home else shutil.which("java") is not None
+
+
+@functools.cache
+def gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs that ranks may use, limited by CUDA_VISIBLE_DEVICES; none if the driver does not respond."""
+    try:
+        return tuple(node_devices.visible())
+    except (OSError, subprocess.SubprocessError):
+        return ()
+
+
+def gpu_numbers() -> list[int]:
+    """Return their numbers."""
+    return [gpu.number for gpu in gpus()]
+
+
+def gpu_name(those: Sequence[Gpu] | None = None) -> str:
+    """Return the model of the first of some GPUs (default: ``gpus()``), or "" if there are none."""
+    return next((gpu.name for gpu in (gpus() if those is None else those)), "")
+
+
+def cache_directory() -> Path:
+    """Return the package's cache directory (it need not exist yet).
+
+    ``DISTDL_CACHE`` takes precedence over the platform's default: ``$XDG_CACHE_HOME/distdl`` or
+    ``~/.cache/distdl`` on Linux, ``~/Library/Caches/distdl`` on macOS.
+    """
+    if override := os.environ.get("DISTDL_CACHE"):
+        return Path(override).expanduser().absolute()
+    if xdg := os.environ.get("XDG_CACHE_HOME"):
+        return Path(xdg) / "distdl"
+    if platform.system() == "Darwin":
+        return Path.home() / "Library" / "Caches" / "distdl"
+    return Path.home() / ".cache" / "distdl"
+
+
+def compiled_code() -> tuple[str, str]:
+    """Return the environment variable of torch's compiler cache and the folder that later jobs share.
+
+    Its keys hold the versions of torch, CUDA and Triton and the GPU's model, so one folder serves all of them.
+    """
+    return frameworks.COMPILED_VARIABLE, str(cache_directory() / frameworks.COMPILED_FOLDER)
+
+
+def socket_path(name: str, folder: Path | None = None) -> Path:
+    """Return the path of the socket ``name``, which contains the host because home directories may be shared.
+
+    It is in ``folder`` (default: Jupyter's runtime directory), or in a user's folder of the temporary directory if that
+    path is too long for a socket. Nothing is created; see ``secured``.
+    """
+    runtime = folder or _runtime()
+    file = f"{name}-{_short(socket.gethostname().encode(), 8)}.sock"
+    path = runtime / "distdl" / file
+    if len(os.fsencode(path)) <= _LONGEST:
+        return path
+    return Path(tempfile.gettempdir()) / f"distdl-{os.getuid()}-{_short(os.fsencode(runtime), 10)}" / file
+
+
+def _runtime() -> Path:
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    return Path(jupyter_runtime_dir())
+
+
+def _short(text: bytes, length: int) -> str:
+    return hashlib.sha256(text).hexdigest()[:length]
+
+
+def secured(folder: Path) -> Path:
+    """Create a folder that only its owner may enter. Raises DistDLError if another user owns it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise DistDLError(
+            f"{folder} belongs to another user.",
+            code="socket-folder-of-another-user",
+            hint="Set JUPYTER_RUNTIME_DIR to a folder that belongs to you.",
+        )
+    if stat.S_IMODE(status.st_mode) != 0o700:
+        folder.chmod(0o700)
+    return folder

@@ -30,9 +30,9 @@ import psutil
 
 from distdl_jupyter import permissions
 from distdl_jupyter.core import atomic_write
-from distdl_jupyter.core.caches import cache_directory
 from distdl_jupyter.core.errors import PluginUnavailable
 from distdl_jupyter.core.humanize import duration
+from distdl_jupyter.core.machine import cache_directory
 from distdl_jupyter.environment import patches, toolchain
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Cuda, Mpi

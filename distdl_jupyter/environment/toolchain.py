@@ -20,9 +20,8 @@ from importlib import machinery, metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from distdl_jupyter.core.caches import cache_directory
 from distdl_jupyter.core.errors import PluginUnavailable
-from distdl_jupyter.core.machine import installed_version
+from distdl_jupyter.core.machine import cache_directory, installed_version
 from distdl_jupyter.environment.inspection import Inspection, run_program
 from distdl_jupyter.worker.hooks import frameworks
 

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from distdl_jupyter import azure
 from distdl_jupyter.clusters.status import CachedStatus
-from distdl_jupyter.core import gpus
+from distdl_jupyter.core import machine
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.store import JobStore
@@ -151,7 +151,7 @@ def gpus_per_node(values: FormValues, status: CachedStatus | None) -> int:
         return 0
     if values.vm_size:
         return azure.find(values.vm_size).whole_gpus
-    return len(gpus.visible()) if status is None else clusters.gpus_per_node(status)
+    return len(machine.gpu_numbers()) if status is None else clusters.gpus_per_node(status)
 
 
 def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _advice(values: FormValues, code: CodeInfo) -> Sequence[Advice]:
         use_gpu=USE_GPU[values.use_gpu],
         name=values.name,
         cores=cores(),
-        gpus=len(gpus.visible()),
+        gpus=len(machine.gpu_numbers()),
         bills=nodes.bills,
         rate=cost.words if cost else "",
         interruptible=nodes.interruptible,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters import cluster_configs, queueing
-from distdl_jupyter.core import gpus, registry, table
+from distdl_jupyter.core import machine, registry, table
 from distdl_jupyter.core.errors import ClusterRefused, DistDLError
 from distdl_jupyter.core.humanize import count, plural, short_id
 from distdl_jupyter.core.options import ABOUT, MOST_PRIORITY
@@ -147,7 +147,7 @@ def queue() -> Queue:
 def in_use(entries: list[QueueEntry] | None = None) -> InUse:
     """Return the resources of this machine that queue entries hold; read the entries if none are passed."""
     entries = slots.entries() if entries is None else entries
-    labels = {gpu.uuid: str(gpu.number) for gpu in gpus.devices()}
+    labels = {gpu.uuid: str(gpu.number) for gpu in machine.gpus()}
     held = [entry for entry in entries if entry.holds]
     total = queueing.totals(len(labels))
     used = {gpu for entry in held for gpu in entry.gpus}

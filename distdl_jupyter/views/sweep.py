@@ -80,9 +80,9 @@ def _settings(study: Study) -> tuple[str, ...]:
 
 def _processes(study: Study) -> int:
     """Return on how many processes the best could run here: one for each GPU, else as many as there are cores."""
-    from distdl_jupyter.core import gpus  # asked once, for a panel
+    from distdl_jupyter.core import machine  # asked once, for a panel
 
-    here = min(_MOST, len(gpus.visible()) or headroom.cores())
+    here = min(_MOST, len(machine.gpu_numbers()) or headroom.cores())
     return here if here > study.spec.process_count else 2 * study.spec.process_count
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.clusters.environment import for_ranks_here
-from distdl_jupyter.core import locks, registry, signals, sockets
+from distdl_jupyter.core import locks, machine, registry, signals
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import read_all
 from distdl_jupyter.core.store import JobFolder
@@ -124,7 +124,7 @@ class Template:
 
     def _listen(self) -> socket.socket:
         path = self._files.socket
-        sockets.secured(path.parent)
+        machine.secured(path.parent)
         path.unlink(missing_ok=True)
         before = os.umask(0o177)
         try:

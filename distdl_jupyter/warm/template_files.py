@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from distdl_jupyter.core import atomic_write, sockets, store
+from distdl_jupyter.core import atomic_write, machine, store
 from distdl_jupyter.core.errors import InvalidSpec
 
 #: Incremented when the messages change, so that two versions never share a socket.
@@ -31,7 +31,7 @@ class TemplateFiles(NamedTuple):
     @property
     def socket(self) -> Path:
         """The Unix socket for requests."""
-        return sockets.socket_path(f"warm-{self.key}", _shared())
+        return machine.socket_path(f"warm-{self.key}", _shared())
 
     @property
     def lock(self) -> Path:

@@ -22,7 +22,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from distdl_jupyter.core.caches import cache_directory
+from distdl_jupyter.core.machine import cache_directory
 from distdl_jupyter.environment.build import Recipe, find_wheel
 from distdl_jupyter.environment.inspection import inspect_environment
 from distdl_jupyter.environment.toolchain import find_mpi

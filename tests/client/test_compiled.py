@@ -6,7 +6,7 @@ import pytest
 
 from distdl_jupyter import submit
 from distdl_jupyter.cli.show import lines
-from distdl_jupyter.core import caches
+from distdl_jupyter.core import machine
 from distdl_jupyter.views.card import rank_status
 from distdl_jupyter.views.job_table import job_row
 from tests.conftest import wait_for
@@ -70,4 +70,4 @@ def test_a_second_job_compiles_nothing(monkeypatch, tmp_path):
     assert hits == 0
     assert misses > 0
     assert second == (1, 0)
-    assert list(Path(caches.compiled_code()[1]).iterdir())
+    assert list(Path(machine.compiled_code()[1]).iterdir())

@@ -98,7 +98,7 @@ def test_rank_that_slows_the_others_is_found_with_cause_and_cost(backend, where)
         assert other.waiting - slow.waiting == pytest.approx(SECONDS, rel=0.1)
 
 
-def train(steps):
+def train_equally(steps):
     import torch
 
     torch.set_num_threads(1)
@@ -113,7 +113,7 @@ def train(steps):
 
 
 def test_equal_ranks_are_not_named():
-    job = submit(train, (12,), process_count_per_node=2, distributed_backend="torch")
+    job = submit(train_equally, (12,), process_count_per_node=2, distributed_backend="torch")
     job.results(timeout=240)
     assert job.time().straggler is None
     assert "Too few steps" in str(job.time())

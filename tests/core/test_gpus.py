@@ -7,7 +7,7 @@ import pytest
 
 from distdl_jupyter import submit
 from distdl_jupyter.clusters.base import Context
-from distdl_jupyter.core import gpus, registry
+from distdl_jupyter.core import machine, registry
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
@@ -18,7 +18,7 @@ from tests.processes import executable
 
 
 def forget():
-    gpus.devices.cache_clear()
+    machine.gpus.cache_clear()
     devices.known.cache_clear()
 
 
@@ -65,8 +65,8 @@ def test_the_variable_limits_the_visible_gpus(nvidia_smi, monkeypatch, chosen, i
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
     nvidia_smi(TWO)
-    assert gpus.visible() == indices
-    assert gpus.name() == name
+    assert machine.gpu_numbers() == indices
+    assert machine.gpu_name() == name
 
 
 @pytest.mark.parametrize(
@@ -81,18 +81,18 @@ def test_a_divided_gpu_counts_as_its_parts(nvidia_smi, monkeypatch, chosen, word
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
     nvidia_smi(DIVIDED)
-    assert [gpu.identifier for gpu in gpus.devices()] == words
-    for number, word in zip(gpus.visible(), words, strict=True):
-        assert devices.with_cuda_identifiers({"CUDA_VISIBLE_DEVICES": str(number)}, gpus.devices()) == {
+    assert [gpu.identifier for gpu in machine.gpus()] == words
+    for number, word in zip(machine.gpu_numbers(), words, strict=True):
+        assert devices.with_cuda_identifiers({"CUDA_VISIBLE_DEVICES": str(number)}, machine.gpus()) == {
             "CUDA_VISIBLE_DEVICES": word
         }
-    assert gpus.name() in ("NVIDIA A100 (MIG 3g.20gb)", "NVIDIA A100 (MIG 1g.5gb)", "")
+    assert machine.gpu_name() in ("NVIDIA A100 (MIG 3g.20gb)", "NVIDIA A100 (MIG 1g.5gb)", "")
 
 
 def test_a_failing_nvidia_smi_means_no_gpus(nvidia_smi):
     nvidia_smi(f"{TWO}\nexit 9")
-    assert gpus.visible() == []
-    assert gpus.name() == ""
+    assert machine.gpu_numbers() == []
+    assert machine.gpu_name() == ""
 
 
 # which job has them -----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from distdl_jupyter.core.caches import cache_directory
+from distdl_jupyter.core.machine import cache_directory
 from distdl_jupyter.environment import build
 from distdl_jupyter.environment.build import Recipe, find_wheel, lock, store_wheel
 from distdl_jupyter.environment.inspection import Inspection

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distdl_jupyter.clusters import cluster_configs
-from distdl_jupyter.core import gpus
+from distdl_jupyter.core import machine
 from distdl_jupyter.form.arguments import cell_parser, job_options
 from distdl_jupyter.form.line import split
 from distdl_jupyter.form.target import KernelContext
@@ -22,7 +22,7 @@ BODY = "import horovod.torch as hvd\nbatch_size = 8\nx.sum() + lr"
 
 @pytest.fixture(autouse=True)
 def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "visible", list)
+    monkeypatch.setattr(machine, "visible", list)
 
 
 def test_the_line_that_is_written_means_what_the_line_that_was_read_meant(monkeypatch: pytest.MonkeyPatch) -> None:
