@@ -26,7 +26,7 @@ from distdl_jupyter import cli
 from distdl_jupyter.api import openapi
 from distdl_jupyter.clusters.slurm.text import REFUSALS
 from distdl_jupyter.clusters.ssh.command import CAUSES
-from distdl_jupyter.core import collectives, failure, limits, registry
+from distdl_jupyter.core import collectives, failure, files, limits, registry
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.magic.extension import load
 from distdl_jupyter.server.app import DistDLApp
@@ -414,7 +414,7 @@ def statuses() -> Iterator[codes.Entry]:
 
 def tables() -> Iterator[codes.Entry]:
     """Yield the errors whose code, message and remedy are looked up: of the system, of Azure's sign-in and of Slurm."""
-    refusals = dict((*limits.LIMITS.values(), *limits.DISK.values(), limits.OTHER, ("start-refused", "")))
+    refusals = dict((*limits.LIMITS.values(), *files.DISK.values(), files.OTHER, ("start-refused", "")))
     for code, remedy in refusals.items():
         yield codes.Entry(code, "", remedy, "core/limits", 0, explicit=True)
     for pattern, code, remedy in REFUSALS:

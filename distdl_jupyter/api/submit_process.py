@@ -11,7 +11,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import errors, limits, store
+from distdl_jupyter.core import errors, files, store
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.views import wire
 
@@ -94,7 +94,7 @@ def submit(**source: Any) -> str:
     try:
         return (sweep_source if "parameters" in source else submit_source)(**source).id
     except OSError as error:
-        raise limits.disk_refusal(error, store.home()) from None
+        raise files.disk_refusal(error, store.home()) from None
 
 
 def form(request: object, directory: str) -> FormState:

@@ -21,7 +21,7 @@ import msgspec
 
 from distdl_jupyter.azure import settings
 from distdl_jupyter.azure.rest import Rest
-from distdl_jupyter.core import atomic_write
+from distdl_jupyter.core import files
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.machine import cache_directory
 
@@ -78,7 +78,7 @@ def fetch(size: str = "", region: str = "", currency: str = "") -> dict[str, Pri
     prices = hourly_prices(items, region, currency, time.strftime("%Y-%m-%d"))
     others = {key: price for key, price in _load(region, currency).items() if size and key != name.lower()}
     with contextlib.suppress(OSError):
-        atomic_write.write(_file(region, currency), msgspec.to_builtins({**others, **prices}))
+        files.write(_file(region, currency), msgspec.to_builtins({**others, **prices}))
     return prices
 
 

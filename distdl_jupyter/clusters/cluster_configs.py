@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distdl_jupyter.core import atomic_write, redact, registry
+from distdl_jupyter.core import files, redact, registry
 from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import ClusterNotFound, ClusterRefused, DistDLError, InvalidSpec, PluginUnavailable
 from distdl_jupyter.core.humanize import plural
@@ -222,6 +222,6 @@ def _changing() -> Iterator[dict[str, Any]]:
         fcntl.flock(folder, fcntl.LOCK_EX)
         entries = _read(path)
         yield entries
-        atomic_write.write(path, {"version": 1, "clusters": entries})
+        files.write(path, {"version": 1, "clusters": entries})
     finally:
         os.close(folder)

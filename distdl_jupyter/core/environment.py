@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from distdl_jupyter.core import atomic_write
+from distdl_jupyter.core import files
 from distdl_jupyter.core.store import JobFolder
 
 _writing = threading.Lock()
@@ -68,7 +68,7 @@ def add(folder: JobFolder, **fields: Any) -> None:
     """Add fields to the stored environment of a job, from any thread of its supervisor. Raises OSError."""
     with _writing:
         known = dataclasses.asdict(dataclasses.replace(read(folder), **fields))
-        atomic_write.keep(folder.environment_file, json.dumps(known, indent=1))
+        files.keep(folder.environment_file, json.dumps(known, indent=1))
 
 
 def read(folder: JobFolder) -> JobEnvironment:

@@ -1,18 +1,16 @@
-"""Explain limits of the operating system on processes, files and memory.
+"""Explain limits of the operating system on processes, open files and memory.
 
 Errors are explained when they occur, and predicted before a start where possible: ``shortages``, ``crowd``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from distdl_jupyter.core.errors import DiskRefused, LaunchFailed
+from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import count, plural, size
 from distdl_jupyter.worker.hooks.frameworks import LARGE
 
@@ -27,8 +25,7 @@ _PROCESSES = (
 )
 _FILES = "The limit of open files per process is reached. Raise it with 'ulimit -n'."
 _MEMORY = "The memory is used up. End other programs, or run fewer processes."
-_ELSEWHERE = "set DISTDL_HOME to a folder on another disk"
-#: The error code and the remedy, by the limit that was reached, and by the error of a disk.
+#: The error code and the remedy, by the limit that was reached.
 LIMITS = {
     errno.EAGAIN: ("process-limit", _PROCESSES),
     errno.EMFILE: ("open-files-limit", _FILES),
@@ -38,16 +35,6 @@ LIMITS = {
     ),
     errno.ENOMEM: ("memory-exhausted", _MEMORY),
 }
-DISK = {
-    errno.EMFILE: LIMITS[errno.EMFILE],
-    errno.ENFILE: LIMITS[errno.ENFILE],
-    errno.ENOSPC: ("disk-full", f"Free space on that disk, or {_ELSEWHERE}."),
-    errno.EDQUOT: ("disk-quota", f"Your disk quota is used up. Delete files, or {_ELSEWHERE}."),
-    errno.EFBIG: ("file-size-limit", "The limit for file sizes is reached. Raise it with 'ulimit -f'."),
-    errno.EIO: ("disk-damaged", f"The disk is damaged or not available: {_ELSEWHERE}."),
-}
-#: The same for any other error of a disk.
-OTHER = ("disk-not-writable", "Set DISTDL_HOME to a folder that you can write to.")
 
 
 def remedy(error: BaseException) -> str:
@@ -66,36 +53,6 @@ def launch_failed(what: str, error: OSError) -> LaunchFailed:
     named = f" ({error.filename})" if error.filename else ""
     code, hint = LIMITS.get(error.errno or 0, ("start-refused", ""))
     return LaunchFailed(f"{what}: {error.strerror or error}{named}.", code=code, hint=hint)
-
-
-def disk_refusal(error: OSError, path: Path, what: str = "written") -> DiskRefused:
-    """Return the error for a ``path`` that cannot be written or read."""
-    reason = error.strerror or str(error)
-    code, hint = DISK.get(error.errno or 0, OTHER)
-    return DiskRefused(f"{path} cannot be {what}: {reason}.", code=code, hint=hint)
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Raise DiskRefused for any OSError inside."""
-    try:
-        yield
-    except OSError as error:
-        raise disk_refusal(error, path) from error
-
-
-def file_system(path: Path) -> str:
-    """Return the type of the file system of a path and its mount point: ``lustre at /scratch``."""
-    description, at = "of an unknown type", Path()
-    with contextlib.suppress(OSError):
-        resolved = path.resolve()
-        # proc_pid_mountinfo(5): ID PARENT DEVICE ROOT MOUNTPOINT OPTIONS TAGS... - KIND SOURCE OPTIONS
-        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            before, _, behind = line.partition(" - ")
-            point = Path(before.split()[4].replace("\\040", " "))
-            if resolved.is_relative_to(point) and len(point.parts) >= len(at.parts):
-                description, at = f"{behind.split()[0]} at {point}", point
-    return description
 
 
 @dataclass(frozen=True, slots=True)

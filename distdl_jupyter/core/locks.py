@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from distdl_jupyter.core import limits
+from distdl_jupyter.core import files
 from distdl_jupyter.core.errors import DiskRefused
 from distdl_jupyter.core.humanize import ago, short_id
 from distdl_jupyter.node import processes
@@ -128,7 +128,7 @@ def prove(path: Path) -> None:
         os.close(fd)
     if not works:
         raise DiskRefused(
-            f"{path.parent.parent} is on a file system that does not support file locks ({limits.file_system(path)}), "
+            f"{path.parent.parent} is on a file system that does not support file locks ({files.file_system(path)}), "
             "so it is unknown whether a job is running.",
             code="no-file-locks",
             hint="Set DISTDL_HOME to a folder on a local disk, or mount that file system with flock.",

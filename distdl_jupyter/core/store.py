@@ -16,7 +16,7 @@
     outputs/        files saved by the training code; those to resume from are in checkpoints/
     summary.json    the job's row in lists, written when it has ended (see views.job_table)
     supervisor.log  output and errors of the supervisor itself
-    reserve         disk space that is freed when the disk is full, to record the end of the job (see core.disk_reserve)
+    reserve         disk space that is freed when the disk is full, to record the end of the job (see core.files)
 
 Reads write nothing except caches. A folder becomes visible only when it is complete and its lock is held. Hidden
 folders, ``.new-<id>`` and ``.old-<id>``, are being created or deleted; the next submit removes abandoned ones.
@@ -37,7 +37,7 @@ from pathlib import Path
 import msgspec
 
 from distdl_jupyter import permissions
-from distdl_jupyter.core import events, limits, locks
+from distdl_jupyter.core import events, files, limits, locks
 from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.spec import JobSpec
 
@@ -274,7 +274,7 @@ class JobStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise limits.disk_refusal(error, self.jobs, "read") from error
+            raise files.disk_refusal(error, self.jobs, "read") from error
         return sorted(filter(is_id, names), reverse=True)
 
     def folders(self) -> Iterator[JobFolder]:
@@ -315,7 +315,7 @@ class JobStore:
         except FileNotFoundError:
             raise gone(folder.id) from None
         except OSError as error:
-            raise limits.disk_refusal(error, self.jobs) from error
+            raise files.disk_refusal(error, self.jobs) from error
         if left := _delete(doomed):
             raise DiskRefused(
                 f"Job {folder.id} was deleted, but some of its files remain: {left}.",

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from distdl_jupyter.core import atomic_write
+from distdl_jupyter.core import files
 from distdl_jupyter.core.errors import InvalidSpec
 
 #: Display names.
@@ -68,7 +68,7 @@ class TrackerRecord(msgspec.Struct, frozen=True):
 
     def write(self, job: Path) -> None:
         """Store it in a job's folder. Raises OSError, also if the folder is gone."""
-        atomic_write.keep(folder_of(job) / f"{self.tracker}.json", msgspec.json.encode(self))
+        files.keep(folder_of(job) / f"{self.tracker}.json", msgspec.json.encode(self))
 
 
 def folder_of(job: Path, tracker: str = "") -> Path:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from distdl_jupyter.core import atomic_write
+from distdl_jupyter.core import files
 from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 
@@ -68,5 +68,5 @@ class SettingsFile(Generic[S]):
 
     def write(self, settings: S) -> S:
         """Store settings and return them."""
-        atomic_write.write(self.path, msgspec.to_builtins(settings))
+        files.write(self.path, msgspec.to_builtins(settings))
         return settings

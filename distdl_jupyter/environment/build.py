@@ -29,7 +29,7 @@ from pathlib import Path
 import psutil
 
 from distdl_jupyter import permissions
-from distdl_jupyter.core import atomic_write
+from distdl_jupyter.core import files
 from distdl_jupyter.core.errors import PluginUnavailable
 from distdl_jupyter.core.humanize import duration
 from distdl_jupyter.core.machine import cache_directory
@@ -294,7 +294,7 @@ def store_wheel(key: str, wheel: Path) -> Path:
     if permissions.tree_refusal(folder):
         shutil.rmtree(folder, ignore_errors=True)
     cached = permissions.private_folder(folder) / wheel.name
-    atomic_write.keep(cached, wheel.read_bytes())
+    files.keep(cached, wheel.read_bytes())
     return cached
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from distdl_jupyter.core import limits, locks, signals
+from distdl_jupyter.core import files, locks, signals
 from distdl_jupyter.core.aliases import override
 from distdl_jupyter.core.errors import (
     InvalidSpec,
@@ -638,7 +638,7 @@ def publish(
     An interrupt before the start leaves nothing behind. One during the start is raised after the start has succeeded,
     with the message of ``describe_started``. Raises DiskRefused, LaunchFailed; these leave nothing behind.
     """
-    with explain_interrupt(nothing_started), limits.writing(store.jobs):
+    with explain_interrupt(nothing_started), files.writing(store.jobs):
         store.sweep()
         spec, folder = _prepared(store, spec)
     lock = None
@@ -660,7 +660,7 @@ def publish(
             lock.release()
         store.discard(folder, published=isinstance(error, OSError | LaunchFailed))
         if isinstance(error, OSError):
-            raise limits.disk_refusal(error, store.jobs) from error
+            raise files.disk_refusal(error, store.jobs) from error
         raise
     return folder
 

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import permissions
-from distdl_jupyter.core import disk_reserve, events, logfile, parts, registry, tracking
+from distdl_jupyter.core import events, files, logfile, parts, registry, tracking
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
 from distdl_jupyter.core.events import Event, EventWriter, JobLock
 from distdl_jupyter.core.figure import Earlier
@@ -313,7 +313,7 @@ def _unwritten(error: OSError) -> Event:
 
 
 def _write(folder: JobFolder, type_: str, **fields: Any) -> None:
-    disk_reserve.give(folder.reserve)
+    files.free_reserve(folder.reserve)
     writer = EventWriter(folder.events)
     try:
         writer.write(type_, **fields)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from distdl_jupyter.core import atomic_write, humanize, table
+from distdl_jupyter.core import files, humanize, table
 from distdl_jupyter.core.errors import DiskRefused, InvalidSpec, JobNotFound, JobStillRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
@@ -120,7 +120,7 @@ def prune_daily(older: str | None, keep: int | None) -> Pruned | None:
     except FileNotFoundError:
         if not mark.parent.is_dir():
             return None
-    atomic_write.keep(mark, "")
+    files.keep(mark, "")
     return prune(older, keep)
 
 

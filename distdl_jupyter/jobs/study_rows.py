@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import atomic_write, registry, scaling
+from distdl_jupyter.core import files, registry, scaling
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.events import JobLock
@@ -249,7 +249,7 @@ def _is_hopeless(folder: JobFolder, runs: Sequence[JobRow]) -> bool:
         tries = known["tries"] + 1 if known["come"] == come else 1
     except (OSError, ValueError, KeyError, TypeError):
         tries = 1
-    atomic_write.write(path, {"come": come, "tries": tries})
+    files.write(path, {"come": come, "tries": tries})
     return tries > _TRIES
 
 
@@ -269,7 +269,7 @@ def ended(folder: JobFolder, state: State, problem: str = "", hint: str = "") ->
         options = registry.check_options("clusters", spec.cluster, spec.cluster_options)
         registry.get("clusters", spec.cluster).close_group(spec.group, options)
     end = {"state": state.value, "problem": problem, "hint": hint, "ended": time.time()}
-    atomic_write.write(folder.path / "end.json", end)
+    files.write(folder.path / "end.json", end)
     notify_end(folder.id, state, " ".join(filter(None, (problem, hint))))
 
 

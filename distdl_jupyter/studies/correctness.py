@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import capture
-from distdl_jupyter.core import atomic_write, correctness, registry
+from distdl_jupyter.core import correctness, files, registry
 from distdl_jupyter.core.aliases import ALIASES, TOTALS
 from distdl_jupyter.core.correctness import Comparison
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, explain_interrupt
@@ -119,7 +119,7 @@ def finish(job: Job) -> Job | None:
     }
     check = {"steps": job.spec.check["steps"], "replay": str(job.folder.path)}
     alone = client.launch_again(job, check=check, **settings)
-    atomic_write.write(correctness.note(job.folder.path), {"single": alone.id})
+    files.write(correctness.note(job.folder.path), {"single": alone.id})
     _follow(alone)
     return alone
 

@@ -16,7 +16,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter import capture
-from distdl_jupyter.core import atomic_write, space
+from distdl_jupyter.core import files, space
 from distdl_jupyter.core.errors import (
     InvalidSpec,
     JobFailed,
@@ -313,7 +313,7 @@ def _extend(folder: JobFolder, trials: int) -> None:
     spec = folder.spec()
     assert spec.group is not None
     group = dataclasses.replace(spec.group, size=trials, plan={**spec.group.plan, "trials": trials})
-    atomic_write.write(folder.spec_file, dataclasses.replace(spec, group=group).to_json())
+    files.write(folder.spec_file, dataclasses.replace(spec, group=group).to_json())
 
 
 def _count(value: Any, field: str) -> int:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from distdl_jupyter.core import disk_reserve
+from distdl_jupyter.core import files
 from distdl_jupyter.core.events import VERSION, Event, EventWriter, encode
 from distdl_jupyter.core.humanize import duration, plural
 from distdl_jupyter.core.parts import LineFile
@@ -44,11 +44,11 @@ class BufferedEventWriter(EventWriter):
         super().__init__(folder.events)
         self._folder = folder
         self._fold = fold
-        disk_reserve.hold(folder.reserve)
+        files.hold_reserve(folder.reserve)
         #: Maximum size of the file in bytes, and how many of them are reserved for the end.
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         self._limit = math.inf if limit == resource.RLIM_INFINITY else limit
-        self._kept_free = min(disk_reserve.SIZE, self._limit / 2)
+        self._kept_free = min(files.RESERVE, self._limit / 2)
         self._held: deque[tuple[LineFile, bytes]] = deque()
         self._held_bytes = 0
         self._retry_at = 0.0
@@ -107,7 +107,7 @@ class BufferedEventWriter(EventWriter):
             return
         self._retry_at = time.monotonic() + _RETRY_SECONDS
         # The reserve must be restored in full before anything else is written.
-        if disk_reserve.hold(self._folder.reserve) and self._write_held():
+        if files.hold_reserve(self._folder.reserve) and self._write_held():
             self._noted = False
             spent = duration(time.time() - self._since)
             self._note("info", f"The job's folder could not be written for {spent}. {self._losses()}", ROOM)
@@ -133,7 +133,7 @@ class BufferedEventWriter(EventWriter):
             return True
         self.check()
         longest = max(self.events.part_size, self.log.part_size)
-        if self._held_bytes <= min(disk_reserve.left(self._folder.reserve) // 2, self._limit - longest):
+        if self._held_bytes <= min(files.reserve_left(self._folder.reserve) // 2, self._limit - longest):
             self._release_reserve()
         if self._wait(_WAIT_FOR_ALL):
             if self._noted and (self._lost_lines or self._lost_metrics):
@@ -147,7 +147,7 @@ class BufferedEventWriter(EventWriter):
         return False
 
     def _release_reserve(self) -> None:
-        disk_reserve.give(self._folder.reserve)
+        files.free_reserve(self._folder.reserve)
         self._kept_free = 0.0
 
     def _wait(self, seconds: float) -> bool:
@@ -185,7 +185,7 @@ class BufferedEventWriter(EventWriter):
             self.put([event])
         else:
             lines = encode(event)
-            disk_reserve.give_half(self._folder.reserve)
+            files.free_half_reserve(self._folder.reserve)
             try:
                 self.events.append(lines)
             except OSError:
@@ -195,5 +195,5 @@ class BufferedEventWriter(EventWriter):
 
     def close(self) -> None:
         """Close the file and release the reserve."""
-        disk_reserve.give(self._folder.reserve)
+        files.free_reserve(self._folder.reserve)
         super().close()

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from distdl_jupyter import permissions
-from distdl_jupyter.core import disk_reserve, events, limits, locks, reporting, tracking
+from distdl_jupyter.core import events, files, limits, locks, reporting, tracking
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.events import JobLock
@@ -130,12 +130,12 @@ def request(control: Path, action: str, **fields: Any) -> None:
     """Append a request ("cancel" with ``now``, ``reason``) for the supervisor. Raises DiskRefused."""
     # The first byte, a newline, terminates another request that was written only in part.
     line = b"\n" + json.dumps({"type": action, **fields}).encode() + b"\n"
-    with limits.writing(control):
+    with files.writing(control):
         try:
             _append(control, line)
         except OSError:
             # A full disk is a common reason to stop a job.
-            if not disk_reserve.give_half(control.with_name("reserve")):
+            if not files.free_half_reserve(control.with_name("reserve")):
                 raise
             _append(control, line)
 
@@ -143,7 +143,7 @@ def request(control: Path, action: str, **fields: Any) -> None:
 @contextlib.contextmanager
 def alone(control: Path) -> Iterator[None]:
     """Wait for and hold the lock on requests that a job can serve only once, such as a move. Raises DiskRefused."""
-    with limits.writing(control):
+    with files.writing(control):
         file = control.open("ab")
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import Run
-from distdl_jupyter.core import atomic_write
+from distdl_jupyter.core import files
 from distdl_jupyter.core.failure import RankView, concerns_collectives, has_failed
 from distdl_jupyter.core.humanize import date_and_clock, duration
 from distdl_jupyter.core.state import State
@@ -278,7 +278,7 @@ class StackCollector:
         with contextlib.suppress(OSError):  # full disk: still record the positions of the ranks
             path = stacks.path(self._folder, number)
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            atomic_write.keep(path, json.dumps(data))
+            files.keep(path, json.dumps(data))
         taken = stacks.taken(number, data, code)
         finding = None if taken.finding is None else asdict(taken.finding)
         ranks = {"ranks": sorted(taken.ranks), "missing": sorted(taken.missing)}

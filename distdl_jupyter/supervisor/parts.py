@@ -21,7 +21,7 @@ from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import NodeSample
-from distdl_jupyter.core import atomic_write, checkpoints, events, pictures
+from distdl_jupyter.core import checkpoints, events, files, pictures
 from distdl_jupyter.core.environment import GitState
 from distdl_jupyter.core.events import VERSION, encode
 from distdl_jupyter.core.humanize import count, ranks
@@ -125,7 +125,7 @@ class Pictures(ReportStore):
         file = pictures.path(self._recorder.folder.path, number, form)
         try:
             file.parent.mkdir(mode=0o700, exist_ok=True)
-            atomic_write.keep(file, data)
+            files.keep(file, data)
         except OSError as error:
             self._log_once(f"Images cannot be stored: {error.strerror}.")
             return None

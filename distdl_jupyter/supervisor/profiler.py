@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distdl_jupyter.clusters.base import Run
-from distdl_jupyter.core import atomic_write, profiles
+from distdl_jupyter.core import files, profiles
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.supervisor.recorder import EventRecorder
 from distdl_jupyter.supervisor.reports import ProfileReport
@@ -168,7 +168,7 @@ class ProfileCollector:
         data = {"t": round(now.t, 3), "steps": now.steps, "ranks": summaries, "missing": missing}
         folder = profiles.folder_of(self._recorder.folder, now.number)
         try:
-            atomic_write.keep(folder / "profile.json", json.dumps(self._recorder.redactor.data(data)))
+            files.keep(folder / "profile.json", json.dumps(self._recorder.redactor.data(data)))
             for summary in summaries:
                 (folder / f"rank-{summary['rank']}.json").unlink(missing_ok=True)
         except Exception as error:  # noqa: BLE001  nothing may end the job

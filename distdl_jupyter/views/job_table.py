@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from distdl_jupyter.core import atomic_write, humanize, table
+from distdl_jupyter.core import files, humanize, table
 from distdl_jupyter.core.alerts import CODE
 from distdl_jupyter.core.findings import Finding
 from distdl_jupyter.core.state import State
@@ -310,7 +310,7 @@ def _group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float | Non
 def write_summary(folder: JobFolder, entry: Listed) -> None:
     """Store the row of an ended job in its folder, which spares reading its events. Ignores errors of the disk."""
     with contextlib.suppress(OSError):
-        atomic_write.keep(folder.summary, msgspec.json.encode((VERSION, entry)))
+        files.keep(folder.summary, msgspec.json.encode((VERSION, entry)))
 
 
 _decoder = msgspec.json.Decoder(tuple[str, Listed])

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
-from distdl_jupyter.core import atomic_write, registry
+from distdl_jupyter.core import files, registry
 from distdl_jupyter.worker import installed
 from distdl_jupyter.worker.hooks.frameworks import NOT_FORKED
 from distdl_jupyter.worker.identity import LAUNCHERS
@@ -135,7 +135,7 @@ class ImportHistory:
 
     def _write(self) -> None:
         data = {"modules": self._modules, "unforkable": self.unforkable, "restarts": self._restarts}
-        atomic_write.write(self._path, data)
+        files.write(self._path, data)
 
 
 def _is_in(name: str, packages: Iterable[str]) -> bool:

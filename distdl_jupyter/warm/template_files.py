@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from distdl_jupyter.core import atomic_write, machine, store
+from distdl_jupyter.core import files, machine, store
 from distdl_jupyter.core.errors import InvalidSpec
 
 #: Incremented when the messages change, so that two versions never share a socket.
@@ -103,7 +103,7 @@ def change_settings(**changes: Any) -> Settings:
             code="warm-idle-minutes-invalid",
             field="idle_minutes",
         ) from None
-    atomic_write.write(folder() / "settings.json", msgspec.to_builtins(settings))
+    files.write(folder() / "settings.json", msgspec.to_builtins(settings))
     return settings
 
 

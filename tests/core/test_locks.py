@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.core import limits, locks
+from distdl_jupyter.core import files, locks
 from distdl_jupyter.core.errors import DiskRefused
 from distdl_jupyter.core.events import JobLock
 from distdl_jupyter.node import processes
@@ -146,7 +146,7 @@ def test_a_data_directory_without_locks_is_refused_with_its_file_system(distdl_h
         pytest.skip("no process may filter its calls here")
     assert done.returncode == 0, done.stderr
     said = done.stdout
-    kind = limits.file_system(distdl_home)
+    kind = files.file_system(distdl_home)
     assert f"{distdl_home / 'jobs'} is on a file system that does not support file locks ({kind})" in said
     assert "Set DISTDL_HOME to a folder on a local disk, or mount that" in said
     assert list((distdl_home / "jobs").iterdir()) == []
@@ -160,5 +160,5 @@ def test_locks_without_effect_are_refused(path, monkeypatch):
 
 @pytest.mark.skipif(not os.path.ismount("/proc"), reason="Linux")
 def test_a_file_system_is_named_with_its_mount_point():
-    assert limits.file_system(Path("/proc/self/stat")) == "proc at /proc"
-    assert limits.file_system(Path("/dev/null")).endswith(" at /dev")  # the root of a chroot is no mount
+    assert files.file_system(Path("/proc/self/stat")) == "proc at /proc"
+    assert files.file_system(Path("/dev/null")).endswith(" at /dev")  # the root of a chroot is no mount

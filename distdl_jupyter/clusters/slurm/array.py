@@ -28,7 +28,7 @@ from distdl_jupyter import permissions
 from distdl_jupyter.clusters.base import RunNotice
 from distdl_jupyter.clusters.slurm import commands, script
 from distdl_jupyter.clusters.slurm.script import JobDirectory
-from distdl_jupyter.core import atomic_write
+from distdl_jupyter.core import files
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.core.sweep import SweepPlan
@@ -180,7 +180,7 @@ def _submit_array(
 
 
 def _write(folder: Path, job: str, size: int) -> None:
-    atomic_write.write(folder / "array.json", {"job": job, "size": size})
+    files.write(folder / "array.json", {"job": job, "size": size})
 
 
 def _read(folder: Path) -> tuple[str, int]:

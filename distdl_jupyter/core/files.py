@@ -1,0 +1,143 @@
+"""Files that only their owner may read: atomic writes, errors of disks, and a job's disk reserve.
+
+The reserve is a small file that is freed when the disk is full. The freed space is enough to report the problem, to
+cancel the job and to record its end. If no space can be reserved, the job runs without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from distdl_jupyter.core.errors import DiskRefused
+from distdl_jupyter.core.limits import LIMITS
+
+#: Bytes of a job's disk reserve.
+RESERVE = 64 * 1024
+_ELSEWHERE = "set DISTDL_HOME to a folder on another disk"
+#: The error code and the remedy, by the error of a disk.
+DISK = {
+    errno.EMFILE: LIMITS[errno.EMFILE],
+    errno.ENFILE: LIMITS[errno.ENFILE],
+    errno.ENOSPC: ("disk-full", f"Free space on that disk, or {_ELSEWHERE}."),
+    errno.EDQUOT: ("disk-quota", f"Your disk quota is used up. Delete files, or {_ELSEWHERE}."),
+    errno.EFBIG: ("file-size-limit", "The limit for file sizes is reached. Raise it with 'ulimit -f'."),
+    errno.EIO: ("disk-damaged", f"The disk is damaged or not available: {_ELSEWHERE}."),
+}
+#: The code and the remedy of any other error of a disk.
+OTHER = ("disk-not-writable", "Set DISTDL_HOME to a folder that you can write to.")
+
+
+def write(path: Path, data: Any) -> None:
+    """Replace the file with ``data`` as JSON; its folder is created (0700) if it is missing. Raises OSError.
+
+    The data is synced to the disk when this returns.
+    """
+    import tempfile  # a job's start writes caches only
+
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            json.dump(data, out, indent=1)
+            out.flush()
+            os.fsync(out.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def keep(path: Path, content: str | bytes) -> None:
+    """Replace the file with text or bytes, without a sync to the disk. Raises OSError.
+
+    The folder is never created: a cache must not bring back the folder of a job that was deleted.
+    """
+    temporary = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content.encode() if isinstance(content, str) else content)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+# errors of disks
+
+
+def disk_refusal(error: OSError, path: Path, what: str = "written") -> DiskRefused:
+    """Return the error for a ``path`` that cannot be written or read."""
+    reason = error.strerror or str(error)
+    code, hint = DISK.get(error.errno or 0, OTHER)
+    return DiskRefused(f"{path} cannot be {what}: {reason}.", code=code, hint=hint)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise DiskRefused for any OSError inside."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_refusal(error, path) from error
+
+
+def file_system(path: Path) -> str:
+    """Return the type of the file system of a path and its mount point: ``lustre at /scratch``."""
+    description, at = "of an unknown type", Path()
+    with contextlib.suppress(OSError):
+        resolved = path.resolve()
+        # proc_pid_mountinfo(5): ID PARENT DEVICE ROOT MOUNTPOINT OPTIONS TAGS... - KIND SOURCE OPTIONS
+        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            before, _, behind = line.partition(" - ")
+            point = Path(before.split()[4].replace("\\040", " "))
+            if resolved.is_relative_to(point) and len(point.parts) >= len(at.parts):
+                description, at = f"{behind.split()[0]} at {point}", point
+    return description
+
+
+# the disk reserve of a job
+
+
+def hold_reserve(path: Path) -> bool:
+    """Create the file with allocated blocks; return False if the disk has not enough space."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, 0, RESERVE)
+            else:  # macOS
+                os.write(descriptor, bytes(RESERVE))
+        finally:
+            os.close(descriptor)
+        return True
+    return False
+
+
+def free_half_reserve(path: Path) -> bool:
+    """Free half of the remaining reserve; return False if nothing is left."""
+    with contextlib.suppress(OSError):
+        if size := path.stat().st_size:
+            os.truncate(path, size // 2 if size > RESERVE // 8 else 0)
+            return True
+    return False
+
+
+def reserve_left(path: Path) -> int:
+    """Return the number of bytes that are still reserved."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_size
+    return 0
+
+
+def free_reserve(path: Path) -> None:
+    """Free the whole reserve."""
+    with contextlib.suppress(OSError):
+        path.unlink()
