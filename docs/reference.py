@@ -79,7 +79,7 @@ SUBJECTS = {
     "capture": "Variables sent with a cell",
     "compat": "Code for other launchers",
     "studies/sweeps": "Sweeps",
-    "core/sweep": "Sweeps",
+    "core/space": "Sweeps",
     "studies/sweep_driver": "Sweeps",
     "studies/sweep_study": "Sweeps",
     "server": "The HTTP API",

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from distdl_jupyter.api.call import Context, checked_id, delete, get, job, post
-from distdl_jupyter.core import environment, reporting, tracking
+from distdl_jupyter.core import environment, tracking, user_settings
 from distdl_jupyter.core.environment import JobEnvironment
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.options import MOST_PRIORITY
@@ -258,7 +258,7 @@ def _command(folder: Path, record: tracking.TrackerRecord) -> str:
         from distdl_jupyter.tracking.trackers import mlflow_address
 
         with contextlib.suppress(DistDLError):
-            return f"mlflow ui --backend-store-uri {shlex.quote(mlflow_address(reporting.SETTINGS.read()))}"
+            return f"mlflow ui --backend-store-uri {shlex.quote(mlflow_address(user_settings.SETTINGS.read()))}"
     return ""
 
 

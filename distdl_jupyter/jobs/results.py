@@ -13,7 +13,7 @@ import time
 from types import WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import events, reporting, tracking
+from distdl_jupyter.core import events, tracking, user_settings
 from distdl_jupyter.core.errors import DistDLError, JobFailed, ResultUnavailable
 from distdl_jupyter.core.humanize import plural, ranks
 from distdl_jupyter.core.logfile import last_lines
@@ -274,7 +274,7 @@ def track(
     names = tracking.names(tracking.check(trackers, "trackers") or "")
     before = {name: tracking.read(folder.path, name) for name in tracking.TITLES}
     until = None if timeout is None else time.monotonic() + timeout
-    of_job = [*(record.tracker for record in tracking.of_job(folder.path)), *reporting.trackers_of(folder.spec())]
+    of_job = [*(record.tracker for record in tracking.of_job(folder.path)), *user_settings.trackers_of(folder.spec())]
     processes = control.start_trackers(folder, names or of_job, detached=True)
     while any(process.poll() is None for process in processes.values()):
         known = [tracking.read(folder.path, name) for name in processes]

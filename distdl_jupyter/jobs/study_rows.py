@@ -20,9 +20,9 @@ from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.events import JobLock
 from distdl_jupyter.core.humanize import number, plural, short_id
+from distdl_jupyter.core.space import PRUNED, STOPPED
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.core.sweep import PRUNED, STOPPED
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.jobs import job_list, rerun
 from distdl_jupyter.supervisor import control

@@ -177,10 +177,10 @@ def monitoring(changes: Mapping[str, str]) -> None:
 
 def tracking(changes: Mapping[str, str]) -> None:
     """Change settings of experiment trackers. Raises InvalidSpec."""
-    from distdl_jupyter.core import reporting
+    from distdl_jupyter.core import user_settings
     from distdl_jupyter.tracking.trackers import host_of, mlflow_address
 
-    settings = reporting.change(reporting.TRACKING, **changes)
+    settings = user_settings.change(user_settings.TRACKING, **changes)
     say(f"track = {settings.track or 'none'}")
     say(f"mlflow = {host_of(mlflow_address(settings))}")
     say(f"artifacts = {settings.artifacts}")

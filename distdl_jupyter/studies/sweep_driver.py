@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING
 from distdl_jupyter.core import signals, space
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import listing, plural, short_id
+from distdl_jupyter.core.space import PRUNED, STOPPED, SweepPlan, compared
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.core.sweep import PRUNED, STOPPED, SweepPlan, compared
 from distdl_jupyter.jobs import client, rerun
 from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.jobs.study_rows import ended

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.humanize import short_id
+from distdl_jupyter.core.space import PRUNED, Study, SweepPlan, Trial, thinned
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
-from distdl_jupyter.core.sweep import PRUNED, Study, SweepPlan, Trial, thinned
 from distdl_jupyter.jobs import job_list, study_rows
 from distdl_jupyter.jobs.client import Job
 from distdl_jupyter.jobs.reader import JobReader

@@ -30,10 +30,10 @@ from distdl_jupyter.core.events import JobLock
 from distdl_jupyter.core.humanize import short_id
 from distdl_jupyter.core.options import MAX_PROCESSES, more_is_better
 from distdl_jupyter.core.source import parse
+from distdl_jupyter.core.space import STOPPED, Study, SweepPlan
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, new_id
-from distdl_jupyter.core.sweep import STOPPED, Study, SweepPlan
 from distdl_jupyter.jobs import client, jobspec, rerun, study_rows
 from distdl_jupyter.studies import sweep_driver, sweep_study
 from distdl_jupyter.studies.sweep_driver import PRUNERS, SAMPLERS, made

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from distdl_jupyter import permissions
-from distdl_jupyter.core import events, files, limits, locks, reporting, tracking
+from distdl_jupyter.core import events, files, limits, locks, tracking, user_settings
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.events import JobLock
@@ -116,7 +116,7 @@ def start_trackers(
 def notify(folder: JobFolder, name: str, state: State, alert: Alert, id_: str = "") -> None:
     """Send an alert of a job, or of the study ``id_``, if the user has set an address. Do not wait."""
     with contextlib.suppress(OSError, DistDLError):  # broken settings are reported when the job has ended
-        settings = reporting.SETTINGS.read()
+        settings = user_settings.SETTINGS.read()
         if settings.address and alert.kind in settings.notify.split(","):
             title = f"{name} ({(id_ or folder.id).rpartition('-')[2]}): {state.value}"
             message = (settings.address, (title, alert.text, alert.kind))

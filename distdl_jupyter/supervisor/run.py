@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters.base import Run
-from distdl_jupyter.core import environment, events, logfile, registry, reporting
+from distdl_jupyter.core import environment, events, logfile, registry, user_settings
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.failure import Failure, RankView, is_lost
@@ -113,7 +113,7 @@ class Supervisor:
         """Start the processes that write the job to experiment trackers, or restart those that have exited."""
         names = [
             name
-            for name in reporting.trackers_of(self._spec)
+            for name in user_settings.trackers_of(self._spec)
             if name not in self._trackers or self._trackers[name].poll() is not None
         ]
         with contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ class Supervisor:
     def announce_end(self) -> None:
         """Report the end of the job, after all other work: as telemetry, to trackers and as a message."""
         try:
-            if reporting.SETTINGS.read().enabled:
+            if user_settings.SETTINGS.read().enabled:
                 control.start_reporter(self._folder, "telemetry")
         except (OSError, DistDLError) as error:
             print(f"telemetry: not sent, {error}", file=sys.stderr)  # noqa: T201 - into supervisor.log

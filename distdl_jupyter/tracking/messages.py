@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from distdl_jupyter.core import reporting
+from distdl_jupyter.core import user_settings
 from distdl_jupyter.core.errors import InvalidSpec, MessageNotSent, PluginUnavailable
 from distdl_jupyter.tracking import run
 
@@ -56,11 +56,11 @@ def notifications(address: str | None = None, notify: str | None = None, *, test
     return Notifications(_service(current.address), current.notify)
 
 
-def configure(**changes: Any) -> reporting.ReportingSettings:
+def configure(**changes: Any) -> user_settings.ReportingSettings:
     """Change settings of telemetry and messages and return them; an address is checked. Raises as ``deliver`` does."""
     if address := str(changes.get("address") or "").strip():
         deliver(address)
-    return reporting.change(reporting.MONITORING, **changes)
+    return user_settings.change(user_settings.MONITORING, **changes)
 
 
 def _service(address: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from distdl_jupyter.core import environment, reporting, tracking
+from distdl_jupyter.core import environment, tracking, user_settings
 from distdl_jupyter.core.environment import JobEnvironment
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import Event, read
@@ -238,7 +238,7 @@ def write(folder: JobFolder, name: str) -> str:
     record = replace(tracking.read(folder.path, name), trouble="")
     record.write(folder.path)
     try:
-        settings = reporting.SETTINGS.read()
+        settings = user_settings.SETTINGS.read()
         writer = RunWriter(folder, KINDS[name](folder.spec(), folder.path, settings), settings.artifacts)
         with contextlib.closing(writer):
             return writer.follow()

@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 
 from distdl_jupyter.core import store, tracking
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.reporting import ReportingSettings
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.tracking import TrackerRecord
+from distdl_jupyter.core.user_settings import ReportingSettings
 
 #: The MLflow experiment and the W&B project of jobs whose environment names none.
 _PROJECT = "distdl_jupyter"

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import humanize, sweep, table
+from distdl_jupyter.core import humanize, space, table
 from distdl_jupyter.core.humanize import duration, number, plural
+from distdl_jupyter.core.space import Study, Trial
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.sweep import Study, Trial
 from distdl_jupyter.node import headroom
 from distdl_jupyter.views.job_table import StateName
 
@@ -61,8 +61,8 @@ def panel(study: Study) -> SweepPanel:
         metric=study.plan.metric,
         done=study.done,
         size=study.plan.trials,
-        elapsed=sweep.duration(study),
-        left=sweep.left(study),
+        elapsed=space.duration(study),
+        left=space.left(study),
         parameters=tuple(study.plan.parameters),
         trials=tuple(study.sorted()),
         best=best.number if best else None,
@@ -186,4 +186,4 @@ def _counts(study: Study) -> str:
     failed = sum(trial.state in (State.FAILED, State.CANCELED) for trial in study.trials)
     counts = ((running, "running"), (pruned, "pruned"), (failed, "without a value"))
     more = (f"{many} {what}" for many, what in counts if many)
-    return " · ".join((counted(study), *more, duration(sweep.duration(study))))
+    return " · ".join((counted(study), *more, duration(space.duration(study))))

@@ -9,7 +9,7 @@ import pytest
 
 from distdl_jupyter import jobs, scale, scaling
 from distdl_jupyter.cli import main
-from distdl_jupyter.core import reporting
+from distdl_jupyter.core import user_settings
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, JobNotRunning, JobStillRunning
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, study_rows
@@ -82,7 +82,7 @@ def test_a_study_whose_driver_is_killed_goes_on_with_what_is_missing(distdl_home
     """The function was known to the process that was killed alone."""
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
     endpoint = Endpoint()
-    reporting.change(address=endpoint.address.replace("http:", "json:"))
+    user_settings.change(address=endpoint.address.replace("http:", "json:"))
     driver = subprocess.Popen([sys.executable, "-c", DRIVER], cwd=Path.cwd())
     try:
         wait_for(lambda: jobs() and jobs()[0].spec.process_count == 2 and jobs()[0].folder.steps.exists(), 120,

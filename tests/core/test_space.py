@@ -8,9 +8,8 @@ import pytest
 from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
 from distdl_jupyter.core.series import Row
-from distdl_jupyter.core.space import Choice, Range, choice, integers, loguniform, uniform
+from distdl_jupyter.core.space import Choice, Range, SweepPlan, choice, compared, integers, loguniform, thinned, uniform
 from distdl_jupyter.core.spec import Group
-from distdl_jupyter.core.sweep import SweepPlan, compared, thinned
 
 FLOAT, INT = optuna.distributions.FloatDistribution, optuna.distributions.IntDistribution
 

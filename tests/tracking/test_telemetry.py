@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.core import reporting
+from distdl_jupyter.core import user_settings
 from distdl_jupyter.core.data import DataSource
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.spec import CodeSource, JobSpec
@@ -67,7 +67,7 @@ def trained(passphrase, name="anns-plan"):
 
 def test_a_job_arrives_at_application_insights_and_nothing_else(endpoint, monkeypatch):
     monkeypatch.setenv(telemetry.CONNECTION_STRING, endpoint.connection_string)
-    reporting.change(enabled=True)
+    user_settings.change(enabled=True)
     job = trained(SECRET)
     assert said(job) == ["telemetry: sent"]
     items = endpoint.items()
@@ -91,7 +91,7 @@ def test_a_job_arrives_at_an_otlp_endpoint(endpoint, monkeypatch):
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.address)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=anns-key")
-    reporting.change(enabled=True)
+    user_settings.change(enabled=True)
     job = trained(SECRET)
     assert said(job) == ["telemetry: sent"]
     posts = {path: (headers, body) for path, headers, body in endpoint.posts}
@@ -110,7 +110,7 @@ def test_a_job_arrives_at_an_otlp_endpoint(endpoint, monkeypatch):
 def test_nothing_is_sent_by_default_even_where_the_environment_names_a_destination(endpoint, monkeypatch):
     monkeypatch.setenv(telemetry.CONNECTION_STRING, endpoint.connection_string)
     job = trained(SECRET)
-    reporting.change(enabled=True)
+    user_settings.change(enabled=True)
     monkeypatch.delenv(telemetry.CONNECTION_STRING)
     other = trained(SECRET)
     wait_for(lambda: not senders(other), what="the sender's end")
@@ -121,7 +121,7 @@ def test_nothing_is_sent_by_default_even_where_the_environment_names_a_destinati
 def test_a_job_does_not_wait_for_an_endpoint_that_never_answers(endpoint, monkeypatch):
     endpoint.answers.clear()
     monkeypatch.setenv(telemetry.CONNECTION_STRING, endpoint.connection_string)
-    reporting.change(enabled=True)
+    user_settings.change(enabled=True)
     job = trained(SECRET)  # it has ended, although nobody has answered
     assert endpoint.arrived.wait(60)
     assert senders(job)
@@ -147,7 +147,7 @@ def test_an_endpoint_that_is_down_or_not_valid_is_one_line_without_its_key(strin
     string = string or endpoint.connection_string
     endpoint.close()
     monkeypatch.setenv(telemetry.CONNECTION_STRING, string)
-    reporting.change(enabled=True)
+    user_settings.change(enabled=True)
     job = trained(SECRET)
     (line,) = said(job)
     assert line.startswith("telemetry: not sent, ")
@@ -172,10 +172,10 @@ def test_a_missing_package_is_named_with_its_extra():
 
 def test_broken_settings_are_said_in_the_log_and_fail_no_job(monkeypatch):
     monkeypatch.setenv(telemetry.CONNECTION_STRING, "InstrumentationKey=x")
-    reporting.SETTINGS.path.parent.mkdir(parents=True)
-    reporting.SETTINGS.path.write_text("[")
+    user_settings.SETTINGS.path.parent.mkdir(parents=True)
+    user_settings.SETTINGS.path.write_text("[")
     with pytest.raises(DistDLError, match="Correct or delete"):
-        reporting.SETTINGS.read()
+        user_settings.SETTINGS.read()
     job = trained(SECRET)
     (line,) = said(job)
     assert "Cannot read the settings in" in line

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from distdl_jupyter import submit
-from distdl_jupyter.core import reporting, tracking
+from distdl_jupyter.core import tracking, user_settings
 from distdl_jupyter.core.environment import GitState, JobEnvironment
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.spec import Captured, JobSpec
@@ -121,11 +121,11 @@ def test_settings_are_checked_and_shown_without_a_password(capsys):
     said = capsys.readouterr().out
     assert "track = mlflow,tensorboard\nmlflow = tracking.example:5000\n" in said
     assert SECRET not in said
-    assert reporting.SETTINGS.path.stat().st_mode & 0o077 == 0
+    assert user_settings.SETTINGS.path.stat().st_mode & 0o077 == 0
     for given in ({"track": "excel"}, {"artifacts": "some"}, {"mlflow": "a b"}, {"address": "json://x.example"}):
         with pytest.raises(InvalidSpec):
             commands.tracking(given)
-    assert reporting.change(track="", mlflow="").track == ""
+    assert user_settings.change(track="", mlflow="").track == ""
 
 
 def test_a_missing_package_is_one_sentence_with_its_extra():
@@ -296,7 +296,7 @@ def assert_no_secret(job):
 @pytest.mark.timeout(600)
 def test_two_ranks_are_one_run_in_all_three(server, monkeypatch):
     server.start()
-    reporting.change(mlflow=f"http://ann:{SECRET}@127.0.0.1:{server.port}", artifacts="outputs")
+    user_settings.change(mlflow=f"http://ann:{SECRET}@127.0.0.1:{server.port}", artifacts="outputs")
     variables = {"MLFLOW_TRACKING_TOKEN": SECRET, "WANDB_MODE": "offline"}
     job = tracked(track="mlflow,tensorboard,wandb", environment_variables=variables)
     assert job.wait(200).state is State.COMPLETED
@@ -350,7 +350,7 @@ def offline_rows(path, name):
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_server_that_is_down_at_first_and_in_the_middle_misses_nothing(server, tmp_path):
-    reporting.change(mlflow=server.address)
+    user_settings.change(mlflow=server.address)
     go_on = tmp_path / "go-on"
     job = tracked(until=go_on)
     wait_for(lambda: [note for note in job.view().notes if note["code"] == "tracking"], timeout=120)
@@ -376,7 +376,7 @@ def test_a_tracker_whose_disk_is_full(server, tmp_path):
     mount(server.folder, "size=64m")
     try:
         server.start()
-        reporting.change(mlflow=server.address)
+        user_settings.change(mlflow=server.address)
         go_on = tmp_path / "go-on"
         job = tracked(until=go_on)
         wait_for(lambda: records(job).get("mlflow") and records(job)["mlflow"].run, timeout=120)
@@ -398,7 +398,7 @@ def test_a_tracker_whose_disk_is_full(server, tmp_path):
 @pytest.mark.timeout(600)
 def test_the_deaths_of_tracker_and_supervisor_make_no_second_run(server, tmp_path):
     server.start()
-    reporting.change(mlflow=server.address)
+    user_settings.change(mlflow=server.address)
     job = tracked(until=tmp_path / "never")
     wait_for(lambda: records(job).get("mlflow") and records(job)["mlflow"].events > 0, timeout=120)
     (process,) = tracker_processes(job)
@@ -433,7 +433,7 @@ class Refusing(BaseHTTPRequestHandler):
 def test_a_wrong_token_is_one_sentence_and_a_later_right_one_brings_all(server, packages):
     refusing = ThreadingHTTPServer(("127.0.0.1", server.port), Refusing)
     threading.Thread(target=refusing.serve_forever, daemon=True).start()
-    reporting.change(mlflow=f"http://ann:{SECRET}@127.0.0.1:{server.port}")
+    user_settings.change(mlflow=f"http://ann:{SECRET}@127.0.0.1:{server.port}")
     job = tracked(environment_variables={"MLFLOW_TRACKING_TOKEN": SECRET})
     assert job.wait(120).state is State.COMPLETED
     wait_for(lambda: records(job).get("mlflow") and records(job)["mlflow"].trouble, timeout=60)
@@ -446,7 +446,7 @@ def test_a_wrong_token_is_one_sentence_and_a_later_right_one_brings_all(server, 
         process.kill()
         process.wait()
     server.start()
-    reporting.change(mlflow=server.address)
+    user_settings.change(mlflow=server.address)
     (record,) = job.track()
     assert record.done
     assert server.history(job) == EXPECTED
@@ -456,7 +456,7 @@ def test_a_wrong_token_is_one_sentence_and_a_later_right_one_brings_all(server, 
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")  # of SQLAlchemy, for MLflow
 def test_without_any_address_runs_are_in_the_user_s_own_store_unless_a_job_is_not_tracked(packages):
-    reporting.change(track="mlflow")
+    user_settings.change(track="mlflow")
     job = submit(alone, name="alone", distributed_backend="plain")
     other = submit(alone, name="other", distributed_backend="plain", track="off")
     assert job.wait(60).state is State.COMPLETED

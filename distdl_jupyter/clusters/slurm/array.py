@@ -30,8 +30,8 @@ from distdl_jupyter.clusters.slurm import commands, script
 from distdl_jupyter.clusters.slurm.script import JobDirectory
 from distdl_jupyter.core import files
 from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.space import SweepPlan
 from distdl_jupyter.core.store import JobStore
-from distdl_jupyter.core.sweep import SweepPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
