@@ -1,6 +1,6 @@
 """Finished jobs for tests, written by a supervisor's own hand."""
 
-from distdl_jupyter.core.events import JobLock
+from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.spec import CodeSource, JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id

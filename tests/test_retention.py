@@ -11,7 +11,7 @@ import pytest
 
 from distdl_jupyter import cli, jobs, prune
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.events import JobLock
+from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore

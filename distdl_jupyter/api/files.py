@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from distdl_jupyter.api.call import BYTES, Context, Download, get, job
-from distdl_jupyter.core import parts, pictures
+from distdl_jupyter.core import logfile, pictures
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.humanize import clock
 from distdl_jupyter.core.logfile import lines_of
@@ -73,7 +73,7 @@ async def log(
 def _log_text(follower: JobReader, rank: int | None) -> Generator[bytes, None, None]:
     """Yield the present lines of the log with their time and rank, some megabytes at a time."""
     with_rank = follower.view.process_count > 1 and rank is None
-    end = parts.size(follower.folder.log)
+    end = logfile.size(follower.folder.log)
     while follower.log_cursor < end and (batch := follower.read()):
         lines = [line for line in lines_of(batch) if rank is None or line.rank == rank]
         yield "".join(

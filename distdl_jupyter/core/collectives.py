@@ -16,11 +16,12 @@ import msgspec
 
 from distdl_jupyter.core.humanize import count, plural
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
-from distdl_jupyter.core.threads import Frame
 from distdl_jupyter.worker.hooks.frameworks import JOINS
 
-#: Returns the line of the user's code that called an operation, from its frames (newest first), or "".
-Place = Callable[[Sequence[Frame]], str]
+#: File, line and function of a call.
+Call = tuple[str, int, str]
+#: Returns the line of the user's code that called an operation, from its calls (newest first), or "".
+Place = Callable[[Sequence[Call]], str]
 #: Callers of operations in libraries, by file and function; the first match among the frames counts.
 _CALLERS = (
     ("torch/nn/parallel/distributed.py", "_sync_buffers", "DDP's broadcast of buffers"),
@@ -61,12 +62,8 @@ class Operation(msgspec.Struct, frozen=True):
     sizes: tuple[tuple[int, ...], ...]
     dtype: str
     waiting: bool
-    #: File, line and function of each call, newest first.
-    frames: tuple[tuple[str, int, str], ...] = ()
-
-    def calls(self) -> list[Frame]:
-        """Return the frames, newest first."""
-        return [Frame(*call) for call in self.frames]
+    #: Newest first.
+    frames: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +141,8 @@ def _row(rank: int, report: Sequence[Operation], state: str, locate: Place | Non
     if not report:
         return Collective((rank,), state=state)
     newest = report[0]
-    calls = newest.calls()
-    caller = next((title for file, name, title in _CALLERS for call in calls
-                   if call.file.endswith(file) and call.function == name), "")  # fmt: skip
+    caller = next((title for file, name, title in _CALLERS for path, _, function in newest.frames
+                   if path.endswith(file) and function == name), "")  # fmt: skip
     sizes = ", ".join(str(list(size)) for size in newest.sizes)
     return Collective(
         ranks=(rank,),
@@ -157,7 +153,7 @@ def _row(rank: int, report: Sequence[Operation], state: str, locate: Place | Non
         sizes=sizes,
         dtype=newest.dtype if sizes else "",
         state=state or ("waiting" if newest.waiting else "done"),
-        line=locate(calls) if locate is not None else "",
+        line=locate(newest.frames) if locate is not None else "",
     )
 
 

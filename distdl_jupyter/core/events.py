@@ -8,7 +8,7 @@ Rules, each covered by a test:
 * The cursor is the byte offset after the last whole line: ``read(path, after) -> (events, cursor)``.
 * Append-only; nothing is deleted when a job ends. Readers ignore unknown types and fields.
 * The events alone define the state of a job; a job that prints a gigabyte has few of them. Only the log is split into
-  parts (core.parts) when it grows too long; core.logfile reads it.
+  parts when it grows too long (core.logfile).
 * Events and log lines are not ordered relative to each other, except that the end of a job is written after all of its
   log. A reader that has read the end and then reads the log gets the whole log.
 * Essential events (``_KEPT``) are synced to the disk before the writer continues; a power cut may lose others.
@@ -71,20 +71,14 @@ Events from a stored output (see ``clusters.base.Stream``) have ``at``, the byte
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-
-from distdl_jupyter.core import locks, parts
-from distdl_jupyter.core.parts import LineFile
-from distdl_jupyter.core.state import State
 
 Event = dict[str, Any]
 VERSION = 1
@@ -93,114 +87,11 @@ MAX_LOG_TEXT = 64 * 1024
 #: Types that are written to the log rather than to the events.
 LOG_TYPES = frozenset(("log", "mark", "position", "attempt", "count"))
 _READ_CHUNK = 8 * 1024 * 1024
-#: Without its result or end a job would count as lost, and without its handle its processes could not be found.
-_KEPT = ("handle", "result")
-#: Seconds between two updates of the modification time of a log's first file.
-_TOUCH_EVERY = 1.0
-#: Number of parts that are kept.
-_PARTS = 2
 
 
 def log_path(path: Path) -> Path:
     """Return the path of a job's log from the path of its events."""
     return path.with_name("log.jsonl")
-
-
-class EventWriter:
-    """Appends to the events at ``path`` and to the log beside them. The caller must hold the job's lock."""
-
-    def __init__(self, path: Path) -> None:
-        self._log_path = log_path(path)
-        self.log = LineFile(parts.newest(self._log_path))
-        self.events = LineFile(parts.LogPart(0, path))
-        self._batch: list[Event] | None = None
-        self._moment = 0.0
-        self._touched = 0.0
-        self._moments = Clock(max(self.events.last_moment, self.log.last_moment))
-
-    def write(self, type_: str, /, **fields: Any) -> Event:
-        """Append one event stamped with the current time and return it. Raises OSError."""
-        if self._batch is None:
-            event: Event = {"v": VERSION, "t": self._moments.now(), "type": type_, **fields}
-            self.put([event])
-        else:
-            event = {"v": VERSION, "t": self._moment, "type": type_, **fields}
-            self._batch.append(event)
-        return event
-
-    @property
-    def is_together(self) -> bool:
-        """Whether events are collected to be appended later (see ``together``)."""
-        return self._batch is not None
-
-    @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """Collect the events written inside; append them with one timestamp and one write per file.
-
-        Consecutive metrics then take a fraction of the bytes.
-        """
-        self._batch, self._moment = [], self._moments.now()
-        try:
-            yield
-        finally:
-            batch, self._batch = self._batch, None
-            self.put(batch)
-
-    def put(self, batch: list[Event]) -> None:
-        """Append events and then log lines, so that events never lag behind the log of a stored stream (History)."""
-        self._put(self.events, [event for event in batch if event["type"] not in LOG_TYPES])
-        self._put(self.log, [line for event in batch if (line := _log_line(event)) is not None])
-        if any(event["type"] in _KEPT or (event["type"] == "state" and State(event["state"]).ended) for event in batch):
-            self.events.sync()
-
-    def _put(self, file: LineFile, batch: list[Event]) -> None:
-        if batch:
-            self.append_lines(file, b"".join(map(encode, pack(batch))))
-            if file is self.log and file.part_size < file.size:
-                self._touch()
-
-    def append_lines(self, file: LineFile, lines: bytes) -> None:
-        """Append whole encoded lines. Raises OSError."""
-        file.append(lines)
-
-    def _touch(self) -> None:
-        """Update the modification time of the log's first file, which shows when the log was last written."""
-        if time.monotonic() - self._touched > _TOUCH_EVERY:
-            with contextlib.suppress(OSError):
-                os.utime(self._log_path)
-            self._touched = time.monotonic()
-
-    def begin_part(self, **counts: Any) -> bool:
-        """Continue the log in a new part whose first line has these fields; two parts are kept.
-
-        Returns whether lines of the log are missing now. Raises OSError if the new part cannot be created.
-        """
-        if self._batch:
-            self.put(self._batch)
-            self._batch = []
-        moment = self._moments.now() if self._batch is None else self._moment
-        self.log.begin_part(self._log_path, encode({"v": VERSION, "t": moment, "type": "count", **counts}))
-        with contextlib.suppress(OSError):  # retried with the next part
-            for part in parts.parts(self._log_path)[:-_PARTS]:
-                part.file.unlink()
-        return parts.gap(self._log_path) is not None
-
-    @property
-    def is_deleted(self) -> bool:
-        """Whether the job's folder was deleted."""
-        return self.events.is_deleted
-
-    def close(self) -> None:
-        """Close the files; calling it twice is harmless."""
-        self.events.close()
-        self.log.close()
-
-
-def _log_line(event: Event) -> Event | None:
-    """Return the log line of an event."""
-    if event["type"] == "restart":
-        return {"v": VERSION, "t": event["t"], "type": "attempt"}
-    return event if event["type"] in LOG_TYPES else None
 
 
 def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
@@ -253,40 +144,6 @@ def read_all(path: Path, after: int = 0) -> tuple[list[Event], int]:
         events.extend(more)
         after = cursor
     return events, after
-
-
-class JobLock:
-    """The lock for writing a job's log, held as long as a descriptor of the lock file is open."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    @classmethod
-    def acquire(cls, path: Path, *, of_other_host: bool = False) -> JobLock | None:
-        """Acquire the lock without waiting and sign it; return None if another process holds it. Raises OSError.
-
-        A lock that was signed on another host is not taken, unless that holder is known to be dead.
-        """
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return None
-        except BaseException:
-            os.close(fd)
-            raise
-        if not of_other_host and locks.holder(path).host:
-            os.close(fd)
-            return None
-        locks.sign(path)
-        return cls(fd)
-
-    def release(self) -> None:
-        """Close this process's descriptor; the lock is released unless another process has inherited it."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
 
 
 # how events are encoded -----------------------------------------------------------------------

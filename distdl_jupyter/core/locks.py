@@ -133,3 +133,37 @@ def prove(path: Path) -> None:
             code="no-file-locks",
             hint="Set DISTDL_HOME to a folder on a local disk, or mount that file system with flock.",
         )
+
+
+class JobLock:
+    """The lock for writing a job's log, held as long as a descriptor of the lock file is open."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    @classmethod
+    def acquire(cls, path: Path, *, of_other_host: bool = False) -> JobLock | None:
+        """Acquire the lock without waiting and sign it; return None if another process holds it. Raises OSError.
+
+        A lock that was signed on another host is not taken, unless that holder is known to be dead.
+        """
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except BaseException:
+            os.close(fd)
+            raise
+        if not of_other_host and holder(path).host:
+            os.close(fd)
+            return None
+        sign(path)
+        return cls(fd)
+
+    def release(self) -> None:
+        """Close this process's descriptor; the lock is released unless another process has inherited it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1

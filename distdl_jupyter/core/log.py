@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from pathlib import Path
 
-from distdl_jupyter.core import logfile, parts
+from distdl_jupyter.core import logfile
 from distdl_jupyter.core.events import Event
 from distdl_jupyter.core.printable import MAX_SHOWN, Styles, styled
 from distdl_jupyter.core.view import JobView
@@ -392,7 +392,7 @@ class LogWindow:
 
     def step(self, view: JobView) -> bool:
         """Read more of the log, whose lines ``view`` counts; return False at the end."""
-        end = parts.size(self._path)
+        end = logfile.size(self._path)
         unread = end - self.cursor
         if unread <= 0:
             return False
@@ -460,7 +460,7 @@ class LogWindow:
 
     def _forget_places(self) -> None:
         """Drop starting points in the deleted part of the log; rows after it are numbered from its end."""
-        missing = parts.gap(self._path)
+        missing = logfile.gap(self._path)
         if missing is None:
             return
         gone = [piece for piece in self._places if missing[0] <= piece.at < missing[1]]

@@ -1,21 +1,31 @@
-"""Reads the log of a job: the lines of its ranks and of the system (see core.events and core.parts).
+"""The log of a job in its files: written by one process, read by any (see core.events for the lines).
 
-``path`` is that of the log's first file (``JobFolder.log``). Cursors are byte offsets in the log. A reader
-gets one notice in place of deleted lines, with their number. The total number of lines follows from the last ``count``
-without reading the lines before it.
+    log.jsonl              the first bytes of the log, for most jobs all of them
+    parts/<begin>.jsonl    the last parts of a long log, each named after its first byte in the log
+
+``path`` is that of the log's first file (``JobFolder.log``). Cursors are byte offsets in the log. They never change, so
+a cursor stays valid when earlier parts are deleted. A line never spans two files. Only the writer of the log creates
+and deletes parts; a reader that is too late for a part continues after it, with one notice in place of deleted lines.
+The total number of lines follows from the last ``count`` without reading the lines before it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from distdl_jupyter.core import events, parts, pictures
-from distdl_jupyter.core.events import Event, decode
+from distdl_jupyter.core import events, pictures
+from distdl_jupyter.core.events import LOG_TYPES, VERSION, Clock, Event, decode, encode, pack
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.humanize import size as size_in_words
+from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
 
 #: Bytes of text from one ``count`` to the next.
@@ -25,6 +35,15 @@ _READ_CHUNK = 8 * 1024 * 1024
 _LINE = 128 * 1024
 #: Bytes that are read at first to find the last lines.
 _NEAR = 256 * 1024
+#: Bytes at the end of a file that are searched for the time of its last line.
+_LAST_LINE = 4096
+_sync = getattr(os, "fdatasync", os.fsync)  # not on macOS
+#: Without its result or end a job would count as lost, and without its handle its processes could not be found.
+_KEPT = ("handle", "result")
+#: Seconds between two updates of the modification time of a log's first file.
+_TOUCH_EVERY = 1.0
+#: Number of parts that are kept.
+_PARTS = 2
 
 
 def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
@@ -34,7 +53,7 @@ def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Eve
     until the cursor no longer moves. A missing file reads as empty.
     """
     try:
-        begin, data = parts.lines(path, after, limit)
+        begin, data = line_bytes(path, after, limit)
     except FileNotFoundError:
         return [], after
     if begin > after:
@@ -43,7 +62,7 @@ def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Eve
 
 
 def _lines(data: bytes) -> list[Event]:
-    return [line for line in decode(data) if line["type"] in events.LOG_TYPES]
+    return [line for line in decode(data) if line["type"] in LOG_TYPES]
 
 
 def batches(path: Path, after: int = 0) -> Iterator[tuple[list[Event], int]]:
@@ -77,7 +96,7 @@ def endings(path: Path, end: int, floor: int = 0, size: int = _NEAR) -> Iterator
     Nothing before the byte ``floor`` is read; the last ones that are yielded begin there.
     """
     while True:
-        begin = max(floor, parts.back(path, end, size))
+        begin = max(floor, back(path, end, size))
         at = line_from(path, begin, end) if begin > floor else floor
         lines, cursor = between(path, at, end)
         yield Ending(lines, at, cursor)
@@ -91,7 +110,7 @@ def count(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
 
     Of a long log, only the lines after the last ``count`` are read.
     """
-    for ending in endings(path, parts.size(path) if end is None else end, begin, 3 * COUNT_EVERY):
+    for ending in endings(path, size(path) if end is None else end, begin, 3 * COUNT_EVERY):
         counts = [number for number, line in enumerate(ending.lines) if line["type"] == "count"]
         if counts or ending.begin == begin:
             for line in ending.lines[counts[-1] if counts else 0 :]:
@@ -105,9 +124,9 @@ def notice(path: Path, begin: int) -> list[Event]:
 
     It carries the ``counts`` of all lines before that byte, and ``lines``, their number.
     """
-    missing = parts.gap(path)
+    missing = gap(path)
     try:
-        first = _lines(parts.lines(path, begin, 1)[1].partition(b"\n")[0])
+        first = _lines(line_bytes(path, begin, 1)[1].partition(b"\n")[0])
     except FileNotFoundError:
         return []
     if missing is None or missing[1] != begin or not first or first[0]["type"] != "count":
@@ -122,7 +141,7 @@ def line_from(path: Path, begin: int, end: int) -> int:
     """Return the position of the first line that starts at a byte or later, at most ``end``."""
     at = begin - 1
     while 0 <= at < end:
-        here, data = parts.read(path, at, _LINE)
+        here, data = read_bytes(path, at, _LINE)
         if here > at:  # deleted up to this byte
             return min(end, at + 1)
         if not data:
@@ -166,9 +185,323 @@ def last_lines(
 
     Reads no more of the end of the file than needed, and not much more than ``within`` bytes.
     """
-    end = parts.size(path)
+    end = size(path)
     for ending in endings(path, end):
         lines = [line for line in lines_of(ending.lines, path.parent) if rank is None or line.rank == rank]
         if len(lines) >= many or (within is not None and end - ending.begin >= within):
             break
     return lines[-many:] if many > 0 else [], ending.cursor
+
+
+# the files of the log -------------------------------------------------------------------------
+
+
+class LogPart(NamedTuple):
+    """One file of the log and the offset of its first byte."""
+
+    begin: int
+    file: Path
+
+
+def parts(path: Path) -> list[LogPart]:
+    """Return the parts after the first file in order, [] for most logs."""
+    folder = path.with_name("parts")
+    try:
+        files = [file for file in folder.iterdir() if file.suffix == ".jsonl" and file.stem.isdecimal()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(LogPart(int(file.stem), file) for file in files)
+
+
+def create(path: Path, begin: int, first_line: bytes) -> int:
+    """Create the part that begins at a byte, with its first line, and return a descriptor for appending."""
+    folder = path.with_name("parts")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    new = folder / f"{begin}.new"
+    fd = os.open(new, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        written = 0
+        while written < len(first_line):
+            written += os.write(fd, first_line[written:])
+        new.rename(folder / f"{begin}.jsonl")
+    except OSError:
+        os.close(fd)
+        new.unlink(missing_ok=True)
+        raise
+    return fd
+
+
+def size(path: Path) -> int:
+    """Return the size of the log including deleted parts, 0 if there is none."""
+    last = newest(path)
+    try:
+        return last.begin + last.file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def newest(path: Path) -> LogPart:
+    """Return the file that is currently written."""
+    return (parts(path) or [LogPart(0, path)])[-1]
+
+
+def gap(path: Path) -> tuple[int, int] | None:
+    """Return begin and end of the deleted range of the log, None if it is complete."""
+    files = parts(path)
+    if not files:
+        return None
+    begin = path.stat().st_size
+    return (begin, files[0].begin) if begin < files[0].begin else None
+
+
+def part_at(path: Path, byte: int) -> LogPart:
+    """Return the file that contains or will contain a byte, or the next file if the byte was deleted."""
+    try:
+        first = path.stat().st_size
+    except FileNotFoundError:
+        return LogPart(0, path)
+    if byte < first or not (files := parts(path)):
+        return LogPart(0, path)
+    return next((part for part in reversed(files) if part.begin <= byte), files[0])
+
+
+def line_bytes(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
+    """Return about ``limit`` bytes of complete lines from byte ``begin`` on, at least one line if there is one.
+
+    The first number is where they begin: after ``begin`` if that was deleted. Raises FileNotFoundError if there is
+    no log.
+    """
+    at, data = read_bytes(path, begin, limit)
+    while data and b"\n" not in data:
+        _, more = read_bytes(path, at + len(data), limit)
+        if not more:
+            break
+        data += more
+    return at, data[: data.rfind(b"\n") + 1]
+
+
+def read_bytes(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
+    """Return bytes from ``begin`` up to a gap, and where they begin: after the gap if ``begin`` is in one.
+
+    Raises FileNotFoundError if there is no log.
+    """
+    at, data = _read_part(path, begin, limit)
+    while 0 < len(data) < limit:
+        behind, more = _read_part(path, at + len(data), limit - len(data))
+        if not more or behind > at + len(data):
+            break
+        data += more
+    return at, data
+
+
+def _read_part(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
+    while True:
+        part = part_at(path, begin)
+        at = max(begin, part.begin)
+        try:
+            with part.file.open("rb") as file:
+                file.seek(at - part.begin)
+                return at, file.read(limit)
+        except FileNotFoundError:
+            if part.file == path:
+                raise
+            # It was deleted in the meantime.
+
+
+def back(path: Path, end: int, many: int) -> int:
+    """Return the position ``many`` existing bytes before ``end``, at least 0."""
+    files = [LogPart(0, path), *parts(path)]
+    lengths = [later.begin - part.begin for part, later in pairwise(files)] + [end - files[-1].begin]
+    if len(files) > 1:
+        lengths[0] = path.stat().st_size
+    for part, length in zip(reversed(files), reversed(lengths), strict=True):
+        here = min(end - part.begin, length)
+        if here >= many:
+            return part.begin + here - many
+        many -= max(0, here)
+    return 0
+
+
+class LineFile:
+    """A file that one process appends whole lines to, and its parts."""
+
+    def __init__(self, part: LogPart) -> None:
+        self._begin, self._path = part
+        self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        length = os.fstat(self._fd).st_size
+        #: Position after the last line, including earlier parts.
+        self.size = self._begin + length
+        end = os.pread(self._fd, _LAST_LINE, max(0, length - _LAST_LINE)) if length else b""
+        #: Bytes that the last call of ``append`` has written.
+        self.taken = 0
+        #: Whether a writer died within the last line, so that a newline must precede the next one.
+        self._torn = not end.endswith(b"\n") if end else False
+        #: The time of the last line, 0 when there is none.
+        self.last_moment = _last_moment(end)
+
+    def append(self, lines: bytes) -> None:
+        """Append complete encoded lines with as few writes as possible (normally one).
+
+        Raises OSError; ``taken`` bytes, which are complete lines, were then written.
+        """
+        self.taken = 0
+        if self._torn:
+            self.size += os.write(self._fd, b"\n")
+            self._torn = False
+        begin, written = self.size, 0
+        try:
+            while written < len(lines):
+                written += os.write(self._fd, memoryview(lines)[written:] if written else lines)
+            self.taken = written
+        except OSError:
+            written = self._without_torn_line(begin, lines, written)
+            raise
+        finally:
+            self.size = begin + written
+
+    def _without_torn_line(self, begin: int, lines: bytes, written: int) -> int:
+        """Truncate an incomplete line, which no reader has read; return the bytes that remain."""
+        self.taken = lines.rfind(b"\n", 0, written) + 1
+        try:
+            os.ftruncate(self._fd, begin + self.taken - self._begin)
+        except OSError:
+            self._torn = written > self.taken
+            return written
+        return self.taken
+
+    def begin_part(self, path: Path, first_line: bytes) -> None:
+        """Continue in a new part of the log at ``path``. Raises OSError."""
+        if self._torn:
+            self.append(b"")
+        fd = create(path, self.size, first_line)
+        os.close(self._fd)
+        self._fd, self._begin, self.size = fd, self.size, self.size + len(first_line)
+
+    @property
+    def part_size(self) -> int:
+        """Size in bytes of the file that is currently written."""
+        return self.size - self._begin
+
+    def sync(self) -> None:
+        """Sync the appended lines to the disk."""
+        _sync(self._fd)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the file was unlinked, so that nothing written can be read."""
+        return os.fstat(self._fd).st_nlink == 0
+
+    def close(self) -> None:
+        """Close the file; calling it twice is harmless."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _last_moment(end: bytes) -> float:
+    """Return the time of the last line that begins in the end of a file, 0 when none does."""
+    stamps = list(_BEGIN.finditer(end))
+    return float(stamps[-1][1]) if stamps else 0.0
+
+
+_BEGIN = re.compile(rb'^\{"v":\d+,"t":(\d+(?:\.\d+)?),', re.MULTILINE)
+
+
+# writing ----------------------------------------------------------------------------------------
+
+
+class EventWriter:
+    """Appends to the events at ``path`` and to the log beside them. The caller must hold the job's lock."""
+
+    def __init__(self, path: Path) -> None:
+        self._log_path = events.log_path(path)
+        self.log = LineFile(newest(self._log_path))
+        self.events = LineFile(LogPart(0, path))
+        self._batch: list[Event] | None = None
+        self._moment = 0.0
+        self._touched = 0.0
+        self._moments = Clock(max(self.events.last_moment, self.log.last_moment))
+
+    def write(self, type_: str, /, **fields: Any) -> Event:
+        """Append one event stamped with the current time and return it. Raises OSError."""
+        if self._batch is None:
+            event: Event = {"v": VERSION, "t": self._moments.now(), "type": type_, **fields}
+            self.put([event])
+        else:
+            event = {"v": VERSION, "t": self._moment, "type": type_, **fields}
+            self._batch.append(event)
+        return event
+
+    @property
+    def is_together(self) -> bool:
+        """Whether events are collected to be appended later (see ``together``)."""
+        return self._batch is not None
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Collect the events written inside; append them with one timestamp and one write per file.
+
+        Consecutive metrics then take a fraction of the bytes.
+        """
+        self._batch, self._moment = [], self._moments.now()
+        try:
+            yield
+        finally:
+            batch, self._batch = self._batch, None
+            self.put(batch)
+
+    def put(self, batch: list[Event]) -> None:
+        """Append events and then log lines, so that events never lag behind the log of a stored stream (History)."""
+        self._put(self.events, [event for event in batch if event["type"] not in LOG_TYPES])
+        self._put(self.log, [line for event in batch if (line := _log_line(event)) is not None])
+        if any(event["type"] in _KEPT or (event["type"] == "state" and State(event["state"]).ended) for event in batch):
+            self.events.sync()
+
+    def _put(self, file: LineFile, batch: list[Event]) -> None:
+        if batch:
+            self.append_lines(file, b"".join(map(encode, pack(batch))))
+            if file is self.log and file.part_size < file.size:
+                self._touch()
+
+    def append_lines(self, file: LineFile, lines: bytes) -> None:
+        """Append whole encoded lines. Raises OSError."""
+        file.append(lines)
+
+    def _touch(self) -> None:
+        """Update the modification time of the log's first file, which shows when the log was last written."""
+        if time.monotonic() - self._touched > _TOUCH_EVERY:
+            with contextlib.suppress(OSError):
+                os.utime(self._log_path)
+            self._touched = time.monotonic()
+
+    def begin_part(self, **counts: Any) -> bool:
+        """Continue the log in a new part whose first line has these fields; two parts are kept.
+
+        Returns whether lines of the log are missing now. Raises OSError if the new part cannot be created.
+        """
+        if self._batch:
+            self.put(self._batch)
+            self._batch = []
+        moment = self._moments.now() if self._batch is None else self._moment
+        self.log.begin_part(self._log_path, encode({"v": VERSION, "t": moment, "type": "count", **counts}))
+        with contextlib.suppress(OSError):  # retried with the next part
+            for part in parts(self._log_path)[:-_PARTS]:
+                part.file.unlink()
+        return gap(self._log_path) is not None
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the job's folder was deleted."""
+        return self.events.is_deleted
+
+    def close(self) -> None:
+        """Close the files; calling it twice is harmless."""
+        self.events.close()
+        self.log.close()
+
+
+def _log_line(event: Event) -> Event | None:
+    """Return the log line of an event."""
+    if event["type"] == "restart":
+        return {"v": VERSION, "t": event["t"], "type": "attempt"}
+    return event if event["type"] in LOG_TYPES else None

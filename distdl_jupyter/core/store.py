@@ -5,7 +5,7 @@
     code/           modules from the notebook's folder
     events.jsonl    the event log, from which all state is derived (see core.events)
     log.jsonl       the output of the ranks (see core.logfile)
-    parts/          the log's last parts, if it is too long (see core.parts)
+    parts/          the log's last parts, if it is too long (see core.logfile)
     lock            held by the only writer, and names it (see core.locks)
     results/        rank-<n>.pkl, the return values
     resources.jsonl  resource usage of ranks and machines, one sample per second (see core.resources)

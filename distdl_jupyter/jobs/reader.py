@@ -16,12 +16,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import permissions
-from distdl_jupyter.core import events, files, logfile, parts, registry, tracking
+from distdl_jupyter.core import events, files, logfile, registry, tracking
 from distdl_jupyter.core.errors import DistDLError, JobNotFound, LaunchFailed
-from distdl_jupyter.core.events import Event, EventWriter, JobLock
+from distdl_jupyter.core.events import Event
 from distdl_jupyter.core.figure import Earlier
 from distdl_jupyter.core.humanize import short_id
+from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.log import TAIL, LogBook, LogWindow
+from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.resources import ResourceBook, ResourceReader
 from distdl_jupyter.core.series import SeriesBook
 from distdl_jupyter.core.state import State
@@ -244,7 +246,7 @@ class PageReader(JobReader):
         if not self.seen and self.cursor > before:
             return True
         if not self.seen:
-            self.seen, self._first_end = True, parts.size(self.folder.log)
+            self.seen, self._first_end = True, logfile.size(self.folder.log)
         moved = self.window.step(self.view)
         self.complete = self.complete or not moved or self.window.cursor >= self._first_end
         samples = self._samples.read(_PAGE_SAMPLES)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core import files, registry, scaling
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
-from distdl_jupyter.core.events import JobLock
 from distdl_jupyter.core.humanize import number, plural, short_id
+from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.space import PRUNED, STOPPED
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore

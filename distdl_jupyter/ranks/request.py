@@ -29,7 +29,7 @@ from distdl_jupyter.capture.cell import plain_python
 from distdl_jupyter.capture.modules import search_path
 from distdl_jupyter.capture.notebook import cell_label
 from distdl_jupyter.capture.pickler import refuse
-from distdl_jupyter.core import logfile, parts, registry
+from distdl_jupyter.core import logfile, registry
 from distdl_jupyter.core.errors import DistDLError, JobFailed, JobNotRunning
 from distdl_jupyter.core.spec import CodeSource
 from distdl_jupyter.core.state import State
@@ -330,7 +330,7 @@ class LastCell(NamedTuple):
 
 def last_cell(log: Path) -> LastCell | None:
     """Return the last cell that ran on the ranks, from the end of their job's log; None if there is none."""
-    end = parts.size(log)
+    end = logfile.size(log)
     lines, _ = logfile.between(log, logfile.line_from(log, max(0, end - _END), end), end)
     marks = (line for line in reversed(lines) if line["type"] == "mark" and not line.get("ended"))
     return next((LastCell(str(mark.get("label") or "a cell"), float(mark["t"])) for mark in marks), None)

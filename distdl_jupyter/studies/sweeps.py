@@ -26,8 +26,8 @@ from distdl_jupyter.core.errors import (
     ResultUnavailable,
     explain_interrupt,
 )
-from distdl_jupyter.core.events import JobLock
 from distdl_jupyter.core.humanize import short_id
+from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.options import MAX_PROCESSES, more_is_better
 from distdl_jupyter.core.source import parse
 from distdl_jupyter.core.space import STOPPED, Study, SweepPlan

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from distdl_jupyter.core import events, limits, locks, signals
+from distdl_jupyter.core import events, limits, locks, logfile, signals
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
@@ -89,7 +89,7 @@ def _fail_fast(folder: JobFolder, error: Exception, spare: list[int]) -> None:
                 view.apply(event)
         if not view.state.ended:
             reason = getattr(error, "strerror", None) or str(error) or "out of memory"
-            writer = events.EventWriter(folder.events)
+            writer = logfile.EventWriter(folder.events)
             writer.write("state", state=State.FAILED.value, reason=f"The job's supervisor failed: {reason}. {remedy}")
             writer.close()
 

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from typing import Any
 
 from distdl_jupyter.core import files
-from distdl_jupyter.core.events import VERSION, Event, EventWriter, encode
+from distdl_jupyter.core.events import VERSION, Event, encode
 from distdl_jupyter.core.humanize import duration, plural
-from distdl_jupyter.core.parts import LineFile
+from distdl_jupyter.core.logfile import EventWriter, LineFile
 from distdl_jupyter.core.store import JobFolder
 
 #: Bytes buffered before log lines and progress are dropped.

@@ -25,7 +25,7 @@ from distdl_jupyter import permissions
 from distdl_jupyter.core import events, files, limits, locks, tracking, user_settings
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
-from distdl_jupyter.core.events import JobLock
+from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import processes

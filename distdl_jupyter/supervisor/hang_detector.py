@@ -287,14 +287,14 @@ class StackCollector:
         return taken
 
     def _data(self, why: str) -> dict[str, Any]:
-        from distdl_jupyter.core import stacks, threads
+        from distdl_jupyter.core import stacks
 
         ranks, answers = self._recorder.view.ranks, self._answers
         answered = {rank: answer for rank, answer in answers.items() if answer.text}
         dumps = {str(rank): self._of(rank, answer) for rank, answer in sorted(answered.items())}
         missing = {str(rank.rank): self._reason(rank) for rank in ranks if rank.rank not in answered}
         texts = [(dump["text"], dump["about"]) for dump in dumps.values()]
-        lines = threads.sources(self._folder, stacks.payload(self._folder), texts)
+        lines = stacks.sources(self._folder, stacks.payload(self._folder), texts)
         collectives = {
             str(rank): {"operations": answer.collectives, "about": answer.about}
             for rank, answer in answers.items()

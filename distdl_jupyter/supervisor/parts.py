@@ -25,8 +25,8 @@ from distdl_jupyter.core import checkpoints, events, files, pictures
 from distdl_jupyter.core.environment import GitState
 from distdl_jupyter.core.events import VERSION, encode
 from distdl_jupyter.core.humanize import count, ranks
+from distdl_jupyter.core.logfile import LineFile, LogPart
 from distdl_jupyter.core.options import keep_rule
-from distdl_jupyter.core.parts import LineFile, LogPart
 from distdl_jupyter.core.resources import ResourceBook, ResourceReader, sample_line
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core import stacks
 from distdl_jupyter.core.failure import CRASHES, RankView
 from distdl_jupyter.core.logfile import last_lines
+from distdl_jupyter.core.stacks import Names, parse, sources
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.core.threads import Names, parse, sources
 
 if TYPE_CHECKING:
-    from distdl_jupyter.core.threads import Frame, Thread
+    from distdl_jupyter.core.stacks import Frame, Thread
 
 #: Searched lines of a rank, and searched bytes at the end of the log: a dump has 100 lines per thread.
 _MOST, _END = 10_000, 16 * 1024 * 1024

@@ -47,7 +47,7 @@ _TROUBLES = 1.0
 _UNNOTED = 1_000_000
 #: Before these events all held-back metric reports are written.
 _AFTER_METRICS = ("rank", "restart", "result", "state", "world", "metric_source")
-#: Minimum bytes of text in a part of the log after its first half (see core.parts).
+#: Minimum bytes of text in a part of the log after its first half (see core.logfile).
 _LEAST_PART = 300_000
 #: Characters beyond which an unfinished line may be shown only in part.
 _LONGEST_OPEN = 7 * 1024

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from distdl_jupyter.core import collectives, table
 from distdl_jupyter.core.collectives import Collective
 from distdl_jupyter.core.humanize import clock, count, duration, plural, ranks
-from distdl_jupyter.core.stacks import Taken
-from distdl_jupyter.core.threads import Frame, Thread
+from distdl_jupyter.core.stacks import Frame, Taken, Thread
 from distdl_jupyter.views.card import StacksWhy, stacks_why
 from distdl_jupyter.views.wire import from_fields
 

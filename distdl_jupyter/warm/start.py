@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.clusters.environment import for_ranks_here
 from distdl_jupyter.core import locks
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.core.events import EventWriter
+from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.node import processes
 from distdl_jupyter.supervisor import control
@@ -26,7 +26,7 @@ from distdl_jupyter.worker import installed, owned
 from distdl_jupyter.worker.rank_socket import peer_uid
 
 if TYPE_CHECKING:
-    from distdl_jupyter.core.events import JobLock
+    from distdl_jupyter.core.locks import JobLock
     from distdl_jupyter.core.spec import JobSpec
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.warm.template_files import TemplateFiles

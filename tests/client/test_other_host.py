@@ -9,7 +9,8 @@ import pytest
 from distdl_jupyter import ranks
 from distdl_jupyter.core import locks
 from distdl_jupyter.core.errors import JobNotRunning, JobStillRunning
-from distdl_jupyter.core.events import EventWriter, JobLock
+from distdl_jupyter.core.locks import JobLock
+from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import client

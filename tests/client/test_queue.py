@@ -12,7 +12,7 @@ import distdl_jupyter
 from distdl_jupyter import add_cluster, attach, cli, jobs, queue, submit
 from distdl_jupyter.core import events
 from distdl_jupyter.core.errors import ClusterRefused, InvalidSpec, JobNotFound, JobNotRunning
-from distdl_jupyter.core.events import JobLock
+from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.queue import QueueView
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State

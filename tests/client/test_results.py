@@ -7,8 +7,8 @@ import pytest
 
 from distdl_jupyter.clusters.agents.agent import HostFailed
 from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, LaunchFailed, ResultUnavailable
-from distdl_jupyter.core.events import EventWriter
 from distdl_jupyter.core.failure import RankView
+from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore, new_id
 from distdl_jupyter.jobs.client import Job

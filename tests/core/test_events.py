@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core import logfile, parts
-from distdl_jupyter.core.events import EventWriter, JobLock, encode, read, read_all
+from distdl_jupyter.core import logfile
+from distdl_jupyter.core.events import encode, read, read_all
+from distdl_jupyter.core.locks import JobLock
+from distdl_jupyter.core.logfile import EventWriter
 
 
 @pytest.fixture
@@ -230,7 +232,7 @@ def test_the_end_of_a_long_log_is_read_from_a_line_s_begin(log):
 @pytest.mark.parametrize("together", [False, True])
 def test_essential_events_are_synced_to_disk_at_once(tmp_path, monkeypatch, together):
     writer, synced = EventWriter(tmp_path / "events.jsonl"), []
-    monkeypatch.setattr(parts, "_sync", lambda fd: synced.append(os.fstat(fd).st_size))
+    monkeypatch.setattr(logfile, "_sync", lambda fd: synced.append(os.fstat(fd).st_size))
     for type_, fields in (
         ("state", {"state": "running", "reason": ""}),
         ("log", {"rank": 0, "stream": "out", "text": "state"}),

@@ -13,7 +13,7 @@ import pytest
 
 from distdl_jupyter.core import files, locks
 from distdl_jupyter.core.errors import DiskRefused
-from distdl_jupyter.core.events import JobLock
+from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.node import processes
 from distdl_jupyter.supervisor.control import ControlReader
 from tests.elsewhere import sign_elsewhere

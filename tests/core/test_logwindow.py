@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distdl_jupyter.core import events, log, parts
+from distdl_jupyter.core import events, log, logfile
 from distdl_jupyter.core.log import LogWindow
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.view import JobView
@@ -117,8 +117,8 @@ def test_a_reader_that_is_far_behind_goes_on_at_the_end_and_reads_little(tmp_pat
     write(path, story)
     assert path.stat().st_size > 2 * log.LONG
     window, read, view = LogWindow(path, 1), [], JobView.of(JOB)
-    real = parts.read
-    monkeypatch.setattr(parts, "read", lambda p, at, limit: read.append(limit) or real(p, at, limit))
+    real = logfile.read_bytes
+    monkeypatch.setattr(logfile, "read_bytes", lambda p, at, limit: read.append(limit) or real(p, at, limit))
     while window.step(view):
         pass
     assert sum(read) < 2**20

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distdl_jupyter.core import logfile, parts
-from distdl_jupyter.core.events import EventWriter
+from distdl_jupyter.core import logfile
 from distdl_jupyter.core.log import LogWindow
-from distdl_jupyter.core.logfile import last_lines, lines_of
+from distdl_jupyter.core.logfile import EventWriter, last_lines, lines_of
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
@@ -104,10 +103,10 @@ def read_all(path):
 
 def test_first_and_last_part_are_read_with_one_line_between_that_counts_what_is_missing(long):
     found, cursor = read_all(long.folder.log)
-    assert cursor == parts.size(long.folder.log) == long.writer.log.size
+    assert cursor == logfile.size(long.folder.log) == long.writer.log.size
     assert lines(found) == long.lines[:50] + long.lines[150:]
     assert steps_of(all_written(long.folder)) == list(range(1, long.steps + 1)), "no event is left out"
-    begin, end = parts.gap(long.folder.log)
+    begin, end = logfile.gap(long.folder.log)
     (said,) = [line for line in lines_of(found) if line.text.startswith("…")]
     kilobytes = f"{(end - begin) / 1000:.0f} kB"
     assert (said.rank, said.stream) == (None, "sys")
@@ -139,7 +138,7 @@ def test_reader_that_lags_has_each_line_once_and_counts_all(tmp_path_factory, st
     for reader in readers:
         while reader.read(700, always=True):
             pass
-        assert reader.cursor == parts.size(made.folder.log)
+        assert reader.cursor == logfile.size(made.folder.log)
         told = lines(reader.seen)
         assert [line for line in made.lines if line in set(told)] == told
         assert fold(reader.seen).lines == made.view.lines
@@ -213,7 +212,7 @@ def test_window_that_was_there_all_the_time_shows_each_row_under_its_number(tmp_
         rows[:0] = earlier
     texts = [row.text for row in rows if not row.text.startswith("…")]
     assert texts == [text for _, text in made.lines[:49] + made.lines[196:]]
-    begin = parts.gap(made.folder.log)[1]
+    begin = logfile.gap(made.folder.log)[1]
     assert len(window._places) < 2 * (made.writer.log.size - begin + 20_000) // 1500
     assert {row.n for row in rows[50:]} & seen.keys()
     assert all(seen.get(row.n, row.text) == row.text for row in rows[50:])
@@ -229,7 +228,7 @@ def test_reader_that_began_before_parts_came_counts_each_line_and_each_point_onc
     for seed in range(3, 7):
         made.part()
         made.some(seed)
-    assert parts.gap(made.folder.log)[1] > reader.window.cursor
+    assert logfile.gap(made.folder.log)[1] > reader.window.cursor
     reader.catch_up()
     assert reader.book.count("loss") == made.steps == reader.view.metrics["loss"].count
     assert reader.view.to_json() == made.view.to_json()

@@ -5,9 +5,9 @@ import json
 import os
 import threading
 
-from distdl_jupyter.core import stacks, threads
+from distdl_jupyter.core import stacks
+from distdl_jupyter.core.stacks import Names
 from distdl_jupyter.core.store import JobFolder
-from distdl_jupyter.core.threads import Names
 from distdl_jupyter.views.stacks import StacksShown
 from distdl_jupyter.views.stacks import stacks as shown_stacks
 from distdl_jupyter.views.wire import to_json
@@ -60,7 +60,7 @@ def test_what_faulthandler_writes_of_this_process_is_read(tmp_path):
         with (tmp_path / "é.txt").open("w+b") as file:
             faulthandler.dump_traceback(file, all_threads=True)
             file.seek(0)
-            found = threads.parse(file.read().decode())
+            found = stacks.parse(file.read().decode())
     finally:
         lock.release()
         thread.join()
@@ -71,13 +71,13 @@ def test_what_faulthandler_writes_of_this_process_is_read(tmp_path):
 
 
 def test_other_versions_and_broken_texts():
-    (named,) = threads.parse(
+    (named,) = stacks.parse(
         'Thread 0x01 [Main Thread] (most recent call first):\n  File "a b", line ??? in f\nC stack:\n?'
     )
     assert (named.name, named.frames[0].line, named.frames[0].file) == ("Main Thread", 0, "a b")
-    assert threads.parse("") == ()
-    assert threads.parse('  File "x", line 3 in y\n...\n\0') == ()
-    twice = threads.parse(f"{HELPER}\n{HELPER}")
+    assert stacks.parse("") == ()
+    assert stacks.parse('  File "x", line 3 in y\n...\n\0') == ()
+    twice = stacks.parse(f"{HELPER}\n{HELPER}")
     assert len(twice) == 1
     assert len(twice[0].frames) == 6
 
@@ -123,14 +123,14 @@ def test_a_rank_that_gave_none_differs():
 def test_code_that_stands_on_other_hosts_is_the_users_with_a_short_name():
     names = Names(PAYLOAD, ABOUT, {"/far/code/model.py": {"9": "x = f(x)"}})
     text = f'Thread 0x1 (most recent call first):\n  File "/far/code/model.py", line 9 in step\n{BELOW}'
-    frame = names.thread(threads.parse(text)[0], main=True).own
+    frame = names.thread(stacks.parse(text)[0], main=True).own
     assert (frame.kind, frame.label, frame.source) == ("user", "model.py", "x = f(x)")
 
 
 def test_frames_of_a_warm_start_below_the_worker_are_not_the_users():
     warm = '  File "/env/distdl_jupyter/warm/template.py", line 1 in _start\n  File "<frozen runpy>", line 1 in _run\n'
     names = Names(PAYLOAD, ABOUT, {})
-    thread = names.thread(threads.parse(HELPER + warm)[0], main=True)
+    thread = names.thread(stacks.parse(HELPER + warm)[0], main=True)
     assert [frame.kind for frame in thread.frames if frame.kind != "worker"] == ["cell", "cell"]
 
 
@@ -203,7 +203,7 @@ def test_lines_of_the_users_files_are_found_here_also_those_that_travelled(tmp_p
     secret.write_text("d\n")
     frames = [("/far/code/model.py", 2), (script, 1), (secret, 1), ("/nowhere.py", 1), (script, 99)]
     text = "Thread 0x1 (most recent call first):\n" + "".join(f'  File "{f}", line {n} in g\n' for f, n in frames)
-    found = threads.sources(JobFolder(tmp_path), PAYLOAD, [(text, ABOUT)])
+    found = stacks.sources(JobFolder(tmp_path), PAYLOAD, [(text, ABOUT)])
     assert found == {"/far/code/model.py": {"2": "b = 1"}, os.fspath(script): {"1": "c"}}
 
 

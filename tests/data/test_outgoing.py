@@ -7,7 +7,7 @@ import pytest
 
 from distdl_jupyter.azure.identity import blob_service
 from distdl_jupyter.core.errors import DataUnavailable
-from distdl_jupyter.core.events import EventWriter
+from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.data import outputs

@@ -13,7 +13,7 @@ import pytest
 
 import distdl_jupyter
 from distdl_jupyter.api.submit_process import submit_source
-from distdl_jupyter.core import events, logfile
+from distdl_jupyter.core import logfile
 from distdl_jupyter.core.errors import DiskRefused, JobFailed, JobNotFound
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
@@ -387,7 +387,7 @@ def test_no_line_is_ever_glued_to_a_torn_one(disk, injected):
     for size in range(1, 40):
         place.unlink(missing_ok=True)
         log.unlink(missing_ok=True)
-        writer = events.EventWriter(place)
+        writer = logfile.EventWriter(place)
         (disk / "somebody-elses-file").unlink(missing_ok=True)
         for number in range(3):
             writer.write("log", rank=0, stream="out", text=f"before {number}" + "x" * (size * 97))

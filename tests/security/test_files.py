@@ -14,7 +14,7 @@ import pytest
 from distdl_jupyter import jobs, permissions, sweep
 from distdl_jupyter.core import space
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
-from distdl_jupyter.core.events import EventWriter
+from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.space import SweepPlan
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.state import State

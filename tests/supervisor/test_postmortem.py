@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from distdl_jupyter.core.events import EventWriter
 from distdl_jupyter.core.failure import RankView, describe, is_echo
+from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.supervisor import postmortem
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distdl_jupyter.clusters.base import Stream
-from distdl_jupyter.core import logfile, parts
-from distdl_jupyter.core.events import EventWriter
+from distdl_jupyter.core import logfile
+from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.jobs.reader import JobReader
@@ -161,8 +161,8 @@ def test_lines_are_counted_now_and_then_so_that_a_reader_need_not_read_all(folde
     recorder.close()
     counted = [line["lines"] for line in lines(folder) if line["type"] == "count"]
     assert len(counted) == pytest.approx(3000 * 20 / 5000, abs=3)
-    read, real = [], parts.read
-    monkeypatch.setattr(parts, "read", lambda path, at, limit: read.append(at) or real(path, at, limit))
+    read, real = [], logfile.read_bytes
+    monkeypatch.setattr(logfile, "read_bytes", lambda path, at, limit: read.append(at) or real(path, at, limit))
     reader = JobReader(folder)
     reader.listen = lambda **_: False
     assert reader.catch_up().to_json() == recorder.view.to_json()
@@ -220,7 +220,7 @@ def test_another_supervisor_goes_on_with_the_limit_and_with_the_connected_ranks(
     third = recorder()
     third.take(KEPT, [LogText("b" * 49, end=200), LogText("c" * 59, end=260), LogText("d" * 59, end=320)])
     third.close()
-    assert len(parts.parts(folder.log)) == 2
+    assert len(logfile.parts(folder.log)) == 2
     fourth = recorder()
     assert fourth.view.lines == third.view.lines == 7
     fourth.take(KEPT, [LogText("e" * 39, end=360)])

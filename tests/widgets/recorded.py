@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distdl_jupyter.core import pictures
-from distdl_jupyter.core.events import EventWriter, JobLock
+from distdl_jupyter.core.locks import JobLock
+from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.spec import Captured, CodeSource, JobSpec
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 
