@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from distdl_jupyter.api.call import BYTES, Context, Download, get, job
-from distdl_jupyter.core import logfile, pictures
+from distdl_jupyter.core import logfile
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.humanize import clock
 from distdl_jupyter.core.logfile import lines_of
@@ -196,7 +196,7 @@ def trace(id_: str, number: str, *, rank: Annotated[int, Meta(ge=0)] = 0) -> Dow
 @get("/jobs/{id}/pictures/{number}", media="image/*", refuses=(404,))
 def picture(id_: str, number: str) -> Download:
     """Return a picture by its number, as PNG or JPEG."""
-    known = pictures.read(job(id_).folder.path, int(number))
+    known = job(id_).folder.read_picture(int(number))
     if known is None:
         raise JobNotFound(
             f"Job {id_} has no such image.", code="picture-unknown", hint="The job's card lists its images by number."

@@ -47,7 +47,7 @@ stacks     ``number``, ``why`` (asked, stall, hang, time, failure), ``ranks``, `
 profile    ``number``, ``status`` (asked, recording, saving, done, failed), ``steps``, ``ranks``, ``recorded`` (steps so
            far), ``why`` it failed; the recording is a file (core.profiles)
 picture    ``rank``, ``number``, ``form`` (png, jpeg), ``width``, ``height``: a picture shown by the rank; equal
-           pictures share a file (core.pictures), and the next line of the log has its name as ``picture``
+           pictures share a file (core.store), and the next line of the log has its name as ``picture``
 stop       ``signal`` ("" if none was sent yet), ``by`` (user, failure, time, hang, end), ``next``, ``next_in``,
            ``kill_in`` (seconds), ``remaining`` (list of ranks)
 =========  ==================================================================================================

@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distdl_jupyter.core import events, pictures
+from distdl_jupyter.core import events
 from distdl_jupyter.core.events import LOG_TYPES, VERSION, Clock, Event, decode, encode, pack
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.humanize import size as size_in_words
@@ -173,7 +173,7 @@ def lines_of(events: Iterable[Event], folder: Path | None = None) -> Iterator[Lo
     for event in events:
         if event["type"] != "log" or (event.get("redraws") and not event.get("closed")):
             continue
-        file = f" {folder / pictures.FOLDER / event['picture']}" if folder is not None and "picture" in event else ""
+        file = f" {folder / 'pictures' / event['picture']}" if folder is not None and "picture" in event else ""
         for text in event["text"].split("\n"):
             yield LogLine(event.get("rank"), event.get("stream", "out"), event["t"], f"{text}{file}")
 

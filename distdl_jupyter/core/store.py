@@ -40,6 +40,7 @@ from distdl_jupyter import permissions
 from distdl_jupyter.core import events, files, limits, locks
 from distdl_jupyter.core.errors import DiskRefused, JobNotFound
 from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.worker import owned, pictures
 
 #: Prefixes of hidden folders: being created, being deleted.
 _NEW, _OLD = ".new-", ".old-"
@@ -128,6 +129,7 @@ class JobFolder:
     supervisor_log = _inside("supervisor.log")
     reserve = _inside("reserve")
     summary = _inside("summary.json")
+    pictures = _inside("pictures")
 
     def spec(self) -> JobSpec:
         """Read the job's spec. Raises JobNotFound if the folder is gone or not a job, and DiskRefused."""
@@ -173,6 +175,32 @@ class JobFolder:
     def result(self, rank: int) -> Path:
         """Return the path of the pickled return value of a rank."""
         return self.results / f"rank-{rank}.pkl"
+
+    def picture(self, number: int, form: str) -> Path:
+        """Return where a picture that ranks have displayed is kept; ``form`` is png or jpeg."""
+        return self.pictures / f"{number}.{form}"
+
+    def read_picture(self, number: int) -> tuple[bytes, str] | None:
+        """Return a stored picture and its form, None if it is missing or does not start as a PNG or a JPEG.
+
+        Markup is never returned, so a page can show it.
+        """
+        for form in ("png", "jpeg"):
+            try:
+                with owned.open_own(self.picture(number, form)) as file:
+                    data = file.read(pictures.LARGEST + 1)
+            except OSError:
+                continue
+            detected = pictures.form_of(data)
+            if detected is not None and detected.name == form and len(data) <= pictures.LARGEST:
+                return data, form
+        return None
+
+    def read_pictures(self) -> Iterator[tuple[int, bytes]]:
+        """Yield number and bytes of all stored pictures."""
+        for file in sorted(self.pictures.glob("*.*")):
+            if file.stem.isascii() and file.stem.isdecimal() and (picture := self.read_picture(int(file.stem))):
+                yield int(file.stem), picture[0]
 
 
 def gone(id_: str) -> JobNotFound:

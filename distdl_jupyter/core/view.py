@@ -130,7 +130,7 @@ class ProfileView:
 
 @dataclass(slots=True)
 class Picture:
-    """A picture that ``ranks`` have displayed, first at ``t``; a file in the job's folder (core.pictures)."""
+    """A picture that ``ranks`` have displayed, first at ``t``; a file in the job's folder (core.store)."""
 
     number: int
     t: float

@@ -14,7 +14,6 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import pictures
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.html import job as saved
 from distdl_jupyter.jobs.reader import JobReader, PageReader
@@ -131,7 +130,7 @@ def newest_pictures(reader: PageReader) -> list[ShownPicture]:
     shown: list[ShownPicture] = []
     left = _KEPT
     for picture in reversed(reader.view.pictures):
-        data = pictures.read(reader.folder.path, picture.number)
+        data = reader.folder.read_picture(picture.number)
         if data is not None:
             left -= len(data[0])
             if left < 0:

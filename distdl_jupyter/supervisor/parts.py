@@ -21,7 +21,7 @@ from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import NodeSample
-from distdl_jupyter.core import checkpoints, events, files, pictures
+from distdl_jupyter.core import checkpoints, events, files
 from distdl_jupyter.core.environment import GitState
 from distdl_jupyter.core.events import VERSION, encode
 from distdl_jupyter.core.humanize import count, ranks
@@ -30,6 +30,7 @@ from distdl_jupyter.core.options import keep_rule
 from distdl_jupyter.core.resources import ResourceBook, ResourceReader, sample_line
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.worker import pictures
 
 if TYPE_CHECKING:
     from distdl_jupyter.core.series import SeriesBook
@@ -86,7 +87,7 @@ class Pictures(ReportStore):
     def __init__(self, recorder: EventRecorder) -> None:
         super().__init__(recorder)
         self._parts: dict[int, list[str]] = {}
-        self._numbers = {_key(data): number for number, data in pictures.all_of(recorder.folder.path)}
+        self._numbers = {_key(data): number for number, data in recorder.folder.read_pictures()}
         self._next = max([0, *self._numbers.values(), *(picture.number for picture in recorder.view.pictures)]) + 1
 
     def take(self, rank: int, report: PictureReport) -> None:
@@ -110,7 +111,7 @@ class Pictures(ReportStore):
         size = {"form": form.name, "width": form.width, "height": form.height}
         self._recorder.write("picture", number=number, rank=rank, **size)
         text = f"[picture {number}: {form.width}×{form.height}]"
-        name = pictures.path(self._recorder.folder.path, number, form.name).name
+        name = self._recorder.folder.picture(number, form.name).name
         self._recorder.write("log", rank=rank, stream="out", text=text, picture=name)
 
     def _keep(self, data: bytes, form: str) -> int | None:
@@ -122,7 +123,7 @@ class Pictures(ReportStore):
         if number > pictures.MOST:
             self._log_once(f"The job has shown {count(pictures.MOST)} images; later ones are omitted.")
             return None
-        file = pictures.path(self._recorder.folder.path, number, form)
+        file = self._recorder.folder.picture(number, form)
         try:
             file.parent.mkdir(mode=0o700, exist_ok=True)
             files.keep(file, data)

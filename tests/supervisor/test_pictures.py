@@ -8,8 +8,8 @@ import tempfile
 import pytest
 
 from distdl_jupyter.clusters.base import Stream
-from distdl_jupyter.core import pictures
 from distdl_jupyter.core.logfile import last_lines, lines_of
+from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.supervisor.log_reader import LineSplitter, RankReport
 from distdl_jupyter.supervisor.recorder import EventRecorder
@@ -46,7 +46,7 @@ def test_a_picture_is_kept_and_its_line_says_where(folder):
     splitter = LineSplitter(NONCE)
     recorder.take(OUT[1], splitter.feed(b"before\n" + sent(data) + b"after\n"))
     recorder.close()
-    assert pictures.read(folder.path, 1) == (data, "png")
+    assert folder.read_picture(1) == (data, "png")
     file = folder.path / "pictures" / "1.png"
     assert [stat.S_IMODE(one.stat().st_mode) for one in (file, file.parent)] == [0o600, 0o700]
     events = all_written(folder)
@@ -111,7 +111,7 @@ def test_parts_of_two_ranks_may_alternate_and_a_new_beginning_replaces_an_old_on
         take(recorder, 0, first)
         take(recorder, 1, second)
     take(recorder, 0, *parts(one)[len(parts(two)) :])
-    assert {pictures.read(folder.path, number)[0] for number in (1, 2)} == {one, two}
+    assert {folder.read_picture(number)[0] for number in (1, 2)} == {one, two}
     recorder.close()
 
 
@@ -143,5 +143,5 @@ def test_a_file_is_read_as_a_picture_only_when_it_is_one(tmp_path):
     (tmp_path / "pictures/3.png").write_bytes(jpeg(1, 1))
     os.mkfifo(tmp_path / "pictures/4.png")
     (tmp_path / "pictures/x.png").write_bytes(png(1, 1))
-    assert [pictures.read(tmp_path, number) for number in range(6)] == [None] * 6
-    assert list(pictures.all_of(tmp_path)) == []
+    assert [JobFolder(tmp_path).read_picture(number) for number in range(6)] == [None] * 6
+    assert list(JobFolder(tmp_path).read_pictures()) == []

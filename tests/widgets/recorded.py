@@ -17,11 +17,11 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distdl_jupyter.core import pictures
 from distdl_jupyter.core.locks import JobLock
 from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.spec import Captured, CodeSource, JobSpec
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
+from distdl_jupyter.worker import pictures
 
 STEPS = 1200
 HOSTS = ("node-a", "node-b")
@@ -160,7 +160,7 @@ def show(story: Recording, data: bytes, ranks: tuple[int, ...] = (0,)) -> None:
     form = pictures.form_of(data)
     assert form is not None
     number = len(list((story.folder.path / "pictures").glob("*"))) + 1
-    file = pictures.path(story.folder.path, number, form.name)
+    file = story.folder.picture(number, form.name)
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(data)
     for rank in ranks:
