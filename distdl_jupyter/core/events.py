@@ -26,8 +26,8 @@ rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known
            ``pid``, ``gpu``, ``compiling`` (whether torch.compile is running); at the end ``code`` (exit code) or
            ``signal`` (a name such as "KILL"), ``evidence``; a rank that is ``waiting`` again has no process now
 metric     ``rank``, ``step``, ``values`` {name: number}; one that represents several ``reports`` has the values of
-           the last one, and in ``folded`` the aggregate of each value in the same order (core.series:
-           ``Bucket.folded``); with ``again`` it replaces the rank's earlier reports of this and later steps
+           the last one, and in ``folded`` the bucket of each value in the same order (``core.series``); with
+           ``again`` it replaces the rank's earlier reports of this and later steps
 metrics    in the file only: ``rank``, ``names``, ``rows`` [[step, number, ...], ...]: several ``metric`` events
            with the same time, because a training loop that reports thousands a second would fill the disk
 metric_source  ``names`` of metrics, ``from_output``: from now on they are parsed from the output of the ranks; if

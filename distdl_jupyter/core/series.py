@@ -6,7 +6,7 @@ cost some milliseconds whatever the number of points. How a curve looks is defin
 * A bucket is the steps ``i * 2**k <= step < (i + 1) * 2**k``, the same for all ranks of a metric. At first
   ``k`` is so low that every point has its own bucket; it grows (widths double) when the limit of buckets is exceeded.
   It is always the smallest ``k`` that fits, so the order of the points does not matter.
-* A bucket keeps the lowest and the highest value of each rank exactly, with their steps, and count and sum.
+* A bucket keeps the lowest and the highest value of each rank exactly, and count and sum.
 * After a restart, points from the first repeated step on are removed by whole buckets; the bucket that contains this
   step is kept if it has earlier points.
 * NaN and inf never enter a mean or an extremum; they are remembered with their steps.
@@ -15,6 +15,7 @@ cost some milliseconds whatever the number of points. How a curve looks is defin
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -52,13 +53,13 @@ class Point:
         return (self.step, self.time)
 
 
+@dataclass(slots=True)
 class Span:
     """The lowest and the highest step of a bucket over all ranks, and the latest time at the highest step."""
 
-    __slots__ = ("high", "low", "time")
-
-    def __init__(self, low: float, high: float, time: float) -> None:
-        self.low, self.high, self.time = low, high, time
+    low: float
+    high: float
+    time: float
 
     def merge(self, low: float, high: float, time: float) -> None:
         """Add steps."""
@@ -72,67 +73,68 @@ class Span:
         return self.low / 2 + self.high / 2
 
 
-class Bucket:
-    """The reports of one rank in one bucket.
+#: The numbers of one rank's bucket: how many finite values, their sum, the extrema, the first step; as bits the kinds
+#: of other values, and the first step of one.
+_COUNT, _TOTAL, _LOW, _HIGH, _STEP, _KINDS_SEEN, _BAD_STEP = range(7)
+_WIDTH = 7
+_EMPTY = array("d", (0, 0, math.inf, -math.inf, math.inf, 0, math.inf))
 
-    ``count`` finite values with their sum, the extrema with the lowest steps that reached them, and as bits the
-    ``kinds`` of other values with the lowest step of one.
-    """
 
-    __slots__ = ("bad_step", "count", "high", "high_step", "kinds", "low", "low_step", "total")
+def new_bucket() -> array[float]:
+    """Return an empty bucket."""
+    return _EMPTY[:]
 
-    def __init__(self) -> None:
-        self.count, self.total = 0, 0.0
-        self.low = self.low_step = self.high_step = self.bad_step = math.inf
-        self.high = -math.inf
-        self.kinds = 0
 
-    def add(self, step: float, value: float) -> None:
-        """Add one value."""
-        if not math.isfinite(value):
-            self.kinds |= _NAN if value != value else _INF if value > 0 else _MINUS_INF
-            self.bad_step = min(self.bad_step, step)
-            return
-        self.count += 1
-        self.total += value
-        if value < self.low or (value == self.low and step < self.low_step):
-            self.low, self.low_step = value, step
-        if value > self.high or (value == self.high and step < self.high_step):
-            self.high, self.high_step = value, step
+def add(bucket: array[float], step: float, value: float, at: int = 0) -> None:
+    """Add one value to the bucket that begins at ``at``."""
+    if not math.isfinite(value):
+        kind = _NAN if value != value else _INF if value > 0 else _MINUS_INF
+        bucket[at + _KINDS_SEEN] = int(bucket[at + _KINDS_SEEN]) | kind
+        bucket[at + _BAD_STEP] = min(bucket[at + _BAD_STEP], step)
+        return
+    bucket[at] += 1
+    bucket[at + _TOTAL] += value
+    if value < bucket[at + _LOW]:
+        bucket[at + _LOW] = value
+    if value > bucket[at + _HIGH]:
+        bucket[at + _HIGH] = value
+    if step < bucket[at + _STEP]:
+        bucket[at + _STEP] = step
 
-    def merge(self, folded: Sequence[float]) -> None:
-        """Add the content of another bucket (``folded``)."""
-        count, total, low, low_step, high, high_step, kinds, bad_step = folded
-        self.count += int(count)
-        self.total += total
-        self.low, self.low_step = min((self.low, self.low_step), (low, low_step))
-        if (-high, high_step) < (-self.high, self.high_step):
-            self.high, self.high_step = high, high_step
-        self.kinds |= int(kinds)
-        self.bad_step = min(self.bad_step, bad_step)
 
-    @property
-    def folded(self) -> tuple[float, ...]:
-        """Its content, as in events (``core.events``)."""
-        low, high = (self.low, self.low_step), (self.high, self.high_step)
-        return (self.count, self.total, *low, *high, self.kinds, self.bad_step)
+def _merge(bucket: array[float], at: int, other: Sequence[float]) -> None:
+    """Add the content of another bucket to the one that begins at ``at``."""
+    count, total, low, high, step, kinds, bad_step = other
+    bucket[at] += count
+    bucket[at + _TOTAL] += total
+    bucket[at + _LOW] = min(bucket[at + _LOW], low)
+    bucket[at + _HIGH] = max(bucket[at + _HIGH], high)
+    bucket[at + _STEP] = min(bucket[at + _STEP], step)
+    bucket[at + _KINDS_SEEN] = int(bucket[at + _KINDS_SEEN]) | int(kinds)
+    bucket[at + _BAD_STEP] = min(bucket[at + _BAD_STEP], bad_step)
 
-    @property
-    def mean(self) -> float:
-        """The mean of its finite values; it must have one."""
-        return _within(self.total / self.count, self.low, self.high)
+
+def _mean_of(bucket: array[float], at: int = 0) -> float:
+    return _within(bucket[at + _TOTAL] / bucket[at], bucket[at + _LOW], bucket[at + _HIGH])
 
 
 class Series:
-    """One metric of one rank: its buckets by number, and the exact count, first and last point."""
+    """One metric of one rank: the exact count, first and last point, and the buckets, one after the other."""
 
-    __slots__ = ("buckets", "count", "first", "last")
+    __slots__ = ("cells", "count", "first", "last")
 
     def __init__(self) -> None:
-        self.buckets: dict[int, Bucket] = {}
+        self.cells = array("d")
         self.count = 0
         self.first: Point | None = None
         self.last: Point | None = None
+
+    def make_bucket(self, slot: int) -> int:
+        """Make room for the bucket of a slot and return where it begins."""
+        at = slot * _WIDTH
+        if at >= len(self.cells):
+            self.cells.extend(_EMPTY * (slot + 1 - len(self.cells) // _WIDTH))
+        return at
 
     def keep_ends(self, step: float, time: float, value: float) -> None:
         """Keep a point if it is the first or the last one."""
@@ -145,29 +147,24 @@ class Series:
         if self.last is None or point.order >= self.last.order:
             self.last = point
 
-    def forget(self, numbers: Iterable[int], step: float) -> None:
+    def forget(self, slots: Iterable[int], step: float) -> None:
         """Forget some buckets, and an end at ``step`` or later."""
-        for number in numbers:
-            self.buckets.pop(number, None)
+        for slot in slots:
+            at = self.make_bucket(slot)
+            self.cells[at : at + _WIDTH] = _EMPTY
         self.first = self.first if self.first is not None and self.first.step < step else None
         self.last = self.last if self.last is not None and self.last.step < step else None
-
-    def coarsen(self, doublings: int) -> None:
-        """Merge buckets into wider ones."""
-        narrow, self.buckets = self.buckets, {}
-        for number, bucket in narrow.items():
-            wide = self.buckets.setdefault(number >> doublings, bucket)
-            if wide is not bucket:
-                wide.merge(bucket.folded)
 
 
 class Metric:
     """One metric of a job: the series of its ranks in common buckets."""
 
-    __slots__ = ("_cut", "_doublings", "_restarted", "count", "limit", "series", "spans")
+    __slots__ = ("_cut", "_doublings", "_restarted", "count", "limit", "series", "slots", "spans")
 
     def __init__(self) -> None:
+        #: By the number of each bucket: its steps, and its place in the series (which may also have deleted buckets).
         self.spans: dict[int, Span] = {}
+        self.slots: dict[int, int] = {}
         self.series: dict[int, Series] = {}
         self.limit = MAX_BUCKETS
         #: Points of all ranks.
@@ -186,16 +183,18 @@ class Metric:
         """Add one point of one rank. ``step`` and ``time`` must be finite."""
         if self._restarted is not None and rank not in self._restarted:
             self._go_back(rank, step, self._restarted)
-        self._bucket(rank, step, value, time, points=1).add(step, value)
+        series, at = self._count(rank, step, value, time, points=1)
+        add(series.cells, step, value, at)
         if len(self.spans) > self.limit:
             self._coarsen()
 
     def add_folded(self, rank: int, points: int, last: Point, folded: Sequence[float]) -> None:
         """Add several points of one rank in one bucket, for which ``extends`` returned true."""
-        self._bucket(rank, last.step, last.value, last.time, points=points).merge([*map(float, folded)])
+        series, at = self._count(rank, last.step, last.value, last.time, points=points)
+        _merge(series.cells, at, [*map(float, folded)])
 
-    def _bucket(self, rank: int, step: float, value: float, time: float, *, points: int) -> Bucket:
-        """Count points of a rank, of which the last one is given, and return its bucket."""
+    def _count(self, rank: int, step: float, value: float, time: float, *, points: int) -> tuple[Series, int]:
+        """Count points of a rank, of which the last one is given; return its series and where the bucket begins."""
         series = self.series.get(rank)
         if series is None:
             series = self.series[rank] = Series()
@@ -207,12 +206,12 @@ class Metric:
         span = self.spans.get(number)
         if span is None:
             self.spans[number] = Span(step, step, time)
+            slot = self.slots.setdefault(number, len(self.slots))
         else:
             span.merge(step, step, time)
-        bucket = series.buckets.get(number)
-        if bucket is None:
-            bucket = series.buckets[number] = Bucket()
-        return bucket
+            slot = self.slots[number]
+        at = slot * _WIDTH
+        return series, at if at < len(series.cells) else series.make_bucket(slot)
 
     def _number(self, step: float) -> int:
         # Multiplying by the first scale is exact; a smaller one would round the tiniest steps to 0.
@@ -230,12 +229,12 @@ class Metric:
         if not restarted:
             self._cut = step
             later = self._from(step)
+            for series in self.series.values():
+                series.forget(later.values(), step)
             for number in later:
                 del self.spans[number]
             for span in self.spans.values():
                 span.high = min(span.high, step)
-            for series in self.series.values():
-                series.forget(later, step)
         elif step < self._cut:
             self.forget_from(rank, step)
         restarted.add(rank)
@@ -243,18 +242,20 @@ class Metric:
     def forget_from(self, rank: int, step: float) -> None:
         """Remove the reports of one rank for this step and later ones."""
         if rank in self.series:
-            self.series[rank].forget(self._from(step), step)
+            self.series[rank].forget(self._from(step).values(), step)
 
-    def _from(self, step: float) -> list[int]:
-        """Return the buckets that begin at a step or later."""
-        return [number for number, span in self.spans.items() if span.low >= step]
+    def _from(self, step: float) -> dict[int, int]:
+        """Return the slots of the buckets that begin at a step or later."""
+        return {number: self.slots[number] for number, span in self.spans.items() if span.low >= step}
 
     def is_current(self, rank: int) -> bool:
         """Return whether a rank has reported since the last restart, or none has."""
         return not self._restarted or rank in self._restarted
 
     def ranked(self) -> list[tuple[int, Series]]:
-        """Return (rank, series) in order of ranks."""
+        """Return (rank, series) in order of ranks; all series have room for all buckets."""
+        for series in self.series.values():
+            series.make_bucket(len(self.slots) - 1)
         return sorted(self.series.items())
 
     def groups(self, limit: int) -> dict[int, list[int]]:
@@ -272,13 +273,22 @@ class Metric:
         return doublings
 
     def _coarsen(self) -> None:
-        doublings = self._doublings_to(self.limit)
-        self._doublings += doublings
-        narrow, self.spans = self.spans, {}
-        for number, span in narrow.items():
-            self.spans.setdefault(number >> doublings, span).merge(span.low, span.high, span.time)
+        """Merge buckets into wider ones."""
+        groups, slots = self.groups(self.limit), self.slots
+        self._doublings += self._doublings_to(self.limit)
+        spans, self.spans = self.spans, {}
+        for wide, numbers in groups.items():
+            span = self.spans[wide] = spans[numbers[0]]
+            for number in numbers[1:]:
+                span.merge(spans[number].low, spans[number].high, spans[number].time)
+        self.slots = {wide: slot for slot, wide in enumerate(groups)}
         for series in self.series.values():
-            series.coarsen(doublings)
+            cells, series.cells = series.cells, array("d")
+            for slot, numbers in enumerate(groups.values()):
+                at = series.make_bucket(slot)
+                for first in (slots[number] * _WIDTH for number in numbers):
+                    if first < len(cells):
+                        _merge(series.cells, at, cells[first : first + _WIDTH])
 
 
 class SeriesBook:
@@ -368,7 +378,7 @@ class SeriesBook:
         """Return the metric's line of each rank, at most ``most`` points each (from 3); an unknown name gives none."""
         metric = self._metrics.get(name) or Metric()
         groups = list(metric.groups(most - 2).values())  # plus the exact first and last point
-        return [_line(rank, series, metric.spans, groups) for rank, series in metric.ranked()]
+        return [_curve(rank, series, metric, groups) for rank, series in metric.ranked()]
 
     def _new(self, name: str) -> Metric | None:
         if len(self._metrics) >= MAX_METRICS:
@@ -446,17 +456,13 @@ class RankCurve:
 
 def _band_of(metric: Metric) -> Band:
     ranked = metric.ranked()
-    if not ranked:
+    if not ranked or not metric.spans:
         return Band()
-    buckets = [(rank, series.buckets) for rank, series in ranked]
-    numbers = sorted(metric.spans)
+    cells = [(rank, series.cells) for rank, series in ranked]
     newest = [(series.last.value, rank) for rank, series in ranked if series.last and metric.is_current(rank)]
     band = Band(
-        rows=[
-            _row(metric.spans[number], [(rank, of[number]) for rank, of in buckets if number in of])
-            for number in numbers
-        ],
-        marks=_marks(numbers, ranked),
+        rows=[_row(span, metric.slots[number] * _WIDTH, cells) for number, span in sorted(metric.spans.items())],
+        marks=_marks(metric, cells),
         ranks=[rank for rank, _ in ranked],
         count=metric.count,
         last=_mean([value for value, _ in newest]),
@@ -470,19 +476,19 @@ def _band_of(metric: Metric) -> Band:
     return band
 
 
-def _row(span: Span, buckets: Sequence[tuple[int, Bucket]]) -> Row:
-    values = [(bucket, rank, bucket.mean) for rank, bucket in buckets if bucket.count]
-    if not values:
+def _row(span: Span, at: int, ranked: Sequence[tuple[int, array[float]]]) -> Row:
+    """Return the row of the buckets that begin at ``at``."""
+    buckets = [(rank, cells) for rank, cells in ranked if cells[at] or cells[at + _KINDS_SEEN]]
+    means = [(_mean_of(cells, at), rank) for rank, cells in buckets if cells[at]]
+    if not means:
         return Row(span.middle, span.time, None)
-    if span.low == span.high:
-        lows = [(mean, rank) for _, rank, mean in values]
-        highs = [(mean, -rank) for _, rank, mean in values]
-    else:
-        lows = [(bucket.low, rank) for bucket, rank, _ in values]
-        highs = [(bucket.high, -rank) for bucket, rank, _ in values]
+    lows, highs = means, [(mean, -rank) for mean, rank in means]
+    if span.low < span.high:
+        lows = [(cells[at + _LOW], rank) for rank, cells in buckets]
+        highs = [(cells[at + _HIGH], -rank) for rank, cells in buckets]
     (low, low_rank), (high, high_rank) = min(lows), max(highs)
     # A rank without a finite value here makes a gap.
-    mean = _within(sum(mean for _, _, mean in values) / len(values), low, high) if len(values) == len(buckets) else None
+    mean = _within(sum(mean for mean, _ in means) / len(means), low, high) if len(means) == len(buckets) else None
     return Row(span.middle, span.time, mean, low, low_rank, high, -high_rank)
 
 
@@ -520,30 +526,31 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _marks(numbers: Iterable[int], ranked: Sequence[tuple[int, Series]]) -> list[Mark]:
+def _marks(metric: Metric, ranked: Sequence[tuple[int, array[float]]]) -> list[Mark]:
+    ranked = [(rank, cells) for rank, cells in ranked if any(cells[_KINDS_SEEN::_WIDTH])]
     marks = []
-    for number in numbers:
-        bad = [(rank, of) for rank, series in ranked if (of := series.buckets.get(number)) is not None and of.kinds]
-        if bad:
-            kinds = tuple(kind for bit, kind in _KINDS if any(of.kinds & bit for _, of in bad))
-            marks.append(Mark(min(of.bad_step for _, of in bad), kinds, tuple(rank for rank, _ in bad)))
+    for number in sorted(metric.spans) if ranked else ():
+        at = metric.slots[number] * _WIDTH
+        if bad := [(rank, cells) for rank, cells in ranked if cells[at + _KINDS_SEEN]]:
+            kinds = tuple(name for bit, name in _KINDS if any(int(cells[at + _KINDS_SEEN]) & bit for _, cells in bad))
+            marks.append(Mark(min(cells[at + _BAD_STEP] for _, cells in bad), kinds, tuple(rank for rank, _ in bad)))
     return marks
 
 
-def _line(rank: int, series: Series, spans: Mapping[int, Span], groups: Sequence[Sequence[int]]) -> RankCurve:
+def _curve(rank: int, series: Series, metric: Metric, groups: Iterable[Sequence[int]]) -> RankCurve:
+    spans, cells = metric.spans, series.cells
     #: Step, value, low, high and time of each point.
     points: list[tuple[float, float | None, float | None, float | None, float]] = []
     for group in groups:
-        numbers = [number for number in group if number in series.buckets]
-        finite = [number for number in numbers if series.buckets[number].count]
+        buckets = [(spans[number], metric.slots[number] * _WIDTH) for number in group]
+        finite = [(span, at) for span, at in buckets if cells[at]]
         if finite:
-            merged = Bucket()
-            for number in finite:
-                merged.merge(series.buckets[number].folded)
-            middle = spans[finite[0]].low / 2 + spans[finite[-1]].high / 2
-            step = merged.low_step if merged.count == 1 else middle
-            points.append((step, merged.mean, merged.low, merged.high, spans[finite[-1]].time))
-        elif numbers:
+            merged = cells[finite[0][1] : finite[0][1] + _WIDTH]
+            for _, at in finite[1:]:
+                _merge(merged, 0, cells[at : at + _WIDTH])
+            step = merged[_STEP] if merged[_COUNT] == 1 else finite[0][0].low / 2 + finite[-1][0].high / 2
+            points.append((step, _mean_of(merged), merged[_LOW], merged[_HIGH], finite[-1][0].time))
+        elif any(cells[at + _KINDS_SEEN] for _, at in buckets):
             points.append((spans[group[0]].low, None, None, None, spans[group[0]].time))
     first, last = series.first, series.last
     if first is not None and math.isfinite(first.value) and first.step < points[0][0]:
@@ -551,7 +558,6 @@ def _line(rank: int, series: Series, spans: Mapping[int, Span], groups: Sequence
     if last is not None and math.isfinite(last.value) and last.step >= points[-1][0]:
         points[len(points) - (last.step == points[-1][0]) :] = [(last.step, last.value, *points[-1][2:4], last.time)]
     steps, values, lows, highs, times = map(list, zip(*points, strict=True)) if points else ([] for _ in range(5))
-    marks = _marks(sorted(series.buckets), [(rank, series)])
-    return RankCurve(
-        rank, steps, values, lows, highs, times, marks, series.count, last.value if last is not None else None
-    )
+    marks = _marks(metric, [(rank, cells)])
+    newest = last.value if last is not None else None
+    return RankCurve(rank, steps, values, lows, highs, times, marks, series.count, newest)

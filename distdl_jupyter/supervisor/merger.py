@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import math
 import time
+from array import array
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from distdl_jupyter.core import series
 from distdl_jupyter.core.events import Event, number_to_json
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.series import Bucket, SeriesBook
+from distdl_jupyter.core.series import SeriesBook
 
 #: The pause between two progress events of one rank is a share of the run time so far (0.001), but at least and at most
 #: this many seconds.
 _EVERY, _SHARE, _AT_MOST = 0.1, 0.001, 10.0
 #: Metric reports of a job that are written immediately.
 _UNMERGED = 100_000
-#: Buckets of all series, of about 200 bytes each, beyond which the curves are dropped and merging ends.
+#: Buckets of all series, of 56 bytes each, beyond which the curves are dropped and merging ends.
 _MOST_BUCKETS = 500_000
 #: Maximum seconds that metric reports are held back.
 _LONGEST = 30.0
@@ -51,8 +51,6 @@ class ReportMerger:
         if event["type"] == "metric":
             self._report_count += event.get("reports", 1)
             if self._book is None and not self._gave_up:
-                from distdl_jupyter.core.series import SeriesBook  # lazy: many jobs report no metrics
-
                 self._book = SeriesBook()
         if self._book is not None:
             self._book.apply(event)
@@ -119,7 +117,7 @@ class _MergedMetrics:
         self._step = 0.0
         self._values: Mapping[str, float] = {}
         self._count = 0
-        self._buckets: list[Bucket] = []
+        self._buckets: list[array[float]] = []
 
     def accepts(self, step: float, values: Mapping[str, float]) -> bool:
         """Return whether a report can be added: it has the same metrics and no earlier step."""
@@ -128,11 +126,9 @@ class _MergedMetrics:
     def add(self, step: float, values: Mapping[str, float], origin: Origin) -> None:
         names = self._values or values  # in the order of the first report, like the buckets
         if not self._buckets:
-            from distdl_jupyter.core.series import Bucket  # most jobs report far less
-
-            self._buckets = [Bucket() for _ in names]
+            self._buckets = [series.new_bucket() for _ in names]
         for bucket, name in zip(self._buckets, names, strict=True):
-            bucket.add(step, values[name])
+            series.add(bucket, step, values[name])
         self._values = {name: values[name] for name in names}
         self._step, self.origin, self._count = step, origin, self._count + 1
 
@@ -141,5 +137,5 @@ class _MergedMetrics:
         fields = {"step": self._step, "values": self._values}
         if self._count == 1:
             return fields
-        folded = [[*map(number_to_json, bucket.folded)] for bucket in self._buckets]
+        folded = [[*map(number_to_json, bucket)] for bucket in self._buckets]
         return {**fields, "reports": self._count, "folded": folded}
