@@ -13,11 +13,11 @@ import msgspec
 from msgspec import Meta
 
 from distdl_jupyter.api.call import Context, checked_id, delete, get, job, post
-from distdl_jupyter.core import environment, tracking, user_settings
-from distdl_jupyter.core.environment import JobEnvironment
+from distdl_jupyter.core import tracking, user_settings
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.options import MOST_PRIORITY
 from distdl_jupyter.core.series import RankCurve
+from distdl_jupyter.core.spec import JobEnvironment
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, job_queue
 from distdl_jupyter.jobs.reader import JobReader, PageReader
@@ -95,7 +95,7 @@ def show(reading: PageReader) -> JobDetail:
         reading.view,
         reading.spec,
         time.time(),
-        environment=environment.read(reading.folder),
+        environment=reading.folder.read_environment(),
         has_checkpoints=reading.has_checkpoints,
     )
 
@@ -357,7 +357,7 @@ def compare_jobs(
         raise InvalidSpec(f"ids must be 1 to {MOST_COMPARED} different jobs.", code="compare-ids-invalid", field="ids")
     readers = [_read(job(id_)) for id_ in different]
     subjects = [
-        compare.ComparedJob(reader.spec, reader.view, reader.book, environment.read(reader.folder))
+        compare.ComparedJob(reader.spec, reader.view, reader.book, reader.folder.read_environment())
         for reader in readers
     ]
     metric_name = metric or compare.most_reported_metric(subjects)

@@ -11,7 +11,7 @@
     resources.jsonl  resource usage of ranks and machines, one sample per second (see core.resources)
     pictures/       <n>.png or .jpeg, images displayed by the ranks
     steps.jsonl     the step times of the ranks (see core.step_times)
-    environment.json  packages, and the state of the code in git (see core.environment)
+    environment.json  packages, and the state of the code in git
     tracking/       progress and files of the experiment trackers (see core.tracking)
     outputs/        files saved by the training code; those to resume from are in checkpoints/
     summary.json    the job's row in lists, written when it has ended (see views.job_table)
@@ -25,21 +25,24 @@ folders, ``.new-<id>`` and ``.old-<id>``, are being created or deleted; the next
 from __future__ import annotations
 
 import calendar
+import dataclasses
 import functools
 import json
 import os
 import re
 import shlex
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from distdl_jupyter import permissions
 from distdl_jupyter.core import events, files, limits, locks
 from distdl_jupyter.core.errors import DiskRefused, JobNotFound
-from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.spec import UNKNOWN, JobEnvironment, JobSpec
 from distdl_jupyter.worker import owned, pictures
 
 #: Prefixes of hidden folders: being created, being deleted.
@@ -51,6 +54,8 @@ _ID = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4,12}")
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 #: Start of the random part of an id.
 _RANDOM = len("20261121-024912-k3")
+#: Held while an environment is written, because several threads add fields.
+_writing_environment = threading.Lock()
 
 
 def home() -> Path:
@@ -175,6 +180,19 @@ class JobFolder:
     def result(self, rank: int) -> Path:
         """Return the path of the pickled return value of a rank."""
         return self.results / f"rank-{rank}.pkl"
+
+    def read_environment(self) -> JobEnvironment:
+        """Return rank 0's Python with its packages, and the git state of the code."""
+        try:
+            return msgspec.json.decode(self.environment_file.read_bytes(), type=JobEnvironment)
+        except (OSError, ValueError):
+            return UNKNOWN
+
+    def add_environment(self, **fields: Any) -> None:
+        """Add fields to the stored environment, from any thread of the job's supervisor. Raises OSError."""
+        with _writing_environment:
+            known = dataclasses.replace(self.read_environment(), **fields)
+            files.keep(self.environment_file, json.dumps(dataclasses.asdict(known), indent=1))
 
     def picture(self, number: int, form: str) -> Path:
         """Return where a picture that ranks have displayed is kept; ``form`` is png or jpeg."""

@@ -2,7 +2,8 @@
 
 ``python -m distdl_jupyter.data.stager`` runs on each node with the Python of the ranks. Objects are read with obstore,
 which that Python needs unless all sources are paths. A cached file is not fetched again; an interrupted download
-restarts. It reads one line of JSON, its order (the arguments of ``DataStager`` and ``StagedSource``), and writes lines of JSON:
+restarts. It reads one line of JSON, its order (the arguments of ``DataStager`` and ``StagedSource``), and writes lines
+of JSON:
 
     {"job": id, "node": 0, "base": "" or a folder, "limit_bytes": int or null, "workers": int, "ca": PEM or "",
      "sources": [

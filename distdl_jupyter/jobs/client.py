@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from distdl_jupyter.capture import CapturedCode
-    from distdl_jupyter.core.environment import JobEnvironment
     from distdl_jupyter.core.logfile import LogLine
-    from distdl_jupyter.core.spec import Group, JobSpec
+    from distdl_jupyter.core.spec import Group, JobEnvironment, JobSpec
     from distdl_jupyter.core.tracking import TrackerRecord
     from distdl_jupyter.core.view import JobView
     from distdl_jupyter.jobs.rerun import EarlierCode
@@ -331,9 +330,7 @@ class Job:
 
         ``print`` shows it as a requirements.txt. It is empty until rank 0 has started.
         """
-        from distdl_jupyter.core import environment
-
-        return environment.read(self.folder)
+        return self.folder.read_environment()
 
     def time(self) -> StepTimesShown:
         """Return how the training steps of each rank spent their time so far, in seconds.

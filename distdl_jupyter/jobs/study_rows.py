@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import files, registry, scaling
+from distdl_jupyter.core import files, registry, step_times
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, JobNotFound
 from distdl_jupyter.core.humanize import number, plural, short_id
@@ -116,7 +116,7 @@ def _scaling_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
         if run.group is not None and run.group.value is not None and State(run.state).ended:
             key = run.backend, run.node_count * run.process_count_per_node
             rates.setdefault(key, []).append(run.group.value)
-    done = sum(scaling.enough(values) for values in rates.values())
+    done = sum(step_times.enough(values) for values in rates.values())
     state, why = scaling_state(runs[0], time.time(), complete=done >= group.size)
     share = _efficiency({key: statistics.fmean(values) for key, values in rates.items()})
     return {
@@ -139,7 +139,7 @@ def scaling_state(newest: JobRow, now: float, *, complete: bool) -> tuple[State,
     if state in (State.FAILED, State.LOST):
         return state, newest.says
     if state is State.COMPLETED and newest.group is not None and newest.group.value is None:
-        return State.FAILED, scaling.too_few(newest.name)
+        return State.FAILED, step_times.too_few(newest.name)
     if now - (newest.ended or now) < _NEXT:
         return State.RUNNING, ""
     return State.CANCELED, ""
@@ -151,7 +151,7 @@ def _efficiency(means: dict[tuple[str, int], float]) -> float | None:
     None for runs that cannot be compared.
     """
     points = sorted((count, rate) for (backend, count), rate in means.items() if backend == next(iter(means))[0])
-    return scaling.efficiency(points[0], points[-1]) if len(points) > 1 else None
+    return step_times.efficiency(points[0], points[-1]) if len(points) > 1 else None
 
 
 # sweeps ------------------------------------------------------------------------------------------

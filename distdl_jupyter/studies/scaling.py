@@ -29,9 +29,9 @@ from distdl_jupyter.core.errors import (
     explain,
 )
 from distdl_jupyter.core.humanize import plural, short_id
-from distdl_jupyter.core.scaling import WARM_UP, Run, ScalingPoint, enough, measured, point, too_few
 from distdl_jupyter.core.spec import Group
 from distdl_jupyter.core.state import State
+from distdl_jupyter.core.step_times import WARM_UP, Run, ScalingPoint, enough, measured, point, too_few
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
 from distdl_jupyter.jobs import client, job_list, rerun, study_rows
 from distdl_jupyter.node.processes import has_ended, mark

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.clusters.base import NodeSample
 from distdl_jupyter.core import checkpoints, events, files
-from distdl_jupyter.core.environment import GitState
 from distdl_jupyter.core.events import VERSION, encode
 from distdl_jupyter.core.humanize import count, ranks
 from distdl_jupyter.core.logfile import LineFile, LogPart
 from distdl_jupyter.core.options import keep_rule
 from distdl_jupyter.core.resources import ResourceBook, ResourceReader, sample_line
+from distdl_jupyter.core.spec import GitState
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.worker import pictures

@@ -70,10 +70,8 @@ class _Environment(Report, tag="environment"):
     packages: Annotated[dict[Name, Sentence], Meta(max_length=10_000)]
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
-        from distdl_jupyter.core import environment
-
         with contextlib.suppress(OSError):  # a full disk has its own message
-            environment.add(recorder.folder, **recorder.redactor.data(msgspec.structs.asdict(self)))
+            recorder.folder.add_environment(**recorder.redactor.data(msgspec.structs.asdict(self)))
 
 
 class _Rendezvous(Report, tag="rendezvous"):

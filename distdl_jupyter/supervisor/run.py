@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters.base import Run
-from distdl_jupyter.core import environment, events, logfile, registry, user_settings
+from distdl_jupyter.core import events, logfile, registry, user_settings
 from distdl_jupyter.core.alerts import Alert
 from distdl_jupyter.core.errors import DistDLError, LaunchFailed
 from distdl_jupyter.core.failure import Failure, RankView, is_lost
@@ -105,9 +105,9 @@ class Supervisor:
         from distdl_jupyter.supervisor.parts import git_state  # lazy: the start of the ranks does not need it
 
         state = git_state(self._spec.working_directory)
-        if state is not None and environment.read(self._folder).git is None:
+        if state is not None and self._folder.read_environment().git is None:
             with contextlib.suppress(OSError):
-                environment.add(self._folder, git=self.redactor.data(dataclasses.asdict(state)))
+                self._folder.add_environment(git=self.redactor.data(dataclasses.asdict(state)))
 
     def _start_trackers(self) -> None:
         """Start the processes that write the job to experiment trackers, or restart those that have exited."""

@@ -21,14 +21,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from distdl_jupyter.core import environment, tracking, user_settings
-from distdl_jupyter.core.environment import JobEnvironment
+from distdl_jupyter.core import tracking, user_settings
 from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.core.events import Event, read
 from distdl_jupyter.core.options import ABOUT, DEFAULTS
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.core.redact import text as masked
-from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.spec import JobEnvironment, JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.tracking import run
@@ -177,7 +176,7 @@ class RunWriter:
             run_id, experiment, url = self._tracker.open(self._record)
             self._is_open = True
             self._keep(run=run_id, experiment=experiment, url=url, place=self._tracker.place, done=False)
-        known = environment.read(self._folder)
+        known = self._folder.read_environment()
         if known != self._described:  # the versions and the state of git are known later
             self._tracker.describe(parameters(self._spec), tags(self._spec, known))
             self._described = known

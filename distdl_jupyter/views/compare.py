@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import humanize, theme
-from distdl_jupyter.core.environment import UNKNOWN, JobEnvironment
 from distdl_jupyter.core.figure import Trace, layout, line_trace, step_range, value_range
+from distdl_jupyter.core.spec import UNKNOWN, JobEnvironment
 from distdl_jupyter.views.curve import Curve
 from distdl_jupyter.views.job_page import spec_rows
 from distdl_jupyter.views.job_table import default_metric

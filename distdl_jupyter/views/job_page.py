@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.environment import UNKNOWN, JobEnvironment
 from distdl_jupyter.core.failure import describe
 from distdl_jupyter.core.options import ABOUT, DEFAULTS
 from distdl_jupyter.core.printable import Styles
-from distdl_jupyter.core.spec import Captured, CodeSource
+from distdl_jupyter.core.spec import UNKNOWN, Captured, CodeSource, JobEnvironment
 from distdl_jupyter.views.card import Card, RankStatus, card, origin_text, rank_status
 from distdl_jupyter.views.curve import MetricValue, metrics
 from distdl_jupyter.views.wire import finite, from_fields

@@ -300,10 +300,10 @@ def _group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float | Non
     """Return what an ended run of a scaling study is compared by with the others, None for one that was cut off."""
     if spec.group is None or spec.group.kind != "scale":
         return None
-    from distdl_jupyter.core import scaling, step_times  # few jobs are runs of a study
+    from distdl_jupyter.core import step_times  # few jobs are runs of a study
 
     times = step_times.read(folder.steps)
-    run = scaling.measured(times) if times.rows else None
+    run = step_times.measured(times) if times.rows else None
     return run.rate if run and run.is_whole(view.state, spec.group.plan.get("seconds", 0.0)) else None
 
 

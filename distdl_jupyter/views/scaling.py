@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distdl_jupyter.core import table
 from distdl_jupyter.core.humanize import count, duration, listing, number, plural
-from distdl_jupyter.core.scaling import Scaling, ScalingPoint
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.step_times import Straggler
+from distdl_jupyter.core.step_times import Scaling, ScalingPoint, Straggler
 
 if TYPE_CHECKING:
     import pandas as pd

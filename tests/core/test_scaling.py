@@ -5,9 +5,19 @@ import re
 
 import pytest
 
-from distdl_jupyter.core.scaling import LEAST_STEPS, WARM_UP, Run, Scaling, ScalingPoint, measured, point
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.step_times import StepTime, StepTimes, Straggler
+from distdl_jupyter.core.step_times import (
+    LEAST_STEPS,
+    WARM_UP,
+    Run,
+    Scaling,
+    ScalingPoint,
+    StepTime,
+    StepTimes,
+    Straggler,
+    measured,
+    point,
+)
 from distdl_jupyter.views.scaling import Facts, ScalingView
 
 BATCH = 32.0

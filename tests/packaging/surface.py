@@ -32,7 +32,7 @@ COMPAT = ("azureml", "batchai", "horovod", "horovod.spark", "pyspark")
 #: Public calls, and the class of the object that they return.
 RESULTS = {
     "Job.checkpoints()": "views.checkpoints:CheckpointList",
-    "Job.environment()": "core.environment:JobEnvironment",
+    "Job.environment()": "core.spec:JobEnvironment",
     "Job.profile()": "views.profile:ProfileShown",
     "Job.resources()": "views.resources:ResourceTable",
     "Job.stacks()": "views.stacks:StacksShown",

@@ -2,8 +2,7 @@
 
 import pytest
 
-from distdl_jupyter.core import environment
-from distdl_jupyter.core.environment import GitState
+from distdl_jupyter.core.spec import GitState
 from distdl_jupyter.core.store import JobStore
 from tests.widgets import recorded
 
@@ -19,8 +18,8 @@ def jobs(distdl_home):
 def test_what_the_jobs_ran_with_is_compared_and_can_be_had(server, jobs):
     for id_, version, diff in zip(jobs, ("1.0", "2.0"), ("+lr = 0.1\n", ""), strict=True):
         packages = {"torch": "2.13.0", "oneleaf": version}
-        environment.add(JobStore().folder(id_), python="3.11.7 (main)", packages=packages)
-        environment.add(JobStore().folder(id_), git=GitState("0123456789abcdef", "main", diff=diff))
+        JobStore().folder(id_).add_environment(python="3.11.7 (main)", packages=packages)
+        JobStore().folder(id_).add_environment(git=GitState("0123456789abcdef", "main", diff=diff))
     rows = {row["field"]: row for row in server.get("/compare", ids=",".join(jobs))["rows"]}
     assert rows["git"]["values"] == ["main 0123456789, with changes", "main 0123456789"]
     assert rows["package.oneleaf"]["values"] == ["1.0", "2.0"]
