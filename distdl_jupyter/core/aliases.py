@@ -22,11 +22,11 @@ TOTALS = ("np", "num_proc", "num_processes", "num_workers")
 OTHER_FLAGS = {f"--{name.replace('_', '-')}": name for name in (*ALIASES, *TOTALS) if name not in ("env", "useGpu")}
 
 
-def resolve(arguments: Mapping[str, Any], allowed: Iterable[str], common: Iterable[str] = ()) -> dict[str, Any]:
+def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, Any]:
     """Return the options in ``arguments`` under their primary names.
 
-    Raises InvalidSpec for a name that is unknown (the message names the nearest allowed one, one of ``common`` rather
-    than others, or all), for one value given under two names, and for a total that does not divide by the nodes.
+    Raises InvalidSpec for an unknown name (the message names the nearest allowed ones), for one value given under two
+    names, and for a total that does not divide by the nodes.
     ``np < 0`` means ``-np`` processes on this machine, as in HorovodRunner; ``local_mode=True`` means
     ``compute_target="local"``, as in TorchDistributor.
     """
@@ -45,7 +45,7 @@ def resolve(arguments: Mapping[str, Any], allowed: Iterable[str], common: Iterab
         primary = ALIASES.get(name, name)
         if primary not in allowed:
             raise InvalidSpec(
-                unknown(name, allowed, common=common), code="option-unknown", field=name,
+                unknown(name, allowed), code="option-unknown", field=name,
                 hint="%%distributed? and 'distdl submit --help' list all options.",
             )  # fmt: skip
         if primary in options and options[primary] != value:
@@ -116,9 +116,7 @@ _NEAREST = 5
 _ELASTIC = ("elastic", "min_np", "min_num_proc", "min_process_count", "host_discovery", "host_discovery_script",
             "elastic_timeout", "elastic_timeout_seconds")  # fmt: skip
 #: Minimum similarity of a suggestion, and its maximum distance from the best one.
-_ALIKE, _LESS_ALIKE = 0.7, 0.2
-#: Minimum length from which a name is also matched as a prefix.
-_BEGINNING = 3
+_ALIKE, _LESS_ALIKE = 0.65, 0.2
 
 
 def unknown(
@@ -127,10 +125,9 @@ def unknown(
     what: str = "option",
     where: str = "",
     *,
-    common: Iterable[str] = (),
     aliases: Mapping[str, str] = ALIASES,
 ) -> str:
-    """Return the error message for an unknown name with the nearest allowed names, those in ``common`` first.
+    """Return the error message for an unknown name with the nearest allowed names.
 
     ``where`` follows the name, such as "of the cluster lab" or "for monitoring". Without a similar name, a short list
     is shown in full; a long list would hide the error.
@@ -141,7 +138,7 @@ def unknown(
             "processes restart from checkpoint_dir() on the remaining nodes."
         )
     names = sorted(allowed)
-    near = _nearest(name, names, frozenset(common), aliases)
+    near = _nearest(name, names, aliases)
     if near:
         listed = f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?"
     else:
@@ -149,27 +146,23 @@ def unknown(
     return f"Unknown {what} {name!r}{where and ' '}{where}.{listed}"
 
 
-def _nearest(name: str, allowed: Iterable[str], common: frozenset[str], aliases: Mapping[str, str]) -> list[str]:
-    """Return the nearest names, the nearest first; an alias is replaced by its primary name."""
-    primary = {option: option for option in allowed}
-    primary |= {alias: option for alias, option in aliases.items() if option in primary}
+def _nearest(name: str, allowed: Iterable[str], aliases: Mapping[str, str]) -> list[str]:
+    """Return the most similar names, the most similar first; an alias is replaced by its primary name."""
+    spellings = {option: option for option in allowed}
+    spellings |= {alias: option for alias, option in aliases.items() if option in spellings}
     scores: dict[str, float] = {}
-    for spelling, option in primary.items():
-        score = _likeness(_letters(name), _letters(spelling)) + 0.1 * (option in common)
-        scores[option] = max(score, scores.get(option, 0.0))
+    for spelling, option in spellings.items():
+        scores[option] = max(_likeness(_letters(name), _letters(spelling)), scores.get(option, 0.0))
     least = max(_ALIKE, max(scores.values(), default=0.0) - _LESS_ALIKE)
     near = [option for option, score in scores.items() if score >= least]
     return sorted(near, key=lambda option: (-scores[option], option))[:_NEAREST]
 
 
+def _likeness(name: str, spelling: str) -> float:
+    """Compare a name with a spelling and with its beginning; the shorter of two equal ones is more similar."""
+    whole, start = (difflib.SequenceMatcher(None, name, text).ratio() for text in (spelling, spelling[: len(name)]))
+    return max(whole, 0.95 * start) - len(spelling) / 10_000
+
+
 def _letters(name: str) -> str:
     return name.lstrip("-").replace("-", "_").lower()
-
-
-def _likeness(name: str, spelling: str) -> float:
-    if len(name) <= 1:
-        return (0.8 - len(spelling) / 1000) * spelling.startswith(name or " ")
-    ratio = difflib.SequenceMatcher(None, name, spelling).ratio()
-    if len(name) >= _BEGINNING:
-        ratio = max(ratio, 0.95 * difflib.SequenceMatcher(None, name, spelling[: len(name)]).ratio())
-    return ratio + 0.1 * (spelling[:1] == name[0])

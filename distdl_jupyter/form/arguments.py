@@ -142,8 +142,7 @@ class Parser(argparse.ArgumentParser):
             primary = "process_count_per_node" if action.dest in TOTALS else ALIASES.get(action.dest, action.dest)
             if primary in names:
                 aliases |= dict.fromkeys(action.option_strings, names[primary])
-        common = [flag for dest, flag in names.items() if dest in ABOUT]
-        return unknown(stray.partition("=")[0], names.values(), "option", common=common, aliases=aliases)
+        return unknown(stray.partition("=")[0], names.values(), "option", aliases=aliases)
 
 
 def magic_parser(call: str, description: str, *, epilog: str = "", usage: str = "") -> Parser:

@@ -169,7 +169,7 @@ def resolved(options: Mapping[str, Any]) -> dict[str, Any]:
         with contextlib.suppress(InvalidSpec):
             return resolve(options, allowed)
         allowed |= option_names(kind)
-    return resolve(options, allowed, ABOUT)
+    return resolve(options, allowed)
 
 
 def option_names(kind: registry.Kind) -> set[str]:
