@@ -9,8 +9,7 @@ layers and weights (``names``, ``shapes``), it has for each step::
                      "bits": [hash], "own": [sketch or None], "after": [hash], "weights_after": [sketch]}]}
 
 Sketches are linear, so the sketch of a mean gradient is the mean of the sketches, and the norm of a difference is that
-of the sketches' difference, to about 25 %. ``own`` are the gradients of the rank's own samples, before any averaging.
-
+of the sketches' difference, to about 25 %.
 A line is ``[file or cell, number]``, or ``["", 0]`` if unknown. ``unsynced`` is the reason why the last backward pass
 averaged no gradients, ``local`` is true where an optimizer stepped inside ``no_sync()``.
 
@@ -38,7 +37,7 @@ Record = Mapping[str, Any]
 Level = Literal["error", "warning", "info"]
 #: Maximum relative difference of equal gradients (other order of summation), in single and in half precision.
 _SAME, _SAME_HALF = 0.02, 0.1
-#: A tensor with a smaller share of the gradient norm is not compared separately: it is mostly rounding errors.
+#: Minimum share of the gradient norm of a tensor that is compared separately.
 _TINY = 1e-4
 #: Minimum share of samples that two ranks have in common to count as equal, and of the data set in one pass.
 _SHARED, _WHOLE = 0.5, 0.95
@@ -243,8 +242,7 @@ _RULES = (
     _Rule(
         "gradients-not-averaged",
         "error",
-        "Gradients are not averaged across ranks: {which}. In step {step}, {differences}. Each rank trains its own "
-        "model.",
+        "Gradients are not averaged across ranks, so each rank trains its own model: in step {step}, {differences}.",
         "Wrap the model in DistributedDataParallel after init_process_group() and call the wrapped model, wrap the "
         "optimizer in Horovod's DistributedOptimizer, or pass both to prepare() of Accelerate or setup() of Fabric.",
         "model = torch.nn.parallel.DistributedDataParallel(model)",
@@ -480,19 +478,8 @@ class _Comparer:
         if (last := next((record for record in steps if record.get("unsynced")), None)) is not None:
             self._add("no-sync-on-last-backward", last["unsynced_line"], step=step, **spread)
             return
-        is_local = all(
-            _close(record["gradients"][at], record["own"][at], self._same)
-            for record in records
-            for at in bad
-            if record["own"][at] is not None
-        )
-        which = (
-            "each rank steps with the gradient of its own samples"
-            if is_local
-            else "the ranks step with different gradients"
-        )
         at = self._optimizer_line(index) if self._hvd else self._line("backward")
-        self._add("gradients-not-averaged", at, step=step, which=which, **spread)
+        self._add("gradients-not-averaged", at, step=step, **spread)
 
     def _why_local(self, step: int, index: str, records: Sequence[Record]) -> str:
         """Return why ranks may step with gradients of their own here, or "" if there is no reason."""
@@ -611,8 +598,8 @@ class _Comparer:
         self, step: int, names: Sequence[str], ours: Sequence[Any], single: Sequence[Any], rest: float
     ) -> None:
         gaps = {at: _relative(ours[at], single[at]) for at in range(len(names)) if ours[at] and single[at]}
-        total = _total(single)
-        large = {at: gap for at, gap in gaps.items() if _total([single[at]]) > _TINY * total} or gaps
+        # The smallest tensors are mostly rounding errors.
+        large = {at: gap for at, gap in gaps.items() if _total([single[at]]) > _TINY * _total(single)} or gaps
         worst = max(large, key=lambda at: large[at])
         texts = {"rest": _percent(rest), "worst": names[worst], "gap": _percent(large[worst])}
         self._add("gradients-differ", self._line("step"), step=step, tensor=names[worst], size=rest, **texts)
@@ -676,10 +663,6 @@ def _total(sketches: Iterable[Sketch | None]) -> float:
 def _relative(sketch: Sketch, other: Sketch) -> float:
     """Return the norm of the difference as a share of the larger one."""
     return _total([_minus(sketch, other)]) / (max(_total([sketch]), _total([other])) or 1.0)
-
-
-def _close(sketch: Sketch | None, other: Sketch | None, same: float) -> bool:
-    return sketch is not None and other is not None and _relative(sketch, other) <= same
 
 
 def _differ(records: Sequence[Record], at: int) -> bool:

@@ -27,16 +27,8 @@ _LARGEST = 1_000_000
 #: The block of a script's metadata (packaging.python.org/en/latest/specifications/inline-script-metadata).
 _SCRIPT = re.compile(r"(?m)^# /// script\s*$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s;\"']+", re.IGNORECASE)
-#: Flags of a file of requirements that name another file.
-_INCLUDES = ("-r", "--requirement", "-c", "--constraint")
-#: Files of other tools, and how to export them for pip.
-_OTHER_LOCKS = {
-    "uv.lock": "uv export --format pylock.toml -o pylock.toml",
-    "poetry.lock": "poetry export -o requirements.txt",
-    "Pipfile.lock": "pipenv requirements > requirements.txt",
-    "environment.yml": "",
-    "environment.yaml": "",
-}
+#: Flags of a file of requirements that include another file.
+_INCLUDES = ("-r", "--requirement")
 _TAKES = "Use requirements.txt, pylock.toml, or a script with inline dependencies (PEP 723)."
 _TRAVELS = (
     "Modules in the notebook's folder are sent automatically. For another project, build a wheel that all nodes can "
@@ -124,13 +116,12 @@ def requirements(source: str, folder: Path, field: str = "requirements") -> str:
 
 
 def _read(path: Path, field: str) -> str:
-    if (command := _OTHER_LOCKS.get(path.name)) is not None:
-        hint = f"Create a file that pip reads: {command}." if command else "List its packages in conda_packages."
+    if path.suffix in (".lock", ".yml", ".yaml"):
         raise InvalidSpec(
             f"{field} cannot be {path.name}, because only another tool reads that file.",
             code="requirements-file-of-other-tool",
             field=field,
-            hint=hint,
+            hint=f"{_TAKES} For conda, list the packages in conda_packages.",
         )
     try:
         return path.read_text(encoding="utf-8")
@@ -170,27 +161,7 @@ def of_script(text: str, name: str, field: str = "requirements") -> str:
             field=field,
             hint=example,
         ) from None
-    _check_python(str(stated.get("requires-python") or ""), name, field)
     return "".join(f"{dependency}\n" for dependency in dependencies)
-
-
-def _check_python(required: str, name: str, field: str) -> None:
-    if not required:
-        return
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-    here = ".".join(map(str, sys.version_info[:3]))
-    try:
-        fits = SpecifierSet(required).contains(here, prereleases=True)
-    except InvalidSpecifier:
-        fits = False
-    if not fits:
-        raise InvalidSpec(
-            f"{field}: {name} requires Python {required}, but this is Python {here}.",
-            code="requirements-python-version",
-            field=field,
-            hint="Submit it from a kernel with that Python version, because ranks use the same version.",
-        )
 
 
 def _included(path: Path, text: str, field: str, visited: set[Path]) -> list[str]:
@@ -201,13 +172,6 @@ def _included(path: Path, text: str, field: str, visited: set[Path]) -> list[str
         if flag not in _INCLUDES:
             lines.append(re.sub(r"(^|\s)#.*$", "", line))
             continue
-        if flag in _INCLUDES[2:]:
-            raise InvalidSpec(
-                f"{field}: {path.name} refers to a constraints file, which the nodes do not have.",
-                code="requirements-constraints",
-                field=field,
-                hint="Pin the versions in the file itself, or give a lock (pylock.toml).",
-            )
         other = (path.parent / rest.strip()).resolve()
         if other not in visited:
             visited.add(other)

@@ -1,7 +1,5 @@
 """What a job asks for is read with its files, and refused where other machines cannot get it."""
 
-import sys
-
 import pytest
 
 from distdl_jupyter.core import packages
@@ -84,14 +82,11 @@ def test_a_lock_is_kept_as_it_is(tmp_path):
 
 
 def test_a_script_states_its_own_packages(tmp_path):
-    here = f"{sys.version_info.major}.{sys.version_info.minor}"
     script = tmp_path / "train.py"
     script.write_text(
-        f'# /// script\n# requires-python = ">={here}"\n# dependencies = [\n#   "six==1.17.0",\n# ]\n# ///\n'
+        '# /// script\n# requires-python = ">=3.11"\n# dependencies = [\n#   "six==1.17.0",\n# ]\n# ///\n'
     )
     assert packages.requirements("train.py", tmp_path) == "six==1.17.0\n"
-    script.write_text(script.read_text().replace(f">={here}", "<3"))
-    assert f"requires Python <3, but this is Python {here}" in refused(packages.requirements, "train.py", tmp_path)
     script.write_text("import six\n")
     assert "train.py has no inline dependencies" in refused(packages.requirements, "train.py", tmp_path)
     script.write_text("# /// script\n# dependencies = [\n# ///\n")
@@ -112,8 +107,6 @@ def test_what_only_another_tool_reads_is_refused(name, tmp_path):
 
 def test_other_files_that_cannot_be_used_are_refused(tmp_path):
     assert "No such file" in refused(packages.requirements, "requirements.txt", tmp_path)
-    (tmp_path / "requirements.txt").write_text("-c constraints.txt\n")
-    assert "constraints" in refused(packages.requirements, "requirements.txt", tmp_path)
     (tmp_path / "requirements.txt").write_bytes(b"\xff\xfe\x00")
     assert "it is not a text file" in refused(packages.requirements, "requirements.txt", tmp_path)
     assert "longer than 1 MB" in refused(packages.requirements, "six\n" * 300_000, tmp_path)
