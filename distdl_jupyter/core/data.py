@@ -2,9 +2,9 @@
 
 An address is ``blob://account/container/prefix`` (Azure Blob), ``s3://bucket/prefix`` (Amazon S3 or compatible),
 ``gs://bucket/prefix`` (Google Cloud Storage), ``https://host/path`` (one file of a web server, which lists none),
-``shared:/path`` (a path that every node sees) or a path of this machine. ``?shard`` and ``?mode=mount`` after it say
-how it is taken; the same words work in Python, on a magic's line and in the form. Nothing here opens a file or a
-connection, and no place holds a secret.
+``shared:/path`` (a path that every node sees) or a path of this machine. ``?shard`` and ``?mode=mount`` after it are
+options; they are the same in Python, on a magic's line and in the form. Nothing here opens a file or a connection, and
+no address contains a secret.
 """
 
 from __future__ import annotations
@@ -67,18 +67,18 @@ class DataSource:
         return self.scheme not in ("path", "shared")
 
     @property
+    def address(self) -> str:
+        """The address without ``?`` options."""
+        if self.stored:
+            account = f"{self.account}/" if self.account else ""
+            return f"{self.scheme}://{account}{self.container}" + (f"/{self.prefix}" if self.prefix else "")
+        return f"shared:{self.path}" if self.scheme == "shared" else self.path
+
+    @property
     def url(self) -> str:
         """The address with its ``?`` options; it contains no secret."""
         query = (["shard"] if self.shard else []) + (["mode=mount"] if self.mode == "mount" else [])
-        return place(self) + ("?" + "&".join(query) if query else "")
-
-
-def place(source: DataSource) -> str:
-    """Return the address of a source without its ``?`` options."""
-    if source.stored:
-        account = f"{source.account}/" if source.account else ""
-        return f"{source.scheme}://{account}{source.container}" + (f"/{source.prefix}" if source.prefix else "")
-    return f"shared:{source.path}" if source.scheme == "shared" else source.path
+        return self.address + ("?" + "&".join(query) if query else "")
 
 
 def _invalid(code: str, message: str, hint: str = "") -> InvalidSpec:
@@ -168,7 +168,7 @@ def _checked(name: str, text: str, query: dict[str, Any]) -> DataSource:
         )
     common: dict[str, Any] = {"name": name, "mode": mode, "shard": shard not in (False, "0", "false", "no")}
     if text.startswith("blob://"):
-        return replace(blob_place(text, "data"), **common)
+        return replace(parse_blob(text, "data"), **common)
     for scheme in ("s3", "gs", "https"):
         if text.startswith(f"{scheme}://"):
             return _stored(scheme, text, common)
@@ -222,7 +222,7 @@ def _hint(text: str, otherwise: str = _REMEDY) -> str:
     return otherwise
 
 
-def blob_place(text: str, field: str) -> DataSource:
+def parse_blob(text: str, field: str) -> DataSource:
     """Return the source of ``blob://account/container/prefix``, with ``field`` as its name. Raises InvalidSpec."""
     if not text.startswith("blob://"):
         raise InvalidSpec(

@@ -15,7 +15,7 @@ from typing import Any
 
 from distdl_jupyter.core import humanize, tracking
 from distdl_jupyter.core.alerts import check_rules
-from distdl_jupyter.core.data import DataSource, blob_place, place
+from distdl_jupyter.core.data import DataSource, parse_blob
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.packages import check_packages, check_requirements
 
@@ -183,7 +183,7 @@ def _variables(value: Any, field: str) -> dict[str, str] | None:
 def _outputs(value: Any, field: str) -> str | None:
     if value in (None, ""):
         return None
-    return place(blob_place(str(value).rstrip("/"), field))
+    return parse_blob(str(value).rstrip("/"), field).address
 
 
 @dataclass(frozen=True, slots=True)

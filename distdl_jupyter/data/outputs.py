@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distdl_jupyter.core.data import blob_place
+from distdl_jupyter.core.data import parse_blob
 from distdl_jupyter.core.logfile import batches, lines_of
 from distdl_jupyter.data.sources import translate_errors
 
@@ -62,7 +62,7 @@ def deliver(
     ``open_account`` opens a storage account as the signed-in user. Raises DataUnavailable, NotSignedIn, OSError, and
     Stopped soon after ``stopped`` returns true.
     """
-    target = blob_place(url(spec), "outputs")
+    target = parse_blob(url(spec), "outputs")
     account = open_account(target.account)
     with translate_errors(url(spec), writing=True), closing(account):
         container = account.get_container_client(target.container)

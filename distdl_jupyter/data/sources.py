@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distdl_jupyter.core.data import place
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.data import stores
 from distdl_jupyter.data.stager import Item
@@ -67,7 +66,7 @@ def list_store(source: DataSource) -> Listing:
         raise DataUnavailable(failure.text, code="data-not-listed", hint=failure.remedy) from None
     except stores.StoreError as error:
         raise DataUnavailable(
-            f"Cannot list {place(source)}: {error}.",
+            f"Cannot list {source.address}: {error}.",
             code="data-not-listed",
             hint="Check the name and the network connection.",
         ) from None
@@ -99,7 +98,7 @@ def _objects(store: Any, source: DataSource) -> Listing:
 def list_blobs(account: BlobServiceClient, source: DataSource) -> Listing:
     """Return the listing of a source in Blob. Raises DataUnavailable, also if it is empty."""
     below = source.prefix.strip("/")
-    with translate_errors(place(source)):
+    with translate_errors(source.address):
         if items := tuple(sorted(_blobs(account, source, f"{below}/" if below else ""))):
             return Listing(items)
         blob = next(_blobs(account, source, below), None) if below else None
@@ -110,7 +109,7 @@ def list_blobs(account: BlobServiceClient, source: DataSource) -> Listing:
 
 def _empty(source: DataSource) -> DataUnavailable:
     return DataUnavailable(
-        f"{place(source)} contains no files.", code="data-empty", hint="Check the prefix, which is case-sensitive."
+        f"{source.address} contains no files.", code="data-empty", hint="Check the prefix, which is case-sensitive."
     )
 
 
@@ -119,7 +118,7 @@ def _blobs(account: BlobServiceClient, source: DataSource, prefix: str) -> Itera
     for blob in client.list_blobs(name_starts_with=prefix or None, include=["metadata"]):
         if str(getattr(blob.blob_tier, "value", blob.blob_tier)) == "Archive":
             raise DataUnavailable(
-                f"{blob.name!r} in {place(source)} is in the archive tier and cannot be read.",
+                f"{blob.name!r} in {source.address} is in the archive tier and cannot be read.",
                 code="data-archived",
                 hint="Move the blob to the hot or cool tier first (rehydration takes up to 15 hours).",
             )

@@ -11,7 +11,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core.data import place
 from distdl_jupyter.core.errors import DataUnavailable
 from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.options import byte_count
@@ -97,7 +96,7 @@ class JobStaging:
             name: f"{plural(len(listed.items), 'file')}, {size(sum(item.size for item in listed.items))}"
             for name, listed in self._listed.items()
         }
-        return "; ".join(f"{name}: {counts.get(name) or place(source)}" for name, source in self._sources.items())
+        return "; ".join(f"{name}: {counts.get(name) or source.address}" for name, source in self._sources.items())
 
     @property
     def what(self) -> str:

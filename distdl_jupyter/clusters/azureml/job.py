@@ -173,7 +173,7 @@ def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any
     if spec.outputs:
         line += ["--outputs", f"${{{{outputs.{_OUTPUTS}}}}}"]
         # The supervisor delivers to the same address, so files that nodes have uploaded are not sent again.
-        target = data.blob_place(spec.outputs, "outputs")
+        target = data.parse_blob(spec.outputs, "outputs")
         path = _address(target.account, target.container, f"{target.prefix}/{spec.id}/outputs")
         outputs[_OUTPUTS] = Output(type="uri_folder", path=path, mode="upload")
     job = command_job(
