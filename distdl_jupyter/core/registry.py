@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import re
 import types
 import typing
 from collections.abc import Mapping
@@ -69,20 +68,13 @@ def get(kind: Kind, name: str) -> Any:
 
 
 def _remedy(point: EntryPoint, error: Exception) -> str:
-    """Return the command that installs a missing dependency, if the plug-in's package declares it as an extra."""
-    package, missing = point.dist, (getattr(error, "name", None) or "").partition(".")[0]
-    if isinstance(error, ModuleNotFoundError) and package is not None and missing:
-        for line in package.requires or ():
-            extra = _EXTRA.search(line)
-            name = extra["package"].lower() if extra else ""
-            if extra and missing in (re.sub(r"[-.]+", "_", name), _OTHERS.get(name)):
-                return f"Install it: pip install '{package.name}[{extra['extra']}]'"
+    """Return the command that installs a missing dependency, if the package has an extra with the plug-in's name."""
+    if isinstance(error, ModuleNotFoundError) and point.dist is not None:
+        extras = point.dist.metadata.get_all("Provides-Extra") or ()
+        extra = next((extra for extra in extras if point.name.startswith(extra)), "")  # "azure" of the cluster azureml
+        if extra:
+            return f"Install it: pip install '{point.dist.name}[{extra}]'"
     return f"It comes from {point.value!r}. Reinstall the package that provides it."
-
-
-_EXTRA = re.compile(r"""(?P<package>[\w.-]+).*;.*\bextra\s*==\s*['"](?P<extra>[\w.-]+)['"]""")
-#: Modules whose package has another name.
-_OTHERS = {"azure-ai-ml": "azure", "azure-identity": "azure"}
 
 
 def problems() -> list[tuple[str, str, str]]:
