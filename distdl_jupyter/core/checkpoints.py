@@ -239,64 +239,49 @@ def copy(source: Checkpoint, target: Path, copy_file: Callable[[str, str], str])
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     for part in source.parts:
         _copy(root / part, target / part, copy_file)
-    owned = {part for checkpoint in known for part in checkpoint.parts}
     for checkpoint in known:
         if checkpoint.is_alias and _is_like(checkpoint, source):
             _copy(root / source.parts[0], target / checkpoint.parts[0], copy_file)
+    owned, names = (
+        {part for checkpoint in known for part in checkpoint.parts},
+        {checkpoint.name for checkpoint in known},
+    )
     for folder, folders, files in os.walk(root):
         inside = Path(folder).relative_to(root)
         folders[:] = [name for name in folders if (inside / name).as_posix() not in owned]
         for name in [*files, *(subfolder for subfolder in folders if (Path(folder) / subfolder).is_symlink())]:
-            part = (inside / name).as_posix()
-            if part not in owned and not _UNFINISHED.fullmatch(name) and not (target / part).exists():
-                _copy_beside(Path(folder) / name, target / part, source, known, copy_file)
+            path, copied = Path(folder) / name, target / inside / name
+            if (inside / name).as_posix() in owned or _UNFINISHED.fullmatch(name) or copied.exists():
+                continue
+            copied.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if path.is_symlink():
+                if path.readlink().name in names:
+                    copied.symlink_to(source.name)
+            elif path.stat().st_size <= _SMALL and path.read_bytes().strip().decode("utf-8", "replace") in names:
+                copied.write_text(source.name, encoding="utf-8")
+            else:
+                copy_file(str(path), str(copied))
 
 
 def is_unchanged(checkpoint: Checkpoint) -> bool:
     """Return whether a checkpoint has the same size, time and files as when it was listed."""
     now = next((other for other in search(checkpoint.root) if other.path == checkpoint.path), None)
-    return now is not None and (now.size, now.modified, now.files) == (
-        checkpoint.size,
-        checkpoint.modified,
-        checkpoint.files,
+    return now is not None and all(
+        getattr(now, name) == getattr(checkpoint, name) for name in ("size", "modified", "files")
     )
 
 
 def _is_like(checkpoint: Checkpoint, other: Checkpoint) -> bool:
     """Return whether two checkpoints are single files or folders of the same parent with the same suffix."""
-    parent, suffix = checkpoint.path.rpartition("/")[0], Path(checkpoint.path).suffix
-    return (
-        checkpoint.path != other.path
-        and len(checkpoint.parts) == len(other.parts) == 1
-        and parent == other.path.rpartition("/")[0]
-        and suffix == Path(other.path).suffix
-    )
+    one, two = Path(checkpoint.path), Path(other.path)
+    single = len(checkpoint.parts) == len(other.parts) == 1
+    return single and one != two and (one.parent, one.suffix) == (two.parent, two.suffix)
 
 
 def _copy(source: Path, target: Path, copy_file: Callable[[str, str], str]) -> None:
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if source.is_dir():
         shutil.copytree(source, target, symlinks=True, copy_function=copy_file)
-    else:
-        copy_file(str(source), str(target))
-
-
-def _copy_beside(
-    source: Path,
-    target: Path,
-    checkpoint: Checkpoint,
-    known: Sequence[Checkpoint],
-    copy_file: Callable[[str, str], str],
-) -> None:
-    """Copy a file that belongs to no checkpoint; if it names a checkpoint, make it name the copied one."""
-    names = {other.name for other in known}
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if source.is_symlink():
-        if source.readlink().name in names:
-            target.symlink_to(checkpoint.name)
-        return
-    if source.stat().st_size <= _SMALL and source.read_bytes().strip().decode("utf-8", "replace") in names:
-        target.write_text(checkpoint.name, encoding="utf-8")
     else:
         copy_file(str(source), str(target))
 

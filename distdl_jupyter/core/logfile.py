@@ -17,7 +17,6 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -310,16 +309,10 @@ def _read_part(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
 
 def back(path: Path, end: int, many: int) -> int:
     """Return the position ``many`` existing bytes before ``end``, at least 0."""
-    files = [LogPart(0, path), *parts(path)]
-    lengths = [later.begin - part.begin for part, later in pairwise(files)] + [end - files[-1].begin]
-    if len(files) > 1:
-        lengths[0] = path.stat().st_size
-    for part, length in zip(reversed(files), reversed(lengths), strict=True):
-        here = min(end - part.begin, length)
-        if here >= many:
-            return part.begin + here - many
-        many -= max(0, here)
-    return 0
+    missing = gap(path)
+    if missing is None or end <= missing[0] or end - many >= missing[1]:
+        return max(0, end - many)
+    return max(0, missing[0] - (many - max(0, end - missing[1])))
 
 
 class LineFile:
