@@ -22,9 +22,8 @@ from msgspec import Meta
 from distdl_jupyter.api.call import BYTES, Context, Download, get, job
 from distdl_jupyter.core import logfile
 from distdl_jupyter.core.errors import JobNotFound
-from distdl_jupyter.core.humanize import clock
+from distdl_jupyter.core.humanize import clock, printable
 from distdl_jupyter.core.logfile import lines_of
-from distdl_jupyter.core.printable import printable
 from distdl_jupyter.jobs.reader import JobReader, PageReader
 from distdl_jupyter.node import files
 from distdl_jupyter.views.job_page import LogChanges, log_changes

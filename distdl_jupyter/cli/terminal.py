@@ -2,7 +2,7 @@
 
 A line printed by a job, a name or an error may contain sequences that retitle the terminal, move its cursor, hide text
 or inject commands. Only colours and font styles pass, and only to a terminal; everything else is escaped by
-``core.printable``.
+``core.humanize``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from distdl_jupyter.core.printable import STYLES, printable
+from distdl_jupyter.core.humanize import STYLES, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

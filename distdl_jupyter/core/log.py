@@ -6,7 +6,7 @@
 * The newest ``tail`` rows are kept; the counts include all lines.
 
 Call ``LogBook.apply(event)`` for each event in order; ``changes(mark)`` returns the rows that were added or replaced.
-Text is safe to display (``core.printable``) but not escaped for HTML; its styles are separate.
+Text is safe to display (``core.humanize``) but not escaped for HTML; its styles are separate.
 
 ``LogWindow`` reads the newest part of a log from its file, and any earlier part on request:
 
@@ -29,7 +29,7 @@ from pathlib import Path
 
 from distdl_jupyter.core import logfile
 from distdl_jupyter.core.events import Event
-from distdl_jupyter.core.printable import MAX_SHOWN, Styles, styled
+from distdl_jupyter.core.humanize import MAX_SHOWN, Styles, styled
 from distdl_jupyter.core.view import JobView
 
 #: Equal lines of ranks are folded if they arrive within this many seconds.

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from distdl_jupyter.core import theme
 from distdl_jupyter.core.figure import step_range, value_range
-from distdl_jupyter.core.humanize import number
-from distdl_jupyter.core.printable import printable
+from distdl_jupyter.core.humanize import number, printable
 from distdl_jupyter.core.series import Band, Row
 
 WIDTH, HEIGHT = 430, 196

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import collectives, humanize, table
-from distdl_jupyter.core.printable import printable
+from distdl_jupyter.core.humanize import printable
 from distdl_jupyter.core.state import State
 from distdl_jupyter.html import curve
 from distdl_jupyter.html.page import PAPER, data_url, page

@@ -5,7 +5,7 @@ same distance from the last shared slot if their texts differ only in numbers. O
 exactly the same text. Otherwise it gets a new slot after those of lower ranks. The order of each rank's lines is kept.
 
 Only the newest slots are kept; counts include all lines. A line that is redrawn (a progress bar) counts once, with its
-last text. Text is made safe to print (``core.printable``) but not escaped for HTML. Pure: no sockets, no terminal.
+last text. Text is made safe to print (``core.humanize``) but not escaped for HTML. Pure: no sockets, no terminal.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from itertools import dropwhile, groupby, islice
 from typing import Any, NamedTuple
 
 from distdl_jupyter.core import humanize, theme
-from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.core.printable import printable
+from distdl_jupyter.core.humanize import plural, printable
 from distdl_jupyter.html.page import THEME, page
 from distdl_jupyter.ranks.answer import Failures, named, spans, what
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.figure import Earlier, Mode, figure
-from distdl_jupyter.core.printable import printable
+from distdl_jupyter.core.humanize import printable
 from distdl_jupyter.views.wire import finite
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.failure import describe
+from distdl_jupyter.core.humanize import Styles
 from distdl_jupyter.core.options import ABOUT, DEFAULTS
-from distdl_jupyter.core.printable import Styles
 from distdl_jupyter.core.spec import UNKNOWN, Captured, CodeSource, JobEnvironment
 from distdl_jupyter.views.card import Card, RankStatus, card, origin_text, rank_status
 from distdl_jupyter.views.curve import MetricValue, metrics

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distdl_jupyter.core.humanize import MAX_SHOWN, printable, styled
 from distdl_jupyter.core.log import LogBook
-from distdl_jupyter.core.printable import MAX_SHOWN, printable, styled
 
 ESC = "\x1b"
 
