@@ -596,21 +596,13 @@ def _anew(rank: RankView) -> RankView:
 
 
 def _stall(view: JobView, event: Event) -> None:
-    view.stall = None if event.get("since") is None else msgspec.convert(_with_collectives(event), Stall)
+    view.stall = None if event.get("since") is None else msgspec.convert(event, Stall)
 
 
 def _stacks(view: JobView, event: Event) -> None:
     finding = event.get("finding") or {}
     flat = {"finding": finding.get("text", ""), "remedy": finding.get("remedy", ""), "code": finding.get("code", "")}
-    view.stacks.append(msgspec.convert({**_with_collectives(event), **flat}, StacksView))
-
-
-def _with_collectives(event: Event) -> Event:
-    """Return the event with its table of collective operations; one that cannot be read is left out."""
-    try:
-        return {**event, "collectives": msgspec.convert(event.get("collectives") or [], list[Collective])}
-    except msgspec.ValidationError:
-        return {**event, "collectives": []}
+    view.stacks.append(msgspec.convert({**event, **flat}, StacksView))
 
 
 def _profile(view: JobView, event: Event) -> None:

@@ -5,7 +5,7 @@
  * core/log.py. Rows stay as they travelled, because there may be hundreds of thousands: the place of each is its number.
  */
 
-/** Begin and end of a part of a text, and its styles with spaces between them; see core/printable.py. */
+/** Begin and end of a part of a text, and its styles with spaces between them; see core/humanize.py. */
 export type Styled = readonly [number, number, string];
 
 /** [number, time, rank or null, stream, text, redraws, {rank: number of the line in that rank's output}, styles] */
