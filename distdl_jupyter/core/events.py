@@ -28,8 +28,6 @@ rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known
 metric     ``rank``, ``step``, ``values`` {name: number}; one that represents several ``reports`` has the values of
            the last one, and in ``folded`` the bucket of each value in the same order (``core.series``); with
            ``again`` it replaces the rank's earlier reports of this and later steps
-metrics    in the file only: ``rank``, ``names``, ``rows`` [[step, number, ...], ...]: several ``metric`` events
-           with the same time, because a training loop that reports thousands a second would fill the disk
 metric_source  ``names`` of metrics, ``from_output``: from now on they are parsed from the output of the ranks; if
            false, ranks report them, which replaces the parsed values
 progress   ``rank``, ``done`` (None: no longer known), ``total`` (None: unknown), ``unit`` (may be "")
@@ -74,7 +72,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +99,7 @@ def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Eve
     until the cursor no longer moves. A missing file reads as empty. A line that is not a JSON object is skipped.
     """
     data = read_lines(path, after, limit)
-    return list(unpack(decode(data))), after + len(data)
+    return decode(data), after + len(data)
 
 
 def read_lines(path: Path, after: int, limit: int) -> bytes:
@@ -148,9 +146,6 @@ def read_all(path: Path, after: int = 0) -> tuple[list[Event], int]:
 
 # how events are encoded -----------------------------------------------------------------------
 
-#: Most rows of one event.
-MAX_ROWS = 500
-
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
 _dumps_ascii = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _decoder = msgspec.json.Decoder()
@@ -189,57 +184,6 @@ def number_to_json(value: float) -> float | str:
     if not math.isfinite(value):
         return repr(value)
     return value
-
-
-def pack(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield events with the same time in order, with consecutive metrics packed where possible."""
-    alike: list[Event] = []
-    for event in events:
-        if alike and not (len(alike) < MAX_ROWS and _are_alike(alike[0], event)):
-            yield _packed(alike)
-            alike = []
-        if event["type"] == "metric":
-            alike.append(event)
-        else:
-            yield event
-    if alike:
-        yield _packed(alike)
-
-
-def _are_alike(metric: Event, event: Event) -> bool:
-    if event["type"] != "metric" or any(
-        name in candidate for name in ("folded", "again") for candidate in (event, metric)
-    ):
-        return False
-    return bool(event["rank"] == metric["rank"] and event["values"].keys() == metric["values"].keys())
-
-
-def _packed(metrics: list[Event]) -> Event:
-    """Return similar metrics as one event; all other fields are those of the last one."""
-    last = metrics[-1]
-    if len(metrics) == 1:
-        return last
-    names = list(last["values"])
-    rows = [[entry["step"], *[number_to_json(entry["values"][name]) for name in names]] for entry in metrics]
-    common = {name: value for name, value in last.items() if name not in ("step", "values")}
-    return {**common, "type": "metrics", "names": names, "rows": rows}
-
-
-def unpack(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield events in order with packed metrics expanded; malformed ones are skipped."""
-    for event in events:
-        if event["type"] == "metrics":
-            with contextlib.suppress(KeyError, TypeError, ValueError):
-                yield from _single(event)
-        else:
-            yield event
-
-
-def _single(packed: Event) -> Iterator[Event]:
-    names = packed["names"]
-    common = {name: value for name, value in packed.items() if name not in ("names", "rows")}
-    for step, *numbers in packed["rows"]:
-        yield {**common, "type": "metric", "step": step, "values": dict(zip(names, numbers, strict=True))}
 
 
 # the time of events ---------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distdl_jupyter.core import events
-from distdl_jupyter.core.events import LOG_TYPES, VERSION, Clock, Event, decode, encode, pack
+from distdl_jupyter.core.events import LOG_TYPES, VERSION, Clock, Event, decode, encode
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.humanize import size as size_in_words
 from distdl_jupyter.core.state import State
@@ -432,10 +432,7 @@ class EventWriter:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Collect the events written inside; append them with one timestamp and one write per file.
-
-        Consecutive metrics then take a fraction of the bytes.
-        """
+        """Collect the events written inside; append them with one timestamp and one write per file."""
         self._batch, self._moment = [], self._moments.now()
         try:
             yield
@@ -452,7 +449,7 @@ class EventWriter:
 
     def _put(self, file: LineFile, batch: list[Event]) -> None:
         if batch:
-            self.append_lines(file, b"".join(map(encode, pack(batch))))
+            self.append_lines(file, b"".join(map(encode, batch)))
             if file is self.log and file.part_size < file.size:
                 self._touch()
 

@@ -170,10 +170,8 @@ def write_one(writer, kind, rank, what, step):
 
 
 def as_read(event):
-    """What a reader gets: numbers that are not finite as words; ``at`` may be that of a later metric."""
-    event = json.loads(encode(event))
-    event.pop("at", None)
-    return event
+    """What a reader gets: numbers that are not finite as words."""
+    return json.loads(encode(event))
 
 
 @given(st.lists(st.lists(WRITTEN, max_size=8), max_size=6))
@@ -189,8 +187,6 @@ def test_events_written_together_are_read_as_those_written_alone(tmp_path_factor
         (*read(log), writer.events, ("metric", "note")),
         (*logfile.read(log.with_name("log.jsonl")), writer.log, ("log",)),
     ):
-        for event in found:
-            event.pop("at", None)
         assert found == [as_read(event) for event in written if event["type"] in kinds]
         assert cursor == file.size
 
@@ -208,11 +204,6 @@ def test_a_batch_is_written_even_if_its_writer_fails(log):
     writer.write("note", text="second")
     writer.close()
     assert [event["text"] for event in read(log)[0]] == ["first", "second"]
-
-
-def test_invalid_packed_metrics_are_skipped(log):
-    log.write_bytes(b'{"type":"metrics","t":1,"names":["a"],"rows":[[1,2],[3]]}\n{"type":"metrics"}\n{"type":"note"}\n')
-    assert [(event["type"], event.get("step")) for event in read(log)[0]] == [("metric", 1), ("note", None)]
 
 
 def test_the_end_of_a_long_log_is_read_from_a_line_s_begin(log):
