@@ -24,7 +24,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path
 
 from distdl_jupyter.core import logfile
@@ -227,16 +227,7 @@ class LogBook:
 
     def between(self, first: int, before: int) -> list[FoldedRow]:
         """Return the kept rows with numbers from ``first`` on and below ``before``."""
-        size, begin = len(self.rows), self.first
-        start, stop = max(0, first - begin), min(size, before - begin)
-        if start >= stop:
-            return []
-        # Access to a deque walks from the nearer end.
-        if start < size - stop:
-            return list(islice(self.rows, start, stop))
-        rows = list(islice(reversed(self.rows), size - stop, size - start))
-        rows.reverse()
-        return rows
+        return [row for row in self.rows if first <= row.n < before]
 
     def _since(self, mark: int) -> list[FoldedRow]:
         """Return the rows that changed since a mark, in the order in which they changed."""
