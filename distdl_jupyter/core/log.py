@@ -360,12 +360,12 @@ def _number(row: FoldedRow) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A byte of the file where a separate piece starts, with its counters; ``left_out``: skipped up to the next."""
+class _Piece:
+    """A byte of the file where a separate piece starts, with its counters; ``is_skipped``: skipped up to the next."""
 
     at: int
     begin: Begin
-    left_out: bool = False
+    is_skipped: bool = False
 
 
 class LogWindow:
@@ -377,9 +377,9 @@ class LogWindow:
         self.cursor = 0
         self._path = path
         self._size = (process_count, tail)
-        self._places = [_Place(0, Begin())]
+        self._pieces = [_Piece(0, Begin())]
         #: The last piece that was read: a page requests some of its rows at a time.
-        self._piece: tuple[tuple[int, int], list[FoldedRow]] | None = None
+        self._cached: tuple[tuple[int, int], list[FoldedRow]] | None = None
 
     def step(self, view: JobView) -> bool:
         """Read more of the log, whose lines ``view`` counts; return False at the end."""
@@ -395,14 +395,14 @@ class LogWindow:
         """Return rows with numbers below ``n``, the newest of them and at most ``most``; [] when there are none."""
         if n > self.book.first:
             return self.book.between(max(self.book.first, n - most), n)
-        self._forget_places()
-        while (at := bisect_left(self._places, n, key=lambda piece: piece.begin.n) - 1) >= 0:
-            piece, end = self._places[at], self._end(at)
-            rows = self._cut(at, end) if piece.left_out else self._whole(piece, end)
+        self._forget_deleted_pieces()
+        while (at := bisect_left(self._pieces, n, key=lambda piece: piece.begin.n) - 1) >= 0:
+            piece, end = self._pieces[at], self._end(at)
+            rows = self._cut(at, end) if piece.is_skipped else self._whole(piece, end)
             older = [row for row in rows if row.n < n]
             if older:
                 return older[-most:]
-            n = n if piece.left_out else piece.begin.n
+            n = n if piece.is_skipped else piece.begin.n
         return []
 
     def _read(self, view: JobView, end: int) -> bool:
@@ -419,8 +419,8 @@ class LogWindow:
             self.book.apply(event)
         if cursor >= border:
             self.book.seal()
-            self._forget_places()
-            self._places.append(_Place(cursor, self.book.here))
+            self._forget_deleted_pieces()
+            self._pieces.append(_Piece(cursor, self.book.here))
         return True
 
     def _skip(self, view: JobView, end: int) -> bool:
@@ -441,43 +441,43 @@ class LogWindow:
 
     def _begin_at(self, at: int) -> None:
         """Start a new book; the range of the old one stays a separate piece."""
-        if self.cursor == self._places[-1].at:
-            self._places.pop()
-        self._forget_places()
-        self._places.append(_Place(self.cursor, self.book.here, left_out=True))
+        if self.cursor == self._pieces[-1].at:
+            self._pieces.pop()
+        self._forget_deleted_pieces()
+        self._pieces.append(_Piece(self.cursor, self.book.here, is_skipped=True))
         begin = Begin(at, {}, at, (1 + secrets.randbelow(_BOOKS - 1)) * _MARKS)
-        self._places.append(_Place(at, begin))
+        self._pieces.append(_Piece(at, begin))
         self.book = LogBook(*self._size, begin)
 
-    def _forget_places(self) -> None:
+    def _forget_deleted_pieces(self) -> None:
         """Drop starting points in the deleted part of the log; rows after it are numbered from its end."""
         missing = logfile.gap(self._path)
         if missing is None:
             return
-        gone = [piece for piece in self._places if missing[0] <= piece.at < missing[1]]
-        if len(gone) > 1 or (gone and not gone[0].left_out):
-            at = self._places.index(gone[0])
-            self._places[at : at + len(gone)] = [replace(gone[-1], left_out=True)]
+        deleted = [piece for piece in self._pieces if missing[0] <= piece.at < missing[1]]
+        if len(deleted) > 1 or (deleted and not deleted[0].is_skipped):
+            at = self._pieces.index(deleted[0])
+            self._pieces[at : at + len(deleted)] = [replace(deleted[-1], is_skipped=True)]
 
     # ---- earlier and skipped parts ----
 
-    def _whole(self, piece: _Place, end: _Place) -> list[FoldedRow]:
+    def _whole(self, piece: _Piece, end: _Piece) -> list[FoldedRow]:
         """Return all rows of a piece."""
-        if self._piece is None or self._piece[0] != (piece.at, end.at):
+        if self._cached is None or self._cached[0] != (piece.at, end.at):
             book = LogBook(self._size[0], 2**62, piece.begin)
             for event in logfile.between(self._path, piece.at, end.at)[0]:
                 book.apply(event)
-            self._piece = ((piece.at, end.at), list(book.rows))
-        return self._piece[1]
+            self._cached = ((piece.at, end.at), list(book.rows))
+        return self._cached[1]
 
-    def _end(self, index: int) -> _Place:
-        if index + 1 < len(self._places):
-            return self._places[index + 1]
-        return _Place(self.cursor, self.book.here)
+    def _end(self, index: int) -> _Piece:
+        if index + 1 < len(self._pieces):
+            return self._pieces[index + 1]
+        return _Piece(self.cursor, self.book.here)
 
-    def _cut(self, index: int, end: _Place) -> list[FoldedRow]:
+    def _cut(self, index: int, end: _Piece) -> list[FoldedRow]:
         """Read the end of a skipped range and return its rows; the rest stays skipped."""
-        piece = self._places[index]
+        piece = self._pieces[index]
         events, at, _ = _logs_before(self._path, end.at, piece.at)
         book = LogBook(self._size[0], 2**62)
         for event in events:
@@ -486,9 +486,9 @@ class LogWindow:
         n = end.begin.n - book.next
         for row in rows:
             row.shift(n, lines)
-        cut = _Place(at, Begin(n, {**end.begin.lines, **lines}, end.begin.line))
-        self._places[index if at == piece.at else index + 1 : index + 1] = [cut]
-        self._piece = ((at, end.at), rows)
+        cut = _Piece(at, Begin(n, {**end.begin.lines, **lines}, end.begin.line))
+        self._pieces[index if at == piece.at else index + 1 : index + 1] = [cut]
+        self._cached = ((at, end.at), rows)
         return rows
 
 
