@@ -1,4 +1,4 @@
 """The base layer: what a job is, and how it is stored and read.
 
-Standard library only. Nothing here may depend on backends, clusters, processes or front ends.
+Only the standard library and msgspec. Nothing here depends on backends, clusters, processes or front ends.
 """

@@ -213,7 +213,7 @@ def test_window_that_was_there_all_the_time_shows_each_row_under_its_number(tmp_
     texts = [row.text for row in rows if not row.text.startswith("…")]
     assert texts == [text for _, text in made.lines[:49] + made.lines[196:]]
     begin = logfile.gap(made.folder.log)[1]
-    assert len(window._places) < 2 * (made.writer.log.size - begin + 20_000) // 1500
+    assert len(window._pieces) < 2 * (made.writer.log.size - begin + 20_000) // 1500
     assert {row.n for row in rows[50:]} & seen.keys()
     assert all(seen.get(row.n, row.text) == row.text for row in rows[50:])
     assert [row.n for row in rows] == sorted({row.n for row in rows})
