@@ -123,7 +123,7 @@ def _data_rows(option: Any) -> Iterator[DataRow]:
         except InvalidSpec:
             yield DataRow(name, unsigned(str(where.get("url", "") if isinstance(where, Mapping) else where)))
         else:
-            yield DataRow(source.name, data.place(source), source.shard, source.mode)
+            yield DataRow(source.name, source.address, source.shard, source.mode)
 
 
 def unsigned(address: str) -> str:

@@ -145,7 +145,7 @@ def check(spec: JobSpec) -> None:
 def _check_source(source: DataSource) -> None:
     if source.scheme != "blob":
         raise InvalidSpec(
-            f"Azure ML nodes cannot access {data.place(source)}.",
+            f"Azure ML nodes cannot access {source.address}.",
             code="azureml-data-not-blob",
             field="data",
             hint="Upload the data to Azure Blob storage, and use blob://account/container/prefix.",
