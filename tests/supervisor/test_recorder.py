@@ -148,7 +148,7 @@ def test_what_a_kept_stream_says_carries_the_place_behind_it_also_when_it_is_wri
     recorder.close()
     found = all_written(folder)
     assert [(event["type"], event.get("at")) for event in found] == [
-        ("progress", 15), ("metric", 40), ("metric", 40), ("log", 24), ("progress", 19),
+        ("progress", 15), ("metric", 30), ("metric", 40), ("log", 24), ("progress", 19),
     ]  # fmt: skip
 
 
