@@ -6,10 +6,11 @@ layers and weights (``names``, ``shapes``), it has for each step::
     {"batches": [{"loader", "pass", "size", "samples": [hash]}], "inputs": [hash],
      "losses": [number], "random": bool, "unsynced": "", "no_sync" or "forward", "unsynced_line": line, "local": bool,
      "optimizers": [{"index", "rates", "before": [hash], "weights": [sketch], "gradients": [sketch or None],
-                     "bits": [hash], "own": [sketch or None], "after": [hash], "weights_after": [sketch]}]}
+                     "bits": [hash], "after": [hash], "weights_after": [sketch]}]}
 
 Sketches are linear, so the sketch of a mean gradient is the mean of the sketches, and the norm of a difference is that
 of the sketches' difference, to about 25 %.
+
 A line is ``[file or cell, number]``, or ``["", 0]`` if unknown. ``unsynced`` is the reason why the last backward pass
 averaged no gradients, ``local`` is true where an optimizer stepped inside ``no_sync()``.
 

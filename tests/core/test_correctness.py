@@ -9,7 +9,7 @@ from distdl_jupyter.core.correctness import compare
 NAMES = ["body.weight", "body.bias"]
 
 
-def step(samples, gradients, *, loss=1.0, own=None, weights=(5.0, 2.0), rate=0.1, random=False):
+def step(samples, gradients, *, loss=1.0, weights=(5.0, 2.0), rate=0.1, random=False):
     """One step of one optimizer with two weights of one element each."""
     sketches = [[float(one)] for one in gradients]
     after = [w - rate * g for w, g in zip(weights, gradients, strict=True)]
@@ -19,7 +19,6 @@ def step(samples, gradients, *, loss=1.0, own=None, weights=(5.0, 2.0), rate=0.1
         "optimizers": [{
             "index": 0, "rates": [rate], "before": [str(w) for w in weights], "weights": [[w] for w in weights],
             "gradients": sketches, "bits": [str(g) for g in gradients],
-            "own": [[float(one)] for one in own] if own else [None, None],
             "after": [str(w) for w in after], "weights_after": [[w] for w in after],
         }],
     }  # fmt: skip
@@ -30,7 +29,7 @@ def rank(number, *steps, **about):
             "shapes": {"0": [[1], [1]]}, "layers": [], "loaders": {}, "sharded": "", **about}  # fmt: skip
 
 
-RIGHT = [rank(0, step("ab", (3, 4), own=(2, 4))), rank(1, step("cd", (3, 4), own=(4, 4)))]
+RIGHT = [rank(0, step("ab", (3, 4))), rank(1, step("cd", (3, 4)))]
 ONE = rank(0, step("abcd", (3, 4)), loaders={"0": {"own_size": 4}})
 
 
@@ -71,7 +70,7 @@ def test_a_sum_of_losses_is_told_from_gradients_that_are_scaled_otherwise():
 
 
 def test_gradients_of_own_samples_are_named_with_their_tensor_and_hide_what_follows():
-    apart = [rank(0, step("ab", (2, 4), own=(2, 4))), rank(1, step("cd", (4, 4), own=(4, 4)))]
+    apart = [rank(0, step("ab", (2, 4))), rank(1, step("cd", (4, 4)))]
     (found,) = compare(apart, ONE).findings
     assert (found.code, found.tensor, found.size) == ("gradients-not-averaged", "body.weight", 0.5)
     assert "body.weight differs" in found.text

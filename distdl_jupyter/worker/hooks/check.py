@@ -15,8 +15,7 @@ numbers.
 How the steps are recorded:
 
 * A batch is recorded when ``DataLoader`` returns it; in the single process it is replaced by the batches of all ranks.
-* A rank's own gradient is the one that reaches a leaf tensor, before DistributedDataParallel or Horovod average it; the
-  gradient of the step is the one that the innermost ``Optimizer.step`` uses.
+* The gradient of a step is the one that the innermost ``Optimizer.step`` uses.
 * Before the record is written, a few samples of each data set are read by index, with the same random numbers on all
   ranks. They show whether the ranks have the same data set.
 * If random numbers are drawn between the first forward call and the backward pass (for example by dropout), the step
@@ -114,7 +113,6 @@ class CheckRecording:
         self._optimizer_count = itertools.count()
         self._depth: dict[int, int] = {}
         self._usual: set[int] = set()
-        self._hooked: dict[int, weakref.ref[Any]] = {}
         #: Loaders with their numbers and passes. By number, data set and collate function (None without batching).
         self._loaders: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         self._loader_count = itertools.count()
@@ -132,8 +130,6 @@ class CheckRecording:
         self._step_batches: dict[int, dict[str, Any]] = {}
         self._step_optimizers: dict[int, dict[str, Any]] = {}
         self._stepped: set[int] = set()
-        #: Sketches of the rank's own gradients, by the id of the leaf.
-        self._own: dict[int, list[float]] = {}
         #: Whether a forward call has begun that no backward pass has followed, and the random state at its begin.
         self._has_begun, self._random_state = False, ""
 
@@ -316,8 +312,6 @@ class CheckRecording:
             self._next_step()
             self._has_begun = True
             self._about["lines"]["forward"] = self._line()
-            for optimizer in self._optimizers:
-                self._follow(optimizer)
             self._load_weights()
             self._random_state = _random_state()
             self._current["inputs"] += _hash_samples(_tensors(inputs, _torch().Tensor))
@@ -360,23 +354,6 @@ class CheckRecording:
                     for leaf, value in zip(_leaves(same), weights, strict=True):
                         leaf.copy_(value)
 
-    def _follow(self, optimizer: Any) -> None:
-        """Record the gradients that reach the leaves of an optimizer."""
-        for leaf in _leaves(optimizer):
-            known = self._hooked.get(id(leaf))
-            if leaf.requires_grad and leaf.is_leaf and (known is None or known() is not leaf):
-                self._hooked[id(leaf)] = weakref.ref(leaf)
-                leaf.register_hook(functools.partial(self._take_gradient, weakref.ref(leaf)))
-
-    @harmless
-    def _take_gradient(self, leaf: Any, gradient: Any) -> None:
-        if self._is_over or (this := leaf()) is None:
-            return
-        added, before = _sketch(gradient), self._own.get(id(this))
-        if before is None and this.grad is not None:  # from an earlier step
-            before = _sketch(this.grad)
-        self._own[id(this)] = added if before is None else [a + b for a, b in zip(before, added, strict=True)]
-
     # optimizers ---------------------------------------------------------------------------------
 
     def _watch_optimizers(self, module: Any) -> None:
@@ -384,7 +361,6 @@ class CheckRecording:
         def made(original: Any, this: Any, *args: Any, **kwargs: Any) -> None:
             original(this, *args, **kwargs)
             self._about["made"][str(self._number(this))] = self._line()
-            self._follow(this)
 
         module.register_optimizer_step_pre_hook(self._before)
         module.register_optimizer_step_post_hook(self._after)
@@ -419,7 +395,6 @@ class CheckRecording:
             "weights": [_sketch(weight) for weight in weights],
             "gradients": [None if gradient is None else _sketch(gradient) for gradient in gradients],
             "bits": ["" if gradient is None else _digest(gradient) for gradient in gradients],
-            "own": [self._own.get(id(parameter)) for parameter in parameters],
         }
         if self._depth[number] == 1 and self._rank == 0 and self._has_room(weights):
             while len(self._weights) <= len(self._steps):
