@@ -20,7 +20,7 @@ from distdl_jupyter.capture.cell import plain_python
 from distdl_jupyter.core import registry, space
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.source import parsed
-from distdl_jupyter.core.spec import Source
+from distdl_jupyter.core.spec import CodeSource
 from distdl_jupyter.form import line
 from distdl_jupyter.form.line import MAGICS, CellText, MagicLine
 from distdl_jupyter.form.schema import FormRequest, FormTitle
@@ -97,7 +97,7 @@ class Target:
             draft = capture_function(function, tuple(self.args), kwargs, announce=False)
         except DistDLError as refusal:
             error = refusal
-        source, numbers = (draft.source, draft.numbers) if draft else (Source(), {})
+        source, numbers = (draft.source, draft.numbers) if draft else (CodeSource(), {})
         training = inspect_training(function, self.args, self.kwargs, code=source.code, numbers=numbers)
         # The file of a function from a cell or a prompt has a pseudo name such as <stdin>.
         file = "" if source.execution_count is not None or source.filename.startswith("<") else source.filename
