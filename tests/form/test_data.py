@@ -127,7 +127,7 @@ def test_local_paths_begin_in_the_folder_where_the_job_works(labels: Path, monke
 
 
 def test_a_cluster_that_brings_no_data_keeps_the_rows(labels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LocalCluster, "stages", False)
+    monkeypatch.setattr(LocalCluster, "has_agents", False)
     model = form(data={"labels": str(labels)})
     assert model.data == [row("labels", str(labels))]
     assert model.problems["data"].startswith("Local cannot copy data to its nodes. Remove data")
