@@ -25,6 +25,8 @@ TIMEOUT = 5.0
 _POLL = 2.0
 #: The states of a job that has ended.
 _ENDED = frozenset(state.value for state in State if state.ended)
+#: Bytes at the end of a job's events that are searched for its end.
+_NEWEST_EVENTS = 64 * 1024
 #: The timeout of ``create(wait=True)`` in seconds.
 CREATION = 900.0
 
@@ -54,6 +56,9 @@ class Checks(table.Display, list[NodeCheck]):
     def _parts(self) -> list[str | table.Rows]:
         rows = tables.merge_hosts(self)
         return [tables.check_rows(rows), "", tables.check_summary(rows)] if rows else ["Nothing was checked."]
+
+    def __str__(self) -> str:
+        return tables.check_text(tables.merge_hosts(self)) if self else "Nothing was checked."
 
 
 class ClusterHandle(table.Display):
@@ -237,8 +242,16 @@ def active_jobs(name: str) -> list[JobFolder]:
     active = []
     for folder in JobStore().folders():
         with contextlib.suppress(DistDLError):  # skip jobs that cannot be read
-            if folder.spec().compute_target == name:
-                states = [event["state"] for batch, _ in events.batches(folder.events, 0) for event in batch
-                          if event["type"] == "state"]  # fmt: skip
-                active += [folder] if not _ENDED.intersection(states) else []
+            if folder.spec().compute_target == name and not _has_ended(folder):
+                active.append(folder)
     return active
+
+
+def _has_ended(folder: JobFolder) -> bool:
+    """Return whether the end of a job was recorded: in its summary, or in its last events."""
+    newest = max(0, events.size(folder.events) - _NEWEST_EVENTS)
+    return folder.summary.exists() or any(
+        event["type"] == "state" and event.get("state") in _ENDED
+        for batch, _ in events.batches(folder.events, newest)
+        for event in batch
+    )

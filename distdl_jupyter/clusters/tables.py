@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -94,6 +95,27 @@ def check_rows(checks: Sequence[NodeCheck]) -> list[tuple[str, ...]]:
     """Return the rows of a table of checks, header first."""
     head = ("", "Node", "Check", "Result", "Fix")
     return [head, *((_LEVEL_SIGNS[check.level], check.node, check.what, check.says, check.remedy) for check in checks)]
+
+
+def check_text(checks: Sequence[NodeCheck], width: int = 100) -> str:
+    """Return the checks as a text table of ``width`` characters, each problem followed by its fix, and a summary.
+
+    A fix is never wrapped, so that commands can be copied.
+    """
+    node, what = (max(len(getattr(check, name)) for check in checks) for name in ("node", "what"))
+    indent = " " * (node + what + 6)
+    lines = []
+    for check in checks:
+        result_width = max(30, width - len(indent))
+        wrapped = textwrap.wrap(check.says, result_width, break_long_words=False, break_on_hyphens=False) or [""]
+        head = f"{_LEVEL_SIGNS[check.level]} {check.node:<{node}}  {check.what:<{what}}  "
+        lines += [
+            f"{begin}{line}".rstrip()
+            for begin, line in zip([head, *[indent] * (len(wrapped) - 1)], wrapped, strict=True)
+        ]
+        if check.remedy and check.level in ("warning", "error"):
+            lines.append(f"{indent}\N{RIGHTWARDS ARROW} {check.remedy}")
+    return "\n".join([*lines, "", check_summary(checks)])
 
 
 def has_errors(checks: Iterable[NodeCheck]) -> bool:

@@ -269,6 +269,19 @@ def _gpu_summary(facts: Mapping[str, Any]) -> str:
     return humanize.listing([f"{count} {humanize.TIMES} {name}" for name, count in models.items()]) + driver
 
 
+def _infiniband(survey: Survey) -> Iterator[NodeCheck]:
+    somewhere = any(report.facts["infiniband"] for report in survey.reports)
+    for report in survey.reports:
+        devices = report.facts["infiniband"] or ()
+        if somewhere and not devices:
+            text = "not active here but on other hosts, so all ranks would use Ethernet"
+            remedy = f"Check the cable and the port state: {report.command('ibstat')}"
+            yield report.fault("InfiniBand", "warning", text, remedy, "host-infiniband")
+        else:
+            text = f"{humanize.listing(devices)} active" if devices else "none"
+            yield report.ok("InfiniBand", text, "ok" if devices else "info")
+
+
 def _disk(survey: Survey) -> Iterator[NodeCheck]:
     """Check the free space of the home and temp folders, whichever has less."""
     for report in survey.reports:
@@ -316,7 +329,7 @@ def _room(survey: Survey) -> Iterator[NodeCheck]:
 
 #: The rules, in display order.
 SOFTWARE: tuple[Rule, ...] = (_python, _packages, _programs)
-_MACHINE: tuple[Rule, ...] = (_gpus, _disk, _clock, _room)
+_MACHINE: tuple[Rule, ...] = (_gpus, _infiniband, _disk, _clock, _room)
 
 
 # the common network of the hosts ------------------------------------------------------------------

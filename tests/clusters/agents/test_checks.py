@@ -13,6 +13,7 @@ def facts(**changed):
     return {
         "host": "h", "python": {"version": "3.11.2", "executable": "/opt/py/bin/python"},
         "packages": dict(HERE["packages"]), "modules": {}, "programs": {}, "mpirun": "", "gpus": [], "driver": "550.54",
+        "infiniband": [],
         "disk": {"home": {"path": "/home/me", "free": 80 * GB}, "temp": {"path": "/tmp", "free": 90 * GB}},
         "interfaces": [], "problems": {}, "time": 100.0, "until": 100.5,
     } | changed  # fmt: skip
@@ -53,6 +54,12 @@ def test_an_unreachable_host_is_red_in_the_row_of_the_cause(trouble, what):
     (row,) = rows(what, [], troubles=[trouble])
     assert (row.node, row.level, row.says, row.remedy) == ("b", "error", "It is not.", "Do this.")
     assert row.code == trouble.code
+
+
+def test_infiniband_that_one_host_lacks_is_a_warning():
+    ok, row = rows("InfiniBand", [report("a", infiniband=["mlx5_0", "mlx5_1"]), report("b")])
+    assert (ok.level, ok.says, row.level) == ("ok", "mlx5_0 and mlx5_1 active", "warning")
+    assert levels("InfiniBand", [report("a")]) == ["info"]
 
 
 def test_another_python_is_red_and_another_patch_is_not():

@@ -46,7 +46,7 @@ def test_all_is_well_on_three_hosts_whose_interfaces_have_different_names(three_
     assert {name: row.says for name, row in of(rows, "Network").items()} == {
         name: f"{three_hosts.address('node-a')[:-2]}0/24 on {three_hosts.interface(name)}" for name in three_hosts.names
     }
-    for what in ("Reachable", "Host key", "Python", "torch", "Code", "GPUs", "Disk", "Clock", "mpirun"):
+    for what in ("Reachable", "Host key", "Python", "torch", "Code", "GPUs", "InfiniBand", "Disk", "Clock", "mpirun"):
         assert sorted(of(rows, what)) == three_hosts.names, what
     assert of(rows, "Ports")[""].level == "ok"
     assert of(rows, "Code")["node-a"].says == "sees this machine's folders"

@@ -24,18 +24,19 @@ FOUND = [
 ]
 
 
-def test_hosts_share_a_row_and_the_worst_comes_first():
-    assert repr(Checks(FOUND)).splitlines() == [
-        "   Node            Check      Result                                    Fix",
-        "✓  all 3 hosts     Reachable  answers",
-        "✗  node-c          torch      torch 2.5.1, but this machine has 2.13.0  "
-        "Install the same version: ssh node-c pip",
-        "✓  node-a, node-b  torch      2.13.0",
-        "✓  node-a          Network    10.0.0.0/24 on net1",
-        "✓  node-b          Network    10.0.0.0/24 on net2",
-        "✓  node-c          Network    10.0.0.0/24 on net3",
-        "✓                  Ports      all hosts reach each other",
-        "!  node-b          Clock      63 s ahead                                Set it.",
+def test_the_table_is_aligned_and_a_remedy_stands_whole_below_its_row():
+    assert tables.check_text(tables.merge_hosts(FOUND), 60).splitlines() == [
+        "✓ all 3 hosts     Reachable  answers",
+        "✗ node-c          torch      torch 2.5.1, but this machine",
+        "                             has 2.13.0",
+        "                             → Install the same version: ssh node-c pip",
+        "✓ node-a, node-b  torch      2.13.0",
+        "✓ node-a          Network    10.0.0.0/24 on net1",
+        "✓ node-b          Network    10.0.0.0/24 on net2",
+        "✓ node-c          Network    10.0.0.0/24 on net3",
+        "✓                 Ports      all hosts reach each other",
+        "! node-b          Clock      63 s ahead",
+        "                             → Set it.",
         "",
         "1 error, 1 warning.",
     ]
