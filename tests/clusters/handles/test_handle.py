@@ -72,14 +72,14 @@ def test_a_missing_dependency_is_answered_with_the_command_that_installs_it(tmp_
     plugin.install(tmp_path, monkeypatch, NEEDY, {"clusters": {"needy": "Needy"}})
     (info,) = tmp_path.glob("site-*/*.dist-info")
     metadata = info / "METADATA"
-    extra = 'Provides-Extra: rays\nRequires-Dist: ray-of-nowhere>=2; extra == "rays"\n'
+    extra = 'Provides-Extra: needy\nRequires-Dist: ray-of-nowhere>=2; extra == "needy"\n'
     metadata.write_text(metadata.read_text() + extra)
     plugin.forget()
     try:
         with pytest.raises(PluginUnavailable) as refused:
             add_cluster("mini", "needy")
         package = info.name.partition("-")[0]
-        assert refused.value.hint == f"Install it: pip install '{package}[rays]'"
-        assert f"pip install '{package}[rays]'" in repr(clusters())
+        assert refused.value.hint == f"Install it: pip install '{package}[needy]'"
+        assert f"pip install '{package}[needy]'" in repr(clusters())
     finally:
         plugin.forget()
