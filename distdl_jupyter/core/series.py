@@ -208,8 +208,11 @@ class Metric:
             self.spans[number] = Span(step, step, time)
             slot = self.slots.setdefault(number, len(self.slots))
         else:
-            span.merge(step, step, time)
             slot = self.slots[number]
+            if (step, time) > (span.high, span.time):
+                span.high, span.time = step, time
+            elif step < span.low:
+                span.low = step
         at = slot * _WIDTH
         return series, at if at < len(series.cells) else series.make_bucket(slot)
 
