@@ -274,7 +274,8 @@ def _tensors(memory: GpuMemory, job: str) -> Iterator[str]:
     held = f"Tensors of this rank hold {_size(memory.allocated)}. " if memory.allocated else ""
     if memory.lines:
         lines = "; ".join(
-            f"{_size(entry.size)} from {entry.label}, line {entry.line} ({entry.count:,} block{'s' * (entry.count != 1)})"
+            f"{_size(entry.size)} from {entry.label}, line {entry.line} "
+            f"({entry.count:,} block{'s' * (entry.count != 1)})"
             for entry in memory.lines
         )
         held = f"Tensors of this rank hold {_size(memory.allocated or 0)}, most of it {lines}. "
