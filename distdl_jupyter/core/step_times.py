@@ -35,6 +35,9 @@ PARTS = ("data", "compute", "communication", "rest", "waiting")
 _FEWEST_STEPS = 15
 #: Minimum delay by a straggler: as a share of its mean step, in seconds, and as a multiple of the standard error.
 _LEAST_SHARE, _LEAST_SECONDS, _LEAST_SIGMA = 0.05, 0.0005, 4.0
+#: Minimum length of a pause, in seconds and in mean steps; minimum number of pauses of a rank that is named, also in
+#: multiples of those of any other rank. Pauses vary too much for the test of the mean.
+_LEAST_PAUSE, _PAUSE_STEPS, _FEWEST_PAUSES, _TIMES_OTHERS_PAUSES = 0.1, 3.0, 3, 3
 #: Minimum time in a mean step that a slow link sends: as a share of the step, and in seconds. Data to a late rank is
 #: acknowledged late, and the kernel counts in ticks of up to 10 ms.
 _LEAST_LINK_SHARE, _LEAST_LINK_SECONDS = 0.1, 0.005
@@ -84,7 +87,8 @@ class Straggler:
     """The rank for which the others wait most.
 
     ``cause`` is "data", "compute", "rest" or "link"; ``seconds`` are lost in the mean step, which is ``percent`` of it.
-    ``same_host`` is true if all ranks are on one host, ``ended`` if the job is over.
+    ``pauses`` counts the rare long delays that make up most of the loss, of ``pause_seconds`` on average; 0 where the
+    rank is late in most steps. ``same_host`` is true if all ranks are on one host, ``ended`` if the job is over.
     """
 
     rank: int
@@ -92,6 +96,8 @@ class Straggler:
     cause: str
     seconds: float
     percent: float
+    pauses: int = 0
+    pause_seconds: float = 0.0
     same_host: bool = False
     ended: bool = False
 
@@ -100,6 +106,10 @@ class Straggler:
         rank = f"Rank {self.rank} ({self.host})" if self.host else f"Rank {self.rank}"
         cost, tense = f"{self.seconds * 1000:.3g} ms", int(self.ended)
         cause = _CAUSES["local link" if self.cause == "link" and self.same_host else self.cause][tense]
+        if self.pauses:
+            pauses = f"paused {self.pauses} times for about {self.pause_seconds:.2g} s"
+            delay = ("which delays", "which delayed")[tense]
+            return f"{rank} {pauses}, {delay} the mean step by {cost} ({self.percent:.0f} %). {cause}"
         return f"{rank} {('delays', 'delayed')[tense]} every step by {cost} ({self.percent:.0f} %). {cause}"
 
 
@@ -194,10 +204,21 @@ class StepTimes:
         seconds = _weighted(late[rank])
         if seconds < max(_LEAST_SECONDS, _LEAST_SHARE * means[rank].seconds):
             return None
-        if seconds < _LEAST_SIGMA * _error(late[rank], seconds):
+        pauses = self._long_pauses(means, late, rank)
+        if not pauses and seconds < _LEAST_SIGMA * _error(late[rank], seconds):
             return None
         cause = max(_OWN_PARTS, key=lambda part: _excess(means, rank, part))
-        return self._straggler(rank, cause, seconds, means)
+        return self._straggler(rank, cause, seconds, means, pauses)
+
+    @staticmethod
+    def _long_pauses(means: dict[int, RankTime], late: dict[int, list[tuple[float, int]]], rank: int) -> list[float]:
+        """Return the rare delays of a rank if they explain most of its lateness, else an empty list."""
+        least = max(_LEAST_PAUSE, _PAUSE_STEPS * (means[rank].seconds - _weighted(late[rank])))
+        pauses = {other: _delays_above(least, values) for other, values in late.items()}
+        others = max(len(delays) for other, delays in pauses.items() if other != rank)
+        whole = sum(value * steps for value, steps in late[rank])
+        few = len(pauses[rank]) < max(_FEWEST_PAUSES, _TIMES_OTHERS_PAUSES * others)
+        return [] if few or sum(pauses[rank]) < whole / 2 else pauses[rank]
 
     def _slow_link(self, means: dict[int, RankTime]) -> Straggler | None:
         """Return the rank that sends much longer than the others, where that explains the communication."""
@@ -219,13 +240,17 @@ class StepTimes:
             return None
         return self._straggler(rank, "link", seconds, means)
 
-    def _straggler(self, rank: int, cause: str, seconds: float, means: dict[int, RankTime]) -> Straggler:
+    def _straggler(
+        self, rank: int, cause: str, seconds: float, means: dict[int, RankTime], pauses: Sequence[float] = ()
+    ) -> Straggler:
         return Straggler(
             rank,
             self.hosts.get(rank, ""),
             cause,
             seconds,
             percent=100 * seconds / means[rank].seconds,
+            pauses=len(pauses),
+            pause_seconds=sum(pauses) / len(pauses) if pauses else 0.0,
             same_host=self._on_one_host,
             ended=self.ended,
         )
@@ -371,6 +396,12 @@ def _median_without(ordered: Sequence[tuple[float, int]], left_out: int) -> floa
 
 def _weighted(values: Sequence[tuple[float, int]]) -> float:
     return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
+
+
+def _delays_above(least: float, late: Sequence[tuple[float, int]]) -> list[float]:
+    """Return the seconds by which a rank was later than usual in each record in which that was at least ``least``."""
+    usual = _median(value for value, _ in late)
+    return [delay for value, steps in late if (delay := (value - usual) * steps) >= least]
 
 
 def _error(values: Sequence[tuple[float, int]], mean: float) -> float:

@@ -98,22 +98,30 @@ def test_rank_that_slows_the_others_is_found_with_cause_and_cost(backend, where)
         assert other.waiting - slow.waiting == pytest.approx(SECONDS, rel=0.1)
 
 
-def train_equally(steps):
+def pause(seconds, steps):
+    """Train for ``steps`` steps of which rank 0 pauses ``seconds`` after every tenth."""
     import torch
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(steps):
+    for step in range(steps):
         time.sleep(0.03)
         optimizer.zero_grad()
         net(torch.randn(8, 4)).square().mean().backward()
         optimizer.step()
+        if torch.distributed.get_rank() == 0 and step % 10 == 9:
+            time.sleep(seconds)
 
 
-def test_equal_ranks_are_not_named():
-    job = submit(train_equally, (12,), process_count_per_node=2, distributed_backend="torch")
+def test_rank_that_pauses_now_and_then_is_named_and_equal_ranks_are_not():
+    job = submit(pause, (0.5, 40), process_count_per_node=2, distributed_backend="torch")
+    job.results(timeout=240)
+    found = job.time().straggler
+    assert (found.rank, found.cause, found.pauses, found.ended) == (0, "rest", 3, True)
+    assert found.pause_seconds == pytest.approx(0.5, rel=0.1)
+    job = submit(pause, (0, 12), process_count_per_node=2, distributed_backend="torch")
     job.results(timeout=240)
     assert job.time().straggler is None
     assert "Too few steps" in str(job.time())

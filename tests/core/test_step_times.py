@@ -96,17 +96,35 @@ def compare(folder, seconds, hosts=None, **more):
     return step_times.read(folder / "steps.jsonl", hosts or {0: "vm", 1: "vm"})
 
 
+def test_rare_long_pauses_of_one_rank_are_named_with_number_and_length(tmp_path):
+    found = compare(tmp_path, [0.5 if step % 10 == 9 else 0 for step in range(39)]).straggler
+    assert (found.rank, found.pauses, found.pause_seconds) == (0, 3, pytest.approx(0.5))
+    assert found.seconds == pytest.approx(1.5 / 38)
+    assert str(found).startswith("Rank 0 (vm) paused 3 times for about 0.5 s, which delays the mean step by 39.5 ms (")
+
+
+def test_pauses_inside_records_of_several_steps_are_named(tmp_path):
+    seconds = [2.0 if record % 12 == 9 else 0.01 for record in range(40)]
+    found = compare(tmp_path, seconds, first=6000, size=4).straggler
+    assert (found.rank, found.pauses, found.pause_seconds) == (0, 3, pytest.approx(2.0, rel=0.01))
+
+
 @pytest.mark.parametrize(
     "seconds",
     [
-        [0.5 if step % 10 == 9 else 0 for step in range(39)],
+        [0.5 if step in (3, 30) else 0 for step in range(40)],
         [0.5 if step % 10 == 9 else -0.3 if step % 10 == 4 else 0 for step in range(60)],
         [0.02 if step % 10 == 9 else 0 for step in range(40)],
     ],
-    ids=["rare pauses of one rank", "both ranks pause", "a hiccup of the machine is short"],
+    ids=["two pauses are chance", "both ranks pause", "a hiccup of the machine is short"],
 )
 def test_pauses_that_chance_explains_blame_nobody(tmp_path, seconds):
     assert compare(tmp_path, seconds).straggler is None
+
+
+def test_pauses_of_a_rank_that_is_late_in_each_step_are_not_told_apart(tmp_path):
+    found = compare(tmp_path, [0.5 if step % 10 == 9 else 0.2 for step in range(60)]).straggler
+    assert (found.rank, found.pauses) == (0, 0)
 
 
 @pytest.mark.parametrize("count", range(7, 15))
