@@ -15,10 +15,10 @@ from distdl_jupyter.azure.settings import CredentialKind
 from distdl_jupyter.core.azure import AzureSubscription
 from distdl_jupyter.views import azure
 from distdl_jupyter.views.azure import AzureSignIn
-from distdl_jupyter.views.wire import Request
+from distdl_jupyter.views.wire import PageRequest
 
 
-class AzureChange(Request, frozen=True, kw_only=True):
+class AzureChange(PageRequest, frozen=True, kw_only=True):
     """Settings to change; null leaves a setting unchanged, "" restores its default.
 
     ``tenant_id`` is the tenant (directory) to sign in to, ``client_id`` that of an app registration or of a
@@ -47,7 +47,7 @@ class AzureSubscriptionList:
     subscriptions: tuple[AzureSubscription, ...]
 
 
-async def _call(name: str, body: Request | None = None) -> AzureSignIn:
+async def _call(name: str, body: PageRequest | None = None) -> AzureSignIn:
     """Return the sign-in after a call."""
     options = {} if body is None else msgspec.structs.asdict(body)
     changes = {option: value for option, value in options.items() if value is not None}

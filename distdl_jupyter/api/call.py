@@ -5,7 +5,7 @@ arguments of the call:
 
 - a part of the path (``{id}`` is ``id_``, ``{name}`` is ``name``)
 - keyword-only parameters: the query of a ``get``, else the fields of the JSON body
-- ``body``: a JSON body whose shape is a ``Request``
+- ``body``: a JSON body whose shape is a ``PageRequest``
 - ``context``: the services of the server for the call
 - ``reading``: the up-to-date reader of the job in the path, shared by all pages
 - ``gone``: an event that is set when the page no longer waits for the response
@@ -29,7 +29,7 @@ from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.store import is_id
 from distdl_jupyter.jobs import client
 from distdl_jupyter.live.messages import Subscription
-from distdl_jupyter.views.wire import Request
+from distdl_jupyter.views.wire import PageRequest
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.status import StatusCache
@@ -109,11 +109,11 @@ class Call:
     #: The names of the function's parameters.
     parameters: frozenset[str] = frozenset()
     #: The types of the query, of the JSON body, and of the JSON response; None for none.
-    query: type[Request] | None = None
-    body: type[Request] | None = None
+    query: type[PageRequest] | None = None
+    body: type[PageRequest] | None = None
     answer: Any = None
     #: The type of what the page sends over a WebSocket.
-    receives: type[Request] | None = None
+    receives: type[PageRequest] | None = None
     status: int = 200
     #: The type of a response that is not JSON.
     media: str = JSON
@@ -157,7 +157,7 @@ def _call(verb: str, path: str, **more: Any) -> Callable[[F], F]:
     return register
 
 
-def _request(function: Callable[..., Any], hints: dict[str, Any]) -> type[Request] | None:
+def _request(function: Callable[..., Any], hints: dict[str, Any]) -> type[PageRequest] | None:
     """Return the keyword-only parameters of a function as a struct, None if it has none."""
     fields = [
         (name, hints[name]) if parameter.default is parameter.empty else (name, hints[name], parameter.default)
@@ -167,7 +167,7 @@ def _request(function: Callable[..., Any], hints: dict[str, Any]) -> type[Reques
     if not fields:
         return None
     name = "".join(part.title() for part in function.__name__.split("_")) + "Request"
-    return cast("type[Request]", msgspec.defstruct(name, fields, bases=(Request,), frozen=True, kw_only=True))
+    return cast("type[PageRequest]", msgspec.defstruct(name, fields, bases=(PageRequest,), frozen=True, kw_only=True))
 
 
 get = functools.partial(_call, "get")

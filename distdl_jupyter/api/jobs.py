@@ -16,25 +16,20 @@ from distdl_jupyter.api.call import Context, checked_id, delete, get, job, post
 from distdl_jupyter.core import tracking, user_settings
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 from distdl_jupyter.core.options import MOST_PRIORITY
-from distdl_jupyter.core.series import RankCurve
+from distdl_jupyter.core.series import Band, RankCurve
 from distdl_jupyter.core.spec import JobEnvironment
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, job_queue
 from distdl_jupyter.jobs.reader import JobReader, PageReader
-from distdl_jupyter.views import card, checkpoints, compare, job_page, job_table
+from distdl_jupyter.views import card, job_page, job_table
 from distdl_jupyter.views import resources as resources_view
 from distdl_jupyter.views import stacks as stacks_view
 from distdl_jupyter.views.card import FailureCard
-from distdl_jupyter.views.checkpoints import CheckpointRow
-from distdl_jupyter.views.compare import ComparisonRow
-from distdl_jupyter.views.correctness import JobCheck
-from distdl_jupyter.views.curve import Curve
-from distdl_jupyter.views.job_page import JobDetail
-from distdl_jupyter.views.job_table import JobRow, StateName
-from distdl_jupyter.views.profile import JobProfile, job_profile
+from distdl_jupyter.views.job_page import CheckpointRow, ComparisonRow, JobCheck, JobDetail
+from distdl_jupyter.views.job_table import JobRow
 from distdl_jupyter.views.resources import Resources
-from distdl_jupyter.views.stacks import Stacks
-from distdl_jupyter.views.step_times import JobTime, job_time
+from distdl_jupyter.views.stacks import JobStacks
+from distdl_jupyter.views.steps import JobProfile, JobTime, job_profile, job_time
 
 #: Maximum number of distinguishable curves in one figure.
 MOST_COMPARED = 12
@@ -50,11 +45,16 @@ class JobList:
     failed: int
 
 
+_StateFilter = Literal[
+    "", "active", "queued", "preparing", "starting", "running", "canceling", "completed", "failed", "canceled", "lost"
+]
+
+
 @get("/jobs")
 def jobs(
     context: Context,
     *,
-    state: Literal["", "active"] | StateName = "",
+    state: _StateFilter = "",
     q: Annotated[str, Meta(description="text to find in name, id, cluster, backend or notebook")] = "",
     limit: Annotated[int, Meta(ge=1, le=1000, description="maximum number of rows")] = 200,
     offset: Annotated[int, Meta(ge=0, le=1_000_000, description="number of rows to skip")] = 0,
@@ -148,7 +148,7 @@ class CheckpointTable:
 def checkpoints_of_job(id_: str) -> CheckpointTable:
     """List the checkpoints of a job with the metrics at their steps, newest first."""
     known = job(id_).checkpoints()
-    return CheckpointTable(tuple(checkpoints.metric_names(known)), checkpoints.rows(known))
+    return CheckpointTable(tuple(job_page.checkpoint_metrics(known)), job_page.checkpoint_rows(known))
 
 
 @post("/jobs/{id}/fork", status=201, action="execute", slow=True, refuses=(400, 404, 424, 502, 507))
@@ -176,7 +176,7 @@ def stacks(
     id_: str,
     *,
     number: Annotated[int, Meta(ge=0, description="number of the stack traces; without it, the newest")] | None = None,
-) -> Stacks:
+) -> JobStacks:
     """Return saved stack traces, by default the newest."""
     return stacks_view.stacks(job(id_).stacks(kept=True, number=number))
 
@@ -284,7 +284,7 @@ def start_check(id_: str) -> JobRow:
 class Result:
     """The result of a job; ``ok`` is None while it is active. ``values`` are short forms of what each rank returned."""
 
-    state: StateName
+    state: State
     ok: bool | None
     values: tuple[str, ...]
     failure: FailureCard | None
@@ -295,7 +295,7 @@ def result(reading: PageReader) -> Result:
     """Return the value of each rank in short form, or the failure."""
     view = reading.view
     return Result(
-        state=view.state.value,
+        state=view.state,
         ok=view.state is State.COMPLETED if view.state.ended else None,
         values=tuple(rank.result or "" for rank in view.ranks) if view.state is State.COMPLETED else (),
         failure=card.failure_card(view),
@@ -337,9 +337,10 @@ def queue() -> job_queue.Queue:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Several jobs: their curves in one figure, and the options that differ."""
+    """Several jobs: their curves of one metric, and the options that differ."""
 
-    curve: Curve
+    metric: str
+    bands: tuple[Band, ...]
     jobs: tuple[JobRow, ...]
     metrics: tuple[str, ...]
     rows: tuple[ComparisonRow, ...]
@@ -351,19 +352,17 @@ def compare_jobs(
     ids: Annotated[tuple[str, ...], Meta(description="ids of jobs, separated by commas")] = (),
     metric: Annotated[str, Meta(description="the metric to plot; without it, the metric of most jobs")] = "",
 ) -> Comparison:
-    """Compare jobs: their curves of one metric in one figure, and the options that differ."""
+    """Compare jobs: their curves of one metric, and the options that differ."""
     different = list(dict.fromkeys(ids))
     if not 1 <= len(different) <= MOST_COMPARED:
         raise InvalidSpec(f"ids must be 1 to {MOST_COMPARED} different jobs.", code="compare-ids-invalid", field="ids")
     readers = [_read(job(id_)) for id_ in different]
-    subjects = [
-        compare.ComparedJob(reader.spec, reader.view, reader.book, reader.folder.read_environment())
-        for reader in readers
-    ]
-    metric_name = metric or compare.most_reported_metric(subjects)
+    names = job_page.metric_names(reader.view for reader in readers)
+    metric_name = metric or job_table.default_metric(names)
     return Comparison(
-        curve=compare.compared_curve(subjects, metric_name),
+        metric=metric_name,
+        bands=tuple(reader.book.band(metric_name) for reader in readers),
         jobs=tuple(job_table.listed(reader.folder, reader.view, reader.spec).row for reader in readers),
-        metrics=compare.metric_names(subjects),
-        rows=compare.differing_rows(subjects),
+        metrics=tuple(names),
+        rows=job_page.differing_rows([(reader.spec, reader.folder.read_environment()) for reader in readers]),
     )

@@ -33,7 +33,7 @@ from distdl_jupyter.form.schema import FormRequest, FormState
 from distdl_jupyter.jobs import client
 from distdl_jupyter.views.job_table import JobRow
 from distdl_jupyter.views.sweep import SweepPanel
-from distdl_jupyter.views.wire import Request, to_json
+from distdl_jupyter.views.wire import PageRequest, to_json
 
 #: Number of last error lines of a failed Python that are reported.
 _LAST_LINES = 15
@@ -43,7 +43,7 @@ _TICK = 0.1
 _SHORT = 20_000
 
 
-class SourceText(Request, frozen=True, kw_only=True):
+class SourceText(PageRequest, frozen=True, kw_only=True):
     """Source text to run as a cell on every rank; ``options`` are those of ``submit``, under any of their names.
 
     ``notebook`` is the path of a notebook or script below the server's root: the job works in its folder, and modules

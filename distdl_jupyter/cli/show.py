@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import collectives, table
-from distdl_jupyter.core.humanize import duration, plural, short_id, size
+from distdl_jupyter.core.humanize import duration, short_id, size
 from distdl_jupyter.html import job as saved
 from distdl_jupyter.jobs.reader import JobReader
-from distdl_jupyter.views.card import elsewhere, failure_card, staging_bars
+from distdl_jupyter.views.card import elsewhere, failure_card
 from distdl_jupyter.views.job_page import rank_row
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def lines(job: Job) -> Iterator[str]:
     if view.queue is not None:
         yield f"Position {view.queue.place} of {view.queue.of}: {view.queue.why}"
     if view.staging:
-        yield table.text([_STAGING, *map(staging_row, staging_bars(view))])
+        yield table.text([_STAGING, *map(staging_row, view.staging)])
     if view.stall is not None and not view.state.ended:
         yield f"The last progress was {duration(max(0.0, now - view.stall.since))} ago."
         if view.stall.collectives:
@@ -45,10 +45,9 @@ def lines(job: Job) -> Iterator[str]:
 
 
 def staging_row(bar: StagingView) -> tuple[str, ...]:
-    """Return the staging progress of one data source on one node, or on several."""
+    """Return the staging progress of one data source on one node."""
     files = f"{bar.files:,} of {bar.of:,}"
-    node = bar.host or plural(bar.nodes, "node")
-    return bar.source, node, f"{size(bar.done)} of {size(bar.total)}", files, size(bar.cached) if bar.cached else ""
+    return bar.source, bar.host, f"{size(bar.done)} of {size(bar.total)}", files, size(bar.cached) if bar.cached else ""
 
 
 def ending(view: JobView, known: Collection[str] = ()) -> Iterator[str]:

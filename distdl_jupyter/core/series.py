@@ -1,7 +1,7 @@
 """The curves of a job: metric events in bounded series, read as a band over ranks or as a line per rank.
 
 ``SeriesBook().apply(event)`` for each event in order, about a microsecond per value; ``band(name)`` and ``lines(name)``
-cost some milliseconds whatever the number of points. How a curve looks is defined in ``core.figure``.
+cost some milliseconds whatever the number of points.
 
 * A bucket is the steps ``i * 2**k <= step < (i + 1) * 2**k``, the same for all ranks of a metric. At first
   ``k`` is so low that every point has its own bucket; it grows (widths double) when the limit of buckets is exceeded.

@@ -51,7 +51,7 @@ class StopView:
 
 @dataclass(slots=True)
 class StagingView:
-    """The staging of one data source to one node, or the sum over several: bytes and files done and in total.
+    """The staging of one data source to one node: bytes and files done and in total.
 
     ``cached`` are the bytes of ``done`` that were already on the disk.
     """
@@ -64,8 +64,6 @@ class StagingView:
     files: int = 0
     of: int = 0
     cached: int = 0
-    #: Number of nodes.
-    nodes: int = 1
 
     @property
     def complete(self) -> bool:

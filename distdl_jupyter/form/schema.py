@@ -15,7 +15,7 @@ from distdl_jupyter.clusters.status import CachedStatus
 from distdl_jupyter.core.options import MOST_RESTARTS
 from distdl_jupyter.core.spec import Captured
 from distdl_jupyter.preflight import Advice
-from distdl_jupyter.views.wire import Request
+from distdl_jupyter.views.wire import PageRequest
 
 MAX_COUNT = 10_000
 Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
@@ -27,7 +27,7 @@ OptionValue = str | int | float | bool | None
 # Request -------------------------------------------------------------------------------------------
 
 
-class DataRow(Request, frozen=True):
+class DataRow(PageRequest, frozen=True):
     """A data source as it was typed; ``shard`` and ``mode`` are separate controls and apply only to stores."""
 
     name: str = ""
@@ -36,7 +36,7 @@ class DataRow(Request, frozen=True):
     mode: Literal["download", "mount"] = "download"
 
 
-class FormValues(Request, frozen=True, kw_only=True):
+class FormValues(PageRequest, frozen=True, kw_only=True):
     """The values of the form under the names of the options; 0 and "" mean none.
 
     Options with their own control are fields. ``other_options`` contains the others as they were typed.
@@ -76,7 +76,7 @@ class FormValues(Request, frozen=True, kw_only=True):
     parallel: Annotated[int, Meta(ge=0, le=MAX_COUNT)] = 0
 
 
-class Variable(Request, frozen=True):
+class Variable(PageRequest, frozen=True):
     """An environment variable; the value None is a secret that is stored by the server or the page."""
 
     name: str
@@ -84,7 +84,7 @@ class Variable(Request, frozen=True):
     secret: bool = False
 
 
-class FormRequest(Request, frozen=True, kw_only=True):
+class FormRequest(PageRequest, frozen=True, kw_only=True):
     """A request of the launch form.
 
     ``code`` is the text with its ``%%distributed`` line, if it has one; ``chosen`` and ``environment`` are None to

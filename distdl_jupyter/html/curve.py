@@ -1,41 +1,58 @@
-"""Curves as one small SVG picture: mean, band, last value. The same ranges as the live figure, no script."""
+"""The curve of a metric as one small SVG picture: mean, band, last value. No script."""
 
 from __future__ import annotations
 
 import html
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from distdl_jupyter.core import theme
-from distdl_jupyter.core.figure import step_range, value_range
 from distdl_jupyter.core.humanize import number, printable
 from distdl_jupyter.core.series import Band, Row
+from distdl_jupyter.html.page import PAPER
 
+#: Size of the picture and margins of the plot, in pixels.
 WIDTH, HEIGHT = 430, 196
 _LEFT, _TOP, _BOTTOM = 36, 26, 24
-#: The space behind it is for the axis' name.
+#: Steps beyond this share of the axis have no label; the name of the axis is there.
 _LAST_TICK = 0.82
+#: Larger values are drawn at the edge, because differences of doubles overflow.
+_HUGE = 1e300
+_INK, _GRID, _AXIS, _CURVE, _WARN, _GROUND = (
+    PAPER[name] for name in ("dim", "faint", "line", "brand", "warn_mark", "ground")
+)
 _SANS = "system-ui,-apple-system,Segoe UI,Helvetica Neue,Helvetica,Arial,sans-serif"
 
 
 def svg(band: Band, name: str = "", *, points: int = 180) -> str:
-    """Return the picture, ``WIDTH`` x ``HEIGHT`` pixels, its lines of about ``points`` points, named after the metric.
+    """Return the picture with the metric's name as its title and lines of about ``points`` points.
 
-    Extrema stay exact however few points there are. An empty band gives an empty plot.
+    Extrema are exact for any number of points. An empty band gives an empty plot.
     """
     rows = thin(band.rows, points)
     values = [value for row in rows for value in (row.low, row.high) if value is not None]
     label = "" if band.last is None else number(band.last)
-    frame = _Frame(step_range(row.step for row in rows), value_range(values), WIDTH - 10 - 7 * len(label))
+    frame = _Frame(_ends([row.step for row in rows]), _ends(values), WIDTH - 10 - 7 * len(label))
     parts = [*_grid(frame), *_curve(band, rows, frame), *_end(band, rows, label, frame)]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
-    style = f'font-family="{_SANS}" font-size="11" fill="{theme.INK_2}"'
+    style = f'font-family="{_SANS}" font-size="11" fill="{_INK}"'
     title = f'<text x="{_LEFT}" y="14" font-weight="600">{html.escape(short(name))}</text>'
     return f'{head} role="img" {style}>{title}{"".join(parts)}</svg>'
 
 
+def _ends(values: Iterable[float]) -> tuple[float, float]:
+    """Return the ends of an axis, which begins at 0 if that takes little space."""
+    known = [min(_HUGE, max(-_HUGE, value)) for value in values] or [0.0]
+    low, high = min(known), max(known)
+    low = 0.0 if 0 < low <= 0.4 * high else low
+    high = 0.0 if 0 > high >= 0.4 * low else high
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # one value only
+        low, high = min(0.0, 1.25 * low), max(0.0, 1.25 * high)
+    return (low, high) if high - low > 1 / _HUGE else (0.0, 1.0)
+
+
 def short(name: str) -> str:
-    """Return a metric's name as it fits beside the legend."""
+    """Return a metric's name so that it fits beside the legend."""
     shown = printable(name)
     return shown if len(shown) <= 24 else f"{shown[:23]}…"
 
@@ -60,7 +77,7 @@ def _merged(rows: list[Row]) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The ends of both axes and the plot's right edge; from values to pixels."""
+    """The ends of both axes and the plot's right edge; converts values to pixels."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -71,11 +88,11 @@ class _Frame:
         return f"{self.across(step):.1f} {self.down(value):.1f}"
 
     def across(self, step: float) -> float:
-        """Return a step's place from the left."""
+        """Return the x coordinate of a step."""
         return _LEFT + _share(step, *self.x) * (self.right - _LEFT)
 
     def down(self, value: float) -> float:
-        """Return a value's place from the top."""
+        """Return the y coordinate of a value."""
         return _TOP + (1 - _share(value, *self.y)) * (HEIGHT - _TOP - _BOTTOM)
 
 
@@ -101,15 +118,15 @@ def _grid(frame: _Frame) -> list[str]:
     bottom, right = HEIGHT - _BOTTOM, f"{frame.right:.0f}"
     for value, label in _ticks(*frame.y, 5):
         y = round(frame.down(value)) + 0.5
-        parts.append(f'<path d="M{_LEFT} {y}H{right}" stroke="{theme.GRID}"/>')
+        parts.append(f'<path d="M{_LEFT} {y}H{right}" stroke="{_GRID}"/>')
         parts.append(f'<text x="{_LEFT - 7}" y="{y + 3.5}" text-anchor="end">{label}</text>')
-    parts.append(f'<path d="M{_LEFT} {bottom + 0.5}H{right}" stroke="{theme.AXIS}"/>')
+    parts.append(f'<path d="M{_LEFT} {bottom + 0.5}H{right}" stroke="{_AXIS}"/>')
     whole = all(end.is_integer() for end in frame.x)
     for step, label in _ticks(*frame.x, 6, float(whole)):
         if _share(step, *frame.x) > _LAST_TICK:
             continue
         x = round(frame.across(step)) + 0.5
-        parts.append(f'<path d="M{x} {bottom}v3" stroke="{theme.AXIS}"/>')
+        parts.append(f'<path d="M{x} {bottom}v3" stroke="{_AXIS}"/>')
         parts.append(f'<text x="{x}" y="{bottom + 15}" text-anchor="middle">{label}</text>')
     parts.append(f'<text x="{right}" y="{bottom + 15}" text-anchor="end">step</text>')
     return parts
@@ -123,7 +140,7 @@ def _curve(band: Band, rows: list[Row], frame: _Frame) -> list[str]:
         upper = "L".join(frame.at(step, high) for step, _, high in edge)
         lower = "L".join(frame.at(step, low) for step, low, _ in reversed(edge))
         parts.append(f'<path d="M{upper}L{lower}Z" fill="#1976d2" fill-opacity="0.22"/>')
-    style = f'fill="none" stroke="{theme.CURVE}" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"'
+    style = f'fill="none" stroke="{_CURVE}" stroke-width="2" stroke-linejoin="round" stroke-linecap="round"'
     parts.extend(f'<path d="M{"L".join(run)}" {style}/>' for run in _runs(rows, frame))
     parts.extend(_marks(band, frame))
     parts.extend(_legend(band, frame) if wide else ())
@@ -131,7 +148,7 @@ def _curve(band: Band, rows: list[Row], frame: _Frame) -> list[str]:
 
 
 def _runs(rows: list[Row], frame: _Frame) -> list[list[str]]:
-    """Return the mean's points between its gaps; a lone point becomes a short line."""
+    """Return the points of the mean between its gaps; a single point becomes a short line."""
     runs: list[list[str]] = [[]]
     for row in rows:
         if row.mean is not None:
@@ -145,7 +162,7 @@ def _marks(band: Band, frame: _Frame) -> list[str]:
     y = HEIGHT - _BOTTOM
     positions = sorted({round(frame.across(mark.step) / 3) * 3 for mark in band.marks})
     crosses = "".join(f"M{x - 3} {y - 3}l6 6m0 -6l-6 6" for x in positions)
-    return [f'<path d="{crosses}" stroke="{theme.WARN}" stroke-width="1.5"/>'] if crosses else []
+    return [f'<path d="{crosses}" stroke="{_WARN}" stroke-width="1.5"/>'] if crosses else []
 
 
 def _end(band: Band, rows: list[Row], label: str, frame: _Frame) -> list[str]:
@@ -153,19 +170,19 @@ def _end(band: Band, rows: list[Row], label: str, frame: _Frame) -> list[str]:
         return []
     mean = rows[-1].mean
     x, y = frame.across(band.last_step), frame.down(frame.y[0] if mean is None else mean)
-    dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{theme.CURVE}"/>' if mean is not None else ""
-    ink = theme.CURVE if mean is not None else theme.WARN
-    halo = f'stroke="{theme.SURFACE}" stroke-width="3" paint-order="stroke"'  # no line strikes the label
+    dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{_CURVE}"/>' if mean is not None else ""
+    ink = _CURVE if mean is not None else _WARN
+    halo = f'stroke="{_GROUND}" stroke-width="3" paint-order="stroke"'  # keeps the label readable above lines
     return [dot, f'<text x="{x + 7:.1f}" y="{y + 4:.1f}" font-weight="600" fill="{ink}" {halo}>{label}</text>']
 
 
 def _legend(band: Band, frame: _Frame) -> list[str]:
     several = len(band.ranks) > 1
     label = f"mean of {len(band.ranks)}" if several else "mean"
-    # Letters may be 15 % wider than the usual: each entry has room to spare.
+    # Fonts may be 15 % wider than expected.
     first, second = frame.right - 126 - 7 * len(label), frame.right - 92
     return [
-        f'<path d="M{first:.0f} 10.5h16" stroke="{theme.CURVE}" stroke-width="2"/>',
+        f'<path d="M{first:.0f} 10.5h16" stroke="{_CURVE}" stroke-width="2"/>',
         f'<text x="{first + 21:.0f}" y="14">{label}</text>',
         f'<rect x="{second:.0f}" y="5" width="16" height="10" fill="#1976d2" fill-opacity="0.25"/>',
         f'<text x="{second + 21:.0f}" y="14">min to max</text>',

@@ -1,7 +1,6 @@
-"""The page of a job that a notebook keeps: one HTML page and one plain text, true without kernel, server or network.
+"""The page of a job in a saved notebook, as HTML and as plain text, for viewers without kernel, server or network.
 
-The page has one level of detail, is under 60 kB besides the pictures that ranks have shown, and shows the moment of the
-job's last event.
+The page is below 60 kB without the pictures that ranks have displayed. It shows the job at its last event.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from distdl_jupyter.core import collectives, humanize, table
 from distdl_jupyter.core.humanize import printable
 from distdl_jupyter.core.state import State
 from distdl_jupyter.html import curve
-from distdl_jupyter.html.page import PAPER, data_url, page
+from distdl_jupyter.html.page import PAPER, RANK_INK, data_url, page
 from distdl_jupyter.views.card import cost_text, failure_card, notice, origin_text
 from distdl_jupyter.views.curve import label, summary
 
@@ -26,14 +25,12 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView, MetricView, Picture
     from distdl_jupyter.views.card import ErrorFrame, FailureCard, OtherRank
 
-#: A picture that a rank has shown: its description, its bytes, and their form ("png").
+#: A picture that a rank has displayed: its description, its bytes, and their format ("png").
 ShownPicture = tuple["Picture", bytes, str]
 
-#: Log lines, metrics, values beside a failure, rows of collective operations, points of the curve, and warnings of the
-#: plain text at most.
+#: Maximum numbers of log lines, metrics, values beside a failure, rows of collective operations, points of the curve,
+#: and warnings in the plain text.
 _LINES, _METRICS, _VALUES, _COLLECTIVES, _POINTS, _WARNINGS = 5, 8, 8, 8, 90, 3
-#: The rank colours darkened, for small letters.
-_RANK_INK = ("#09356b", "#793007", "#226f51", "#884497")
 
 
 def html(
@@ -46,10 +43,9 @@ def html(
     *,
     removed: bool = False,
 ) -> str:
-    """Return the page of a job in whatever state it is.
+    """Return the page of a job in any state.
 
-    ``result_repr`` is the short text of rank 0's value ("" when there is none). A ``removed`` job has its last known
-    state.
+    ``result_repr`` is the value of rank 0 in short form, "" for none. A ``removed`` job has its last known state.
     """
     card = failure_card(view)
     rows = _tail(log, card)
@@ -128,28 +124,26 @@ def _picture(about: Picture, data: bytes, form: str) -> dict[str, Any]:
 
 
 def _tail(log: LogBook, card: FailureCard | None) -> list[FoldedRow]:
-    """Return the last lines: of the rank that failed first when it said something, else of all."""
+    """Return the last lines of the rank that failed first, or of all ranks if it has none."""
     rank_rows = log.of_rank(card.rank) if card and card.rank is not None else []
     return ([*(rank_rows or log.rows), *([] if rank_rows else log.open)])[-_LINES:]
 
 
 def _line_of_failure(rows: list[FoldedRow], card: FailureCard | None) -> FoldedRow | None:
-    """Return the line in which the error itself was printed."""
+    """Return the line that contains the printed error."""
     what = card.error_type if card else ""
-    matches = [row for row in rows if what and row.stream == "err" and row.text.startswith(what)]
-    return matches[-1] if matches else None
+    return next((row for row in reversed(rows) if what and row.stream == "err" and row.text.startswith(what)), None)
 
 
 def _line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[str, Any]:
     everyone = log.everyone(row)
     rank = row.rank if row.rank is not None and not everyone else None
-    # How often the line stands for others.
     tags = [f"{humanize.TIMES}{humanize.plural(row.ranks, 'rank')}"] if row.ranks > 1 else []
     tags += [humanize.plural(row.redraws, "redraw")] if row.redraws > 1 else []
     return {
         "t": row.t,
         "who": "all" if everyone else "" if row.rank is None else row.rank,
-        "colour": "" if rank is None else _RANK_INK[rank % len(_RANK_INK)],
+        "colour": "" if rank is None else RANK_INK[rank % len(RANK_INK)],
         "text": row.text,
         "tags": tags,
         "has_rank": row.rank is not None,
@@ -159,25 +153,20 @@ def _line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[str, 
 
 
 def _saved(view: JobView, log: LogBook, rows: list[FoldedRow]) -> str:
-    """Return when this was saved, and how much of the log is here: ``Saved ..., last 5 of 164 log lines``."""
+    """Return the time of the page and how much of the log it has: ``Saved ..., last 5 of 164 log lines``."""
     saved = f"Saved {humanize.date_and_clock(view.ended or view.last_sign)}"
-    log_rows = [row for row in rows if row.n >= 0]
-    if not log_rows:
-        return saved
-    line_count = sum(max(1, row.ranks) for row in log_rows)
-    if line_count < log.total:
-        return f"{saved}, last {humanize.count(line_count)} of {humanize.plural(log.total, 'log line')}"
-    return f"{saved}, with {'all ' if line_count > 1 else ''}{humanize.plural(line_count, 'log line')}"
+    shown = sum(max(1, row.ranks) for row in rows if row.n >= 0)
+    return f"{saved}, last {humanize.count(shown)} of {humanize.plural(log.total, 'log line')}" if shown else saved
 
 
 # texts that the page and the plain text share ---------------------------------------------------------
 
-#: States of a job whose ranks have not begun.
+#: States of a job whose ranks have not started.
 SETTING_UP = (State.QUEUED, State.PREPARING, State.STARTING)
 
 
 def facts(view: JobView, spec: JobSpec, now: float) -> list[str]:
-    """Return the cell that a job is from, what it continues, where it runs, how large it is, its backend and cost."""
+    """Return a job's cell, the job it continues, its cluster, size, backend and cost."""
     number = spec.source.execution_count
     entries = [
         "" if number is None else f"cell [{number}]",
@@ -191,7 +180,7 @@ def facts(view: JobView, spec: JobSpec, now: float) -> list[str]:
 
 
 def took(view: JobView, now: float) -> list[str]:
-    """Return how long a job took so far and, when it failed, how far it came."""
+    """Return how long a job took so far and, if it failed, its progress."""
     waited = view.waiting_time(now)
     spent = humanize.ran_and_waited(view.run_time(now), waited)
     progress_text = progress(view).rpartition("%, ")[2] if view.state is State.FAILED else ""
@@ -211,7 +200,7 @@ def progress(view: JobView) -> str:
 
 
 def explanation(view: JobView) -> str:
-    """Return what a state that is not its own explanation needs: why, since when."""
+    """Return the reason of a state and since when it lasts, "" for states that need no explanation."""
     if view.state is State.LOST:
         return f"Last event at {humanize.clock(view.last_sign)}. {view.reason}".rstrip()
     if view.state is State.CANCELING and view.stop is not None:
@@ -228,7 +217,7 @@ def explanation(view: JobView) -> str:
 
 
 def as_of(view: JobView, *, removed: bool) -> str:
-    """Return when the page was true and how to see the job now, "" for an ended job that still exists."""
+    """Return the time that the page shows and how to see the job now, "" for an ended job that still exists."""
     moment = f"Submitted {humanize.date_and_clock(view.created)}, shown as of {humanize.clock(view.last_sign)}."
     if removed:
         return f"This job was deleted. {moment}"
@@ -238,7 +227,7 @@ def as_of(view: JobView, *, removed: bool) -> str:
 
 
 def restarted(view: JobView) -> str:
-    """Return ``Restart 1 of 3`` or ``Requeue 2`` with the reason, "" for a job that was never started anew."""
+    """Return ``Restart 1 of 3`` or ``Requeue 2`` with the reason, "" for a job that was never restarted."""
     if not view.restarts:
         return ""
     if view.restarts[-1].requeued:
@@ -250,7 +239,7 @@ def restarted(view: JobView) -> str:
 
 
 def metric_texts(metric: MetricView) -> tuple[str, str, str]:
-    """Return mean, lowest with its rank and highest with its rank; the last two "" when all ranks agree."""
+    """Return the mean, the lowest and the highest value with their ranks; the last two "" if all ranks agree."""
     mean = humanize.number(metric.mean)
     finite = [(value, rank) for rank, value in metric.values.items() if math.isfinite(value)]
     if len(finite) < 2 or min(finite)[0] == max(finite)[0]:
@@ -260,7 +249,7 @@ def metric_texts(metric: MetricView) -> tuple[str, str, str]:
 
 
 def headline(card: FailureCard, view: JobView) -> tuple[str, str, str]:
-    """Return who failed, when and what: ("Rank 2 of 4 failed first", "12:04:31", "KeyError: 'label'")."""
+    """Return subject, time and error: ("Rank 2 of 4 failed first", "12:04:31", "KeyError: 'label'")."""
     alone = "The process failed" if card.rank is not None else "The job failed"
     several = card.rank is not None and view.process_count > 1
     who = f"Rank {card.rank} of {view.process_count} failed first" if several else alone
@@ -268,15 +257,14 @@ def headline(card: FailureCard, view: JobView) -> tuple[str, str, str]:
 
 
 def own_frame(card: FailureCard) -> ErrorFrame | None:
-    """Return the frame to look at: the deepest of a cell, else the deepest of the user's own files."""
+    """Return the most relevant frame: the deepest of a cell, else the deepest of the user's own files."""
     user_frames = [frame for frame in card.frames if frame.kind in ("cell", "user")]
     cells = [frame for frame in user_frames if frame.cell is not None]
-    candidates: list[ErrorFrame] = cells or user_frames
-    return candidates[-1] if candidates else None
+    return next(reversed(cells or user_frames), None)
 
 
 def where(card: FailureCard) -> str:
-    """Return the place as a sentence: ``On node-b (pid 48213, GPU 0), in cell [7], line 11``, "" when unknown."""
+    """Return the location as a sentence: ``On node-b (pid 48213, GPU 0), in cell [7], line 11``, "" if unknown."""
     frame = own_frame(card)
     parts = [f"on {card.place}"] if card.place else []
     if frame is not None:
@@ -302,7 +290,7 @@ def others(card: FailureCard) -> str:
 
 
 def shown_state(view: JobView) -> str:
-    """Return the state of a job as it is shown."""
+    """Return the display state of a job."""
     return humanize.shown_state(view.state, stalled=view.stall is not None)
 
 
@@ -350,7 +338,7 @@ def _why(view: JobView) -> list[str]:
 
 
 def _metric_lines(view: JobView, book: SeriesBook) -> list[str]:
-    """Return name, way, newest mean and extent of each metric, in columns."""
+    """Return name, sparkline, newest mean and extent of each metric, in columns."""
     rows = []
     for metric in list(view.metrics.values())[:_METRICS]:
         mean, low, high = metric_texts(metric)
@@ -360,7 +348,7 @@ def _metric_lines(view: JobView, book: SeriesBook) -> list[str]:
 
 
 def _spark(book: SeriesBook, name: str, width: int = 16) -> str:
-    """Return the way of a metric in one line of block characters, blank where there is nothing to draw."""
+    """Return a metric's sparkline of block characters, blanks if it cannot be drawn."""
     means = [row.mean for row in curve.thin(book.band(name).rows, width)]
     known = [mean for mean in means if mean is not None]
     low, span = min(known, default=0.0), max(known, default=0.0) - min(known, default=0.0)

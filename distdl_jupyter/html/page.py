@@ -1,7 +1,6 @@
-"""Templates, filled with a palette and the texts of ``core.humanize``.
+"""Renders templates with a palette and the texts of ``core.humanize``.
 
-``PAPER`` has fixed colours, for pages that are read anywhere; ``THEME`` follows the notebook's theme where its
-variables are defined, else it is light.
+``PAPER`` has fixed colours, for any viewer; ``THEME`` follows the theme of the notebook if its variables are defined.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _SANS = "system-ui,-apple-system,'Segoe UI','Helvetica Neue',Helvetica,Arial,san
 _MONO = "Menlo,Consolas,'DejaVu Sans Mono',monospace"
 
 
-_PALETTES = {  # of words, lines, grounds, marks (an edge or a sign) and tints (a ground): on paper, in the theme
+_PALETTES = {  # text, lines, backgrounds, marks (an edge or a sign) and tints (a background): in PAPER, in THEME
     "ink": ("#212121", "var(--dd-text,var(--jp-ui-font-color1,#212121))"),
     "dim": ("#616161", "var(--dd-text-2,var(--jp-ui-font-color2,#616161))"),
     "line": ("#e0e0e0", "var(--dd-line-2,var(--jp-border-color2,#e0e0e0))"),
@@ -44,7 +43,9 @@ _PALETTES = {  # of words, lines, grounds, marks (an edge or a sign) and tints (
 }
 PAPER, THEME = ({name: Markup(pair[n]) for name, pair in _PALETTES.items()} for n in (0, 1))  # noqa: S704 - ours
 
-#: Colours of each state on paper: words and ground.
+#: The colours of ranks, dark enough for small letters.
+RANK_INK = ("#09356b", "#793007", "#226f51", "#884497")
+#: Colours of each state on paper: text and background.
 _STATES = {
     State.QUEUED: (PAPER["dim"], "#f0f0f0"),
     State.PREPARING: (PAPER["brand"], "#eaf2fb"),
@@ -71,7 +72,7 @@ _SHAPES = {
     "exclamation": f'{_RING}<path d="M8 4.8v4m0 2.3v.1"/>',
     "question": f'{_RING}<path d="M6.3 6.5c.1-2.3 3.5-2.2 3.4 0-.1 1.2-1.7 1.2-1.7 2.5m0 2.1v.1"/>',
 }
-#: Line ends of a template that mean nothing: those between elements, values and blocks.
+#: Insignificant line ends of a template: those between elements, values and blocks.
 _LINE_ENDS = re.compile(r"(?<=[>}])\s*\n\s*(?=[<{])")
 
 
@@ -81,18 +82,18 @@ def page(name: str, palette: Mapping[str, Markup], **about: Any) -> str:
 
 
 def cut(value: object, limit: int = 200) -> Markup:
-    """Return text of a job, escaped, without control characters and cut at ``limit`` characters."""
+    """Return escaped text of a job without control characters, cut at ``limit`` characters."""
     shown = printable(str(value), limit=4 * limit)
     return escape(shown if len(shown) <= limit else f"{shown[: limit - 1]}…")
 
 
 def data_url(data: bytes, form: str) -> str:
-    """Return a picture as a data URL; ``form`` is such as "png"."""
+    """Return a picture as a data URL; ``form`` is its format, for example "png"."""
     return f"data:image/{form};base64,{base64.b64encode(data).decode()}"
 
 
 class _Loader(jinja2.FileSystemLoader):
-    """Reads templates without line ends that mean nothing."""
+    """Reads templates without insignificant line ends."""
 
     def get_source(self, environment: jinja2.Environment, template: str) -> Any:
         source, *more = super().get_source(environment, template)

@@ -23,6 +23,7 @@ from distdl_jupyter.core.errors import (
     LaunchFailed,
     explain_interrupt,
 )
+from distdl_jupyter.core.figure import figure as curve_figure
 from distdl_jupyter.core.humanize import finding as in_words
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.locks import JobLock
@@ -44,12 +45,11 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.tracking import TrackerRecord
     from distdl_jupyter.core.view import JobView
     from distdl_jupyter.jobs.rerun import EarlierCode
-    from distdl_jupyter.views.checkpoints import CheckpointList
+    from distdl_jupyter.views.job_page import CheckpointList
     from distdl_jupyter.views.job_table import JobRow, JobTable
-    from distdl_jupyter.views.profile import ProfileShown
     from distdl_jupyter.views.resources import ResourceTable
     from distdl_jupyter.views.stacks import StacksShown
-    from distdl_jupyter.views.step_times import StepTimesShown
+    from distdl_jupyter.views.steps import ProfileShown, StepTimesShown
 
     #: The code of a job: captured, or that of an earlier job.
     Code: TypeAlias = CapturedCode | EarlierCode
@@ -189,8 +189,6 @@ class Job:
         """
         import plotly.graph_objects as go
 
-        from distdl_jupyter.core.figure import Mode, figure
-
         reader = JobReader(self.folder, curves=True)
         reader.catch_up()
         names = list(reader.view.metrics)
@@ -198,8 +196,7 @@ class Job:
         if name not in names:
             known = ", ".join(names) or "none yet"
             raise InvalidSpec(f"Unknown metric {name!r}. Use one of: {known}.", code="metric-unknown", field="metric")
-        mode: Mode = "ranks" if each_rank else "band"
-        return go.Figure(figure(reader.book, name, mode=mode, log=log, standalone=True, earlier=reader.earlier))
+        return go.Figure(curve_figure(reader.book, name, each_rank=each_rank, log=log, earlier=reader.earlier))
 
     def cancel(self, *, now: bool = False, reason: str = "") -> None:
         """Cancel the job, from any process: send INT, then TERM, then KILL, each after a grace period.
@@ -422,7 +419,7 @@ class Job:
         ``location`` and ``load_code``. Sharded checkpoints are listed as one. The list is displayed as a table.
         """
         from distdl_jupyter.core.checkpoints import inherited, of_job
-        from distdl_jupyter.views.checkpoints import CheckpointList
+        from distdl_jupyter.views.job_page import CheckpointList
 
         reader = JobReader(self.folder, curves=True)
         reader.book = inherited(self.folder)

@@ -201,12 +201,12 @@ def _waiting(slot_entries: list[QueueEntry]) -> Iterator[WaitingJob]:
         )
     for row in rows.values():
         yield WaitingJob(
-            place=row.place,
+            place=row.queue.place if row.queue else None,
             id=row.id,
             name=row.name,
             user="",
             why=row.says,
-            priority=row.priority,
+            priority=row.queue.priority if row.queue else 0,
             target=row.compute_target,
         )
 
@@ -229,9 +229,9 @@ def prioritize(id_: str, priority: int | None = None) -> int:
         )
     if new is None:
         others = [
-            listed.row.priority
+            listed.row.queue.priority
             for listed in job_list.here().all()
-            if listed.row.state == State.QUEUED.value and listed.row.id != folder.id
+            if listed.row.queue is not None and listed.row.id != folder.id
         ]
         current = view.queue.priority if view.queue is not None else 0
         new = min(MOST_PRIORITY, max([current, *(other + 1 for other in others)]))

@@ -13,8 +13,8 @@ from distdl_jupyter.core.errors import InvalidSpec, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.supervisor import control
-from distdl_jupyter.views.profile import ProfileShown
 from distdl_jupyter.views.stacks import StacksShown
+from distdl_jupyter.views.steps import ProfileShown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

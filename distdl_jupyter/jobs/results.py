@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.logfile import LogLine
     from distdl_jupyter.core.store import JobFolder
     from distdl_jupyter.core.view import JobView
-    from distdl_jupyter.views.step_times import StepTimesShown
+    from distdl_jupyter.views.steps import StepTimesShown
 
 #: Bytes at the end of a log that are searched for a rank's last lines.
 _END = 16 * 1024 * 1024
@@ -246,12 +246,12 @@ def _without_metrics(
 def step_times(folder: JobFolder, view: JobView) -> StepTimesShown:
     """Return how a job's training steps spent their time."""
     from distdl_jupyter.core import step_times as times
-    from distdl_jupyter.views.step_times import displayable
+    from distdl_jupyter.views.steps import StepTimesShown
 
     measured = times.read(folder.steps, {rank.rank: rank.host or "" for rank in view.ranks}, ended=view.state.ended)
     if not measured.rows:
         measured.why = _why_no_steps(view)
-    return displayable(measured)
+    return StepTimesShown(measured.rows, measured.hosts, measured.sending, measured.why, measured.ended)
 
 
 def _why_no_steps(view: JobView) -> str:

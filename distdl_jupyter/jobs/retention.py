@@ -20,7 +20,7 @@ from distdl_jupyter.core.errors import DiskRefused, InvalidSpec, JobNotFound, Jo
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import client, study_rows
-from distdl_jupyter.views.job_table import JobRow, StateName
+from distdl_jupyter.views.job_table import JobRow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ class OldJob:
 
     id: str
     name: str
-    state: StateName
+    state: State
     ended: float
     size: int
     problem: str = ""

@@ -96,7 +96,7 @@ def _row(like: JobRow, runs: Sequence[JobRow]) -> JobRow:
         total=group.size,
         left=None,
         spark=(),
-        place=None,
+        queue=None,
         can_rerun=False,
         can_resume=False,
         stalled=False,

@@ -21,7 +21,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, is_id
 from distdl_jupyter.jobs.reader import PageReader
 from distdl_jupyter.live.messages import CurveMessage, JobMessage, LogMessage, ResourcesMessage
-from distdl_jupyter.views import card, curve, job_page, resources, step_times
+from distdl_jupyter.views import card, curve, job_page, resources, steps
 from distdl_jupyter.views.job_table import default_metric
 from distdl_jupyter.views.wire import encode, from_fields
 
@@ -183,7 +183,7 @@ class LiveJob:
 
     def _curve(self, request: CurveRequest, key: str) -> Encoded:
         reading, metric = self._reading, key.rpartition(" ")[0]
-        made = curve.curve(reading.book, metric, mode=request.mode, log=request.log, earlier=reading.earlier)
+        made = curve.curve(reading.book, metric, mode=request.mode, earlier=reading.earlier)
         return Encoded(
             encode(from_fields(CurveMessage, made, id=self.id, asked=request.metric, key=key, type="curve")), key
         )
@@ -204,7 +204,7 @@ class LiveJob:
         made = resources.resources(reading.resources, running=reading.view.state is State.RUNNING)
         hosts = {rank.rank: rank.host or "" for rank in reading.view.ranks}
         times = reading.steps.times(hosts, ended=self.ended)
-        time_ = step_times.job_time(times, 0) if times.rows else None
+        time_ = steps.job_time(times, 0) if times.rows else None
         return Encoded(
             encode(from_fields(ResourcesMessage, made, id=self.id, key=key, type="resources", time=time_)), key
         )

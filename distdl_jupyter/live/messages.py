@@ -18,26 +18,25 @@ from distdl_jupyter.views.curve import Curve, MetricValue
 from distdl_jupyter.views.job_page import LogChanges, RankRow
 from distdl_jupyter.views.job_table import JobRow
 from distdl_jupyter.views.resources import Resources
-from distdl_jupyter.views.step_times import JobTime
-from distdl_jupyter.views.wire import Request
+from distdl_jupyter.views.steps import JobTime
+from distdl_jupyter.views.wire import PageRequest
 
 
-class LogRequest(Request, frozen=True):
+class LogRequest(PageRequest, frozen=True):
     """The log of a job from a mark on; 0 begins with the newest rows."""
 
     mark: int = 0
 
 
-class CurveRequest(Request, frozen=True):
+class CurveRequest(PageRequest, frozen=True):
     """A curve of a job; the metric "" selects the most informative one."""
 
     metric: str = ""
     mode: Literal["band", "ranks"] = "band"
-    log: bool = False
     key: str = ""
 
 
-class JobSubscription(Request, frozen=True):
+class JobSubscription(PageRequest, frozen=True):
     """The data to send about one job besides its card."""
 
     log: LogRequest | None = None
@@ -46,7 +45,7 @@ class JobSubscription(Request, frozen=True):
     resources: bool = False
 
 
-class Subscription(Request, frozen=True):
+class Subscription(PageRequest, frozen=True):
     """Everything that a page shows. ``job`` maps job ids to a ``JobSubscription``.
 
     The ``Welcome`` repeats ``number``: messages before it belong to an earlier subscription.

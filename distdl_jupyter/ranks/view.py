@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from itertools import dropwhile, groupby, islice
 from typing import Any, NamedTuple
 
-from distdl_jupyter.core import humanize, theme
+from distdl_jupyter.core import humanize
 from distdl_jupyter.core.humanize import plural, printable
-from distdl_jupyter.html.page import THEME, page
+from distdl_jupyter.html.page import RANK_INK, THEME, page
 from distdl_jupyter.ranks.answer import Failures, named, spans, what
 
 #: Maximum number of slots kept.
@@ -305,10 +305,10 @@ def running(ranks: Sequence[int], done: Sequence[int], seconds: float) -> str:
 def _badge(ranks: Sequence[int], *, every: bool = False) -> dict[str, str]:
     """Return a badge of ranks as in the log: a single rank in its colour, several or all in grey."""
     if len(ranks) > 1 or every:
-        return {"said": spans(ranks), "colour": "", "classes": "dd-rn"}
-    number = ranks[0] % len(theme.RANKS)
-    colour = f"color-mix(in srgb,var(--dd-rank-{number},{theme.RANKS[number]}) 72%,{THEME['ink']})"
-    return {"said": spans(ranks), "colour": colour, "classes": f"dd-rn dd-rank-{number}"}
+        return {"text": spans(ranks), "colour": "", "classes": "dd-rn"}
+    number = ranks[0] % len(RANK_INK)
+    colour = f"color-mix(in srgb,var(--dd-rank-{number},{RANK_INK[number]}) 72%,{THEME['ink']})"
+    return {"text": spans(ranks), "colour": colour, "classes": f"dd-rn dd-rank-{number}"}
 
 
 def _value(forms: Mapping[str, str]) -> dict[str, Any]:

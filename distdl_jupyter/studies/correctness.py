@@ -16,12 +16,12 @@ from distdl_jupyter.core.errors import InvalidSpec, JobFailed, JobNotFound, expl
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import client, jobspec
-from distdl_jupyter.views.correctness import job_check
+from distdl_jupyter.views.job_page import job_check
 
 if TYPE_CHECKING:
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.jobs.client import Job
-    from distdl_jupyter.views.correctness import JobCheck
+    from distdl_jupyter.views.job_page import JobCheck
 
 #: Maximum steps and seconds of each of the two runs; maximum ranks when checking a job.
 MOST_STEPS, _SECONDS, _MOST_RANKS = 100, 900.0, 4

@@ -337,7 +337,7 @@ def scaling(id: str = "") -> ScalingStudy:  # noqa: A002 - as all calls that tak
     assert spec.group is not None
     runs = _runs(listed, spec.group)
     study = ScalingStudy(spec.group.name, _points(runs))
-    study.facts = _facts(spec, runs, listed)
+    study.facts = _facts(spec, runs)
     return study
 
 
@@ -404,7 +404,7 @@ def _done(known: Mapping[tuple[str, int], Sequence[Run]]) -> int:
     return sum(enough([run.rate for run in runs]) for runs in known.values())
 
 
-def _facts(spec: JobSpec, runs: Sequence[_StudyRun], listed: Sequence[Listed]) -> Facts:
+def _facts(spec: JobSpec, runs: Sequence[_StudyRun]) -> Facts:
     group = spec.group
     assert group is not None
     rows, done = [job.row for job in runs], _done(_whole(runs))
@@ -418,13 +418,10 @@ def _facts(spec: JobSpec, runs: Sequence[_StudyRun], listed: Sequence[Listed]) -
         state=state,
         problem=problem,
         target=spec.compute_target,
-        hosts=tuple(dict.fromkeys(host for job in listed for host in job.hosts)),
         done=done,
         size=group.size,
         runs=len(runs),
         seconds=(rows[-1].ended or time.time()) - rows[0].created,
-        processes=tuple(group.plan.get("processes", ())),
-        backends=tuple(group.plan.get("backends", ())),
         # Report a straggler only if all runs of a point agree on it.
         stragglers={
             key: named[-1]

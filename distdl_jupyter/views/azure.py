@@ -1,10 +1,11 @@
-"""The sign-in to Azure as pages, notebooks and terminals show it. It has no token."""
+"""The sign-in to Azure for pages, notebooks and terminals. It contains no token."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -15,13 +16,10 @@ from distdl_jupyter.core.errors import DistDLError
 from distdl_jupyter.environment.doctor import Row
 from distdl_jupyter.views.wire import from_fields
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureSignIn(SignInStatus):
-    """The sign-in for a page. ``note`` is about a sign-out."""
+    """The sign-in for a page; ``note`` says what a sign-out leaves."""
 
     note: str
     settings: AzureSettings
@@ -42,37 +40,24 @@ def sign_in_view(now: SignInStatus | None = None, note: str = "") -> AzureSignIn
 
 
 def sign_in_lines(view: AzureSignIn) -> list[str]:
-    """Return the sign-in as lines of text: who, how, what to do."""
-    rows = [_headline(view)]
-    if view.prompt:
-        rows.append(f"Open {view.prompt.address} and enter the code {view.prompt.user_code} within "
-                    f"{max(1, round(view.prompt.seconds_left / 60))} min.")  # fmt: skip
-    if view.problem:
-        rows.append(f"{view.problem.message} {view.problem.hint}".strip())
-    if view.account:
-        rows += [f"  {name} {value}" for name, value in _facts(view) if value]
-    if view.settings.region:
-        rows += [f"  region {view.settings.region}", f"  currency {view.settings.currency}"]
+    """Return the sign-in as lines of text: account, next step, settings."""
+    account, prompt, problem = view.account, view.prompt, view.problem
+    head = "Waiting for sign-in to complete." if view.state == "waiting" else "Not signed in to Azure."
+    facts = msgspec.structs.asdict(view.settings)
+    if account:
+        head = f"Signed in to Azure as {account.name or 'an unnamed account'}, by {account.kind}."
+        facts["tenant_id"] = account.tenant_id
+    rows = [head]
+    if prompt:
+        minutes = max(1, round(prompt.seconds_left / 60))
+        rows.append(f"Open {prompt.address} and enter the code {prompt.user_code} within {minutes} min.")
+    if problem:
+        rows.append(f"{problem.message} {problem.hint}".strip())
+    defaults = msgspec.structs.asdict(AzureSettings(credential=view.settings.credential))
+    rows += [f"  {name} {value}" for name, value in facts.items() if value != defaults[name]]
     if view.state in ("signed_out", "failed"):
         rows += ["Sign-in methods:", *(f"  {kind:<11} {text}" for kind, text in METHODS.items())]
     return rows
-
-
-def _headline(view: AzureSignIn) -> str:
-    if view.account:
-        return f"Signed in to Azure as {view.account.name or 'an unnamed account'}, by {view.account.kind}."
-    return "Waiting for sign-in to complete." if view.state == "waiting" else "Not signed in to Azure."
-
-
-def _facts(view: AzureSignIn) -> list[tuple[str, str]]:
-    settings, account = view.settings, view.account
-    return [
-        ("tenant_id", account.tenant_id if account else settings.tenant_id),
-        ("subscription_id", settings.subscription_id),
-        ("client_id", settings.client_id),
-        ("cloud", "" if settings.cloud == "AzureCloud" else settings.cloud),
-        ("token_cache", settings.token_cache),
-    ]
 
 
 def doctor_rows() -> list[Row]:
@@ -86,9 +71,8 @@ def doctor_rows() -> list[Row]:
     status = identity.status()
     if status.account is not None:
         return [Row("Azure", "ok", f"{status.account.name} ({status.kind})")]
-    problem = status.problem.message if status.problem else "not signed in"
-    remedy = (status.problem.hint if status.problem else "") or "Run `distdl azure sign-in`."
-    return [Row("Azure", "warn", problem, remedy)]
+    message, hint = (status.problem.message, status.problem.hint) if status.problem else ("not signed in", "")
+    return [Row("Azure", "warn", message, hint or "Run `distdl azure sign-in`.")]
 
 
 def _changed(**changes: Any) -> Any:
@@ -96,7 +80,7 @@ def _changed(**changes: Any) -> Any:
     return sign_in_view()
 
 
-#: What pages may ask for, by name. Each raises DistDLError.
+#: The calls of pages, by name. Each raises DistDLError.
 CALLS: dict[str, Callable[..., Any]] = {
     "azure.status": lambda: sign_in_view(identity.status()),
     "azure.sign_in": lambda credential="", **changes: sign_in_view(identity.sign_in(credential, **changes)),

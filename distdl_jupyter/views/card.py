@@ -1,38 +1,34 @@
 """The card of a job: the data for the header of its panel, including cost, data staging and failure.
 
-Pure. Times are epoch seconds of this machine's clock; ``now`` is sent too, because a browser's clock may differ.
-Hosts and times that no event has reported are omitted.
+Times are epoch seconds of this machine; ``now`` is sent too, because the clock of a browser may differ. Hosts and times
+that no event has reported are omitted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from dataclasses import dataclass
 
 import msgspec
 
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.collectives import Collective
-from distdl_jupyter.core.failure import Failure, RankView, crash, describe, has_failed, is_echo, is_lost
-from distdl_jupyter.core.findings import Finding
-from distdl_jupyter.core.queue import QueueView
+from distdl_jupyter.core.failure import RankView, has_failed
+from distdl_jupyter.core.findings import LEVELS, Finding
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.view import JobView, Phase, Picture, ProfileView, Restart, StagingView, Stall, StopView
-from distdl_jupyter.views.job_table import JobSummary, summary
-from distdl_jupyter.views.wire import finite, from_fields
-
-#: Maximum number of staging bars; if there are more, they are summed by source.
-MAX_BARS = 8
-_LEVELS = {"warning": 1, "error": 2}
-#: A failure is shown only after the job has ended, because the first error may be a consequence of another one.
-_HAS_FAILED = (State.FAILED, State.LOST)
-#: Ranks that ended in the same way within this many seconds share one timeline entry.
-_GROUP_SECONDS = 1.0
-
-
-RankStatus = Literal["waiting", "started", "ready", "compiling", "ended", "failed"]
+from distdl_jupyter.core.view import (
+    JobView,
+    Phase,
+    Picture,
+    ProfileView,
+    Restart,
+    StacksView,
+    StagingView,
+    Stall,
+    StopView,
+)
+from distdl_jupyter.views.job_table import JobSummary, finding, summary
+from distdl_jupyter.views.wire import from_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +63,6 @@ class OtherRank:
 
 
 @dataclass(frozen=True, slots=True)
-class TimelineEntry:
-    """One event of the timeline; ``bad`` marks the failure itself."""
-
-    t: float
-    text: str
-    bad: bool
-
-
-@dataclass(frozen=True, slots=True)
 class FailureCard:
     """The first failure. ``rank`` is None when the job failed as a whole; ``values`` belong to frame ``values_at``."""
 
@@ -95,27 +82,13 @@ class FailureCard:
     causes: tuple[Cause, ...] = ()
     traceback: str = ""
     others: tuple[OtherRank, ...] = ()
-    timeline: tuple[TimelineEntry, ...] = ()
     #: The last collective operation of each rank where one of them caused the failure.
     collectives: tuple[Collective, ...] = ()
 
 
-#: Why stacks were captured: a request, no progress, a hang, the time limit of the job, or a failure.
-StacksWhy = Literal["asked", "stall", "hang", "time", "failure"]
-
-
-@dataclass(frozen=True, slots=True)
-class StacksTaken:
-    """A saved stack dump, which can be requested by ``number``."""
-
-    number: int
-    t: float
-    why: StacksWhy
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card(JobSummary):
-    """The data for the header of a panel; ``now`` is the time when it was created."""
+    """The data for the header of a panel at the time ``now``; lists are in order of time."""
 
     reason: str
     now: float
@@ -135,45 +108,39 @@ class Card(JobSummary):
     price_source: str
     paid_since: float | None
     staging: list[StagingView]
-    #: Oldest first; there are at most ``max_restarts``.
+    #: At most ``max_restarts``.
     restarts: list[Restart]
     max_restarts: int
     stall: Stall | None
-    #: Oldest first.
-    stacks: tuple[StacksTaken, ...]
-    #: Whether stacks of its ranks can be requested now.
+    stacks: list[StacksView]
+    #: Whether stacks, and a profile of the next steps, can be requested now.
     can_ask_stacks: bool
-    #: Oldest first.
     profiles: list[ProfileView]
-    #: Whether a profile of the next steps can be requested now.
     can_profile: bool
-    #: Oldest first.
     pictures: list[Picture]
     #: The job from whose checkpoints this one resumed ("" for none), and the step at which it forked.
     resumed_from: str
     forked_at: float | None
-    #: Its position in the queue, None if it is not queued.
-    queue: QueueView | None
 
 
 def card(view: JobView, now: float, *, has_checkpoints: bool = False) -> Card:
     """Return the data for the header of a panel."""
     first = view.ranks[0]
+    is_running = not view.state.ended and any(rank.is_running for rank in view.ranks)
+    steps = [rank.last_step for rank in view.ranks if rank.last_step is not None]
     return from_fields(
         Card,
         view,
         **summary(view, now, has_checkpoints=has_checkpoints),
         now=now,
-        step=last_step(view),
+        step=max(steps, default=None),
         failure=failure_card(view),
         notice=notice(view),
         result=first.result if first.ok and first.result and first.result != "None" else "",
         has_metrics=bool(view.metrics),
-        staging=staging_bars(view),
         stall=None if view.state.ended else view.stall,
-        stacks=tuple(StacksTaken(taken.number, taken.t, stacks_why(taken.why)) for taken in view.stacks),
-        can_ask_stacks=can_ask_stacks(view),
-        can_profile=can_ask_stacks(view) and all(profile.ended for profile in view.profiles),
+        can_ask_stacks=is_running,
+        can_profile=is_running and all(profile.ended for profile in view.profiles),
     )
 
 
@@ -182,21 +149,9 @@ def origin_text(of: JobSpec | JobView) -> str:
     return of.resumed_from if of.forked_at is None else f"{of.resumed_from}, step {humanize.count(of.forked_at)}"
 
 
-def rank_status(rank: RankView) -> RankStatus:
+def rank_status(rank: RankView) -> str:
     """Return waiting, started, ready, compiling, ended or failed."""
-    if rank.is_compiling:
-        return "compiling"
-    return "failed" if has_failed(rank) else rank.status  # type: ignore[return-value]  # a str with these values only
-
-
-def can_ask_stacks(view: JobView) -> bool:
-    """Return whether a rank is running, so that stacks can be requested."""
-    return not view.state.ended and any(rank.is_running for rank in view.ranks)
-
-
-def stacks_why(reason: str) -> StacksWhy:
-    """Return why stacks were captured; an unknown reason, from a later version, counts as a request."""
-    return reason if reason in get_args(StacksWhy) else "asked"  # type: ignore[return-value]  # one of them
+    return "compiling" if rank.is_compiling else "failed" if has_failed(rank) else rank.status
 
 
 def elsewhere(view: JobView) -> str:
@@ -206,27 +161,21 @@ def elsewhere(view: JobView) -> str:
     return f"{view.elsewhere.describe()} {view.elsewhere.remedy(view.id) if view.elsewhere.is_silent else ''}".rstrip()
 
 
-def last_step(view: JobView) -> float | None:
-    """Return the highest step that a rank has reported, None if there is none."""
-    return max((step for rank in view.ranks if (step := finite(rank.last_step)) is not None), default=None)
-
-
 def notice(view: JobView) -> Finding | None:
     """Return the most severe warning or error, the newest of equals.
 
     A notice about a supervisor on another host comes first if that does not respond, otherwise last.
     """
-    graded = [note for note in view.notes if note["level"] in _LEVELS]
+    graded = [note for note in view.notes if note["level"] in ("error", "warning")]
     if view.elsewhere is not None and (view.elsewhere.is_silent or not graded):
         return Finding("warning", "", elsewhere(view))
     if not graded or view.state is State.FAILED:
         return None
-    worst = max(reversed(graded), key=lambda note: _LEVELS[note["level"]])
-    return Finding(worst["level"], worst["code"], worst["text"])
+    return finding(min(reversed(graded), key=lambda note: LEVELS.index(note["level"])))
 
 
 def cost_text(view: JobView, now: float) -> str:
-    """Return the cost: ``about 1.23 USD so far``, the total after the end, the hourly rate before the start, or ""."""
+    """Return the cost so far, the total after the end, or the hourly rate before the start; "" if it is unknown."""
     spent = view.cost(now)
     if spent is None or view.price_per_hour is None:
         return ""
@@ -240,26 +189,13 @@ def hourly_cost_text(per_hour: float, currency: str, nodes: int) -> str:
     return f"about {humanize.money(per_hour * nodes, currency)}/h for {humanize.plural(nodes, 'node')}"
 
 
-def staging_bars(view: JobView) -> list[StagingView]:
-    """Return one bar for each data source on each node, or for each source if there are too many."""
-    if len(view.staging) <= MAX_BARS:
-        return view.staging
-    names = dict.fromkeys(item.source for item in view.staging)
-    return [_sum_of(name, [item for item in view.staging if item.source == name]) for name in names]
-
-
-def _sum_of(name: str, bars: list[StagingView]) -> StagingView:
-    sums = {field: sum(getattr(bar, field) for bar in bars) for field in ("done", "total", "files", "of", "cached")}
-    return StagingView(node=0, host="", source=name, nodes=len(bars), **sums)
-
-
 def failure_card(view: JobView) -> FailureCard | None:
     """Return the failure for the panel, None if there is none.
 
     ``rank`` is None if the job failed as a whole: before any rank failed, or because its ranks did not make the same
     calls. The reason is then in the state or in ``what``.
     """
-    if view.state not in _HAS_FAILED:
+    if view.state not in (State.FAILED, State.LOST):  # before the end, the first error may be a consequence
         return None
     failure = view.failure
     if failure is None:
@@ -275,7 +211,6 @@ def failure_card(view: JobView) -> FailureCard | None:
         "hint": " ".join(part for part in (error.get("hint", ""), failure.evidence) if part and part != "stopped"),
         "code": failure.code,
         "others": failure.others,
-        "timeline": failure_timeline(view, failure),
         "collectives": failure.collectives,
     }
     # The supervisor has validated the error that the rank reported.
@@ -284,64 +219,6 @@ def failure_card(view: JobView) -> FailureCard | None:
 
 def rank_place(rank: RankView) -> str:
     """Return the known location of a rank: ``node-b (pid 48213, GPU 0)``."""
-    details = [f"pid {rank.pid}"] if rank.pid is not None else []
-    details += [f"GPU {rank.gpu}"] if rank.gpu is not None else []
-    if not rank.host:
-        return ", ".join(details)
-    return f"{rank.host} ({', '.join(details)})" if details else rank.host
-
-
-def failure_timeline(view: JobView, failure: Failure) -> list[TimelineEntry]:
-    """Return the timeline: start of training, the first failure, and the other ranks grouped by how they ended."""
-    several = view.process_count > 1
-    entries = []
-    train = next((phase for phase in view.phases if phase.phase == "train"), None)
-    if train is not None and train.begun is not None:
-        subject = f"{humanize.plural(view.process_count, 'rank')} connected and started" if several else "Started"
-        entries.append(TimelineEntry(train.begun, f"{subject} training", bad=False))
-    subject = f"Rank {failure.rank}" if several else "The process"
-    text = failure.what if failure.kind == "unequal" else f"{subject} {_how_ended(view.ranks[failure.rank])}"
-    entries += [TimelineEntry(failure.when, text, bad=True), *_other_entries(view, failure)]
-    all_exited = all(rank.status == "ended" and not is_lost(rank) for rank in view.ranks)
-    if several and view.ended is not None and all_exited:
-        entries[-1] = replace(entries[-1], text=f"{entries[-1].text}; all processes have ended")
-    return entries
-
-
-def _other_entries(view: JobView, failure: Failure) -> list[TimelineEntry]:
-    groups: list[tuple[str, float, list[int]]] = []
-    for other in failure.others:
-        how, after = _how_ended(view.ranks[other["rank"]], failure.rank), other["after"]
-        if groups and groups[-1][0] == how and after - groups[-1][1] <= _GROUP_SECONDS:
-            groups[-1][2].append(other["rank"])
-        else:
-            groups.append((how, after, [other["rank"]]))
-    return [TimelineEntry(failure.when + after, _group_text(view, how, sorted(ranks)), bad=False)
-            for how, after, ranks in groups]  # fmt: skip
-
-
-def _group_text(view: JobView, how: str, ranks: Sequence[int]) -> str:
-    """Return how some ranks ended; ``how`` is "" for those that were lost with their hosts."""
-    subject = humanize.ranks(ranks).capitalize()
-    if how:
-        return f"{subject} {how}"
-    hosts = list(dict.fromkeys(view.ranks[rank].host for rank in ranks if view.ranks[rank].host))
-    if not hosts:
-        return f"{subject} lost"
-    where = hosts[0] if len(hosts) == 1 else humanize.plural(len(hosts), "node")
-    return f"{subject} was lost with {where}" if len(ranks) == 1 else f"{subject} were lost with {where}"
-
-
-def _how_ended(rank: RankView, first: int | None = None) -> str:
-    """Return how a rank ended; "" if it was lost after the ``first`` rank had failed."""
-    if first is not None and is_lost(rank):
-        return ""
-    if first is not None and is_echo(rank.error):
-        return f"lost the connection to rank {first}"
-    if rank.error and not crash(rank):
-        return f"raised {rank.error.get('type', 'an exception')}"
-    if rank.signal:
-        return f"ended by SIG{rank.signal}"
-    if rank.code:
-        return f"ended with exit code {rank.code}"
-    return f"was {describe(rank)}" if is_lost(rank) else describe(rank)
+    known = (("pid", rank.pid), ("GPU", rank.gpu))
+    details = ", ".join(f"{name} {number}" for name, number in known if number is not None)
+    return f"{rank.host} ({details})" if rank.host and details else rank.host or details

@@ -1,83 +1,87 @@
-"""A metric as a figure, and in words and as a short table for those who cannot see it."""
+"""A metric for a page, which draws it, and in words for those who cannot see it."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from distdl_jupyter.core import humanize
-from distdl_jupyter.core.figure import Earlier, Mode, figure
-from distdl_jupyter.core.humanize import printable
-from distdl_jupyter.views.wire import finite
+from distdl_jupyter.core.figure import Earlier
+from distdl_jupyter.core.series import Band, RankCurve, Row, SeriesBook
+from distdl_jupyter.core.view import JobView
 
-if TYPE_CHECKING:
-    from distdl_jupyter.core.series import Band, SeriesBook
-    from distdl_jupyter.core.view import JobView
-
-#: Rows of a table.
-_ROWS = 24
+#: Maximum number of points of the lines of all ranks together, and of a line.
+_ALL_POINTS, _POINTS = 12_000, 1000
 
 
 @dataclass(frozen=True, slots=True)
 class MetricValue:
-    """A metric's name with its newest mean over ranks, as a number and in words."""
+    """A metric's name with its newest mean over ranks, as a number and as text; ``count`` is the number of points."""
 
     name: str
     value: str
     mean: float | None
     step: float
-    #: Points that came over all ranks: a curve is drawn anew when this has changed.
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """A drawn metric: plotly's ``data`` and ``layout``, the curve in one sentence and as a table of a few rows.
+class EarlierCurve:
+    """The same metric of the job from which a job was forked at ``step`` (None: at its end)."""
 
-    ``value`` is the newest mean over ranks, as its end shows it; "" where it has several ends.
+    name: str
+    step: float | None
+    rows: list[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One metric of a job. ``lines`` are those of its ranks in mode "ranks"; ``summary`` is the curve in one sentence.
+
+    ``value`` is the newest mean over ranks as text, "" for none; ``from_output`` means that ranks printed the metric.
     """
 
     metric: str
-    mode: str
-    log: bool
-    count: int
-    data: tuple[dict[str, Any], ...]
-    layout: dict[str, Any]
-    summary: str
-    table: tuple[tuple[str, ...], ...]
+    mode: Literal["band", "ranks"]
+    band: Band
+    lines: list[RankCurve]
+    earlier: EarlierCurve | None
+    from_output: bool
     value: str
+    summary: str
 
 
 def metrics(view: JobView) -> tuple[MetricValue, ...]:
     """Return each metric with its newest mean over ranks."""
     return tuple(
-        MetricValue(name, humanize.number(metric.mean), metric.mean, finite(metric.step) or 0.0, metric.count)
+        MetricValue(name, humanize.number(metric.mean), metric.mean, metric.step, metric.count)
         for name, metric in view.metrics.items()
     )
 
 
 def label(view: JobView, name: str) -> str:
-    """Return a metric's name for a table: "loss", or "loss (from the output)" of one that ranks have printed."""
+    """Return a metric's name for a table: "loss", or "loss (from the output)" if ranks printed it."""
     return f"{name} (from the output)" if name in view.output_metrics else name
 
 
 def curve(
-    book: SeriesBook, metric: str, *, mode: Mode = "band", log: bool = False, earlier: Earlier | None = None
+    book: SeriesBook, metric: str, *, mode: Literal["band", "ranks"] = "band", earlier: Earlier | None = None
 ) -> Curve:
-    """Return a metric with its figure, its summary and its table (see ``core.figure.figure`` for the options)."""
-    drawn = figure(book, metric, mode=mode, log=log, earlier=earlier)
+    """Return a metric for a page."""
     band = book.band(metric)
+    points = min(_POINTS, max(40, _ALL_POINTS // max(1, len(band.ranks))))
+    lines = book.lines(metric, points) if mode == "ranks" else []
+    before = earlier.book.band(metric).rows if earlier else []
     return Curve(
         metric=metric,
         mode=mode,
-        log=log,
-        count=book.count(metric),
-        data=tuple(drawn["data"]),
-        layout=drawn["layout"],
+        band=band,
+        # The page draws the extent from the band.
+        lines=[replace(line, lows=[], highs=[], marks=[]) for line in lines],
+        earlier=EarlierCurve(earlier.name, earlier.step, before) if earlier and before else None,
+        from_output=metric in book.output_metrics,
         value="" if band.last is None else humanize.number(band.last),
         summary=summary(metric, band),
-        table=table(band),
     )
 
 
@@ -89,31 +93,9 @@ def summary(metric: str, band: Band) -> str:
     first, last = rows[0], rows[-1]
     low = min(row.low for row in rows if row.low is not None)
     high = max(row.high for row in rows if row.high is not None)
-    metric = printable(metric, 60)
+    metric = humanize.printable(metric, 60)
+    start, end, lowest, highest = (humanize.number(value or 0.0) for value in (first.mean, last.mean, low, high))
     return (
-        f"Curve of {metric} over {humanize.plural(last.step - first.step, 'step')}: from {_number(first.mean)} to "
-        f"{_number(last.mean)}, lowest {humanize.number(low)}, highest {humanize.number(high)}"
+        f"Curve of {metric} over {humanize.plural(last.step - first.step, 'step')}: from {start} to "
+        f"{end}, lowest {lowest}, highest {highest}"
     )
-
-
-def table(band: Band) -> tuple[tuple[str, ...], ...]:
-    """Return at most ``_ROWS`` rows spread over the curve, newest first: step, mean, lowest (rank), highest (rank)."""
-    last = len(band.rows) - 1
-    rows = band.rows if last < _ROWS else [band.rows[round(at * last / (_ROWS - 1))] for at in range(_ROWS)]
-    return tuple(
-        (
-            humanize.count(row.step),
-            _number(row.mean),
-            _with_rank(row.low, row.low_rank),
-            _with_rank(row.high, row.high_rank),
-        )
-        for row in reversed(rows)
-    )
-
-
-def _number(value: float | None) -> str:
-    return humanize.number(value) if value is not None and math.isfinite(value) else "not a number"
-
-
-def _with_rank(value: float | None, rank: int | None) -> str:
-    return "" if value is None else f"{humanize.number(value)} ({rank})"

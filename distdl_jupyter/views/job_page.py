@@ -1,29 +1,24 @@
-"""The page of a job, besides its card and its curves: the spec, the code, the ranks and the log.
-
-Pure: view and spec in, plain data out.
-"""
+"""The page of a job, besides its card and its curves: spec, ranks, log, check and checkpoints; and jobs compared."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Literal
 
-from distdl_jupyter.core import humanize
-from distdl_jupyter.core.failure import describe
+from distdl_jupyter.core import humanize, table
+from distdl_jupyter.core.checkpoints import Checkpoint
+from distdl_jupyter.core.correctness import Comparison, Difference
+from distdl_jupyter.core.failure import RankView, describe
 from distdl_jupyter.core.humanize import Styles
+from distdl_jupyter.core.log import FoldedRow, LogBook
 from distdl_jupyter.core.options import ABOUT, DEFAULTS
-from distdl_jupyter.core.spec import UNKNOWN, Captured, CodeSource, JobEnvironment
-from distdl_jupyter.views.card import Card, RankStatus, card, origin_text, rank_status
+from distdl_jupyter.core.spec import UNKNOWN, Captured, CodeSource, JobEnvironment, JobSpec
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.views.card import Card, card, origin_text, rank_status
 from distdl_jupyter.views.curve import MetricValue, metrics
-from distdl_jupyter.views.wire import finite, from_fields
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from distdl_jupyter.core.failure import RankView
-    from distdl_jupyter.core.log import FoldedRow, LogBook
-    from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.core.view import JobView
+from distdl_jupyter.views.wire import from_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +31,8 @@ class RankRow:
     host: str
     pid: int | None
     gpu: int | None
-    status: RankStatus
+    #: waiting, started, ready, compiling, ended or failed
+    status: str
     last_step: float | None
     lines: int
     error_lines: int
@@ -45,7 +41,7 @@ class RankRow:
 
 
 #: number, time, rank or null, stream, text, redraws, {rank: number of the line in that rank's output}, styles
-LogRow = tuple[int, float, int | None, str, str, int, dict[str, int], Styles]
+LogRow = tuple[int, float, int | None, str, str, int, dict[int, int], Styles]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ class LogChanges:
     next: int
     #: Lines in all ranks, and on stderr by rank.
     total: int
-    errors: dict[str, int]
+    errors: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +101,9 @@ def job_detail(
 
 def rank_row(rank: RankView) -> RankRow:
     """Return one line of the table of ranks."""
-    ended = rank.status == "ended" or rank.ok is False
-    how = describe(rank) if ended and describe(rank) != "ended" else ""
-    return from_fields(RankRow, rank, status=rank_status(rank), last_step=finite(rank.last_step), how=how)
+    how = describe(rank) if rank.status == "ended" or rank.ok is False else ""
+    how = "" if how == "ended" else how
+    return from_fields(RankRow, rank, status=rank_status(rank), how=how)
 
 
 def spec_rows(spec: JobSpec, environment: JobEnvironment = UNKNOWN) -> list[SpecRow]:
@@ -115,6 +111,7 @@ def spec_rows(spec: JobSpec, environment: JobEnvironment = UNKNOWN) -> list[Spec
     plugins, price = {**spec.backend_options, **spec.cluster_options}, ""
     if spec.price_per_hour is not None:
         price = f"{humanize.money(spec.price_per_hour, spec.currency)} per node and hour ({spec.price_source})"
+    variables = {**spec.environment_variables, **dict.fromkeys(spec.secret_variables, "•••")}
     rows = [
         ("name", "Name", spec.name),
         ("source", "Code", _code(spec)),
@@ -125,7 +122,7 @@ def spec_rows(spec: JobSpec, environment: JobEnvironment = UNKNOWN) -> list[Spec
         *((name, name, str(value)) for name, value in plugins.items()),
         *((name, about.label, about.shown(getattr(spec, name))) for name, about in ABOUT.items()
           if about.label and getattr(spec, name) != DEFAULTS[name]),
-        ("environment_variables", "Environment", _variables(spec)),
+        ("environment_variables", "Environment", ", ".join(f"{name}={value}" for name, value in variables.items())),
         ("resumed_from", "Continues", origin_text(spec)),
         ("working_directory", "Directory", spec.working_directory),
         ("python", "Python", " ".join(part for part in (spec.versions.get("python", ""), spec.python) if part)),
@@ -142,24 +139,131 @@ def _code(spec: JobSpec) -> str:
     return f"{cell}, {source.notebook.rsplit('/', 1)[-1]}" if source.notebook else cell
 
 
-def _variables(spec: JobSpec) -> str:
-    shown = [f"{name}={value}" for name, value in spec.environment_variables.items()]
-    return ", ".join([*shown, *(f"{name}=•••" for name in spec.secret_variables)])
-
-
 def log_changes(book: LogBook, rows: Iterable[FoldedRow]) -> LogChanges:
     """Return rows of a log as short lists, because there are many, with the open lines and the counts."""
-    return from_fields(
-        LogChanges,
-        book,
-        rows=tuple(log_row(row) for row in rows),
-        open=tuple(log_row(row) for row in book.open),
-        errors={str(rank): count for rank, count in book.errors.items()},
-    )
+    return from_fields(LogChanges, book, rows=tuple(map(log_row, rows)), open=tuple(map(log_row, book.open)))
 
 
 def log_row(row: FoldedRow) -> LogRow:
     """Return one row; a line that is being redrawn has no number yet."""
-    lines = row.lines or ({row.rank: 0} if row.rank is not None else {})
-    numbers = {str(rank): line for rank, line in lines.items()}
+    numbers = row.lines or ({row.rank: 0} if row.rank is not None else {})
     return (row.n, row.t, row.rank, row.stream, row.text, row.redraws, numbers, row.styles)
+
+
+CheckState = Literal["several", "one", "failed", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobCheck:
+    """A check of training code. Its runs on "several" ranks and on "one" process follow each other; then it is "done".
+
+    ``summary`` and ``notes`` are sentences about the result and what was compared, or why the check has "failed".
+    ``single`` is the id of the run on one process, "" before it starts.
+    """
+
+    state: CheckState
+    summary: str
+    findings: tuple[Difference, ...]
+    notes: tuple[str, ...]
+    single: str
+
+
+def job_check(state: CheckState, comparison: Comparison, *, reason: str = "", single: str = "") -> JobCheck:
+    """Return a check for a page, with the ``comparison`` so far, or the ``reason`` why its first run failed."""
+    notes = tuple(comparison.notes) if state == "done" else ()
+    return JobCheck(state, reason or comparison.summary, tuple(comparison.findings), notes, single)
+
+
+# checkpoints ------------------------------------------------------------------------------------
+
+#: Maximum number of metric columns.
+_COLUMNS = 6
+_NONE = "No checkpoints. Checkpoints that the training code saves in distdl_jupyter.checkpoint_dir() are listed here."
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """A checkpoint for a page, with fields as in ``Checkpoint``; ``load`` is Python code that loads it."""
+
+    path: str
+    step: float | None
+    is_named: bool
+    metrics: dict[str, float | None]
+    size: int
+    files: int
+    modified: float
+    load: str
+
+
+class CheckpointList(table.Display, list[Checkpoint]):
+    """Checkpoints, newest first, displayed as a table."""
+
+    def _parts(self) -> list[str | table.Rows]:
+        return [_checkpoint_table(self) if self else _NONE]
+
+
+def checkpoint_metrics(known: Iterable[Checkpoint]) -> list[str]:
+    """Return the names of all metrics of the checkpoints, in the order of their first report."""
+    return list(dict.fromkeys(name for checkpoint in known for name in checkpoint.metrics))
+
+
+def _checkpoint_table(known: Sequence[Checkpoint]) -> list[tuple[str, ...]]:
+    names = checkpoint_metrics(known)[:_COLUMNS]
+    rows = []
+    for checkpoint in known:
+        step = "" if checkpoint.step is None else humanize.count(checkpoint.step)
+        rows.append(
+            (
+                # Without a step in its name, the step is only known from the time of writing.
+                step if checkpoint.is_named or not step else f"about {step}",
+                *(humanize.number(checkpoint.metrics[name]) if name in checkpoint.metrics else "" for name in names),
+                humanize.size(checkpoint.size),
+                humanize.count(checkpoint.files) if checkpoint.files > 1 else "",
+                humanize.date_and_clock(checkpoint.modified),
+                checkpoint.path,
+            )
+        )
+    return [("step", *names, "size", "files", "written", "checkpoint"), *rows]
+
+
+def checkpoint_rows(known: Iterable[Checkpoint]) -> tuple[CheckpointRow, ...]:
+    """Return the checkpoints for a page."""
+    return tuple(from_fields(CheckpointRow, checkpoint, load=checkpoint.load_code) for checkpoint in known)
+
+
+# several jobs -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One option in which jobs differ: a value for each job, "" where it has none."""
+
+    field: str
+    label: str
+    values: tuple[str, ...]
+
+
+def metric_names(views: Iterable[JobView]) -> list[str]:
+    """Return the metrics of jobs: those that most of them report first, then in the order of their first report."""
+    return [name for name, _ in Counter(name for view in views for name in view.metrics).most_common()]
+
+
+def differing_rows(jobs: Sequence[tuple[JobSpec, JobEnvironment]]) -> tuple[ComparisonRow, ...]:
+    """Return the options, captured values and packages in which jobs differ."""
+    values_of: dict[tuple[str, str], dict[int, str]] = {}
+    for number, (spec, environment) in enumerate(jobs):
+        for row in spec_rows(spec, environment):
+            if row.field not in ("name", "packages"):
+                values_of.setdefault((row.field, row.label), {})[number] = row.value
+        for item in spec.captured:
+            if item.kind == "value":
+                text = item.detail.partition(" = ")[2] or item.detail
+                values_of.setdefault((f"captured.{item.name}", item.name), {})[number] = text
+    # Jobs whose packages are unknown are not compared.
+    known = {number: about.packages for number, (_, about) in enumerate(jobs) if about.packages}
+    for name in dict.fromkeys(name for packages in known.values() for name in packages):
+        versions = {number: packages.get(name, "") for number, packages in known.items()}
+        if len(set(versions.values())) > 1:
+            values_of[f"package.{name}", name] = versions
+    rows = [ComparisonRow(*key, tuple(of.get(n, "") for n in range(len(jobs)))) for key, of in values_of.items()]
+    return tuple(row for row in rows if len(set(row.values)) > 1)

@@ -1,6 +1,6 @@
-"""Jobs as rows of a list, and the list as a table for a notebook or a terminal.
+"""Jobs as rows of a list, and the list as a table for notebooks and terminals.
 
-A row is cheap: a list makes hundreds of them. That of an ended job is stored in its folder as ``summary.json``.
+The row of an ended job is stored in its folder as ``summary.json``, so that long lists are cheap.
 """
 
 from __future__ import annotations
@@ -11,37 +11,30 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import msgspec
 
 from distdl_jupyter.core import files, humanize, table
 from distdl_jupyter.core.alerts import CODE
 from distdl_jupyter.core.findings import Finding
+from distdl_jupyter.core.queue import QueueView
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.state import State
-from distdl_jupyter.core.view import SHORT_WAIT
+from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.core.view import SHORT_WAIT, JobView, MetricView
 from distdl_jupyter.views.wire import finite, from_fields
 from distdl_jupyter.worker.hooks import frameworks
-from distdl_jupyter.worker.shutdown import KEPT_ALIVE
 
-if TYPE_CHECKING:
-    from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.core.store import JobFolder
-    from distdl_jupyter.core.view import JobView, MetricView
-
-HEAD = ("Id", "State", "Name", "Processes", "Backend", "Elapsed", "Last", "Created")
+_HEAD = ("Id", "State", "Name", "Processes", "Backend", "Elapsed", "Last", "Created")
 _EMPTY = "No jobs yet. Start a cell with %%distributed -p 2, or run: distdl submit -p 2 train.py"
 #: Points of the sparkline.
 _POINTS = 40
 
-StateName = Literal[
-    "queued", "preparing", "starting", "running", "canceling", "completed", "failed", "canceled", "lost"
-]
-
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """The study of ``size`` runs that a job belongs to. ``value`` is what the runs are compared by, None if unknown.
+    """The study of ``size`` runs that a job belongs to. Runs are compared by ``value``, None if it is unknown.
 
     In a scaling study ("scale") it is the rate of all ranks in samples (or batches) per second, in a sweep ("sweep")
     the newest mean of its ``metric``, of which more is better if ``maximize``.
@@ -58,11 +51,11 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSummary:
-    """The fields of a job that both its row in a list and the head of its panel show."""
+    """The fields of a job in lists and in the header of its panel."""
 
     id: str
     name: str
-    state: StateName
+    state: State
     compute_target: str
     backend: str
     node_count: int
@@ -79,6 +72,8 @@ class JobSummary:
     can_rerun: bool
     #: Whether it has ended and left checkpoints.
     can_resume: bool
+    #: Its position in the queue, None if it is not queued.
+    queue: QueueView | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +84,6 @@ class JobRow(JobSummary):
     metric: str
     value: float | None
     spark: tuple[float | None, ...]
-    #: Rank that failed first.
-    failed_rank: int | None
     notebook: str
     #: How often its ranks were restarted.
     restarts: int
@@ -99,19 +92,13 @@ class JobRow(JobSummary):
     group: RowGroup | None = None
     #: The newest alert: a NaN metric, or a rule that holds.
     alert: Finding | None = None
-    #: Its position in a queue, from 1; None if unknown.
-    place: int | None = None
-    priority: int = 0
 
 
 def summary(view: JobView, now: float, *, has_checkpoints: bool) -> dict[str, Any]:
     """Return the fields of a ``JobSummary`` that are not fields of the view, at the moment ``now`` (epoch seconds)."""
     return {
-        "state": view.state.value,
         "backend": view.distributed_backend,
-        "done": finite(view.done),
-        "total": finite(view.total),
-        "left": finite(view.remaining(now)),
+        "left": view.remaining(now),
         "can_rerun": view.state.ended,
         "can_resume": view.state.ended and has_checkpoints,
     }
@@ -131,34 +118,32 @@ def job_row(
         metric=metric.name if metric else "",
         value=finite(metric.mean) if metric else None,
         spark=sparkline(metric),
-        failed_rank=view.failure.rank if view.failure and view.failure.kind != "unequal" else None,
         notebook=spec.source.notebook,
         restarts=view.restart_count,
         stalled=view.stall is not None and not view.state.ended,
-        alert=_newest_alert(view),
+        alert=next((finding(note) for note in reversed(view.notes) if note["code"].startswith(CODE)), None),
         group=group,
-        place=view.queue.place if view.queue else None,
-        priority=view.queue.priority if view.queue else spec.priority,
     )
 
 
 def _row_group(view: JobView, spec: JobSpec, value: float | None) -> RowGroup | None:
     group = spec.group
-    if group is None or group.kind != "sweep":
-        return RowGroup(group.kind, group.id, group.name, group.size, finite(value)) if group else None
-    metric = str(group.plan.get("metric") or "")
-    known = view.metrics.get(metric)
-    return RowGroup(group.kind, group.id, group.name, group.size, finite(known.mean) if known else None, metric,
-                    bool(group.plan.get("maximize")))  # fmt: skip
+    if group is None:
+        return None
+    metric = str(group.plan.get("metric") or "") if group.kind == "sweep" else ""
+    if metric:
+        value = view.metrics[metric].mean if metric in view.metrics else None
+    maximize = bool(group.plan.get("maximize"))
+    return RowGroup(group.kind, group.id, group.name, group.size, finite(value), metric, maximize)
 
 
-def _newest_alert(view: JobView) -> Finding | None:
-    notes = (note for note in reversed(view.notes) if note["code"].startswith(CODE))
-    return next((Finding(note["level"], note["code"], note["text"]) for note in notes), None)
+def finding(note: dict[str, Any]) -> Finding:
+    """Return a note of a job as a finding."""
+    return Finding(note["level"], note["code"], note["text"])
 
 
 def _status_text(view: JobView) -> str:
-    """Return in a few words what failed, what the job waits for, or what persistent ranks run."""
+    """Return in a few words what failed, or what the job waits for."""
     if view.state is State.FAILED and view.failure is not None:
         if view.failure.kind == "unequal":
             return view.failure.what.rpartition(": ")[2]
@@ -166,31 +151,14 @@ def _status_text(view: JobView) -> str:
         return f"{what} on rank {view.failure.rank}" if view.process_count > 1 else what
     if view.elsewhere is not None:
         return view.elsewhere.describe()
-    if not view.state.ended and (text := _kept_alive(view)):
-        return text
     if view.state in (State.STARTING, State.RUNNING) and view.stall is not None:
-        return _stalled_ranks(view)
+        differ = view.stall.ranks
+        verb = "differs" if len(differ) == 1 else "differ"
+        return f"No progress: {humanize.ranks(differ)} {verb}" if differ else "No progress"
     if not view.state.ended and (compiling := [rank.rank for rank in view.ranks if rank.is_compiling]):
         return f"{frameworks.COMPILER} on {humanize.ranks(compiling)}"
-    if view.state in (State.QUEUED, State.PREPARING, State.STARTING, State.RUNNING) and view.phases:
-        return view.phases[-1].detail
-    return view.reason
-
-
-def _stalled_ranks(view: JobView) -> str:
-    """Return ``No progress: rank 1 differs``, which fits into the narrowest list."""
-    differ = list(view.stall.ranks) if view.stall else []
-    if not differ:
-        return "No progress"
-    return f"No progress: {humanize.ranks(differ)} {'differs' if len(differ) == 1 else 'differ'}"
-
-
-def _kept_alive(view: JobView) -> str:
-    """Return what keeps the processes alive of a job whose code has ended on all ranks, "" for nothing."""
-    if not all(rank.ok or rank.status == "ended" for rank in view.ranks):
-        return ""
-    notes = (str(note["text"]) for note in view.notes if note.get("code") == KEPT_ALIVE)
-    return next((text.partition(". ")[0] for text in notes), "")
+    is_setting_up = view.state in (State.QUEUED, State.PREPARING, State.STARTING, State.RUNNING)
+    return view.phases[-1].detail if is_setting_up and view.phases else view.reason
 
 
 def default_metric(names: Sequence[str]) -> str:
@@ -201,79 +169,58 @@ def default_metric(names: Sequence[str]) -> str:
 def sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
     """Return up to 40 means of a metric, spread over its steps, the newest last; () for fewer than two.
 
-    Four digits are enough at that size, and a list of a thousand jobs holds as many curves.
+    Four digits keep a list of a thousand jobs small.
     """
     means = metric.sparkline(_POINTS) if metric is not None else []
     return tuple(finite(float(f"{mean:.4g}")) for mean in means) if len(means) > 1 else ()
 
 
 class JobTable(table.Display):
-    """Jobs displayed as a table; ``older`` is the number of jobs that are not shown. HTML is escaped."""
+    """Jobs displayed as a table at the moment ``now``; ``older`` is the number of jobs that are not shown."""
 
     def __init__(self, jobs: Sequence[JobRow], older: int = 0, now: float | None = None) -> None:
-        self._rows = cells(jobs, time.time() if now is None else now)
-        self._reasons = [f"{humanize.short_id(job.id)}: {job.says}" for job in jobs if job.state == "lost" and job.says]
-        self._older = older
+        self._jobs, self._older, self._now = jobs, older, time.time() if now is None else now
 
     def _parts(self) -> list[str | table.Rows]:
-        if not self._rows:
+        if not self._jobs:
             return [_EMPTY]
+        reasons = [f"{humanize.short_id(job.id)}: {job.says}" for job in self._jobs if job.state == "lost" and job.says]
         older = f"{humanize.plural(self._older, 'older job')} not shown: distdl ls --all, or %dist_jobs --all"
-        return [table.WholeRows([HEAD, *self._rows]), *self._reasons, *([older] if self._older else [])]
+        return [table.WholeRows([_HEAD, *map(self._row, self._jobs)]), *reasons, *([older] if self._older else [])]
 
-
-def cells(jobs: Sequence[JobRow], now: float) -> list[tuple[str, ...]]:
-    """Return the rows below ``HEAD`` at the moment ``now`` (epoch seconds)."""
-    return [
-        (
+    def _row(self, job: JobRow) -> tuple[str, ...]:
+        state = humanize.shown_state(job.state, stalled=job.stalled)
+        shown = f"{humanize.SHAPE_SIGNS[humanize.SHOWN_SHAPES[state]]} {humanize.SHOWN_WORDS[state]}"
+        if job.state == "running" and job.total and job.done is not None:
+            shown += f" {humanize.percent(job.done, job.total)}"
+        end = self._now if job.ended is None else job.ended
+        waited = job.waited + (0.0 if job.queued_since is None else max(0.0, end - job.queued_since))
+        waited = waited if waited >= SHORT_WAIT else 0.0
+        value = "not finite" if job.value is None else humanize.number(job.value)
+        return (
             job.id,
-            _state(job),
+            shown,
             job.name,
             humanize.processes(job.node_count, job.process_count_per_node),
             job.backend,
-            _time(job, now),
-            _last_value(job),
-            humanize.ago(max(0.0, now - job.created)),
+            humanize.ran_and_waited(end - job.created - waited, waited),
+            f"{job.metric} {value}" if job.metric else "",
+            humanize.ago(max(0.0, self._now - job.created)),
         )
-        for job in jobs
-    ]
-
-
-def _state(job: JobRow) -> str:
-    state = humanize.shown_state(job.state, stalled=job.stalled)
-    text = f"{humanize.SHAPE_SIGNS[humanize.SHOWN_SHAPES[state]]} {humanize.SHOWN_WORDS[state]}"
-    if job.state == "running" and job.total and job.done is not None:
-        text += f" {humanize.percent(job.done, job.total)}"
-    return text
-
-
-def _time(job: JobRow, now: float) -> str:
-    """Return how long a job ran and waited in a queue."""
-    end = now if job.ended is None else job.ended
-    waited = job.waited + (0.0 if job.queued_since is None else max(0.0, end - job.queued_since))
-    waited = waited if waited >= SHORT_WAIT else 0.0
-    return humanize.ran_and_waited(end - job.created - waited, waited)
-
-
-def _last_value(job: JobRow) -> str:
-    """Return the newest mean of the metric shown first, or that it is not finite."""
-    if not job.metric:
-        return ""
-    return f"{job.metric} {'not finite' if job.value is None else humanize.number(job.value)}"
 
 
 # summary.json -----------------------------------------------------------------------------------
 
-#: Raise it when the rules by which a row is made change.
-RULES = 9
+#: Increase it when rows are computed differently.
+RULES = 10
 VERSION = f"{RULES}-{zlib.crc32(repr(tuple(JobRow.__dataclass_fields__)).encode()):08x}"
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A row with the type of the job's cluster and the hosts of its ranks, which pages do not get.
+    """A row with facts that pages do not receive: the job's cluster and the hosts of its ranks.
 
-    ``check`` is the id of the check whose steps this job did on one process, "" for any other job.
+    ``check`` is the id of the check whose steps this job repeats on one process, "" for any other job.
     """
 
     row: JobRow
@@ -288,7 +235,7 @@ class Listed:
 
 
 def listed(folder: JobFolder, view: JobView, spec: JobSpec) -> Listed:
-    """Return a job as it is now."""
+    """Return the entry of a job now."""
     hosts = tuple(dict.fromkeys(rank.host for rank in view.ranks if rank.host))
     ended = view.state.ended
     value = _group_value(folder, view, spec) if ended else None
@@ -297,7 +244,7 @@ def listed(folder: JobFolder, view: JobView, spec: JobSpec) -> Listed:
 
 
 def _group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float | None:
-    """Return what an ended run of a scaling study is compared by with the others, None for one that was cut off."""
+    """Return the rate of an ended run of a scaling study, None if it was interrupted."""
     if spec.group is None or spec.group.kind != "scale":
         return None
     from distdl_jupyter.core import step_times  # few jobs are runs of a study
@@ -308,7 +255,7 @@ def _group_value(folder: JobFolder, view: JobView, spec: JobSpec) -> float | Non
 
 
 def write_summary(folder: JobFolder, entry: Listed) -> None:
-    """Store the row of an ended job in its folder, which spares reading its events. Ignores errors of the disk."""
+    """Store the row of an ended job in its folder, so that lists need not read its events. Ignores disk errors."""
     with contextlib.suppress(OSError):
         files.keep(folder.summary, msgspec.json.encode((VERSION, entry)))
 

@@ -1,178 +1,138 @@
-"""The stacks of all ranks side by side: for pages as plain data, and as columns of text.
+"""The stacks of all ranks, for pages as plain data and as text.
 
-Ranks at the same line share a column; those that differ from the others come first. The newest call is at the top. In
+Ranks at the same line share a block; those that differ from the others come first. The newest call is at the top. In
 text the user's own calls have their source line, and consecutive calls of libraries share one line.
 """
 
 from __future__ import annotations
 
 import itertools
-import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import collectives, table
 from distdl_jupyter.core.collectives import Collective
 from distdl_jupyter.core.humanize import clock, count, duration, plural, ranks
-from distdl_jupyter.core.stacks import Frame, Taken, Thread
-from distdl_jupyter.views.card import StacksWhy, stacks_why
+from distdl_jupyter.core.stacks import Frame, RankGroup, RankStacks, Taken, Thread
 from distdl_jupyter.views.wire import from_fields
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from distdl_jupyter.core.stacks import RankGroup
-
-#: Maximum number of threads and frames; more are a pool or a recursion.
-_MOST_THREADS, _MOST_FRAMES = 40, 60
-_WHY = {
-    "asked": "",
-    "stall": ", captured because of no progress",
-    "hang": ", captured before the job was stopped as hung",
-    "time": ", captured at the time limit of the job",
-    "failure": ", captured when a rank failed",
-}
-#: Minimum width of a column in characters, and the space between two.
-_NARROWEST, _BETWEEN = 44, 3
 #: Maximum number of threads of a rank, besides the main one, in the text.
 _THREADS_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
-class StackPlace:
-    """One rank when its stack was captured: ``state`` of its process, last ``step``, ``silent`` seconds."""
-
-    rank: int
-    host: str
-    pid: int | None
-    state: str
-    step: float | None
-    silent: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class StackGroup:
-    """Ranks whose main threads are at the same line; ``frames`` newest first, ``at`` describes the location."""
+    """Ranks whose main threads are at the same line; ``frames`` newest first, ``at`` describes the location.
+
+    ``threads`` are the other threads of the first of the ranks; ``places`` describe all of them, without threads.
+    """
 
     ranks: tuple[int, ...]
     at: str
     differs: bool
     frames: tuple[Frame, ...]
-    #: Of the first of the ranks.
     threads: tuple[Thread, ...]
-    places: tuple[StackPlace, ...]
+    places: tuple[RankStacks, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stacks:
-    """The stacks of all ranks at one moment, side by side: the groups with the fewest ranks first.
+class JobStacks:
+    """The stacks of all ranks at one moment: the groups with the fewest ranks first.
 
-    ``says`` tells as a clause which ranks are where.
+    ``why`` is as in ``core.stacks.Taken``, ``says`` tells as a clause which ranks are where. ``missing`` has the reason
+    of each rank that sent none, ``explanation`` why the ranks wait and what to do, "" if it is unknown.
     """
 
     number: int
     t: float
-    why: StacksWhy
+    why: str
     says: str
     groups: tuple[StackGroup, ...]
-    #: The reason of each rank that sent none.
     missing: dict[int, str]
-    #: Why the ranks wait and what to do, as sentences; "" if their last collective operations do not show it.
     explanation: str
     collectives: tuple[Collective, ...]
 
 
-def stacks(taken: Taken) -> Stacks:
+def stacks(taken: Taken) -> JobStacks:
     """Return the stacks for a page, the ranks that differ from the others first."""
-    return from_fields(
-        Stacks,
-        taken,
-        why=stacks_why(taken.why),
-        says=taken.sentence,
-        groups=tuple(_group(taken, group) for group in taken.groups()),
-    )
+    groups = tuple(_group(taken, group) for group in taken.groups())
+    return from_fields(JobStacks, taken, says=taken.sentence, groups=groups)
 
 
 def _group(taken: Taken, group: RankGroup) -> StackGroup:
-    differ = set(taken.differ)
     members = [taken.ranks[rank] for rank in group.ranks]
     return StackGroup(
         ranks=group.ranks,
         at=group.position,
-        differs=all(rank in differ for rank in group.ranks),
-        frames=_frames(group.thread),
-        threads=tuple(replace(thread, frames=_frames(thread)) for thread in members[0].others[:_MOST_THREADS]),
-        places=tuple(from_fields(StackPlace, member) for member in members),
+        differs=set(group.ranks) <= set(taken.differ),
+        frames=_job_frames(group.thread) or group.thread.frames,
+        threads=tuple(replace(thread, frames=_job_frames(thread) or thread.frames) for thread in members[0].others),
+        places=tuple(replace(member, threads=(), text="") for member in members),
     )
 
 
-def _frames(thread: Thread) -> tuple[Frame, ...]:
-    """Return the frames of a thread, newest first, down to the user's code."""
-    return tuple((_own_frames(thread) or thread.frames)[:_MOST_FRAMES])
-
-
-def _own_frames(thread: Thread) -> list[Frame]:
+def _job_frames(thread: Thread) -> tuple[Frame, ...]:
     """Return the frames of a thread, newest first, without the worker's that led to the user's code."""
-    frames = list(thread.frames)
-    while frames and frames[-1].kind == "worker":
-        frames.pop()
-    return frames
+    end = len(thread.frames)
+    while end and thread.frames[end - 1].kind == "worker":
+        end -= 1
+    return thread.frames[:end]
 
 
 class StacksShown(table.Display, Taken):
-    """Stacks that display themselves, in as many columns as fit into the terminal."""
+    """Stacks that display themselves."""
 
     def _parts(self) -> list[str | table.Rows]:
-        width = shutil.get_terminal_size((120, 24)).columns
-        blocks = [[_title(self, group), *_lines(self, group)] for group in self.groups()]
-        across = max(1, min(len(blocks), (width + _BETWEEN) // (_NARROWEST + _BETWEEN)))
-        column = (width + _BETWEEN) // across - _BETWEEN
         parts: list[str | table.Rows] = [*_head(self)]
         if self.collectives:
             parts += ["", collectives.texts(self.collectives)]
-        for at in range(0, len(blocks), across):
-            parts += ["", table.CodeBlock("\n".join(_beside(blocks[at : at + across], column)))]
+        for group in self.groups():
+            parts += ["", table.CodeBlock("\n".join([_title(self, group), *_lines(self, group)]))]
         return parts
 
 
 def _head(taken: Taken) -> list[str]:
     many = len(taken.ranks) + len(taken.missing)
-    lines = [f"Stacks of {plural(many, 'rank')} at {clock(taken.t)}{_WHY.get(taken.why, '')}"]
+    why = "" if taken.why == "asked" else f" ({taken.why})"
+    lines = [f"Stacks of {plural(many, 'rank')} at {clock(taken.t)}{why}"]
     if taken.sentence:
         lines.append(f"{taken.sentence[0].upper()}{taken.sentence[1:]}.")
     if taken.explanation:
         lines.append(taken.explanation)
-    alike: dict[str, list[int]] = {}
-    for rank, why in sorted(taken.missing.items()):
-        alike.setdefault(why, []).append(rank)
-    return lines + [f"{ranks(who).capitalize()} sent no stacks: {why}" for why, who in alike.items()]
+    return lines + [f"{who.capitalize()} sent no stacks: {why}" for who, why in by_reason(taken.missing)]
 
 
-def _lines(taken: Taken, group: RankGroup) -> Iterator[str]:
-    first = taken.ranks[group.ranks[0]]
-    yield from _calls(group.thread)
-    others = first.others
-    with_own = [thread for thread in others if thread.own is not None]
-    for thread in with_own[:_THREADS_SHOWN]:
-        yield f"another thread{f' ({thread.name})' if thread.name else ''}:"
-        yield from (f"  {line}" for line in _calls(thread))
-    rest = len(others) - len(with_own[:_THREADS_SHOWN])
-    if rest:
-        yield f"and {plural(rest, 'thread')} of libraries"
+def by_reason(missing: dict[int, str]) -> list[tuple[str, str]]:
+    """Return the ranks with each reason ("ranks 0 and 1"), and the reason."""
+    groups: dict[str, list[int]] = {}
+    for rank, why in sorted(missing.items()):
+        groups.setdefault(why, []).append(rank)
+    return [(ranks(members), why) for why, members in groups.items()]
 
 
 def _title(taken: Taken, group: RankGroup) -> str:
     members = [taken.ranks[rank] for rank in group.ranks]
-    first = members[0]
-    states = ", ".join(dict.fromkeys(member.state for member in members if member.state))
+    step = members[0].step
     silent = min((member.silent for member in members if member.silent is not None), default=None)
-    parts = [states, f"step {count(first.step)}" if first.step is not None else "",
-             f"no progress for {duration(silent)}" if silent is not None else ""]  # fmt: skip
-    return f"{ranks(group.ranks).capitalize()}: {', '.join(filter(None, parts))}".rstrip(": ")
+    parts = [*dict.fromkeys(member.state for member in members if member.state)]
+    parts += [] if step is None else [f"step {count(step)}"]
+    parts += [] if silent is None else [f"no progress for {duration(silent)}"]
+    return f"{ranks(group.ranks).capitalize()}: {', '.join(parts)}".rstrip(": ")
+
+
+def _lines(taken: Taken, group: RankGroup) -> Iterator[str]:
+    yield from _calls(group.thread)
+    others = taken.ranks[group.ranks[0]].others
+    shown = [thread for thread in others if thread.own is not None][:_THREADS_SHOWN]
+    for thread in shown:
+        yield f"another thread{f' ({thread.name})' if thread.name else ''}:"
+        yield from (f"  {line}" for line in _calls(thread))
+    if rest := len(others) - len(shown):
+        yield f"and {plural(rest, 'thread')} of libraries"
 
 
 def _calls(thread: Thread) -> Iterator[str]:
-    frames = _own_frames(thread)
+    frames = _job_frames(thread)
     if not frames:
         yield "code outside the job"
     for is_own, run in itertools.groupby(frames, lambda frame: frame.own):
@@ -185,9 +145,3 @@ def _calls(thread: Thread) -> Iterator[str]:
             newest, *below = run
             more = f" and {plural(len(below), 'call')} below" if below else ""
             yield f"· {newest.place}, in {newest.function}{more}"
-
-
-def _beside(blocks: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    for row in itertools.zip_longest(*blocks, fillvalue=""):
-        cells = (cell if len(cell) <= width else f"{cell[: width - 1]}…" for cell in row)
-        yield (" " * _BETWEEN).join(cell.ljust(width) for cell in cells).rstrip()

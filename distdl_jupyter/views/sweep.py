@@ -1,38 +1,34 @@
-"""A sweep as text, as HTML, as a table, and as the plain data of its panel (``SweepPanel``)."""
+"""A sweep as text and HTML, as a DataFrame, and as plain data for its panel."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
-from distdl_jupyter.core import humanize, space, table
+from distdl_jupyter.core import humanize, machine, space, table
 from distdl_jupyter.core.humanize import duration, number, plural
 from distdl_jupyter.core.space import Study, Trial
 from distdl_jupyter.core.state import State
 from distdl_jupyter.node import headroom
-from distdl_jupyter.views.job_table import StateName
+from distdl_jupyter.views.wire import from_fields
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SWEEP_MIME = "application/vnd.distdl.sweep+json"
-#: Processes that the best is offered to run on, at most.
-_MOST = 8
-_NO_TRIALS = "No trial has started yet."
 
 
 @dataclass(frozen=True, slots=True)
 class SweepPanel:
-    """A sweep as far as it has come: ``trials`` by value, the best first; ``best`` is the number of the best, or None.
+    """A sweep so far: ``trials`` by value, the best first; ``best`` is the number of the best, or None.
 
-    ``done`` of ``size`` trials have ended. ``processes`` are so many as the best is offered to run on. ``problem`` says
-    why it goes on no more, ``remedy`` what to do. ``code`` sets the best values.
+    ``done`` of ``size`` trials have ended. The best values can be run on ``processes``; ``code`` sets them. ``problem``
+    is why the sweep does not continue, ``remedy`` the fix.
     """
 
     id: str
     name: str
-    state: StateName
+    state: State
     problem: str
     remedy: str
     words: tuple[str, ...]
@@ -49,24 +45,24 @@ class SweepPanel:
 
 
 def panel(study: Study) -> SweepPanel:
-    """Return what the panel of a sweep shows."""
+    """Return the content of the panel of a sweep."""
     best = study.best
-    return SweepPanel(
-        id=study.id,
+    # One process for each GPU of this machine, else one for each core, at most 8.
+    here = min(8, len(machine.gpu_numbers()) or headroom.cores())
+    return from_fields(
+        SweepPanel,
+        study,
         name=study.group.name,
-        state=study.state.value,
-        problem=study.problem,
         remedy=study.hint,
         words=_settings(study),
         metric=study.plan.metric,
-        done=study.done,
         size=study.plan.trials,
         elapsed=space.duration(study),
         left=space.left(study),
         parameters=tuple(study.plan.parameters),
         trials=tuple(study.sorted()),
         best=best.number if best else None,
-        processes=_processes(study),
+        processes=here if here > study.spec.process_count else 2 * study.spec.process_count,
         code="\n".join(f"{name} = {value!r}" for name, value in best.params.items()) if best else "",
     )
 
@@ -78,23 +74,8 @@ def _settings(study: Study) -> tuple[str, ...]:
     return settings if plan.pruner == "none" else (*settings, f"{plan.pruner} pruning")
 
 
-def _processes(study: Study) -> int:
-    """Return on how many processes the best could run here: one for each GPU, else as many as there are cores."""
-    from distdl_jupyter.core import machine  # asked once, for a panel
-
-    here = min(_MOST, len(machine.gpu_numbers()) or headroom.cores())
-    return here if here > study.spec.process_count else 2 * study.spec.process_count
-
-
-def value_text(value: Any) -> str:
-    """Return a parameter's value in short: numbers with three digits or so."""
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return str(value)
-    return str(value) if isinstance(value, int) else f"{value:.3g}"
-
-
 class SweepTable(table.Display, list[Trial]):
-    """Trials, the best first, that show themselves as a table; ``to_pandas()`` has a row for each."""
+    """Trials, the best first, displayed as a table; ``to_pandas()`` has a row for each."""
 
     def __init__(self, study: Study) -> None:
         super().__init__(study.sorted())
@@ -105,45 +86,49 @@ class SweepTable(table.Display, list[Trial]):
         import pandas as pd
 
         metric = self._study.plan.metric
-        return pd.DataFrame(
-            [
-                {"trial": trial.number, metric: trial.value, **trial.params, "state": trial.state, "job": trial.id}
-                for trial in self
-            ]
+        rows = (
+            {"trial": trial.number, metric: trial.value, **trial.params, "state": trial.state, "job": trial.id}
+            for trial in self
         )
+        return pd.DataFrame(rows)
 
     def _parts(self) -> list[str | table.Rows]:
-        return [_trials(self._study)]
+        names, metric = [*self._study.plan.parameters], self._study.plan.metric
+        rows = [
+            (
+                str(trial.number),
+                "" if trial.value is None else number(trial.value),
+                *(value_text(trial.params.get(name)) for name in names),
+                _progress(trial),
+                trial.state.capitalize(),
+                "" if trial.state == "completed" else trial.says,
+                humanize.short_id(trial.id),
+            )
+            for trial in self
+        ]
+        head = ("Trial", metric, *names, "Progress", "State", "Why", "Id")
+        return [[head, *rows] if rows else "No trial has started yet."]
 
 
-class SweepDisplay(table.Display):
-    """A sweep with its trials, as a terminal shows it and a notebook keeps it."""
-
-    def __init__(self, study: Study) -> None:
-        self._study = study
+class SweepDisplay(SweepTable):
+    """A sweep for terminals and saved notebooks: settings, progress, best trial, problem, and the trials."""
 
     def _parts(self) -> list[str | table.Rows]:
-        """Return what the sweep is, how far it is, its best trial, what is wrong with it, and the trials."""
         study, best = self._study, self._study.best
         parts: list[str | table.Rows] = [
             f"Sweep of {study.group.name} ({study.id}): {study.state.value}",
-            " · ".join((*_settings(study), _counts(study))),
+            " · ".join((*_settings(study), counted(study), duration(space.duration(study)))),
         ]
         if best is not None:
             values = ", ".join(f"{name} {value_text(value)}" for name, value in best.params.items())
             parts.append(f"Best: {study.plan.metric} {number(best.value or 0.0)} with {values} (trial {best.number})")
         if study.problem:
             parts.append(f"{study.problem} {study.hint}".rstrip())
-        return [*parts, _trials(study)]
-
-    def _repr_html_(self) -> str:
-        state = "" if self._study.state.ended else "Saved while it was running; this output is not updated. "
-        hint = f'{state}Open it again with distdl_jupyter.sweep("{self._study.id}")'
-        return f"{super()._repr_html_()}<p>{escape(hint)}</p>"
+        return [*parts, *super()._parts(), f'Open it again: distdl_jupyter.sweep("{study.id}")']
 
 
 def mime_bundle(study: Study) -> dict[str, Any]:
-    """Return the output of a cell: JupyterLab draws the sweep live by its id, other front ends what is known now."""
+    """Return the output of a cell: JupyterLab draws the sweep live by its id, other front ends its present state."""
     shown = SweepDisplay(study)
     return {
         SWEEP_MIME: {"id": study.id, "version": 1},
@@ -152,21 +137,9 @@ def mime_bundle(study: Study) -> dict[str, Any]:
     }
 
 
-def _trials(study: Study) -> str | table.Rows:
-    names = [*study.plan.parameters]
-    rows = [
-        (
-            str(trial.number),
-            "" if trial.value is None else number(trial.value),
-            *(value_text(trial.params.get(name)) for name in names),
-            _progress(trial),
-            trial.state.capitalize(),
-            "" if trial.state == "completed" else trial.says,
-            humanize.short_id(trial.id),
-        )
-        for trial in study.sorted()
-    ]
-    return [("Trial", study.plan.metric, *names, "Progress", "State", "Why", "Id"), *rows] if rows else _NO_TRIALS
+def value_text(value: Any) -> str:
+    """Return a parameter's value, numbers with about three digits."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _progress(trial: Trial) -> str:
@@ -176,14 +149,5 @@ def _progress(trial: Trial) -> str:
 
 
 def counted(study: Study) -> str:
-    """Return how far a sweep is: ``14 of 20 trials``."""
+    """Return the progress of a sweep: ``14 of 20 trials``."""
     return f"{study.done} of {plural(study.plan.trials, 'trial')}"
-
-
-def _counts(study: Study) -> str:
-    running = sum(not trial.has_ended for trial in study.trials)
-    pruned = sum(trial.state == "pruned" for trial in study.trials)
-    failed = sum(trial.state in (State.FAILED, State.CANCELED) for trial in study.trials)
-    counts = ((running, "running"), (pruned, "pruned"), (failed, "without a value"))
-    more = (f"{many} {what}" for many, what in counts if many)
-    return " · ".join((counted(study), *more, duration(space.duration(study))))

@@ -1,6 +1,6 @@
-"""How dataclasses travel to pages, and requests from them: as strict JSON. A number that is not finite is null.
+"""Messages to pages and requests from them, as strict JSON; a number that is not finite is null.
 
-An invalid request raises an error of one sentence, which names the field and what it must be.
+An invalid request raises an error of one sentence that names the field and its allowed values.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from distdl_jupyter.core.aliases import unknown
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
 
 T = TypeVar("T")
-R = TypeVar("R", bound="Request")
-#: What a page may ask a kernel for, by name; ``given`` has the arguments.
+R = TypeVar("R", bound="PageRequest")
+#: The calls of a kernel that a page may make, by name.
 Calls = Mapping[str, Callable[..., object]]
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a page sends."""
+class PageRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request of a page."""
 
 
 def finite(value: float | None) -> float | None:
@@ -34,26 +34,23 @@ def finite(value: float | None) -> float | None:
 
 
 def from_fields(kind: type[T], of: object, **more: Any) -> T:
-    """Return a dataclass with ``more``; its other fields are those of an object with the same names."""
+    """Return a dataclass with the fields in ``more``, and all others from an object with the same names."""
     names = (field.name for field in dataclasses.fields(kind) if field.name not in more)  # type: ignore[arg-type]
     return kind(**{name: getattr(of, name) for name in names}, **more)
 
 
 def encode(value: object) -> bytes:
-    """Return ``value`` as one line of strict JSON, without the newline.
-
-    It is made of dataclasses, mappings with string keys, iterables, strings, numbers, booleans and None.
-    """
+    """Return dataclasses, mappings, iterables and plain values as one line of strict JSON, without the newline."""
     return _encoder.encode(value)
 
 
 def to_json(value: object) -> Any:
-    """Return ``value`` made of dicts, lists, strings, finite numbers, booleans and None."""
+    """Return ``value`` as dicts, lists, strings, finite numbers, booleans and None."""
     return msgspec.json.decode(encode(value))
 
 
 def _uncommon(value: object) -> Any:
-    """Return what msgspec does not know: a mapping, an iterable, a path, a string or a number of a derived class."""
+    """Convert types that msgspec does not know: mappings, iterables, paths, subclasses of str, int and float."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, os.PathLike):
@@ -68,7 +65,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_uncommon)
 
 
 def from_query(form: type[R], arguments: Mapping[str, list[bytes]]) -> R:
-    """Return the request that a query string fills, without names that it does not have. Raises InvalidSpec."""
+    """Return a request from a query string; unknown names are ignored. Raises InvalidSpec."""
     try:
         texts = {name: arguments[name][-1].decode() for name in form.__struct_fields__ if arguments.get(name)}
     except UnicodeDecodeError:
@@ -82,7 +79,7 @@ def from_query(form: type[R], arguments: Mapping[str, list[bytes]]) -> R:
 
 
 def from_data(form: type[R], data: object, *, strict: bool = True) -> R:
-    """Return the request that plain data fills; strings may be numbers unless ``strict``. Raises InvalidSpec."""
+    """Return a request from plain data; unless ``strict``, numbers may be strings. Raises InvalidSpec."""
     try:
         return msgspec.convert(data, form, strict=strict)
     except msgspec.ValidationError as error:
@@ -90,13 +87,12 @@ def from_data(form: type[R], data: object, *, strict: bool = True) -> R:
 
 
 def from_json(form: type[R], data: bytes | bytearray) -> R:
-    """Return the request that JSON fills; an empty body is {}. Raises InvalidSpec."""
+    """Return a request from JSON; an empty body is {}. Raises InvalidSpec."""
     try:
-        return msgspec.json.decode(data or b"{}", type=form)
-    except msgspec.ValidationError as error:
-        raise _invalid(form, error) from None
+        document = msgspec.json.decode(data or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidSpec("The request body is not valid JSON.", code="request-not-json") from None
+    return from_data(form, document)
 
 
 #: The names of msgspec's types in a message.
@@ -111,8 +107,8 @@ _TYPES = {
 }
 
 
-def _invalid(form: type[Request], error: msgspec.ValidationError) -> InvalidSpec:
-    """Return the error of msgspec as a sentence about the field."""
+def _invalid(form: type[PageRequest], error: msgspec.ValidationError) -> InvalidSpec:
+    """Return an error of msgspec as a sentence about the field."""
     reason, _, path = str(error).partition(" - at `$")
     names = re.findall(r"\.(\w+)", path)
     if named := re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", reason, re.DOTALL):
@@ -131,8 +127,8 @@ def _invalid(form: type[Request], error: msgspec.ValidationError) -> InvalidSpec
     )
 
 
-def _expected(form: type[Request], name: str, reason: str) -> str:
-    """Return what a field must be: one of some words, a number between its limits, or a value of another type."""
+def _expected(form: type[PageRequest], name: str, reason: str) -> str:
+    """Return the allowed values of a field: a choice, a number between limits, or a type."""
     schemas = [schema["properties"].get(name, {}) for schema in msgspec.json.schema_components([form])[1].values()]
     rules = {key: value for schema in schemas for part in schema.get("anyOf", [schema]) for key, value in part.items()}
     if "enum" in rules:
@@ -147,9 +143,9 @@ def _expected(form: type[Request], name: str, reason: str) -> str:
 
 
 def answer(calls: Calls, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out what a page asks for (``ask``, with ``given`` as arguments); return ``value`` or ``error``.
+    """Make the call that a page requests (name ``ask``, arguments ``given``); return ``value`` or ``error``.
 
-    Never raises: the page waits, and a plug-in of another package may raise anything.
+    Never raises, because the page waits and a plug-in may raise anything.
     """
     name = str(message.get("ask"))
     if name not in calls:

@@ -142,13 +142,12 @@ def test_time_in_the_queue_is_not_run_time():
 
 
 def ends(job, metric):
-    """The newest value as the picker has it, and as the curve's end and its label have it."""
+    """The newest value of the metric as text, and the value at the end of its curve."""
     reader = JobReader(job.folder, curves=True)
     reader.catch_up()
     shown = curve.curve(reader.book, metric)
-    end = next(trace for trace in shown.data if trace["name"] == "last")
     picker = next(one.value for one in curve.metrics(reader.view) if one.name == metric)
-    return {picker, shown.value, end["text"][0].removeprefix("<b>").removesuffix("</b>"), humanize.number(end["y"][0])}
+    return {picker, shown.value, humanize.number(shown.band.rows[-1].mean)}
 
 
 def test_the_picker_and_the_end_of_the_curve_have_one_number():

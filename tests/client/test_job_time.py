@@ -10,7 +10,7 @@ import pytest
 
 from distdl_jupyter import jobs, submit
 from distdl_jupyter.cli import main
-from distdl_jupyter.views.step_times import job_time
+from distdl_jupyter.views.steps import job_time
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -111,14 +111,13 @@ def test_up_to_a_tenth_above_the_ideal_rate_is_a_result():
 def test_the_rank_that_the_others_wait_for_is_named():
     shown = ScalingView("train", [made(1), made(4, waiting=0.019)])
     shown.facts = Facts(id="20261125-120000-s2cab", state=State.COMPLETED, target="local", done=2, size=2, runs=4,
-                        seconds=40, processes=(1, 4), backends=("torch",),
+                        seconds=40,
                         stragglers={("torch", 4): Straggler(3, "gpu2", "data", 0.019, 30.0)})  # fmt: skip
     assert shown.sentences == [
         "4 processes reach 66 % of ideal. 19.0 of 62.0 ms per step are spent waiting for rank 3."
     ]
     assert str(shown).splitlines()[0] == (
-        "Scaling of train (20261125-120000-s2cab): completed · local · 1 and 4 processes · torch · "
-        "weak scaling: batch of 32 per process · 4 short runs, 40 s"
+        "Scaling of train (20261125-120000-s2cab): completed · local · weak scaling · 4 short runs, 40 s"
     )
 
 

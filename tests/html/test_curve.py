@@ -4,11 +4,11 @@ import math
 import re
 import xml.etree.ElementTree as ET
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distdl_jupyter.core.series import SeriesBook
-from distdl_jupyter.html.curve import WIDTH, svg, thin
+from distdl_jupyter.html.curve import WIDTH, _ends, svg, thin
 
 
 def band_of(points, name="loss"):
@@ -69,3 +69,16 @@ def test_a_lone_point_is_seen():
 def test_the_legend_stands_only_where_there_is_a_band():
     assert "min to max" not in svg(band_of([(0, 0.0, 1.0), (0, 1.0, 2.0)]))
     assert "mean of 2" in svg(band_of([(0, 0.0, 1.0), (1, 0.0, 2.0)]))
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=5))
+@example([5e-324])
+@example([1.7e308, -1.7e308])
+@example([1e16, 1e16 + 2])
+def test_every_value_is_within_its_axis(values):
+    low, high = _ends(values)
+    assert math.isfinite(low)
+    assert math.isfinite(high)
+    assert low < high
+    slack = 1e-6 * (high / 2 - low / 2)
+    assert all(low - slack <= min(1e300, max(-1e300, value)) <= high + slack for value in values)

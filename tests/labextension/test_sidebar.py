@@ -43,8 +43,8 @@ def row(**given):
         "id": "20261121-024912-k3f9", "name": "digits", "state": "running", "says": "", "compute_target": "lab-3",
         "backend": "horovod-gloo", "node_count": 2, "process_count_per_node": 2, "created": NOW - 52, "ended": None,
         "last_sign": NOW, "done": None, "total": None, "left": None, "metric": "", "value": None, "spark": [],
-        "failed_rank": None, "notebook": "quickstart.ipynb", "can_rerun": False,
-        "can_resume": False, "restarts": 0, "stalled": False, "place": None, "priority": 0,
+        "notebook": "quickstart.ipynb", "can_rerun": False,
+        "can_resume": False, "restarts": 0, "stalled": False, "queue": None,
         "waited": 0, "queued_since": None,
     }  # fmt: skip
     return fields | given
@@ -70,7 +70,7 @@ PAST = {"created": NOW - 1142, "ended": NOW - 960}
         ({"stalled": True, "says": STALLED}, STALLED),
         ({"state": "starting", "says": "waiting for rank 1"}, "lab-3, 2 × 2, waiting for rank 1"),
         ({"state": "queued"}, "lab-3, 2 × 2, queued"),
-        ({"state": "queued", "says": "waiting for 2 GPUs", "place": 1}, "waiting for 2 GPUs"),
+        ({"state": "queued", "says": "waiting for 2 GPUs", "queue": {"place": 1}}, "waiting for 2 GPUs"),
         ({"state": "completed", **PAST}, "lab-3, 2 × 2, 3 min 2 s, 16 min ago"),
         ({"state": "completed", "created": NOW - 50, "ended": NOW, "waited": 46.6},
          "lab-3, 2 × 2, ran 3 s, waited 47 s, just now"),
@@ -93,7 +93,7 @@ def test_the_time_that_is_left_counts_down_and_stops_with_the_server(node):
 
 
 def test_in_a_narrow_list_a_waiting_job_says_first_for_what(node):
-    waits = row(state="queued", says="waiting for 2 GPUs, held by digits", place=1)
+    waits = row(state="queued", says="waiting for 2 GPUs, held by digits", queue={"place": 1})
     parts = node(f"(({{ tell, more }}) => [tell, more])(ui.secondLine(given, {NOW}, {NOW}, false))", waits)
     assert parts == ["waiting for 2 GPUs", "held by digits"]
 

@@ -31,12 +31,12 @@ PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
 COMPAT = ("azureml", "batchai", "horovod", "horovod.spark", "pyspark")
 #: Public calls, and the class of the object that they return.
 RESULTS = {
-    "Job.checkpoints()": "views.checkpoints:CheckpointList",
+    "Job.checkpoints()": "views.job_page:CheckpointList",
     "Job.environment()": "core.spec:JobEnvironment",
-    "Job.profile()": "views.profile:ProfileShown",
+    "Job.profile()": "views.steps:ProfileShown",
     "Job.resources()": "views.resources:ResourceTable",
     "Job.stacks()": "views.stacks:StacksShown",
-    "Job.time()": "views.step_times:StepTimesShown",
+    "Job.time()": "views.steps:StepTimesShown",
     "check()": "core.correctness:Comparison",
     "clusters()": "clusters.handle:ClusterList",
     "clusters()[name]": "clusters.handle:ClusterHandle",

@@ -35,4 +35,4 @@ def test_what_is_wrong_with_a_comparison_is_said(server, jobs):
     assert server.get("/compare", status=400, ids=",".join(f"{n}" for n in range(13)))["field"] == "ids"
     assert server.get("/compare", status=404, ids=f"{jobs[0]},../etc")["type"] == "JobNotFound"
     unknown = server.get("/compare", ids=jobs[0], metric="nowhere")
-    assert unknown["curve"]["summary"] == "Curves of nowhere: no values yet"
+    assert (unknown["metric"], unknown["bands"][0]["rows"]) == ("nowhere", [])

@@ -46,10 +46,10 @@ def test_a_page_is_told_everything_first_and_then_what_changes(quick, story):
         assert log["whole"]
         assert page.open[0][4].startswith("3%|")
         (curve,) = page.until_told("curve")[:1]
-        assert (curve["metric"], curve["count"], curve["asked"]) == ("loss", 40, "")
+        assert (curve["metric"], curve["band"]["count"], curve["asked"]) == ("loss", 40, "")
 
         story.train(80)
-        page.until(lambda p: p.of("curve")[-1]["count"] == 80, "the longer curve")
+        page.until(lambda p: p.of("curve")[-1]["band"]["count"] == 80, "the longer curve")
         page.until(lambda p: p.of("job")[-1]["card"]["step"] == 80, "the later step")
         page.until(lambda p: p.rows == kept(story), "the later rows")
         assert not [one for one in page.of("log")[1:] if one["whole"]]
@@ -161,7 +161,7 @@ def test_another_subscription_takes_the_place_of_the_last_and_goes_on_where_it_w
         story.train(320)
         page.until(lambda p: p.rows == kept(story), "the later rows")
         assert [m["whole"] for m in page.of("log")].count(True) == 1
-        page.until(lambda p: p.of("curve")[-1]["count"] == 320, "the longer curve")
+        page.until(lambda p: p.of("curve")[-1]["band"]["count"] == 320, "the longer curve")
         page.subscribe(jobs=True)
         page.until_told("hello", many=3)
         before = len(page.messages)
@@ -265,7 +265,7 @@ def test_pages_of_a_flood_are_told_the_newest_lines_and_every_metric(quick, monk
             flood.line(0, "\n".join(f"line {number * 1000 + k}" for k in range(1000)), after=0.01)
             flood.event("metric", rank=0, step=number, values={"loss": 1 / (number + 1)})
         page.until(lambda p: p.rows and p.texts[-1] == "line 59999", "the newest line")
-        page.until(lambda p: p.of("curve") and p.of("curve")[-1]["count"] == 60, "every point")
+        page.until(lambda p: p.of("curve") and p.of("curve")[-1]["band"]["count"] == 60, "every point")
         told = page.of("log")
         assert any(message["whole"] for message in told[1:]), "it skipped ahead"
         assert told[-1]["total"] == 60_000 + 6 + 1

@@ -7,14 +7,14 @@ import pytest
 from msgspec import Meta, field
 
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.views.wire import Request, from_json, from_query
+from distdl_jupyter.views.wire import PageRequest, from_json, from_query
 
 
-class Inner(Request, frozen=True):
+class Inner(PageRequest, frozen=True):
     mark: int = 0
 
 
-class Form(Request, frozen=True):
+class Form(PageRequest, frozen=True):
     name: str
     count: Annotated[int, Meta(ge=1, le=9)] | None = None
     share: float = 0.5

@@ -49,11 +49,3 @@ def test_a_curve_in_words():
         "Curve of loss over 2 steps: from 1.50 to 2.50, lowest 1, highest 4"
     )
     assert curve.summary("loss", SeriesBook().band("loss")) == "Curve of loss: no values yet"
-
-
-def test_the_table_of_a_curve_names_the_lowest_and_the_highest_rank():
-    _, book = reported(1.0, 2.0)
-    assert curve.table(book.band("loss")) == (
-        ("1", "2.50", "2 (0)", "3 (1)"),
-        ("0", "1.50", "1 (0)", "2 (1)"),
-    )

@@ -5,7 +5,7 @@
  * The transport is a parameter, so this module does not import `@jupyterlab`.
  */
 import createClient, { type Client } from 'openapi-fetch';
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, OptionValue, Cluster, ClusterChecks, Comparison, JobCheck, JobDetail, JobProfile, JobRow, LogChanges, Output, paths, PluginList, Stacks, SweepPanel, TrackerRow } from './schema';
+import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, OptionValue, Cluster, ClusterChecks, Comparison, JobCheck, JobDetail, JobProfile, JobRow, JobStacks, LogChanges, Output, paths, PluginList, SweepPanel, TrackerRow } from './schema';
 import { Refusal } from '../ui/refusal';
 import { __ } from '../ui/trans';
 
@@ -58,7 +58,7 @@ export class Api {
   resumeJob = (id: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/resume`, at({ id })));
   askStacks = (id: string): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/stacks`, at({ id })));
   /** The stacks with a number, the newest without one. */
-  stacks = (id: string, number?: number): Promise<Stacks> => answer(this.#api.GET(`${ROOT}/jobs/{id}/stacks`, { params: { path: { id }, query: number === undefined ? {} : { number } } }));
+  stacks = (id: string, number?: number): Promise<JobStacks> => answer(this.#api.GET(`${ROOT}/jobs/{id}/stacks`, { params: { path: { id }, query: number === undefined ? {} : { number } } }));
   askProfile = (id: string, steps: number, ranks: number[] | null): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/profile`, { ...at({ id }), body: { steps, ranks } }));
   profile = async (id: string, number: number): Promise<JobProfile> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/profile`, { params: { path: { id }, query: { number } } }))) as JobProfile;
   log = async (id: string, query: Query<'/distdl/api/jobs/{id}/log'> = {}): Promise<LogChanges> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/log`, { params: { path: { id }, query } }))) as LogChanges;

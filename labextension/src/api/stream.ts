@@ -348,11 +348,11 @@ function forgetLog(watched: JobState): void {
 function subscriptionOf(watched: JobState): JobSubscription {
   const curveRequests = watched.wanted;
   for (const name of watched.curves.keys()) if (!curveRequests.has(name)) watched.curves.delete(name);
-  const curves = [...curveRequests].map(([name, choice]) => ({ ...choice, key: watched.curves.get(name)?.key ?? '' }));
+  const curves = [...curveRequests].map(([name, { metric, mode }]) => ({ metric, mode, key: watched.curves.get(name)?.key ?? '' }));
   return { log: watched.wantsLog ? { mark: watched.mark } : null, curves, key: watched.gone ? 'gone' : (watched.job?.key ?? ''), resources: watched.wantsLog };
 }
 
-const curveName = ({ metric, mode, log }: Omit<Choice, 'mode'> & { mode: string }): string => JSON.stringify([metric, mode, log]);
+const curveName = ({ metric, mode }: { metric: string; mode: string }): string => JSON.stringify([metric, mode]);
 
 interface ConnectionListener {
   opened: () => void;

@@ -6,7 +6,7 @@ export type Card = Schemas['Card'];
 export type Phase = Schemas['Phase'];
 export type RankRow = Schemas['RankRow'];
 export type Stop = Schemas['StopView'];
-/** A data source on its way to one node, or to several in sum. */
+/** A data source that is copied to one node. */
 export type StagingBar = Schemas['StagingView'];
 export type Frame = Schemas['ErrorFrame'];
 /** The first failure; `rank` is null when the job failed as a whole. */
@@ -16,7 +16,7 @@ export type Failure = Schemas['FailureCard'];
 export type Picture = Schemas['Picture'];
 
 /** The stacks of all ranks at one moment, grouped by equal stacks. */
-export type Stacks = Schemas['Stacks'];
+export type Stacks = Schemas['JobStacks'];
 /** The last collective operation of ranks that are alike. */
 export type Collective = Schemas['Collective'];
 export type StackGroup = Schemas['StackGroup'];

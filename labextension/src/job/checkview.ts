@@ -48,10 +48,11 @@ export class CheckView {
   #take(check: JobCheck): void {
     show(this.root, true);
     const { state, findings, notes, single } = check;
+    const summary = state === 'several' ? __('Running the first steps on several ranks.') : state === 'one' ? __('Running the same steps in one process, with the samples of all ranks.') : check.summary;
     const wrong = findings.some(({ level }) => level !== 'info');
     const mark = state === 'done' ? (wrong ? icon('warn', 16, 'dd-ink-warn') : icon('check', 16, 'dd-ink-ok')) : state === 'failed' ? icon('failed', 16, 'dd-ink-err') : icon('starting', 16, 'dd-sub');
     const link = single ? onClick(h('button', { type: 'button', class: 'dd-link dd-s12 dd-nw' }, __('Run on one process')), () => this.open(single)) : null;
-    fill(this.#summary, JSON.stringify([state, check.summary, wrong, single]), () => [mark, h('b', { class: 'dd-grow' }, ...quoted(check.summary)), link]);
+    fill(this.#summary, JSON.stringify([state, summary, wrong, single]), () => [mark, h('b', { class: 'dd-grow' }, ...quoted(summary)), link]);
     fill(this.#list, JSON.stringify(findings), () => findings.map(item));
     fill(this.#notes, JSON.stringify(notes), () => notes.map((note): Child => h('p', {}, ...quoted(note))));
   }

@@ -1,20 +1,14 @@
-/**
- * The curve of a job: toolbar, figure and table view. `request` names the values it needs; it draws the values that it
- * receives.
- */
+/** The curve of a job: toolbar, figure and table view. It requests the values that it needs, and draws those that arrive. */
+import type { Band, CurveMessage as Curve } from '../api/schema';
 import { assign, h, tabPanel } from '../ui/dom';
+import { count, number } from '../ui/format';
 import { __ } from '../ui/trans';
+import { curveFigure } from './figure';
 import { Picker, type Choice, type Metric, type TableRow } from './picker';
-import { Plot, type Figure } from './plotly';
+import { Plot } from './plotly';
 
-/** A drawn metric, its curve in one sentence and as a table of a few rows. */
-export interface CurveMessage extends Figure {
-  metric: string;
-  /** The newest value, as the end of the curve shows it. */
-  value: string;
-  summary: string;
-  table: readonly (readonly string[])[];
-}
+/** Maximum number of rows of the table view. */
+const ROWS = 24;
 
 export class CurveView {
   readonly root = h('div', { class: 'dd-curve' });
@@ -25,9 +19,9 @@ export class CurveView {
   #request: Choice;
   #metrics: Metric[] = [];
   #severalRanks = false;
-  /** The metric that is drawn when none was chosen. */
+  /** The metric that is drawn if none was selected. */
   #given = '';
-  /** The value of the metric that is drawn: that of the curve, which may come a moment later than those of the others. */
+  /** The value at the end of the drawn curve, which may arrive later than the values of the other metrics. */
   #value = '';
 
   constructor(choice: Choice, private readonly wanted: (request: Choice) => void, zoom: (on: boolean) => void) {
@@ -49,14 +43,15 @@ export class CurveView {
     this.#drawBar();
   }
 
-  /** Draw a curve that has come. */
-  take(curve: CurveMessage): void {
+  /** Draw a curve. */
+  take(curve: Curve): void {
     if (this.#request.metric && curve.metric !== this.#request.metric) return;
     this.#given = curve.metric;
     this.#value = curve.value;
     this.#drawBar();
-    this.#plot.show(curve);
-    this.#picker.table(curve.table as unknown as TableRow[]);
+    const { log } = this.#request;
+    this.#plot.show((colours) => curveFigure(curve, log, colours));
+    this.#picker.table(tableOf(curve.band));
     assign(this.#area, { 'aria-label': curve.summary });
   }
 
@@ -73,4 +68,12 @@ export class CurveView {
     this.#request = { ...this.#request, ...change };
     this.wanted(this.#request);
   }
+}
+
+/** Return a few rows spread over the curve, the newest first. */
+function tableOf({ rows }: Band): TableRow[] {
+  const last = rows.length - 1;
+  const few = last < ROWS ? [...rows] : Array.from({ length: ROWS }, (_, at) => rows[Math.round((at * last) / (ROWS - 1))]);
+  const withRank = (value: number | null, rank: number | null): string => (value === null ? '' : `${number(value)} (${rank})`);
+  return few.reverse().flatMap((row) => (row ? [[count(row.step), row.mean === null ? __('not a number') : number(row.mean), withRank(row.low, row.low_rank), withRank(row.high, row.high_rank)]] : []));
 }

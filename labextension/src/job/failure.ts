@@ -101,9 +101,9 @@ function ownFrame(failure: Failure): Frame | undefined {
 
 function details(failure: Failure): Child {
   const trace = traceback(failure);
-  const side = h('div', { class: 'dd-side' }, valuesOf(failure), storyOf(failure));
-  if (!trace && !side.childElementCount) return null;
-  return h('div', { class: trace ? 'dd-details' : 'dd-details dd-single' }, trace, side.childElementCount ? side : null);
+  const values = valuesOf(failure);
+  const side = values && h('div', { class: 'dd-side' }, values);
+  return trace || side ? h('div', { class: trace ? 'dd-details' : 'dd-details dd-single' }, trace, side) : null;
 }
 
 function partHead(title: string, more = ''): HTMLElement {
@@ -170,14 +170,6 @@ function valuesOf(failure: Failure): HTMLElement | null {
   const title = !frame ? __('Values') : frame.cell !== null ? __('Values at line %1', frame.line) : __('Values at %1, line %2', frame.label, frame.line);
   const rows = failure.values.flatMap(([name, value]) => [h('dt', { class: 'dd-mono' }, name), h('dd', { class: 'dd-mono' }, value)]);
   return h('div', {}, partHead(title), h('dl', { class: 'dd-values' }, ...rows));
-}
-
-function storyOf(failure: Failure): HTMLElement | null {
-  if (!failure.timeline.length) return null;
-  const rows = failure.timeline.map(({ t, text, bad }) =>
-    h('li', { class: bad ? 'dd-bad' : '' }, h('span', { class: 'dd-num' }, clock(t, true)), h('i'), h('span', {}, text)),
-  );
-  return h('div', {}, partHead(__('What happened')), h('ol', { class: 'dd-story' }, ...rows));
 }
 
 function othersOf(failure: Failure): HTMLElement | null {

@@ -5,7 +5,7 @@
  * parts.
  */
 import { Clock, type Card, type Stacks } from './card';
-import { CurveView, type CurveMessage } from './curveview';
+import { CurveView } from './curveview';
 import { adopt, h } from '../ui/dom';
 import { FailureView, inNotebook, type Reach } from './failure';
 import { curveDefaults } from './curvedefaults';
@@ -16,7 +16,7 @@ import { LogView, newLogViewState, type LogViewState } from './logview';
 import { Finding, Notice } from './notice';
 import type { Choice, Metric } from './picker';
 import { PicturesView } from './pictures';
-import type { components } from '../api/schema';
+import type { components, CurveMessage } from '../api/schema';
 import { Phases } from './phases';
 import type { Offer } from './queue';
 import { ResourcesView, type Resources } from './resources';

@@ -73,19 +73,20 @@ interface Column {
   cell(row: RankRow): Child;
 }
 
-type Measured = Partial<Resources['ranks'][number]> & { rank: number };
+type Sample = Resources['samples'][number];
+type Measured = Partial<Sample['ranks'][string]> & { rank: number; machine?: Sample['machine'] };
 type Use = Measured & { left: number | null; limit: number | null; network: number | null; rate: number | null; slow: boolean; marked: boolean };
 
 /** Return resource use and throughput per rank, with memory and network of its machine. */
 function usage(used: Used | null): Map<number, Use> {
-  const { nodes = [], ranks = [], marks = [], time = null } = used ?? {};
-  const known: Measured[] = ranks.length ? ranks : (time?.ranks ?? []).map(({ rank }) => ({ rank }));
-  const machines = new Map(nodes.map((node) => [node.node, node]));
+  const { samples = [], marks = [], time = null } = used ?? {};
+  const sampled: Measured[] = samples.flatMap(({ machine, ranks }) => Object.entries(ranks).map(([rank, use]) => ({ ...use, rank: Number(rank), machine })));
+  const known: Measured[] = sampled.length ? sampled : (time?.ranks ?? []).map(({ rank }) => ({ rank }));
   const times = new Map((time?.ranks ?? []).map((steps) => [steps.rank, steps]));
   const noted = new Set(marks.map(({ rank }) => rank));
   return new Map(
     known.map((rank) => {
-      const { memory = null, limit = null, received = null, sent = null } = machines.get(rank.node ?? -1) ?? {};
+      const { memory = null, limit = null, received = null, sent = null } = rank.machine ?? {};
       const left = memory === null || limit === null ? null : Math.max(0, limit - memory);
       const network = received === null && sent === null ? null : (received ?? 0) + (sent ?? 0);
       const steps = times.get(rank.rank);

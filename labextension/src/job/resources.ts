@@ -9,8 +9,12 @@ import { __ } from '../ui/trans';
 import type { components } from '../api/schema';
 
 export type Resources = components['schemas']['Resources'];
-type Strip = Resources['strips'][number];
-type Line = Strip['lines'][number];
+type Line = Resources['strips'][string][number];
+interface Strip {
+  name: string;
+  lines: Line[];
+}
+type Usage = Omit<Resources, 'strips'> & { strips: Strip[] };
 
 const NAMESPACE = 'http://www.w3.org/2000/svg';
 /** The space in which a strip is drawn; it is stretched to its place. */
@@ -20,7 +24,7 @@ export class ResourcesView {
   readonly #summary = h('span', { class: 'dd-sub dd-s12 dd-ell dd-grow' });
   readonly #strips = h('div', { class: 'dd-strips' });
   readonly #box: HTMLDetailsElement;
-  #value: Resources | null = null;
+  #value: Usage | null = null;
   /** Seconds under the pointer, null while the newest values are shown. */
   #at: number | null = null;
 
@@ -40,7 +44,8 @@ export class ResourcesView {
     this.#box.open = on;
   }
 
-  take(value: Resources): void {
+  take(resources: Resources): void {
+    const value = { ...resources, strips: Object.entries(resources.strips).map(([name, lines]) => ({ name, lines })) };
     this.#value = value;
     show(this.root, value.strips.length > 0);
     setText(this.#summary, summary(value));
@@ -81,7 +86,7 @@ export class ResourcesView {
   }
 }
 
-const lastSecond = ({ strips }: Resources): number => Math.max(1, ...strips.flatMap(({ lines }) => lines.map(({ seconds }) => seconds.at(-1) ?? 0)));
+const lastSecond = ({ strips }: Usage): number => Math.max(1, ...strips.flatMap(({ lines }) => lines.map(({ steps }) => steps.at(-1) ?? 0)));
 
 /** Return title and unit of a strip. */
 function titleOf(name: string): [string, string] {
@@ -106,10 +111,10 @@ export function amount(name: string, value: number): string {
 }
 
 /** Ranks that a mark of a strip's resource names. */
-const marked = (strip: Strip, { marks }: Resources): number[] =>
+const marked = (strip: Strip, { marks }: Usage): number[] =>
   marks.flatMap(({ kind, rank }) => (strip.name === kind ? [rank] : []));
 
-function drawn(strip: Strip, value: Resources, last: number): HTMLElement {
+function drawn(strip: Strip, value: Usage, last: number): HTMLElement {
   const orange = marked(strip, value);
   const top = topOf(strip);
   const svg = document.createElementNS(NAMESPACE, 'svg');
@@ -142,9 +147,9 @@ function topOf(strip: Strip): number {
   return strip.name === 'cpu' || strip.name === 'gpu' ? Math.max(100, most) : most || 1;
 }
 
-function pathOf({ seconds, values }: Line, last: number, top: number): string {
+function pathOf({ steps, values }: Line, last: number, top: number): string {
   let [path, pen] = ['', false];
-  seconds.forEach((second, at) => {
+  steps.forEach((second, at) => {
     const value = values[at] ?? null;
     if (value !== null) {
       const [x, y] = [(second / last) * WIDTH, HEIGHT - PAD - (value / top) * (HEIGHT - 2 * PAD)];
@@ -156,14 +161,14 @@ function pathOf({ seconds, values }: Line, last: number, top: number): string {
 }
 
 /** Return the value of a line at a moment, null before and behind it; the newest one without a moment. */
-function valueAt({ seconds, values }: Line, at: number | null): number | null {
+function valueAt({ steps, values }: Line, at: number | null): number | null {
   if (at === null) return values.findLast((value) => value !== null) ?? null;
-  if (at > (seconds.at(-1) ?? 0) + 2) return null;
-  return values[seconds.findLastIndex((second) => second <= at)] ?? null;
+  if (at > (steps.at(-1) ?? 0) + 2) return null;
+  return values[steps.findLastIndex((second) => second <= at)] ?? null;
 }
 
 /** Return the values of a strip at a moment: "57 % to 60 %", with a mark "rank 3: 14.6 GB, others: 4.2 GB". */
-function readOut(strip: Strip, value: Resources, at: number | null): string {
+function readOut(strip: Strip, value: Usage, at: number | null): string {
   const orange = marked(strip, value);
   const extent = (lines: Line[]): string => {
     const known = lines.map((line) => valueAt(line, at)).filter((one) => one !== null);
@@ -177,9 +182,9 @@ function readOut(strip: Strip, value: Resources, at: number | null): string {
 }
 
 /** Return the newest numbers in one line. */
-function summary(value: Resources): string {
+function summary(value: Usage): string {
   const words = value.strips.filter(({ name }) => name === 'cpu' || name === 'memory' || name === 'gpu');
-  const left = value.nodes.flatMap(({ memory, limit }) => (memory === null || limit === null ? [] : [Math.max(0, limit - memory)]));
+  const left = value.samples.flatMap(({ machine: { memory, limit } }) => (memory === null || limit === null ? [] : [Math.max(0, limit - memory)]));
   const least = left.length ? [__('%1 left', bytes(Math.min(...left)))] : [];
   return [...words.map((strip) => `${titleOf(strip.name)[0]} ${readOut(strip, value, null)}`), ...least].join(' · ');
 }

@@ -261,9 +261,9 @@ function captureSummary({ t, why, groups, missing }: Stacks): string {
   return [clock(t), reasonText(why), comparison].filter(Boolean).join(', ');
 }
 
-function reasonText(why: Stacks['why']): string {
-  const labels: Record<Stacks['why'], string> = {
+function reasonText(why: string): string {
+  const labels: Record<string, string> = {
     asked: __('on request'), stall: __('no progress'), hang: __('hang timeout'), time: __('time limit'), failure: __('a rank failed'),
   };
-  return labels[why];
+  return labels[why] ?? '';
 }

@@ -30,7 +30,7 @@ class Row {
   readonly parts: HTMLElement[] = [this.#name, this.#bar, this.#share, this.#words];
 
   draw(bar: StagingBar): void {
-    const name = `${bar.source} · ${bar.host || _n('%1 node', '%1 nodes', bar.nodes)}`;
+    const name = [bar.source, bar.host].filter(Boolean).join(' · ');
     const part = bar.total ? Math.min(1, bar.done / bar.total) : 1;
     const words = wordsOf(bar).join(' · ');
     setText(this.#name, name);

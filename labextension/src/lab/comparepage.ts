@@ -7,11 +7,12 @@ import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { Signal, type ISignal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 import type { components } from '../api/schema';
+import { comparedFigure } from '../job/figure';
 import { button } from '../job/header';
 import type { Watch } from '../job/jobview';
 import { Plot } from '../job/plotly';
 import { arrowKeys, assign, fill, h, onClick, show, tabPanel } from '../ui/dom';
-import { shortId } from '../ui/format';
+import { count, number, shortId } from '../ui/format';
 import { icon } from '../ui/icons';
 import { explained, sentences } from '../ui/refusal';
 import { __, _n } from '../ui/trans';
@@ -130,16 +131,16 @@ export class ComparePage extends Widget {
     show(this.#problem, true);
   }
 
-  #show({ curve, jobs, metrics, rows }: Comparison): void {
+  #show({ metric, bands, jobs, metrics, rows }: Comparison): void {
     show(this.#problem, false);
     show(this.#curve, metrics.length > 0);
     fill(this.#metrics, JSON.stringify(metrics), () => metrics.map((name) => this.#metricTab(name)));
     for (const tab of this.#metrics.children) {
-      const on = tab.getAttribute('data-tab') === curve.metric;
+      const on = tab.getAttribute('data-tab') === metric;
       assign(tab, { 'aria-selected': String(on), tabindex: on ? 0 : -1 });
     }
-    if (metrics.length) this.#plot.show(curve);
-    assign(this.#area, { 'aria-label': curve.summary });
+    if (metrics.length) this.#plot.show((colours) => comparedFigure(metric, jobs, bands, colours));
+    assign(this.#area, { 'aria-label': summary(metric, jobs, bands) });
     show(this.#options, true);
     fill(this.#table, JSON.stringify([jobs.map(({ id, name }) => [id, name]), rows]), () => (rows.length ? [this.#differences({ jobs, rows })] : [h('div', { class: 'dd-empty dd-sub' }, __('No differences'))]));
   }
@@ -162,4 +163,10 @@ export class ComparePage extends Widget {
     const body = rows.map(({ field, label, values }) => h('tr', {}, h('th', { scope: 'row', title: field }, label), ...values.map((value) => h('td', {}, value || '–'))));
     return h('table', { class: 'dd-grid dd-side', style: `min-width: ${150 + 170 * jobs.length}px` }, h('thead', {}, head), h('tbody', {}, ...body));
   }
+}
+
+/** Return where the curves of the jobs end, for those who cannot see them. */
+function summary(metric: string, jobs: Comparison['jobs'], bands: Comparison['bands']): string {
+  const ends = bands.flatMap(({ last, last_step: step }, at) => (last === null ? [] : [__('%1 ends at %2 in step %3', shortId(jobs[at]?.id ?? ''), number(last), count(step))]));
+  return `${metric}: ${ends.join(', ') || __('no values yet')}`;
 }

@@ -33,7 +33,7 @@ export function secondLine(row: JobRow, now: number, received: number, stale: bo
   if (isStudy(row)) return studyLine(row, now);
   const place = `${row.compute_target}, ${row.node_count} × ${row.process_count_per_node}`;
   const line = (text: string, more: Partial<Line> = {}): Line => ({ place, strong: '', tell: text, more: '', tone: 'plain', ...more });
-  if (row.state === 'queued' && row.place !== null) {
+  if (row.state === 'queued' && row.queue !== null) {
     const [needs = '', ...holders] = status(row).split(', ');
     return line(needs, { place: '', more: holders.join(', ') });
   }
@@ -91,7 +91,7 @@ export function moment(then: number, now: number): string {
 
 /** Return the number at the right and its label: the newest value of the metric, else the elapsed time. */
 export function figure(row: JobRow, now: number): { value: string; label: string } {
-  if (row.state === 'queued' && row.place !== null) return { value: String(row.place), label: __('position') };
+  if (row.state === 'queued' && row.queue !== null) return { value: String(row.queue.place), label: __('position') };
   if (row.value !== null) return { value: number(row.value), label: metricOf(row) };
   const { ran, waited } = spans(row, now);
   if (row.queued_since !== null && waited) return { value: brief(waited), label: __('waiting') };

@@ -1,0 +1,211 @@
+"""Where the time of training steps went: the parts of each step, and recorded profiles.
+
+Each as a display, as a DataFrame, and as data for a page.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distdl_jupyter.core import table
+from distdl_jupyter.core.errors import DiskRefused, JobNotFound
+from distdl_jupyter.core.humanize import clock, count, number, plural, printable, ranks
+from distdl_jupyter.core.profiles import Operator, Profile, ProfiledRank
+from distdl_jupyter.core.step_times import PARTS, RankTime, StepTime, StepTimes, Straggler
+from distdl_jupyter.views.stacks import by_reason
+from distdl_jupyter.views.wire import from_fields
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Maximum number of operators, and of ranks with their own column.
+_MOST_OPERATORS, _MOST_COLUMNS = 20, 8
+#: Share of a step below which an operator is left out.
+_LEAST_SHARE = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class JobTime:
+    """The mean step of each rank in parts, and the newest steps, in seconds.
+
+    ``says`` has the sentences above the table, or why there are no ``ranks``. ``own_share`` is the part of the ranks'
+    time (0 to 1) that is neither communication nor waiting.
+    """
+
+    says: tuple[str, ...]
+    samples_per_second: float | None
+    own_share: float | None
+    straggler: Straggler | None
+    ranks: tuple[RankTime, ...]
+    steps: tuple[StepTime, ...]
+
+
+class StepTimesShown(table.Display, StepTimes):
+    """The steps of a job for notebooks and terminals: ``print``, display, ``to_pandas()`` and ``figure()``."""
+
+    def _parts(self) -> list[str | table.Rows]:
+        return [*_sentences(self), *([_rows(self)] if self.rows else [])]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row for each rank and step (of long trainings: for ``steps`` steps), its parts in seconds."""
+        import pandas as pd
+
+        return pd.DataFrame(map(asdict, self.rows), columns=list(StepTime.__dataclass_fields__))
+
+    def figure(self) -> Any:
+        """Return a plotly Figure: a bar for each rank with the parts of its mean step."""
+        import plotly.graph_objects as go
+
+        names = [f"rank {rank_time.rank}" for rank_time in self.ranks()]
+        figure = go.Figure()
+        for part in PARTS:
+            times = [1000 * getattr(rank_time, part) for rank_time in self.ranks()]
+            figure.add_bar(name=_title(part), y=names, x=times, orientation="h", hovertemplate="%{x:.2f} ms")
+        figure.update_yaxes(autorange="reversed")
+        return figure.update_layout(barmode="stack", xaxis_title="ms per step", legend_traceorder="normal")
+
+
+def _title(part: str) -> str:
+    return "waiting for others" if part == "waiting" else part
+
+
+def job_time(times: StepTimes, last: int) -> JobTime:
+    """Return the mean steps of the ranks and their ``last`` newest records for a page."""
+    newest = sorted({(row.attempt, row.step) for row in times.rows})[-last:] if last else []
+    steps = tuple(row for row in times.rows if newest and (row.attempt, row.step) >= newest[0])
+    return JobTime(tuple(_sentences(times)), times.samples_per_second, times.own_share,
+                   times.straggler, tuple(times.ranks()), steps)  # fmt: skip
+
+
+def _sentences(times: StepTimes) -> list[str]:
+    if not times.rows:
+        return [times.why]
+    ranks_of, rate = times.ranks(), times.samples_per_second
+    summary = f"{plural(max(row.steps for row in ranks_of), 'step')} measured"
+    summary += "" if rate is None else f", {number(rate)} samples per second"
+    if times.straggler is not None:
+        return [f"{summary}.", str(times.straggler)]
+    if len(ranks_of) > 1 and times.own_share is not None:
+        summary += f", {100 * (1 - times.own_share):.0f} % of the time is communication and waiting"
+    if len(ranks_of) > 1 and not times.has_enough_steps:
+        return [f"{summary}.", "Too few steps to tell whether one rank is slower than the others."]
+    return [f"{summary}.", f"No rank {'was' if times.ended else 'is'} significantly slower than the others."]
+
+
+def _rows(times: StepTimes) -> list[tuple[str, ...]]:
+    rows = [("rank", "host", "steps", "ms per step", *map(_title, PARTS))]
+    for row in times.ranks():
+        parts = (getattr(row, part) for part in PARTS)
+        shares = (f"{_milliseconds(part)} ({100 * part / (row.seconds or 1):.0f} %)" for part in parts)
+        rows.append((str(row.rank), row.host, count(row.steps), _milliseconds(row.seconds), *shares))
+    return rows
+
+
+# profiles ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobProfile:
+    """Recorded steps of a job: the operators with the most time of their own, most first.
+
+    ``seconds`` is the mean step time. ``says`` has a sentence for each missing rank. ``traces`` are the ranks that
+    have a Chrome trace.
+    """
+
+    number: int
+    t: float
+    steps: int
+    seconds: float
+    says: tuple[str, ...]
+    ranks: tuple[ProfiledRank, ...]
+    operators: tuple[Operator, ...]
+    traces: tuple[int, ...]
+
+
+class ProfileShown(table.Display, Profile):
+    """A profile for notebooks and terminals: ``print``, display, ``to_pandas()``, ``traces`` and ``save(folder)``."""
+
+    def _parts(self) -> list[str | table.Rows]:
+        return [*_profile_sentences(self), *([_operator_rows(self)] if self.operators else [])]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row for each operator and rank: ``operator``, ``kind``, ``rank`` and its own ``seconds`` a step.
+
+        ``calls`` a step and the ``share`` of the step are the mean over ranks.
+        """
+        import pandas as pd
+
+        names = ["operator", "kind", "rank", "calls", "seconds", "share"]
+        rows = [(operator.name, operator.kind, rank, operator.calls, seconds, operator.share)
+                for operator in self.operators for rank, seconds in sorted(operator.by_rank.items())]  # fmt: skip
+        return pd.DataFrame(rows, columns=names)
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Copy the trace of each rank into a folder, which is created if needed, and return the copies.
+
+        Raises JobNotFound when there are none, DiskRefused.
+        """
+        if not self.traces:
+            raise JobNotFound("The traces of this profile no longer exist.", code="trace-gone")
+        target = Path(folder).expanduser()
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            return [Path(shutil.copyfile(trace, target / f"profile-{self.number}-{trace.name}"))
+                    for trace in self.traces.values()]  # fmt: skip
+        except OSError as error:
+            raise DiskRefused(
+                f"The traces cannot be saved in {target}: {error.strerror}.", code="trace-not-saved"
+            ) from error
+
+
+def _profile_sentences(of: Profile) -> list[str]:
+    who = ranks([part.rank for part in of.ranks])
+    outliers = [_outlier(operator) for operator in of.operators if operator.stands_out is not None]
+    head = f"{plural(of.steps, 'step')} of {who}, recorded at {clock(of.t)}: {_milliseconds(of.seconds)} ms per step."
+    return [head, *outliers[:3], *_missing(of)]
+
+
+def _missing(of: Profile) -> list[str]:
+    return [f"{who.capitalize()} recorded no profile: {why}" for who, why in by_reason(of.missing)]
+
+
+def _outlier(operator: Operator) -> str:
+    seconds = operator.by_rank.get(operator.stands_out or 0, 0.0)
+    than = f", {operator.times:.1f} times as long as" if operator.times else ", but no time"
+    name, rank = printable(operator.name, 60), operator.stands_out
+    return f"{name} needs {_milliseconds(seconds)} ms per step on rank {rank}{than} on the other ranks."
+
+
+def shown(of: Profile) -> list[Operator]:
+    """Return the operators that are shown."""
+    return [operator for operator in of.operators if operator.share >= _LEAST_SHARE][:_MOST_OPERATORS]
+
+
+def _operator_rows(of: Profile) -> list[tuple[str, ...]]:
+    columns = [part.rank for part in of.ranks][:_MOST_COLUMNS] if len(of.ranks) > 1 else []
+    names = (f"rank {rank}" for rank in columns)
+    rows = [
+        (
+            printable(operator.name, 60),
+            operator.kind,
+            f"{round(operator.calls, 1):g}",
+            _milliseconds(operator.own),
+            f"{100 * operator.share:.1f} %",
+            *(_milliseconds(operator.by_rank.get(rank, 0.0)) for rank in columns),
+            "" if operator.stands_out is None else f"rank {operator.stands_out}",
+        )
+        for operator in shown(of)
+    ]
+    return [("operator", "kind", "calls per step", "own ms per step", "of the step", *names, "outlier"), *rows]
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.2f}"
+
+
+def job_profile(of: Profile) -> JobProfile:
+    """Return a profile for a page."""
+    return from_fields(JobProfile, of, says=tuple(_missing(of)), operators=tuple(shown(of)), traces=tuple(of.traces))
