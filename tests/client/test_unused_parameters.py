@@ -1,7 +1,5 @@
 """A DistributedDataParallel parameter without a gradient is named with a fix."""
 
-import importlib.util
-
 import pytest
 
 from distdl_jupyter import submit
@@ -68,32 +66,3 @@ def test_a_static_graph_that_changes_is_named():
     assert found.code == "unused-parameters"
     assert "`aux.weight`, `aux.bias` got no gradient, but did in step 1" in found.error["hint"]
     assert "static_graph" in found.error["hint"]
-
-
-def train_with_lightning():
-    import lightning
-    import torch
-
-    class Module(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.body, self.aux = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
-
-        def training_step(self, batch, _):
-            return self.body(batch).square().mean()
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False,
-                                enable_checkpointing=False, enable_progress_bar=False)  # fmt: skip
-    trainer.fit(Module(), torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=4))
-
-
-@pytest.mark.full
-@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="not installed: lightning")
-def test_lightning_errors_get_the_names_and_lightnings_own_setting():
-    found = submit(train_with_lightning, **OPTIONS).wait(160).view().failure
-    assert found.code == "unused-parameters"
-    assert "`aux.weight`, `aux.bias` got no gradient" in found.error["hint"]
-    assert 'strategy="ddp_find_unused_parameters_true" to the Trainer' in found.error["hint"]

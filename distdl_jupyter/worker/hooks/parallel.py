@@ -51,17 +51,11 @@ def _size() -> int:
 UNUSED = "unused-parameters"
 #: Maximum number of parameters named in a hint.
 _MOST_NAMES = 6
-#: How to set find_unused_parameters, by the module of the library that wraps the model.
-_SETTINGS = {
-    "lightning.pytorch.trainer.trainer": 'strategy="ddp_find_unused_parameters_true" to the Trainer',
-    "pytorch_lightning.trainer.trainer": 'strategy="ddp_find_unused_parameters_true" to the Trainer',
-    "transformers.trainer": "ddp_find_unused_parameters=True to TrainingArguments",
-}
 _INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 
 
 def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
-    """Return a hint with the parameters that got no gradient and the fix."""
+    """Return a hint with the parameters that got no gradient and the fix; Lightning's errors contain the fix."""
     indices, model = _INDICES.search(str(error)), _model_of(error.__traceback__)
     if indices is None or model is None:
         return ""
@@ -85,8 +79,9 @@ def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
             f"{listed} got no gradient, because the loss lacks a value that the model returned. Return only what the "
             "loss needs."
         )
-    library = next((name for name in _SETTINGS if name in sys.modules), "")
-    setting = _SETTINGS.get(library, "find_unused_parameters=True to DistributedDataParallel")
+    setting = "find_unused_parameters=True to DistributedDataParallel"
+    if "transformers.trainer" in sys.modules:
+        setting = "ddp_find_unused_parameters=True to TrainingArguments"
     zero = "0 * sum(p.sum() for p in model.parameters())"
     return f"{listed} got no gradient in the last step. Pass {setting}, or add {zero} to the loss."
 
