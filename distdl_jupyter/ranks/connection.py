@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import socket
-import time
 from collections.abc import Iterator
 
 from distdl_jupyter.core.errors import DistDLError
@@ -17,8 +16,6 @@ from distdl_jupyter.worker.rank_socket import NOTES, ConnectionLost, MessageSock
 
 #: Seconds within which a rank's service thread must respond; the user's code may hold the GIL that long.
 _TIMEOUT = 60.0
-#: Number of attempts to take a lock that another client has, and the seconds between them.
-_TRIES, _PAUSE = 5, 0.005
 
 
 class RankConnection(MessageSocket):
@@ -104,12 +101,17 @@ def locked(folder: JobFolder, doing: str) -> Iterator[None]:
     """
     fd = _open_lock(folder)
     try:
-        if not _lock(fd):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             holder = _holder(fd)
-            raise busy(str(holder.get("doing", "")), int(holder.get("pid", -1)))
+            raise busy(str(holder.get("doing", "")), int(holder.get("pid", -1))) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, json.dumps({"doing": doing[:500], "pid": os.getpid()}).encode(), 0)
-        yield
+        try:
+            yield
+        finally:
+            os.ftruncate(fd, 0)
     finally:
         os.close(fd)
 
@@ -118,12 +120,13 @@ def lock_holder(folder: JobFolder) -> int:
     """Return the id of the process that has locked the session, 0 if none has."""
     fd = _open_lock(folder)
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return int(_holder(fd).get("pid", -1))
+        pid = int(_holder(fd).get("pid", 0))
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):  # it was killed
+        return 0
     finally:
         os.close(fd)
-    return 0
+    return pid
 
 
 def busy(doing: str, pid: int = 0) -> RanksBusy:
@@ -139,16 +142,6 @@ def busy(doing: str, pid: int = 0) -> RanksBusy:
 
 def _open_lock(folder: JobFolder) -> int:
     return os.open(folder.path / NOTES / "turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def _lock(fd: int) -> bool:
-    """Take the lock, with retries because ``lock_holder`` holds it briefly."""
-    for _ in range(_TRIES):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        time.sleep(_PAUSE)
-    return False
 
 
 def _holder(fd: int) -> dict[str, str | int]:
