@@ -50,12 +50,11 @@ class _Step:
 
 
 class GpuSteps:
-    """The steps of one thread on one device. Events are reused after they were read."""
+    """The steps of one thread on one device."""
 
     def __init__(self, device: Any) -> None:
         self._cuda = sys.modules["torch"].cuda
         self._device = device
-        self._spare: list[Any] = []
         self._ended: deque[_Step] = deque()
         self._step: _Step | None = None
         self._opened: dict[str, Any] = {}
@@ -105,15 +104,11 @@ class GpuSteps:
     def rest(self) -> None:
         """Count the step so far, except for its intervals, as rest."""
         if self._step is not None and (event := self._record()) is not None:
-            if self._step.rest is not None:
-                self._spare.append(self._step.rest[0])
             self._step.rest = (event, len(self._step.intervals))
 
     def stepped(self) -> None:
         """Record an optimizer step; the last of several ends the training step."""
         if self._step is not None:
-            if self._step.end is not None:
-                self._spare.append(self._step.end)
             self._step.end = self._record()
 
     def end(self, samples: int) -> None:
@@ -155,7 +150,7 @@ class GpuSteps:
         """Record an event on the stream and return it; None during a capture."""
         if self._is_capturing():
             return None
-        event = self._spare.pop() if self._spare else self._cuda.Event(enable_timing=True)
+        event = self._cuda.Event(enable_timing=True)
         event.record(self._cuda.current_stream(self._device))
         return event
 
@@ -176,17 +171,6 @@ class GpuSteps:
         yield from [measured.like(seconds)] * step.skipped
         yield measured
         self._read = measured.like(seconds)
-        self._give_back(step)
-
-    def _give_back(self, step: _Step) -> None:
-        """Make the events of a step available again, except its end, which starts the next step."""
-        self._spare.append(step.begin)
-        if step.previous_end not in (None, step.begin):
-            self._spare.append(step.previous_end)
-        for _, begin, end in step.intervals:
-            self._spare += [begin, end]
-        if step.rest is not None:
-            self._spare.append(step.rest[0])
 
 
 def _microseconds(begin: Any, end: Any) -> int:
