@@ -11,26 +11,14 @@ import contextlib
 import functools
 import importlib.machinery
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from distdl_jupyter.worker import channel
 
-V = TypeVar("V")
 After = Callable[[ModuleType], None]
 Before = Callable[[], None]
-
-
-class ByObject(dict[int, V]):
-    """Maps objects to values by ``id``, while the object lives; faster than a WeakKeyDictionary."""
-
-    def add(self, key: object, value: V) -> V:
-        """Store a value and return it."""
-        self[id(key)] = value
-        weakref.finalize(key, self.pop, id(key), None).atexit = False
-        return value
 
 
 class PostImport:

@@ -20,7 +20,7 @@ from typing import Any
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.frames import View
 from distdl_jupyter.worker.hooks import distributed, steps
-from distdl_jupyter.worker.hooks.imports import ByObject, PostImport, replaces
+from distdl_jupyter.worker.hooks.imports import PostImport, replaces
 from distdl_jupyter.worker.step_times import recorder
 
 
@@ -141,7 +141,7 @@ class _WeightChecker:
 
     def __init__(self, every: int) -> None:
         self._every = every
-        self._optimizers: ByObject[_Optimizer] = ByObject()
+        self._optimizers: weakref.WeakKeyDictionary[Any, _Optimizer] = weakref.WeakKeyDictionary()
         self._pid = os.getpid()
 
     def watch_horovod(self, _module: ModuleType) -> None:
@@ -153,8 +153,9 @@ class _WeightChecker:
             self._of(optimizer).depth += 1
 
     def _of(self, optimizer: Any) -> _Optimizer:
-        known = self._optimizers.get(id(optimizer))
-        return known or self._optimizers.add(optimizer, _Optimizer(len(self._optimizers)))
+        if (known := self._optimizers.get(optimizer)) is None:
+            known = self._optimizers[optimizer] = _Optimizer(len(self._optimizers))
+        return known
 
     def stepped(self, optimizer: Any) -> None:
         """Count a step, and report the weights if due."""
