@@ -289,11 +289,11 @@ class Attempt:
         self._hangs.tick()
         if self._hangs.hang and self._stopper is None:
             self.reason, self.stopped_by = self._hangs.hang, "hang"
-            self._stopper = stop.Stopper(stop.after_hang(), self._run.signal)
+            self._stopper = stop.Stopper(stop.AFTER_HANG, self._run.signal)
 
     def _notice_failure(self) -> None:
         if self._stopper is None and any(map(has_failed, self._recorder.view.ranks)):
-            self._stopper = stop.Stopper(stop.after_failure(), self._run.signal)
+            self._stopper = stop.Stopper(stop.AFTER_FAILURE, self._run.signal)
             self.stopped_by = "failure"
             self._hangs.explain_failure()
 
@@ -304,7 +304,7 @@ class Attempt:
         if self._stopper is None:
             # A queued job has no process yet that could save its work.
             gentle = not now and not self._run.waiting()
-            steps = stop.gentle(self._spec.stop_grace_seconds) if gentle else stop.at_once()
+            steps = stop.gentle(self._spec.stop_grace_seconds) if gentle else stop.AT_ONCE
             self._stopper, self.stopped_by = stop.Stopper(steps, self._run.signal), by
         elif now:
             self._stopper.escalate()
@@ -360,7 +360,7 @@ class Attempt:
         known, left = len(self._unkillable), self._unkillable.killable()
         if not left:
             return
-        stopper = stop.Stopper(stop.terminate(), self._run.signal)
+        stopper = stop.Stopper(stop.LEFT_BEHIND, self._run.signal)
         pause = _TICK
         while self._unkillable.killable():
             stopper.tick()

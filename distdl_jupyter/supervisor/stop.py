@@ -42,24 +42,14 @@ def gentle(grace: float) -> tuple[StopStep, ...]:
     return (StopStep("INT", grace), StopStep("TERM", 2 * grace), StopStep("KILL", 1.0))
 
 
-def after_failure() -> tuple[StopStep, ...]:
-    """Return the steps after a failed rank: the others may report their errors, but must exit within 5 s."""
-    return (StopStep("", 1.0), StopStep("TERM", 1.5), StopStep("KILL", 1.0))
-
-
-def after_hang() -> tuple[StopStep, ...]:
-    """Return the steps after a hang: ranks that still handle INT may save their work, with less time than otherwise."""
-    return (StopStep("INT", 2.0), StopStep("TERM", 2.0), StopStep("KILL", 1.0))
-
-
-def at_once() -> tuple[StopStep, ...]:
-    """Return the only step of an immediate stop: KILL."""
-    return (StopStep("KILL", 1.0),)
-
-
-def terminate() -> tuple[StopStep, ...]:
-    """Return the steps for processes that the ranks left behind."""
-    return (StopStep("TERM", 1.0), StopStep("KILL", 1.0))
+#: After a failed rank: the others may report their errors, but must exit within 5 s.
+AFTER_FAILURE = (StopStep("", 1.0), StopStep("TERM", 1.5), StopStep("KILL", 1.0))
+#: After a hang: ranks that still handle INT may save their work, with less time than otherwise.
+AFTER_HANG = (StopStep("INT", 2.0), StopStep("TERM", 2.0), StopStep("KILL", 1.0))
+#: An immediate stop.
+AT_ONCE = (StopStep("KILL", 1.0),)
+#: For processes that the ranks left behind.
+LEFT_BEHIND = (StopStep("TERM", 1.0), StopStep("KILL", 1.0))
 
 
 class Stopper:
@@ -78,7 +68,7 @@ class Stopper:
 
     def escalate(self) -> None:
         """Escalate to KILL at the next tick."""
-        self._steps = list(at_once())
+        self._steps = list(AT_ONCE)
         self._next_at = time.monotonic()
 
     def tick(self) -> Sent | None:
