@@ -71,30 +71,26 @@ class Reader:
 
     def __init__(self, *, greeting: bool) -> None:
         self._buffer = bytearray()
-        self._greeted = not greeting
-
-    @property
-    def greeted(self) -> bool:
-        """Whether the greeting was received."""
-        return self._greeted
+        #: Whether the greeting was received.
+        self.greeted = not greeting
 
     @property
     def before(self) -> bytes:
         """The bytes received before the greeting."""
-        return b"" if self._greeted else bytes(self._buffer)
+        return b"" if self.greeted else bytes(self._buffer)
 
     def feed(self, content: bytes) -> list[Message | Data]:
         """Add the next bytes and return the complete frames. Raises BrokenWire."""
         searched = max(0, len(self._buffer) - len(GREETING) + 1)
         self._buffer += content
-        if not self._greeted:
+        if not self.greeted:
             at = self._buffer.find(GREETING, searched)
             if at < 0:
                 if len(self._buffer) > MAX_BEFORE:
                     raise BrokenWire(f"The first {MAX_BEFORE:,} bytes from the agent contain no greeting.")
                 return []
             del self._buffer[: at + len(GREETING)]
-            self._greeted = True
+            self.greeted = True
         frames: list[Message | Data] = []
         while (frame := self._next()) is not None:
             frames.append(frame)

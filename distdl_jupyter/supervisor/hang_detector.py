@@ -79,7 +79,7 @@ class HangDetector:
         if self._collected_for != why:
             self._collected_for = why
             self.collect_stacks(why)
-        return self._stacks is None or not self._stacks.busy
+        return self._stacks is None or not self._stacks.why
 
     def tick(self) -> None:
         """Do what is due."""
@@ -219,38 +219,29 @@ class StackCollector:
         self._run = run
         self._recorder = recorder
         self._silence_of = silence_of
-        self._why = ""
+        #: Why responses are pending, "" while none are.
+        self.why = ""
         self._until = 0.0
         self._answers: dict[int, StackDump] = {}
         #: What was collected last, and why.
         self.last: Taken | None = None
 
-    @property
-    def why(self) -> str:
-        """Why responses are pending, "" while none are."""
-        return self._why
-
-    @property
-    def busy(self) -> bool:
-        """Whether responses are pending."""
-        return bool(self._why)
-
     def request(self, why: str) -> None:
         """Request stacks of all ranks. During a pending request, only record the more serious reason."""
-        if self.busy:
+        if self.why:
             if why == "failure":
                 self._until = min(self._until, time.monotonic() + _FAILURE_SECONDS)
-            self._why = why if self._why == "asked" or why == "failure" else self._why
+            self.why = why if self.why == "asked" or why == "failure" else self.why
             return
         seconds = _FAILURE_SECONDS if why == "failure" else self._run.stacks_seconds
-        self._why, self._until = why, time.monotonic() + seconds
+        self.why, self._until = why, time.monotonic() + seconds
         self._answers = {}
         if not self._run.no_stacks():
             self._run.ask_stacks()
 
     def tick(self) -> Taken | None:
         """Receive responses; once all have arrived or the timeout has passed, save, record and return them."""
-        if not self.busy:
+        if not self.why:
             return None
         self._answers.update(self._run.stacks())
         missing = [rank for rank in self._running() if rank.rank not in self._answers]
@@ -260,9 +251,9 @@ class StackCollector:
 
     def finish(self) -> Taken | None:
         """Save and record the responses received so far; None without a pending request."""
-        if not self._why:
+        if not self.why:
             return None
-        why, self._why = self._why, ""
+        why, self.why = self.why, ""
         self.last = self._keep(why)
         return self.last
 
