@@ -154,11 +154,6 @@ class Job:
         """The environment variables of every process of the job."""
         return {processes.MARK: self.name, "DISTDL_PIPES": str(self.pipes.folder)}
 
-    @property
-    def _marks_to_find(self) -> dict[str, str]:
-        """The marks by which its processes are found."""
-        return self.marks
-
     # start ------------------------------------------------------------------------------------
 
     def start(self, programs: Sequence[Mapping[str, Any]]) -> dict[int, int]:
@@ -305,8 +300,8 @@ class Job:
     def alive(self) -> set[int]:
         """Return every living process of the job, except its services, which end with it."""
         running = processes.table()
-        services = processes.descendants((child.popen.pid for child in self._services()), running)
-        return self._all(running) - services
+        services = [child.popen.pid for child in self.running() if child.open_input]
+        return self._all(running) - processes.descendants(services, running)
 
     def stuck(self) -> list[int]:
         """Return the processes that signals cannot reach, including started ones of which only threads remain."""
@@ -322,7 +317,7 @@ class Job:
         return self.evidence_of_kill()
 
     def _all(self, running: dict[int, processes.ProcessEntry]) -> set[int]:
-        return processes.of_job(self._marks_to_find, running, self._spared, orphans=True)
+        return processes.of_job(self.marks, running, self._spared, orphans=True)
 
     def count(self) -> int:
         """Return the recent number of living processes."""
@@ -351,9 +346,6 @@ class Job:
         launchers = [child.popen.pid for child in running if child.kind != RANK and not child.open_input]
         gpus = {**self._given_gpus, **{rank: child.gpus for rank, child in ranks.items()}}
         return self._sampler.sample({rank: child.popen.pid for rank, child in ranks.items()}, launchers, gpus)
-
-    def _services(self) -> list[Child]:
-        return [child for child in self.running() if child.open_input]
 
     def reap_adopted(self) -> None:
         """Reap the zombies of orphans that became this process's children.
