@@ -45,24 +45,24 @@ def failure(*arguments, **options):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "names", "remedy"),
+    ("arguments", "options", "names", "step", "remedy"),
     [
-        ((lambda _rank, _step: False,), {}, "`aux.weight`, `aux.bias`", "or add 0 * sum(p.sum()"),
-        ((lambda rank, step: rank == 0 or step < 2, 5), {}, "`aux.weight`, `aux.bias`", "find_unused_parameters"),
-        ((lambda _rank, _step: "no scale",), {}, "`scale`, `aux.weight`, `aux.bias`", "find_unused_parameters"),
-        ((lambda _rank, _step: True,), {"frozen": True}, "`aux.weight`, `aux.bias`", "requires_grad"),
+        ((lambda _rank, _step: False,), {}, "`aux.weight`, `aux.bias`", 1, "or add 0 * sum(p.sum()"),
+        ((lambda rank, step: rank == 0 or step < 2, 5), {}, "`aux.weight`, `aux.bias`", 3, "find_unused_parameters"),
+        ((lambda _rank, _step: "no scale",), {}, "`scale`, `aux.weight`, `aux.bias`", 1, "find_unused_parameters"),
+        ((lambda _rank, _step: True,), {"frozen": True}, "`aux.weight`, `aux.bias`", 1, "requires_grad"),
     ],
     ids=["used by no rank", "not used by one rank in a later step", "in several layers", "frozen after wrapping"],
 )
-def test_parameters_without_a_gradient_are_named_with_a_remedy(arguments, options, names, remedy):
+def test_parameters_without_a_gradient_are_named_with_a_remedy(arguments, options, names, step, remedy):
     failed = failure(*arguments, **options)
     assert failed.code == "unused-parameters"
-    assert f"{names} got no gradient" in failed.error["hint"]
+    assert f"{names} got no gradient in step {step}" in failed.error["hint"]
     assert remedy in failed.error["hint"]
 
 
 def test_a_static_graph_that_changes_is_named():
     found = failure(lambda _rank, step: step != 1, static_graph=True)
     assert found.code == "unused-parameters"
-    assert "`aux.weight`, `aux.bias` got no gradient, but did in step 1" in found.error["hint"]
+    assert "`aux.weight`, `aux.bias` got no gradient in step 2, but did in step 1" in found.error["hint"]
     assert "static_graph" in found.error["hint"]

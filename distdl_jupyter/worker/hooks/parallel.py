@@ -64,26 +64,25 @@ def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
     listed = ", ".join(f"`{names[id(value)]}`" for value in unused[:_MOST_NAMES])
     if len(unused) > _MOST_NAMES:
         listed += f" and {len(unused) - _MOST_NAMES} more"
+    # The error is raised when the forward pass of the next step begins.
+    missing = f"{listed} got no gradient in step {recorder.step - recorder.detailed + 1}"
     if not all(value.requires_grad for value in unused):
         return (
-            f"{listed} got no gradient, because requires_grad was set to False after DistributedDataParallel had "
+            f"{missing}, because requires_grad was set to False after DistributedDataParallel had "
             "wrapped the model. Set it before that."
         )
     if model.static_graph:
         return (
-            f"{listed} got no gradient, but did in step 1, and static_graph=True needs the same parameters in each "
+            f"{missing}, but did in step 1, and static_graph=True needs the same parameters in each "
             "step. Pass find_unused_parameters=True instead of it to DistributedDataParallel."
         )
     if model.find_unused_parameters:
-        return (
-            f"{listed} got no gradient, because the loss lacks a value that the model returned. Return only what the "
-            "loss needs."
-        )
+        return f"{missing}, because the loss lacks a value that the model returned. Return only what the loss needs."
     setting = "find_unused_parameters=True to DistributedDataParallel"
     if "transformers.trainer" in sys.modules:
         setting = "ddp_find_unused_parameters=True to TrainingArguments"
     zero = "0 * sum(p.sum() for p in model.parameters())"
-    return f"{listed} got no gradient in the last step. Pass {setting}, or add {zero} to the loss."
+    return f"{missing}. Pass {setting}, or add {zero} to the loss."
 
 
 def _model_of(trace: TracebackType | None) -> Any:
