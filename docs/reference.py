@@ -56,7 +56,7 @@ RANK_VARIABLES = ("DISTDL_RANK", "DISTDL_WORLD_SIZE", "DISTDL_LOCAL_RANK", "DIST
 SUBJECTS = {
     "azure": "Azure: sign-in, sizes and prices",
     "backends": "Backends",
-    "backends/checks": "Checks before the start",
+    "backends/base": "Checks before the start",
     "preflight": "Checks before the start",
     "clusters/azureml": "Azure ML",
     "clusters/ray": "Ray",

@@ -1,6 +1,6 @@
-"""Azure: sign-in, the catalogue of GPU sizes with successors of retired ones, and prices.
+"""Azure: sign-in, the catalogue of GPU VM sizes with successors of retired sizes, and prices.
 
-Importing this sends no request and loads no package of Azure's.
+Importing this package sends no request and imports no package of Azure.
 """
 
 from distdl_jupyter.azure.vm_sizes import VmSize, catalogue, catalogue_date, find, vm_sizes

@@ -1,8 +1,8 @@
 """Sign-in to Azure through azure-identity: DefaultAzureCredential, a device code, or the browser of this machine.
 
-The settings name the method; nothing is used before the user has chosen it. azure-identity keeps the tokens of device
-code and browser in its persistent cache. Its ``AuthenticationRecord`` (names and ids, no token) is one of the settings,
-so that every process of the user is signed in.
+The method is a setting, and no credential is used before the user has set it. azure-identity stores the tokens of
+device code and browser in its persistent cache. Its ``AuthenticationRecord`` (names and ids, no token) is also a
+setting, so that every process of the user is signed in.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from azure.storage.blob import BlobServiceClient
 
 HOW = "Sign in: %dist_config azure in a notebook, or distdl azure sign-in in a terminal."
-#: The name of azure-identity's persistent cache of tokens, and what a user should know of it after signing out.
+#: The name of azure-identity's persistent token cache, and the notice about it after a sign-out.
 CACHE = "distdl_jupyter"
 REMAINS = (
     f"azure-identity has no call that empties its token cache {CACHE!r} (in the keyring, or in ~/.IdentityService). "
     "Tokens in it stay valid until they expire: delete it, or revoke the sessions of your account."
 )
 SUBSCRIPTIONS_VERSION = "2022-12-01"
-#: Seconds that a sign-in waits for its code, and for which a token must be valid to be used again.
+#: Timeout in seconds for the code of a sign-in, and the remaining seconds for which a cached token must be valid.
 _PROMPT_SECONDS, _MARGIN = 60.0, 300.0
-#: Seconds after which a cache without a sign-in is read again.
+#: Seconds before a cache without a sign-in is read a second time.
 _PAUSE = 1.0
-#: What azure-identity writes, and what to do; the first match counts.
+#: Patterns of azure-identity's errors and their remedies; the first match counts.
 HINTS = (
     (r"Failed to open a browser|start an HTTP server", "Sign in with a device code instead."),
     (r"Cache encryption is impossible", "This machine has no keyring. Clear token_cache to allow a file instead."),
@@ -54,11 +54,11 @@ HINTS = (
     ),
     (r"DefaultAzureCredential failed", "Run az login, set AZURE_CLIENT_ID and others, or sign in with a device code."),
 )
-logging.getLogger("azure.identity").addHandler(logging.NullHandler())  # failures are raised, and reported once
+logging.getLogger("azure.identity").addHandler(logging.NullHandler())  # errors are raised, so they need not be logged
 
 
 class Credential:
-    """azure-core's TokenCredential of whoever is signed in at the time of each request."""
+    """A TokenCredential of azure-core for the account that is signed in at the time of each request."""
 
     def get_token(self, *scopes: str, **options: Any) -> AccessToken:
         """Return a token for the scopes. Raises NotSignedIn."""
@@ -68,7 +68,7 @@ class Credential:
         token = _tokens.get((key, scopes))
         if token is None or token.expires_on - time.time() < _MARGIN or options.get("claims"):
             try:
-                # Tokens with continuous access evaluation have a cache of their own, in which nobody is signed in.
+                # Tokens with continuous access evaluation have a separate cache without a sign-in.
                 token = _request(key, scopes, {**options, "enable_cae": False})
             except (AzureError, ValueError, KeyError) as error:
                 raise explain(error) from None
@@ -84,7 +84,7 @@ def _request(key: tuple[AzureSettings, Cloud, object], scopes: tuple[str, ...], 
     except AuthenticationRequiredError as error:
         if "AADSTS" in str(error):  # Entra ID's own response
             raise
-        # azure-identity's cache writes its file in place, so a file that another process writes now looks empty.
+        # azure-identity writes its cache in place, so the file looks empty while another process writes it.
         time.sleep(_PAUSE)
         _library_credential.cache_clear()
         return _library_credential(*key).get_token(*scopes, **options)
@@ -100,7 +100,7 @@ def credential() -> Credential:
 
 
 def blob_service(account: str) -> BlobServiceClient:
-    """Return a storage account as the signed-in user reaches it. Raises NotSignedIn."""
+    """Return a client for a storage account with the user's credential. Raises NotSignedIn."""
     from azure.storage.blob import BlobServiceClient, ExponentialRetry
 
     cloud = settings.read().endpoints
@@ -111,12 +111,12 @@ def blob_service(account: str) -> BlobServiceClient:
         connection_timeout=10,
         read_timeout=60,
         retry_policy=ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=5, random_jitter_range=1),
-        max_single_put_size=4 * 2**20,  # an upload can be stopped between two blocks
+        max_single_put_size=4 * 2**20,  # so that an upload can be stopped between two blocks
     )
 
 
 def _key() -> tuple[AzureSettings, Cloud, tuple[tuple[str, str], ...]]:
-    """Return what azure-identity's credential depends on. Raises NotSignedIn."""
+    """Return the inputs of azure-identity's credential. Raises NotSignedIn."""
     config = settings.read()
     if not config.credential or (config.credential != "default" and not config.record):
         raise NotSignedIn("Not signed in to Azure.", code="azure-signed-out", hint=HOW)
@@ -126,7 +126,7 @@ def _key() -> tuple[AzureSettings, Cloud, tuple[tuple[str, str], ...]]:
 
 @functools.lru_cache(maxsize=4)
 def _library_credential(config: AzureSettings, cloud: Cloud, _variables: object) -> Any:
-    """Return azure-identity's credential, which asks nobody."""
+    """Return azure-identity's credential, which never prompts the user."""
     from azure.identity import AuthenticationRecord, DefaultAzureCredential, DeviceCodeCredential
 
     if config.credential == "default":
@@ -135,16 +135,16 @@ def _library_credential(config: AzureSettings, cloud: Cloud, _variables: object)
         return DefaultAzureCredential(process_timeout=60, authority=cloud.authority, **client, **_discovery(cloud))
     record = AuthenticationRecord.deserialize(config.record)
     return DeviceCodeCredential(
-        authentication_record=record, disable_automatic_authentication=True, **_options_of_people(config, cloud)
+        authentication_record=record, disable_automatic_authentication=True, **_interactive_options(config, cloud)
     )
 
 
 def _discovery(cloud: Cloud) -> dict[str, Any]:
-    """Return the option for a cloud from a file, whose authority Entra ID does not know."""
+    """Return the option for a cloud from a file, because Entra ID does not know its authority."""
     return {} if cloud.name in CLOUDS else {"disable_instance_discovery": True}
 
 
-def _options_of_people(config: AzureSettings, cloud: Cloud) -> dict[str, Any]:
+def _interactive_options(config: AzureSettings, cloud: Cloud) -> dict[str, Any]:
     from azure.identity import TokenCachePersistenceOptions
 
     cache = TokenCachePersistenceOptions(name=CACHE, allow_unencrypted_storage=config.token_cache != "keyring")  # noqa: S105
@@ -153,7 +153,7 @@ def _options_of_people(config: AzureSettings, cloud: Cloud) -> dict[str, Any]:
 
 
 class _Attempt:
-    """A sign-in that waits for a person, in a thread of this process. ``shown`` is set when it has a code or an end."""
+    """A pending sign-in in a thread of this process. ``shown`` is set when it has a code or has ended."""
 
     def __init__(self, config: AzureSettings) -> None:
         self.settings = config
@@ -166,7 +166,7 @@ class _Attempt:
     def _run(self) -> None:
         try:
             self._sign_in()
-        except Exception as error:  # noqa: BLE001 - the page that waits must show the end
+        except Exception as error:  # noqa: BLE001 - the user must see any failure
             self.problem = explain(error)
         finally:
             self.shown.set()
@@ -176,7 +176,7 @@ class _Attempt:
 
         config, cloud = self.settings, self.settings.endpoints
         client = {"client_id": config.client_id} if config.client_id else {}
-        options = {"authority": cloud.authority, **client, **_options_of_people(config, cloud)}
+        options = {"authority": cloud.authority, **client, **_interactive_options(config, cloud)}
         if config.credential == "device_code":
             self.credential = DeviceCodeCredential(prompt_callback=self._show, **options)
         else:
@@ -192,19 +192,19 @@ class _Attempt:
 
     @property
     def prompt(self) -> AzurePrompt | None:
-        """What the person has to do, None while a browser does it."""
+        """The address and code for the user, None for a sign-in by browser."""
         return self.code and AzurePrompt(*self.code[:2], max(0.0, self.code[2] - time.time()))
 
 
-#: The sign-in of this process that waits or has failed; at most one.
+#: The pending or failed sign-in of this process; at most one.
 _attempts: list[_Attempt] = []
 
 
 def sign_in(kind: str = "", **changes: Any) -> SignInStatus:
     """Sign in by a method (default: that of the settings) and return the status.
 
-    ``device_code`` and ``browser`` return while they wait for a person: call ``status()`` again. The wait ends with
-    this process; a completed sign-in serves all. Settings such as ``tenant_id`` can be changed with it. Raises
+    ``device_code`` and ``browser`` return while the sign-in is pending: call ``status()`` again. A pending sign-in ends
+    with this process; a completed one is used by all processes. ``changes`` are settings such as ``tenant_id``. Raises
     InvalidSpec.
     """
     config = settings.changed(**({"credential": kind} if kind else {}), **changes)
@@ -226,7 +226,7 @@ def sign_in(kind: str = "", **changes: Any) -> SignInStatus:
 
 
 def status() -> SignInStatus:
-    """Return the state of the sign-in; failures are data. May request a token."""
+    """Return the status of the sign-in, which includes failures. It may request a token."""
     attempt = _attempts[-1] if _attempts else None
     kind = ""
     try:
@@ -247,7 +247,7 @@ def status() -> SignInStatus:
 
 
 def _account(token: str, kind: str) -> AzureAccount:
-    """Return the account that an access token is for, by the claims that Entra ID documents."""
+    """Return the account of an access token from its documented claims."""
     claims: dict[str, Any] = {}
     with contextlib.suppress(IndexError, ValueError):
         claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
@@ -258,9 +258,9 @@ def _account(token: str, kind: str) -> AzureAccount:
 
 
 def cancel() -> SignInStatus:
-    """Stop waiting for a code or a browser; an earlier sign-in stays.
+    """Cancel a pending sign-in and return the status; an earlier sign-in stays valid.
 
-    The port on which a browser's response is expected stays open for up to 5 minutes: azure-identity cannot close it.
+    The port for the browser's response stays open for up to 5 minutes, because azure-identity cannot close it.
     """
     _stop()
     return status()
@@ -270,11 +270,11 @@ def _stop() -> None:
     while _attempts:
         attempt = _attempts.pop()
         if attempt.credential is not None:
-            attempt.credential.close()  # ends the polling for a code
+            attempt.credential.close()  # stops polling for the code
 
 
 def sign_out() -> SignInStatus:
-    """Delete the stored account, for all processes. ``REMAINS`` says what remains."""
+    """Delete the stored account for all processes. The token cache is not deleted (``REMAINS``)."""
     _stop()
     settings.change(credential="")
     forget()
@@ -282,13 +282,13 @@ def sign_out() -> SignInStatus:
 
 
 def forget() -> None:
-    """Drop the credentials and tokens of this process."""
+    """Clear the credentials and tokens of this process."""
     _library_credential.cache_clear()
     _tokens.clear()
 
 
 def subscriptions() -> list[AzureSubscription]:
-    """Return the subscriptions that the account can see, by name. Raises NotSignedIn, AzureRefused."""
+    """Return the subscriptions of the account, sorted by name. Raises NotSignedIn, AzureRefused."""
     rows = [
         AzureSubscription(
             id=row["subscriptionId"],
@@ -308,7 +308,7 @@ def rest() -> Rest:
 
 
 def explain(error: BaseException) -> DistDLError:
-    """Return a failed sign-in as an error with its remedy, without tokens."""
+    """Return the error of a failed sign-in with its remedy and without tokens."""
     if isinstance(error, DistDLError):
         return error
     text = mask(str(error))

@@ -1,7 +1,7 @@
-"""The price of a machine per hour: the user's own, or that of the Retail Prices API for Linux, before tax.
+"""The price of a machine per hour: set by the user, or from the Retail Prices API for Linux, before tax.
 
-Nothing is guessed: a size whose hourly meters differ has no price. Fetched prices are cached for the user, each with
-its region, its currency and its day. No token is sent.
+A size whose hourly meters differ has no price. Fetched prices are cached for the user with their region, currency and
+day. Requests contain no token.
 
 The API: learn.microsoft.com/rest/api/cost-management/retail-prices/azure-retail-prices. Filters are case sensitive;
 Windows is in ``productName``, "Spot" and "Low Priority" are in ``skuName`` or ``meterName``.
@@ -28,19 +28,19 @@ from distdl_jupyter.core.machine import cache_directory
 PREFIX = "Standard_"
 API_VERSION = "2023-01-01-preview"
 SERVICE = "Retail Prices API"
-#: Seconds after which a request that brought no price is sent again.
+#: Seconds before a request that returned no price is repeated.
 _RETRY_SECONDS = 300.0
-#: (size, region, currency) -> until when no request is sent again, and why there is no price.
+#: (size, region, currency) -> the time of the next request (monotonic), and why there is no price.
 _problems: dict[tuple[str, str, str], tuple[float, str]] = {}
 _OWN_PRICE = re.compile(r"(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?")
-#: The values of an hourly meter of a machine, and what no meter of a machine for Linux that stays is called.
+#: The fields of hourly meters, and words in the names of meters that are not for regular Linux machines.
 _HOURLY = {"unitOfMeasure": "1 Hour", "type": "Consumption"}
 _OTHERS = re.compile(r"windows|cloud ?services|dedicated ?host| spot|low priority")
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of one node per hour, and where it comes from; ``day`` is when it was fetched (ISO)."""
+    """The price of one node per hour and its source; ``day`` is the day of the request (ISO)."""
 
     per_hour: float
     currency: str
@@ -49,7 +49,7 @@ class Price:
 
 
 def own_price(price: Any) -> Price:
-    """Return the price that a user sets: a number in the currency of the settings, or "3.5 EUR". Raises InvalidSpec."""
+    """Return a price set by the user: a number in the currency of the settings, or "3.5 EUR". Raises InvalidSpec."""
     match = None if isinstance(price, bool) else _OWN_PRICE.fullmatch(str(price).strip())
     amount = float(match.group(1).replace(",", ".")) if match else 0.0
     if match is None or amount <= 0:
@@ -83,7 +83,7 @@ def fetch(size: str = "", region: str = "", currency: str = "") -> dict[str, Pri
 
 
 def cached(size: str, region: str = "", currency: str = "") -> Price | None:
-    """Return the price of a size as it was last fetched, None without one or without a region. Sends no request."""
+    """Return the cached price of a size, None without one or without a region. It sends no request."""
     with contextlib.suppress(DistDLError):
         return _load(*region_and_currency(region, currency)).get(size.removeprefix(PREFIX).lower())
     return None
@@ -92,7 +92,7 @@ def cached(size: str, region: str = "", currency: str = "") -> Price | None:
 def lookup(size: str, region: str = "") -> tuple[Price | None, str]:
     """Return the price of a size in a region (default: the settings') and "", or None and why there is none.
 
-    A price is fetched once a day. A request that brought none is sent again after some minutes.
+    A price is fetched once a day. A request that returned none is repeated after some minutes.
     """
     try:
         key = (size, *region_and_currency(region))
@@ -111,7 +111,7 @@ def lookup(size: str, region: str = "") -> tuple[Price | None, str]:
 
 
 def region_and_currency(region: str = "", currency: str = "") -> tuple[str, str]:
-    """Return region and currency, from the settings where they are "". Raises InvalidSpec without a region."""
+    """Return region and currency; "" means that of the settings. Raises InvalidSpec without a region."""
     defaults = settings.read()
     region, currency = (region or defaults.region).lower().replace(" ", ""), (currency or defaults.currency).upper()
     if not (region.isalnum() and currency.isalpha() and len(currency) == 3):
@@ -125,9 +125,9 @@ def region_and_currency(region: str = "", currency: str = "") -> tuple[str, str]
 
 
 def hourly_prices(items: Iterable[Mapping[str, Any]], region: str, currency: str, day: str) -> dict[str, Price]:
-    """Return one price, by the size's name in small letters, for each size whose newest Linux meters agree on one."""
+    """Return the price by lower-case size name, for sizes whose newest Linux meters have the same price."""
     values = {**_HOURLY, "armRegionName": region, "currencyCode": currency}
-    #: The amounts of each size by the days from which they hold.
+    #: The amounts of each size by the day from which they are valid.
     amounts: dict[str, dict[str, set[float]]] = {}
     for item in items:
         text = f"{item.get('productName')} {item.get('skuName')} {item.get('meterName')}".lower()

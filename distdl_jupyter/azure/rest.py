@@ -1,18 +1,17 @@
-"""Requests to Azure's resource manager and its services, over azure-core's own pipeline (retries, bearer tokens).
+"""Requests to Azure's resource manager and its services with azure-core's pipeline (retries, bearer tokens).
 
-Responses are JSON data; an error is one sentence with what Azure said. Tokens and signatures are in no message.
+Errors contain Azure's message as one sentence, without tokens and signatures.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter.core.errors import AzureRefused
 from distdl_jupyter.worker.secret_patterns import mask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from azure.core.credentials import TokenCredential
 
 _HINTS = {
@@ -42,11 +41,11 @@ class Rest:
         )
 
     def get(self, path: str, api_version: str = "", **parameters: str) -> Any:
-        """Return the data of a GET. ``path`` may be a whole address of this service. Raises AzureRefused."""
+        """Return the data of a GET request. ``path`` may be a full address of this service. Raises AzureRefused."""
         return self.send("GET", path, api_version, parameters).json()
 
     def pages(self, path: str, api_version: str = "", **parameters: str) -> Iterator[dict[str, Any]]:
-        """Yield the entries of a list, page after page (``value``, ``nextLink``; the Prices API: ``Items``)."""
+        """Yield the items of all pages of a list (``value``, ``nextLink``; Prices API: ``Items``)."""
         page = self.get(path, api_version, **parameters)
         while True:
             yield from page.get("value") or page.get("Items") or ()
@@ -56,7 +55,7 @@ class Rest:
             page = self.get(following)
 
     def post(self, path: str, api_version: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the data of a POST, {} when it is empty. Raises AzureRefused."""
+        """Return the data of a POST request, {} for an empty response. Raises AzureRefused."""
         response = self.send("POST", path, api_version, {}, body or {})
         return response.json() if response.content else {}
 
@@ -97,7 +96,7 @@ class Rest:
 
 
 def refused(response: Any) -> AzureRefused:
-    """Return the error of a response with a status of 400 and more."""
+    """Return the error of a response with a status of at least 400."""
     try:
         document = response.json()
         inner = document.get("error", document)
@@ -111,5 +110,5 @@ def refused(response: Any) -> AzureRefused:
 
 
 def _host(url: str) -> str:
-    """Return the host of an https address; the next pages of the Prices API name its port."""
+    """Return the host of an https address, without the port that next pages of the Prices API include."""
     return url.split("/")[2].removesuffix(":443")

@@ -1,8 +1,8 @@
 """The user's settings for Azure, and the addresses of Azure's clouds.
 
-Kernels, the server, supervisors and the command line use the same settings. They hold names and ids, no secret. The
-addresses in ``clouds.json`` are those of azure-ai-ml 1.35.2; a JSON file with the fields of ``Cloud`` describes another
-cloud, such as Azure Stack Hub or a stand-in.
+Kernels, the server, supervisors and the command line use the same settings, which contain no secrets. The addresses in
+``clouds.json`` are those of azure-ai-ml 1.35.2. A JSON file with the fields of ``Cloud`` describes another cloud, such
+as Azure Stack Hub.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Https = Annotated[str, msgspec.Meta(pattern=r"^https://.*[^/]$")]
 
 
 class Cloud(msgspec.Struct, frozen=True, kw_only=True):
-    """The addresses of one cloud, without a slash at their end. ``blob`` contains ``{account}``."""
+    """The addresses of one cloud, without a trailing slash. ``blob`` contains ``{account}``."""
 
     name: str
     #: Entra ID, which issues tokens.
@@ -45,12 +45,12 @@ _TABLE = resources.files(__package__).joinpath("clouds.json").read_bytes()
 CLOUDS = {cloud.name: cloud for cloud in msgspec.json.decode(_TABLE, type=list[Cloud])}
 
 
-#: The settings that a sign-in depends on.
+#: The settings on which a sign-in depends.
 _SIGN_IN = ("credential", "tenant_id", "client_id", "cloud")
 
 
 class AzureSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings by the names of ``%dist_config azure``; "" leaves a choice to Azure's own default.
+    """Settings by the names of ``%dist_config azure``; "" means Azure's own default.
 
     ``credential`` is the sign-in method: default is azure-identity's DefaultAzureCredential (environment variables,
     managed identity, az login and others; AZURE_TOKEN_CREDENTIALS selects one). ``tenant_id`` is the tenant of a
@@ -101,9 +101,9 @@ read = FILE.read
 
 
 def changed(**changes: Any) -> AzureSettings:
-    """Return the settings with some changes, not stored; an empty value means the default. Raises InvalidSpec.
+    """Return changed settings without storing them; an empty value means the default. Raises InvalidSpec.
 
-    A sign-in ends when settings that it depends on change.
+    A change of settings on which the sign-in depends ends it.
     """
     before, settings = read(), FILE.changed(changes, "Azure")
     _ = settings.endpoints
@@ -113,5 +113,5 @@ def changed(**changes: Any) -> AzureSettings:
 
 
 def change(**changes: Any) -> AzureSettings:
-    """Store some changes and return the settings. Raises InvalidSpec."""
+    """Change settings, store them, and return all. Raises InvalidSpec."""
     return FILE.write(changed(**changes))

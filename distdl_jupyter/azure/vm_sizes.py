@@ -1,11 +1,11 @@
-"""Azure's GPU sizes: the catalogue, sizes found by name or by conditions, a table, and successors of retired sizes.
+"""The catalogue of Azure's GPU VM sizes, with successors of retired sizes.
 
-The catalogue is ``vm_sizes.csv`` beside this file. Each row names the page and the commit it was read from; a cell that
-no page states is empty there and ``None`` here. Nothing here sends a request, except for prices that were asked for.
+The catalogue is ``vm_sizes.csv``. Each row names the pages and commits that are its source; a value without a source is
+empty there and ``None`` here. Only a request for prices sends requests.
 
-The successor of a retired size in the catalogue is the one that Azure's migration guide names (n-series-migration.md,
-ncv3-retirement.md), if it has no fewer GPUs and no less memory on each, so that a training that filled the old one
-fits. Else it is the nearest size with NVIDIA GPUs joined by NVLink on an x86 host that is not retired and holds it.
+The successor of a retired size is the size in Azure's migration guide (n-series-migration.md, ncv3-retirement.md), if
+it has at least as many GPUs and as much memory per GPU. Otherwise it is the nearest available size with NVLink and
+NVIDIA GPUs on an x86 host that meets these conditions.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmSize:
-    """One size, with the columns of the catalogue. ``None`` or ``""`` means that no source states it.
+    """One size, with the columns of the catalogue; ``None`` or ``""`` means unknown.
 
-    ``gpu_count`` is exact: ``Fraction(1, 6)`` where a size has a share of a GPU. ``gpu_memory_gib`` is per GPU (or
-    share). Rates are in Gb/s, in one direction.
+    ``gpu_count`` is exact, for example ``Fraction(1, 6)`` for a share of a GPU. ``gpu_memory_gib`` is per GPU or share.
+    Rates are in Gb/s, in one direction.
     """
 
     name: str
     series: str
-    #: The model's short word (``A100``, ``T4``, ``RTX PRO 6000``) and its full name.
+    #: The short name (``A100``, ``T4``, ``RTX PRO 6000``) and the full name of the GPU model.
     gpu: str
     gpu_model: str
     gpu_count: Fraction
@@ -61,7 +61,7 @@ class VmSize:
     status: str
     status_date: date | None
     retirement_date: date | None
-    #: The size to use in place of a retired one, why, and the page of Azure's migration guide, "" if it names another.
+    #: The size that replaces a retired one, the reason, and the page of Azure's migration guide ("": not from there).
     successor: str
     successor_reason: str
     successor_source: str
@@ -70,17 +70,17 @@ class VmSize:
 
     @property
     def size(self) -> str:
-        """Return the name as Azure's interfaces take it: ``Standard_NC96ads_A100_v4``."""
+        """The name in Azure's APIs: ``Standard_NC96ads_A100_v4``."""
         return PREFIX + self.name
 
     @property
     def whole_gpus(self) -> int:
-        """Return how many ranks can own a GPU of this size; a share of a GPU serves one."""
+        """The number of ranks that can have a GPU; a share of a GPU counts as one."""
         return max(1, int(self.gpu_count))
 
     @property
     def retired(self) -> bool:
-        """Whether it can no longer be rented in public regions."""
+        """Whether it is no longer available in public regions."""
         return self.status == "retired"
 
     @property
@@ -90,22 +90,22 @@ class VmSize:
 
     @property
     def arm_host(self) -> bool:
-        """Whether its processor is an Arm one, for which x86 packages do not run."""
+        """Whether its processor is an Arm processor, which cannot run x86 packages."""
         return self.notes.startswith("Arm host")
 
     @property
     def gpus_text(self) -> str:
-        """Return count and model: ``4 × A100``."""
+        """Count and model: ``4 × A100``."""
         return f"{self.gpu_count} {TIMES} {self.gpu}"
 
     @property
     def memory_text(self) -> str:
-        """Return the memory of each GPU: ``80 GB``, or ``not stated``."""
+        """The memory of each GPU: ``80 GB``, or ``not stated``."""
         return "not stated" if self.gpu_memory_gib is None else f"{self.gpu_memory_gib} GB"
 
     @property
     def fabric_text(self) -> str:
-        """Return InfiniBand's generation and rate as far as they are known: ``HDR 8 × 200 Gb/s``, ``FDR``."""
+        """The known generation and rate of InfiniBand: ``HDR 8 × 200 Gb/s``, ``FDR``."""
         if not self.infiniband:
             return ""
         inside = re.search(r"\((\w+)\)", self.fabric)
@@ -116,16 +116,16 @@ class VmSize:
 
     @property
     def ethernet_text(self) -> str:
-        """Return the Ethernet rate: ``80 Gb/s``, or "" where none is stated."""
+        """The Ethernet rate: ``80 Gb/s``, "" if unknown."""
         return "" if self.ethernet_gbps is None else f"{self.ethernet_gbps:g} Gb/s"
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Return the pages that this row was read from."""
+        """The pages that are the source of this row."""
         return tuple(part.strip() for part in self.source.split("; ") if part.strip())
 
 
-#: How the cell of a column of each type is read, and the type of the column in a table of pandas.
+#: The parser of the cells of each type of column, and the type of the column in pandas.
 _TYPES: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "str": (str, "object"),
     "Fraction": (Fraction, "float"),
@@ -138,7 +138,7 @@ _TYPES: Mapping[str, tuple[Callable[[str], Any], str]] = {
 
 @functools.cache
 def catalogue() -> tuple[VmSize, ...]:
-    """Return all sizes, retired ones included, series by series."""
+    """Return all sizes, including retired ones, grouped by series."""
     text = resources.files(__package__).joinpath("vm_sizes.csv").read_text(encoding="utf-8")
     columns = {field.name: _TYPES[str(field.type)][0] for field in dataclasses.fields(VmSize)}
     rows = csv.DictReader(text.splitlines())
@@ -146,12 +146,12 @@ def catalogue() -> tuple[VmSize, ...]:
 
 
 def catalogue_date() -> date:
-    """Return the day of the newest page on which a size's availability was read."""
+    """Return the newest date of the availability of a size."""
     return max(size.status_date for size in catalogue() if size.status_date)
 
 
 def find(name: str) -> VmSize:
-    """Return the size of this name, with or without ``Standard_``, in any case. Raises InvalidSpec."""
+    """Return the size with this name in any case, with or without ``Standard_``. Raises InvalidSpec."""
     names = {_key(size.name): size for size in catalogue()}
     if size := names.get(_key(name)):
         return size
@@ -176,10 +176,10 @@ def select(
     infiniband: bool | None = None,
     retired: bool = False,
 ) -> list[VmSize]:
-    """Return the sizes that pass every given condition.
+    """Return the sizes that meet all conditions; an unknown value meets none.
 
-    ``gpu`` is a model's short word ("A10" is not "A100") or else a part of its full name, in any case; a size whose
-    value is unknown passes no condition on it; ``retired=True`` adds the retired ones.
+    ``gpu`` is the short name of a model ("A10" does not match "A100") or a part of its full name, in any case.
+    ``retired=True`` adds retired sizes.
     """
     model = (gpu or "").strip().lower()
     is_short = any(size.gpu.lower() == model for size in catalogue())

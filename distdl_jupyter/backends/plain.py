@@ -1,16 +1,13 @@
-"""One ordinary process, no communication: the same cell before it is distributed."""
+"""One ordinary process without communication."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from distdl_jupyter.backends.base import Backend, common_environment
-from distdl_jupyter.backends.usage import TENSORFLOW, TORCH, Package
+from distdl_jupyter.backends.base import TENSORFLOW, TORCH, Backend, JobPackage, common_environment
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, Plan
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.spec import JobSpec
 
 
 class PlainBackend(Backend):
@@ -21,15 +18,15 @@ class PlainBackend(Backend):
     meets = False
 
     def unavailable(self, options: Any) -> str:
-        """Plain Python is always there."""
+        """Return "": Python is always available."""
         return ""
 
-    def packages(self, options: Any) -> tuple[Package, ...]:
-        """Return what one process may train with."""
+    def packages(self, options: Any) -> tuple[JobPackage, ...]:
+        """Return the frameworks that a process may use."""
         return (TORCH, TENSORFLOW)
 
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
-        """One rank with the common environment. Raises InvalidSpec for several processes."""
+        """Return the plan of one rank. Raises InvalidSpec for several processes."""
         if spec.process_count > 1:
             raise InvalidSpec(
                 f"The backend plain runs one process, but the job has {spec.process_count}.",

@@ -8,15 +8,20 @@ from __future__ import annotations
 import json
 from importlib import metadata
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from distdl_jupyter.backends.base import Backend, common_environment
-from distdl_jupyter.backends.usage import TENSORFLOW, TORCH, TRAINERS, Package, Usage
+from distdl_jupyter.backends.base import (
+    TENSORFLOW,
+    TORCH,
+    TRAINERS,
+    Backend,
+    CodePattern,
+    JobPackage,
+    common_environment,
+)
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.spec import JobSpec
 
 
 class RayBackend(Backend):
@@ -24,15 +29,15 @@ class RayBackend(Backend):
 
     name = "ray"
     labels: ClassVar[dict[str, dict[str, Any]]] = {"ray": {}}
-    #: The head's port, that of its proxy for clients, which cannot be switched off, and the one where nodes meet.
+    #: The ports of the head, of its proxy for clients, which cannot be disabled, and of the nodes' rendezvous.
     ports = 3
-    #: Ports of Ray's agents on each node. Ray would choose them itself, perhaps those of other programs of the job.
+    #: The ports of Ray's agents on each node. Ray itself could choose ports of other programs of the job.
     rank_ports = 4
     order = 4
-    usage = Usage(title="Ray", trainers=TRAINERS, words=r"\bimport ray\b|\bfrom ray\b|\bray\.(init|remote)\b")
+    usage = CodePattern(title="Ray", trainers=TRAINERS, words=r"\bimport ray\b|\bfrom ray\b|\bray\.(init|remote)\b")
 
     def unavailable(self, options: Any) -> str:
-        """Ray must be installed, in a release that can require a token; Ray itself is not imported."""
+        """Return the remedy if Ray is not installed or too old to require a token; it is not imported."""
         from distdl_jupyter.worker.hooks import ray_cluster  # no other backend needs it
 
         if find_spec("ray") is None:
@@ -48,12 +53,12 @@ class RayBackend(Backend):
         """Return Ray."""
         return ("ray",)
 
-    def packages(self, options: Any) -> tuple[Package, ...]:
-        """Return Ray and the frameworks of its tasks."""
-        return (Package("Ray", "ray"), TORCH, TENSORFLOW)
+    def packages(self, options: Any) -> tuple[JobPackage, ...]:
+        """Return Ray and the frameworks that its tasks may use."""
+        return (JobPackage("Ray", "ray"), TORCH, TENSORFLOW)
 
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
-        """Give every node the address of the head and its own ports."""
+        """Return the plan: every node gets the address of the head and its own ports."""
         if spec.process_count_per_node != 1:
             raise InvalidSpec(
                 "Ray distributes the CPUs and GPUs of each node itself, so a job with Ray runs one process per node.",
@@ -76,7 +81,7 @@ def _environment(placement: Placement, slot: RankSlot) -> dict[str, str]:
     }
     environment = common_environment(placement, slot)
     if not placement.emulated:
-        environment.pop("CUDA_VISIBLE_DEVICES", None)  # Ray gives its tasks all GPUs of the node
+        environment.pop("CUDA_VISIBLE_DEVICES", None)  # Ray assigns all GPUs of the node to its tasks
     return environment | {
         "DISTDL_RAY": json.dumps(node),
         "RAY_USAGE_STATS_ENABLED": "0",

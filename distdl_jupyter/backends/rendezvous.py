@@ -1,10 +1,10 @@
-"""A program: where the ranks of a Horovod job under the Gloo controller find each other.
+"""The rendezvous server for the ranks of a Horovod job with the Gloo controller.
 
 ``python -m distdl_jupyter.backends.rendezvous ADDRESS PORT`` serves until its standard input ends. Horovod stores and
-reads values under ``/SCOPE/KEY`` by HTTP, some 30 requests a rank (horovod/common/gloo/http_store.cc, release 0.28.1).
-Horovod's own server (horovod/runner/http/http_server.py) is not used: it listens on every interface and answers
-anybody; it says at once that a value is missing, so ranks sleep 10 ms and ask again; and it keeps the addresses of
-process sets, so ``hvd.init()`` after ``hvd.shutdown()`` may connect to sockets that are gone.
+reads values under ``/SCOPE/KEY`` by HTTP, about 30 requests per rank (horovod/common/gloo/http_store.cc, release
+0.28.1). Horovod's own server (horovod/runner/http/http_server.py) is not used, because it listens on every interface
+without authentication. It also answers immediately if a value is missing, so ranks poll every 10 ms, and it keeps the
+addresses of process sets, so ``hvd.init()`` after ``hvd.shutdown()`` may connect to closed sockets.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from distdl_jupyter.worker import installed
 from distdl_jupyter.worker.identity import rendezvous_secret
 
 READY = "rendezvous ready"
-#: Seconds that a client may take to send its request, and the most bytes of one.
+#: Timeout of a request in seconds, and its maximum number of bytes.
 _REQUEST_SECONDS = 30.0
 _LONGEST_REQUEST = 16 * 2**20
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 501: "Not Implemented"}
 
 
 def host_name(node: int) -> str:
-    """Return the name of a logical node, as the ranks know it."""
+    """Return the host name that ranks use for a logical node."""
     return f"node-{node}"
 
 
 class Rendezvous:
-    """A key-value server for the ranks of one job. ``secret`` begins each path, "" for none. Raises OSError."""
+    """A key-value server for the ranks of one job. Each path must begin with ``secret`` ("": none). Raises OSError."""
 
-    #: Seconds that a request waits for its value.
+    #: Seconds that a request waits for a missing value.
     wait_seconds = 1.0
 
     def __init__(self, address: str, port: int, secret: str) -> None:
@@ -46,13 +46,13 @@ class Rendezvous:
         self._waiting: dict[tuple[str, str], list[asyncio.Future[bytes | None]]] = defaultdict(list)
 
     async def serve(self) -> None:
-        """Answer until this is canceled."""
+        """Serve until the task is canceled."""
         loop = asyncio.get_running_loop()
         async with await loop.create_server(lambda: _Connection(self), sock=self._socket) as server:
             await server.serve_forever()
 
     def get(self, scope: str, key: str) -> asyncio.Future[bytes | None]:
-        """Return a value; it is None when it has not come within ``wait_seconds``."""
+        """Return a future of a value, or of None if it is not stored within ``wait_seconds``."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes | None] = loop.create_future()
         if (value := self._values.get(scope, {}).get(key)) is not None:
@@ -68,13 +68,13 @@ class Rendezvous:
             self._waiting[scope, key].remove(future)
 
     def put(self, scope: str, key: str, value: bytes) -> None:
-        """Keep a value, and answer those who wait for it."""
+        """Store a value, and answer the pending requests for it."""
         self._values.setdefault(scope, {})[key] = value
         for future in self._waiting.pop((scope, key), ()):
             future.set_result(value)
 
     def finish(self, scope: str, rank: str) -> None:
-        """Note that a rank is connected with all others of a scope; after the last one the scope is empty again."""
+        """Record that a rank has connected to all others of a scope; the last rank clears the scope."""
         self._finished[scope].add(rank)
         if self._finished[scope] >= {key for key in self._values.get(scope, ()) if key.isdigit()}:
             self._finished.pop(scope)
@@ -82,20 +82,20 @@ class Rendezvous:
 
 
 class _Connection(asyncio.Protocol):
-    """One request and its answer."""
+    """One request and its response."""
 
     def __init__(self, rendezvous: Rendezvous) -> None:
         self._rendezvous = rendezvous
         self._data = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for a request, not for ever."""
+        """Start the timeout of the request."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._limit = asyncio.get_running_loop().call_later(_REQUEST_SECONDS, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Answer when the request is whole."""
+        """Answer a complete request."""
         self._data += data
         head, end, value = self._data.partition(b"\r\n\r\n")
         if len(self._data) > _LONGEST_REQUEST:

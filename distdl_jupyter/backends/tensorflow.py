@@ -1,27 +1,30 @@
-"""TensorFlow: ranks meet as the workers of ``tf.distribute.MultiWorkerMirroredStrategy``.
+"""TensorFlow: ranks are the workers of ``tf.distribute.MultiWorkerMirroredStrategy``.
 
-They find each other by the variable ``TF_CONFIG`` (https://www.tensorflow.org/guide/distributed_training, "Setting up
-the TF_CONFIG environment variable"): the address of every worker, and which one this process is. Each worker is a
-server itself, so each needs a port of its own on its node.
+The variable ``TF_CONFIG`` contains the addresses of all workers and the index of this one
+(https://www.tensorflow.org/guide/distributed_training, "Setting up the TF_CONFIG environment variable"). Each worker
+listens on a port of its node.
 """
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator, Mapping
+from importlib import metadata
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from distdl_jupyter.backends.base import Backend, common_environment
-from distdl_jupyter.backends.usage import STRATEGY, TENSORFLOW, TRAINERS, Package, Usage
+from distdl_jupyter.backends.base import TENSORFLOW, TRAINERS, Backend, CodePattern, JobPackage, common_environment
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.core.plan import Placement, Plan, RankSlot
+from distdl_jupyter.core.source import Code
+from distdl_jupyter.core.spec import JobSpec
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from distdl_jupyter.core.findings import Check
-    from distdl_jupyter.core.source import Code
-    from distdl_jupyter.core.spec import JobSpec
+#: The two names of TensorFlow's class.
+STRATEGY = ("MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy")
+#: If it is 1, ``tf.keras`` is Keras 2, from the package tf_keras.
+LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 
 
 class TensorFlowBackend(Backend):
@@ -31,7 +34,7 @@ class TensorFlowBackend(Backend):
     labels: ClassVar[dict[str, dict[str, Any]]] = {"tensorflow": {}}
     rank_ports = 1
     order = 3
-    usage = Usage(
+    usage = CodePattern(
         title="tf.distribute",
         meets=STRATEGY,
         begin=lambda _imports: "`strategy = tf.distribute.MultiWorkerMirroredStrategy()`",
@@ -40,7 +43,7 @@ class TensorFlowBackend(Backend):
     )
 
     def unavailable(self, options: Any) -> str:
-        """TensorFlow must be installed; it is looked for without importing it."""
+        """Return the remedy if TensorFlow is not installed; it is not imported."""
         if find_spec("tensorflow") is None:
             return "TensorFlow is not installed in this environment. Run: pip install 'distdl-jupyter[tensorflow]'"
         return ""
@@ -49,27 +52,25 @@ class TensorFlowBackend(Backend):
         """Return TensorFlow."""
         return ("tensorflow",)
 
-    def packages(self, options: Any) -> tuple[Package, ...]:
+    def packages(self, options: Any) -> tuple[JobPackage, ...]:
         """Return TensorFlow."""
         return (TENSORFLOW,)
 
     def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
-        """Yield whether Keras trains under the strategy."""
-        from distdl_jupyter.backends import checks
-
+        """Yield also whether Keras can train under the strategy."""
         yield from super().checks(code, spec)
-        yield checks.keras_fit(code, spec)
+        yield keras_fit(code, spec)
 
     def plan(self, spec: JobSpec, placement: Placement, options: Any) -> Plan:
-        """Every rank is a worker that listens at its own port; the first one is the chief."""
-        workers = [_listens(spec, slot) for slot in placement.ranks]
+        """Return the plan: every rank is a worker that listens on its own port."""
+        workers = [_address(spec, slot) for slot in placement.ranks]
         return Plan(
             environments=tuple(_environment(placement, slot, workers) for slot in placement.ranks),
             distribution="tensorflow",
         )
 
 
-def _listens(spec: JobSpec, slot: RankSlot) -> str:
+def _address(spec: JobSpec, slot: RankSlot) -> str:
     if not slot.ports:
         raise InvalidSpec(
             f"{spec.compute_target} cannot reserve a port for every rank, which TensorFlow needs.",
@@ -84,6 +85,40 @@ def _environment(placement: Placement, slot: RankSlot, workers: list[str]) -> di
     task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": slot.rank}}
     variables = {"TF_CONFIG": json.dumps(task), "TF_NUM_INTRAOP_THREADS": str(placement.cores_of(slot))}
     if slot.gpu is not None:
-        # A worker trains on every GPU that it sees, and takes its memory.
+        # A worker trains on every visible GPU and allocates its memory.
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, slot.gpus or (slot.gpu,)))
     return common_environment(placement, slot) | variables
+
+
+def keras_fit(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
+    """Check that ``Model.fit`` works under MultiWorkerMirroredStrategy; None for code without both.
+
+    Keras 3 passes the strategy's distributed batches to TensorFlow unchanged, which fails with "Attempt to convert a
+    value (PerReplica" (https://github.com/keras-team/keras/issues/20585); tf_keras supports them.
+    """
+    strategy, fit = code.called(*STRATEGY), code.called("fit")
+    if spec.process_count == 1 or strategy is None or fit is None:
+        return None
+    version, legacy = keras_version(), any(LEGACY_KERAS in piece.text for piece in code.texts)
+    if version < 3 or legacy or uses_legacy_keras(spec, environment) or code.needs("tf_keras"):
+        return Check("Keras", "Keras 2 is supported" if version else "not installed")
+    finding = Finding(
+        "warning",
+        "keras-3-fit",
+        f"fit() in {fit.place} fails, because Keras {version} does not train under MultiWorkerMirroredStrategy.",
+        f'Run "pip install tf-keras", and set os.environ["{LEGACY_KERAS}"] = "1" before TensorFlow is imported.',
+    )
+    return Check("Keras", "does not support this strategy", (finding,))
+
+
+def uses_legacy_keras(spec: JobSpec, environment: Mapping[str, str]) -> bool:
+    """Return whether the ranks of a job, submitted from this environment, use Keras 2."""
+    return {**environment, **spec.environment_variables}.get(LEGACY_KERAS) == "1"
+
+
+def keras_version() -> int:
+    """Return the major version of Keras, 0 if it is not installed."""
+    try:
+        return int(metadata.version("keras").partition(".")[0])
+    except (metadata.PackageNotFoundError, ValueError):
+        return 0

@@ -1,34 +1,37 @@
-"""torch.distributed: ranks meet at a TCP store with ``init_process_group()`` and the ``env://`` variables.
+"""torch.distributed: ranks connect to a TCP store with ``init_process_group()`` and the ``env://`` variables.
 
-The variables are those that torchrun sets (https://docs.pytorch.org/docs/stable/elastic/run.html, "Environment
-Variables"), so a script written for torchrun runs unchanged.
+The variables are those of torchrun (https://docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables"), so
+a script for torchrun runs unchanged.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import ast
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from distdl_jupyter.backends.base import Backend, common_environment
-from distdl_jupyter.backends.usage import TORCH, TRAINERS, Package, Usage, may_share_gpus
+from distdl_jupyter.backends.base import TORCH, TRAINERS, Backend, CodePattern, JobPackage, common_environment
 from distdl_jupyter.core.errors import InvalidSpec
+from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.core.plan import Placement, Plan, RankSlot
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.machine import gpu_numbers
+from distdl_jupyter.core.plan import Placement, Plan, RankSlot, option
+from distdl_jupyter.core.source import Call, Code
+from distdl_jupyter.core.spec import JobSpec
 
 
 @dataclass(frozen=True, slots=True)
 class TorchOptions:
     """Settings of the torch backend."""
 
-    transport: str = field(
-        default="auto",
-        metadata={"help": "communication library; auto: Gloo for CPU tensors, NCCL for GPU tensors",
-                  "choices": ("auto", "gloo", "nccl")},
-    )  # fmt: skip
+    transport: str = option(
+        "auto",
+        "communication library; auto: Gloo for CPU tensors, NCCL for GPU tensors",
+        choices=("auto", "gloo", "nccl"),
+    )
 
 
 class TorchBackend(Backend):
@@ -45,7 +48,7 @@ class TorchBackend(Backend):
     replaces: ClassVar[dict[str, str]] = {"torchrun": "torch", "accelerate": "torch"}
     ports = 1
     order = 2
-    usage = Usage(
+    usage = CodePattern(
         title="torch.distributed",
         meets=("init_process_group", "init_device_mesh"),
         call="torch.distributed.init_process_group()",
@@ -61,7 +64,7 @@ class TorchBackend(Backend):
     )  # fmt: skip
 
     def unavailable(self, options: TorchOptions) -> str:
-        """Torch must be installed; it is looked for without importing it."""
+        """Return the remedy if torch is not installed; it is not imported."""
         if find_spec("torch") is None:
             return "torch is not installed in this environment. Run: pip install 'distdl-jupyter[torch]'"
         return ""
@@ -70,17 +73,22 @@ class TorchBackend(Backend):
         """Return torch."""
         return ("torch",)
 
-    def packages(self, options: TorchOptions) -> tuple[Package, ...]:
+    def packages(self, options: TorchOptions) -> tuple[JobPackage, ...]:
         """Return torch."""
         return (TORCH,)
 
     def job_environment(self, spec: JobSpec, restart_count: int) -> dict[str, str]:
-        """Return what torchrun says of a job that restarts."""
+        """Return torchrun's variables of the job."""
         return {"TORCHELASTIC_RUN_ID": spec.id, "TORCHELASTIC_RESTART_COUNT": str(restart_count),
                 "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts)}  # fmt: skip
 
+    def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
+        """Yield also whether NCCL finds enough GPUs."""
+        yield from super().checks(code, spec)
+        yield nccl(code, spec)
+
     def plan(self, spec: JobSpec, placement: Placement, options: TorchOptions) -> Plan:
-        """Rank 0 hosts the store at the reserved port of the first node."""
+        """Return the plan: rank 0 hosts the store at the reserved port of the first node."""
         if options.transport == "nccl" and not may_share_gpus(spec.environment_variables):
             _check_gpus(placement)
         rendezvous_variables = {
@@ -101,7 +109,7 @@ class TorchBackend(Backend):
 
 
 def _role(placement: Placement, slot: RankSlot) -> dict[str, str]:
-    """Return torchrun's role variables: all ranks have one role."""
+    """Return torchrun's role variables; all ranks have the same role."""
     size = str(len(placement.ranks))
     return {"GROUP_WORLD_SIZE": str(placement.node_count), "ROLE_NAME": "default", "ROLE_RANK": str(slot.rank),
             "ROLE_WORLD_SIZE": size}  # fmt: skip
@@ -112,7 +120,7 @@ def _interface(name: str) -> dict[str, str]:
 
 
 def _check_gpus(placement: Placement) -> None:
-    """Refuse NCCL without a device for each rank: it stops with "Duplicate GPU detected" when two share one."""
+    """Raise InvalidSpec if two ranks would share a GPU; NCCL would stop with "Duplicate GPU detected"."""
     nodes = ((0 if placement.emulated else slot.node, slot.gpu) for slot in placement.ranks)
     count = len({(node, gpu) for node, gpu in nodes if gpu is not None})
     ranks = len(placement.ranks)
@@ -124,3 +132,41 @@ def _check_gpus(placement: Placement) -> None:
             field="distributed_backend",
             hint=f"Type {f'-p {count}, or ' if count and placement.node_count == 1 else ''}-b torch-gloo.",
         )
+
+
+def may_share_gpus(variables: Mapping[str, str]) -> bool:
+    """Return whether these variables let NCCL (2.32 or later) run several ranks on one GPU."""
+    return variables.get("NCCL_MULTI_RANK_GPU_ENABLE", "0") != "0"
+
+
+def nccl(
+    code: Code, spec: JobSpec, devices: Sequence[int] | None = None, environment: Mapping[str, str] = os.environ
+) -> Check | None:
+    """Check that this machine has a GPU for each process of code that uses NCCL; None for code that does not."""
+    calls = [(call, _transport(call)) for call in code.calls if call.name == "torch.distributed.init_process_group"]
+    first = next((call for call, transport in calls if transport == "nccl"), None)
+    if spec.cluster != "local" or first is None or may_share_gpus({**environment, **spec.environment_variables}):
+        return None
+    count = len(gpu_numbers() if devices is None else devices)
+    processes = plural(spec.process_count, "process")
+    summary = f"{plural(count, 'GPU')} for {processes}"
+    if count >= spec.process_count:
+        return Check("NCCL", summary)
+    is_certain = all(transport == "nccl" for _, transport in calls)
+    if not count and not is_certain:
+        return None  # the code uses another transport without GPUs
+    finding = Finding(
+        "error" if is_certain else "warning",
+        "nccl-call-needs-gpus",
+        f"NCCL in {first.place} needs {plural(spec.process_count, 'GPU')} for {processes}, but this machine has "
+        f"{plural(count, 'GPU') if count else 'none'}.",
+        f'{f"Type -p {count}, or use Gloo" if count else "Use Gloo"}: init_process_group("gloo").',
+    )
+    return Check("NCCL", summary, (finding,))
+
+
+def _transport(call: Call) -> str:
+    """Return the transport in a call of ``init_process_group``, "" unless it is a literal."""
+    named = next((keyword.value for keyword in call.node.keywords if keyword.arg == "backend"), None)
+    transport = named or next(iter(call.node.args), None)
+    return str(transport.value).lower() if isinstance(transport, ast.Constant) else ""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 #: An address of a node, and ports that are free on it.
 RankPorts = tuple[str, tuple[int | str, ...]]
@@ -134,6 +134,14 @@ class Plan:
     distribution: Distribution = "torch"
     #: Lines for the log before the start, for example versions.
     notes: tuple[str, ...] = ()
+
+
+def option(default: Any, help_: str, **more: Any) -> Any:
+    """Declare an option of a plug-in in its dataclass, with its help text.
+
+    ``choices`` are the allowed values; with ``first`` a form shows the option before the others.
+    """
+    return field(default=default, metadata={"help": help_, **more})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,1 @@
-"""The Python environment: what works in it (doctor) and how Horovod gets into it.
-
-Knows errors of the core and nothing about jobs, backends or screens.
-"""
+"""Checks of the Python environment, and the build of Horovod. It does not depend on jobs or backends."""

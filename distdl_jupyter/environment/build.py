@@ -1,10 +1,9 @@
-"""Compile Horovod's last release for the torch, and the TensorFlow, that are installed here, and keep the wheel.
+"""Builds Horovod's last release for the installed torch and TensorFlow, and caches the wheel.
 
-Horovod 0.28.1 (2023) does not compile against any torch since 2.1, or with GCC 13 and newer. Its source is downloaded
-by hash, unpacked, patched (``patches`` names each edit and its reason) and built without isolation, so that it sees the
-installed torch; its other build tools come from a private folder. The wheel is kept in the user's cache, outside any
-checkout and environment, so that it is built once for each combination that matters. The user's environment is not
-touched. Must not know how a wheel is installed.
+Horovod 0.28.1 (2023) does not compile with torch 2.1 or newer, or with GCC 13 or newer. Its source is downloaded by
+hash, patched (see ``patches``), and built without isolation, so that the build uses the installed torch; other build
+tools are installed in a temporary folder. The wheel is stored in the user's cache, once for each combination of
+versions. The user's environment is not changed.
 """
 
 from __future__ import annotations
@@ -41,15 +40,16 @@ from distdl_jupyter.node.headroom import cores
 Progress = Callable[[str], None]
 
 _COMPILE_STEP = re.compile(r"\[\s*(\d+)%\] (?:Building|Linking) CXX (?:\w+ )+(?:\S*/)?(\S+)")
-#: How much of the log's end is searched for the last progress line of CMake, in bytes.
+#: The number of bytes at the end of the log that are searched for progress lines of CMake.
 _TAIL = 64 * 1024
 
+#: Lines of a log that report an error, and the maximum number of lines in an error message.
 _ERROR = re.compile(r"\b(?:fatal )?error\b[ :]|\bCMake Error\b|\bundefined reference\b|^nvcc fatal", re.IGNORECASE)
 _MOST_LINES = 25
 
 
 class BuildFailed(PluginUnavailable):
-    """Horovod could not be built or installed; ``output`` is the log's first errors or its end."""
+    """Horovod could not be built or installed; ``output`` is the first errors of the log, or its end."""
 
     code = "build-failed"
 
@@ -62,7 +62,7 @@ class BuildFailed(PluginUnavailable):
 
 
 def compile_step(log: Path) -> str:
-    """Return percentage and file of the last of CMake's progress lines at the end of a log, "" without one."""
+    """Return the percentage and the file of the last progress line of CMake in a log, "" without one."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL))
         steps = _COMPILE_STEP.findall(file.read().decode(errors="replace"))
@@ -70,9 +70,9 @@ def compile_step(log: Path) -> str:
 
 
 def first_errors(log_text: str) -> str:
-    """Return the first line of a log that reports an error and what follows it, or the log's end without such a line.
+    """Return at most 25 lines of a log, from the first error, or from the end if there is none.
 
-    At most 25 lines. A compiler prints the cause first; make and pip then add many lines about their own end.
+    A compiler prints the cause first; make and pip then add many lines about their own failure.
     """
     lines = [line.rstrip() for line in log_text.splitlines() if line.strip()]
     first = next((index for index, line in enumerate(lines) if _ERROR.search(line)), -_MOST_LINES)
@@ -88,10 +88,10 @@ def run_step(
     progress: Progress,
     started: float,
 ) -> None:
-    """Run one command of a build to its end, with its output appended to ``log``.
+    """Run one command of a build, with its output appended to ``log``.
 
-    ``progress`` gets a text each second, with the time since ``started`` (monotonic seconds). Raises ``BuildFailed``
-    when the command fails, and ends its whole tree when interrupted.
+    ``progress`` is called every second with a text that includes the time since ``started`` (monotonic seconds).
+    Raises BuildFailed if the command fails. An interruption kills the command and its children.
     """
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -127,7 +127,7 @@ _NO_INDEX = (
     r"No matching distribution|Could not find a version|Failed to establish a new connection|ReadTimeoutError"
     r"|Temporary failure in name resolution|Max retries exceeded"
 )
-#: Patterns of a failed build's log, each with its remedy.
+#: Patterns in the log of a failed build, and their remedies.
 _REMEDIES = {
     "No space left on device": "The disk is full. Free some space, or set DISTDL_CACHE to a folder on another disk.",
     "Killed signal terminated program|std::bad_alloc|cc1plus: out of memory": (
@@ -145,7 +145,7 @@ _REMEDIES = {
 
 
 def remedy_for(log_text: str) -> str:
-    """Return the sentence that helps with the failure that ``log_text`` shows."""
+    """Return the remedy for a failed build from its log."""
     for pattern, remedy in _REMEDIES.items():
         if re.search(pattern, log_text):
             return remedy
@@ -154,34 +154,33 @@ def remedy_for(log_text: str) -> str:
 
 HOROVOD_VERSION = "0.28.1"
 
+#: The digest of horovod-0.28.1.tar.gz, the source distribution on the Python package index.
 _SOURCE_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-"""Of horovod-0.28.1.tar.gz, the source distribution on the Python package index."""
 
 _BUILD_TOOLS = ("cmake>=3.18", "setuptools<81", "wheel", "packaging", "cloudpickle", "psutil", "pyyaml", "cffi")
 
+#: The memory in bytes for each concurrent compiler; a file that includes torch's headers needs 1 to 2 GB.
 _BYTES_PER_COMPILER = 2 * 1024**3
-"""A unit that includes torch's headers takes 1 to 2 GB."""
 
+#: Incremented by changes of this module or its patches after which earlier wheels must not be used.
 _REVISION = 3
-"""Counts the changes of this module and its patches that make earlier wheels unfit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What decides whether a built Horovod fits: torch and the optional parts that are built in."""
+    """The inputs of a build: the installed torch and the optional parts."""
 
     inspection: Inspection
-    """The torch that is installed here."""
+    #: None for a build with Gloo alone.
     mpi: Mpi | None = None
-    """None for Gloo alone."""
+    #: None for a build without NCCL, or with the GPU operations of ``HOROVOD_GPU_OPERATIONS``.
     cuda: Cuda | None = None
-    """None for a build without NCCL, or with the GPU operations of ``HOROVOD_GPU_OPERATIONS``."""
+    #: TensorFlow's version, "" for a build without it.
     tensorflow: str = ""
-    """TensorFlow's version, "" for a build without it."""
 
     @property
     def key(self) -> str:
-        """All of it as a readable folder name: one fact differs, another wheel is needed."""
+        """The name of the wheel's folder in the cache; different inputs have different keys."""
         gpu_operations = self.cuda.label if self.cuda else os.environ.get("HOROVOD_GPU_OPERATIONS", "")
         parts = [
             f"horovod-{HOROVOD_VERSION}",
@@ -200,14 +199,14 @@ class Recipe:
 def build_wheel(recipe: Recipe, progress: Progress) -> Path:
     """Build the wheel and return its path in the cache. The caller holds the lock of the recipe's key.
 
-    What the tools print goes to a log in the cache, which is removed after a success. Raises ``BuildFailed`` with the
-    first errors in the log, and ``PluginUnavailable`` before any work when a prerequisite is missing.
+    The output of the tools is written to a log in the cache, which is removed after a success. Raises BuildFailed with
+    the first errors in the log, and PluginUnavailable if a prerequisite is missing.
     """
     toolchain.require(toolchain.missing_to_build())
     log = cache_directory() / "logs" / f"horovod-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    # Not in the system's temporary folder, which may be small or in memory. The short name belongs to the key: whoever
-    # holds its lock also clears away what a killed build left.
+    # The system's temporary folder may be small or in memory. The name depends on the key, so that the next build with
+    # this key removes the files of a killed build.
     workspace = _wheels() / f"build-{hashlib.sha256(recipe.key.encode()).hexdigest()[:8]}"
     shutil.rmtree(workspace, ignore_errors=True)
     workspace.mkdir()
@@ -241,7 +240,7 @@ def pip(command: str) -> list[str]:
 
 
 def apply_patches(source: Path, *, system_mpi: bool) -> None:
-    """Edit the unpacked ``source``. Raises ``BuildFailed`` when a text to replace is not there exactly once."""
+    """Patch the unpacked ``source``. Raises BuildFailed unless each text to replace occurs exactly once."""
     for patch in (*patches.PATCHES, *((patches.SYSTEM_MPI,) if system_mpi else ())):
         file = source / patch.path
         text = file.read_text(encoding="utf-8")
@@ -255,7 +254,7 @@ def apply_patches(source: Path, *, system_mpi: bool) -> None:
 
 
 def build_environment(recipe: Recipe, workspace: Path) -> dict[str, str]:
-    """Return the environment variables of the build, on top of this process's own."""
+    """Return the environment variables of the build, including those of this process."""
     tools = workspace / "tools"
     programs = [str(recipe.mpi.bin_directory)] if recipe.mpi else []
     compilers = min(cores(), int(psutil.virtual_memory().available) // _BYTES_PER_COMPILER)
@@ -278,7 +277,7 @@ def build_environment(recipe: Recipe, workspace: Path) -> dict[str, str]:
 
 
 def find_wheel(key: str) -> Path | None:
-    """Return the cached wheel for ``key``, None when there is none or somebody else could have put it there."""
+    """Return the cached wheel for ``key``, None without one or if another user could have written it."""
     folder = cache_directory() / "wheels" / key
     if permissions.tree_refusal(folder):
         return None
@@ -286,9 +285,9 @@ def find_wheel(key: str) -> Path | None:
 
 
 def store_wheel(key: str, wheel: Path) -> Path:
-    """Copy ``wheel`` into the cache, where it appears whole or not at all, and return its path there.
+    """Copy ``wheel`` atomically into the cache and return its path there.
 
-    Raises PermissionError in a folder of another user.
+    Raises PermissionError if the cache belongs to another user.
     """
     folder = _wheels() / key
     if permissions.tree_refusal(folder):
@@ -300,10 +299,9 @@ def store_wheel(key: str, wheel: Path) -> Path:
 
 @contextlib.contextmanager
 def lock(key: str, waiting: Callable[[float], None]) -> Iterator[None]:
-    """Hold the one lock for ``key``; ``waiting`` is called every second with the seconds waited so far.
+    """Hold the lock of ``key``; ``waiting`` is called every second with the elapsed seconds.
 
-    The lock belongs to an open file, so it is free again whenever its holder ends, however it ends.
-    Raises PermissionError where the cache is another user's, or others may write there.
+    Raises PermissionError if the cache belongs to another user or others can write to it.
     """
     started = time.monotonic()
     with (_wheels() / f"{key}.lock").open("a") as file:
@@ -318,5 +316,5 @@ def lock(key: str, waiting: Callable[[float], None]) -> Iterator[None]:
 
 
 def _wheels() -> Path:
-    """Return the folder of the wheels, made where it is missing. Raises PermissionError where it is not the user's."""
+    """Return the folder of the wheels, and create it if needed. Raises PermissionError if it is not the user's own."""
     return permissions.private_folder(permissions.user_folder(cache_directory()) / "wheels")

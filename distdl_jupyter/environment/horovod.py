@@ -1,7 +1,4 @@
-"""Horovod made easy: build it once for this torch (and TensorFlow), keep the wheel, install it, prove that it works.
-
-This is ``distdl install horovod``. Must not know jobs.
-"""
+"""``distdl install horovod``: builds a wheel or uses a cached one, installs it, and checks that it can be imported."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ from distdl_jupyter.environment.build import BuildFailed, Progress, Recipe, buil
 from distdl_jupyter.environment.inspection import SLOW, Inspection, inspect_environment
 from distdl_jupyter.environment.toolchain import Cuda, Missing, Mpi, compiles, find_cuda, find_mpi
 
+#: Timeout in seconds of the first import of torch, which reads gigabytes and compiles thousands of files.
 _IMPORT_SECONDS = 600.0
-"""The first import of a fresh torch reads gigabytes and compiles thousands of files, on a busy machine in minutes."""
 
 _RUNTIME_REQUIREMENTS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
 
@@ -37,20 +34,19 @@ def install(
     mpi: bool = True,
     tensorflow: bool | None = None,
 ) -> str:
-    """Put a Horovod that fits the installed torch into this interpreter's environment; return a sentence about it.
+    """Install a Horovod for the installed torch into this interpreter's environment; return the result as a sentence.
 
-    Gloo is always built in; MPI when a usable one is found, unless ``mpi`` is False; NCCL when torch sees GPUs and nvcc
-    and NCCL are found. ``tensorflow=True`` builds for TensorFlow besides torch; by default it is built for what it was
-    built for before. A wheel built earlier for the same combination is used again; ``force`` builds anew. ``progress``
-    gets a short text at most once a second. ``HOROVOD_GPU_OPERATIONS`` and Horovod's other build variables are passed
-    on.
+    Gloo is always included, MPI if a usable one is found and ``mpi`` is true, and NCCL if torch detects GPUs and nvcc
+    and NCCL are found. ``tensorflow=True`` also builds for TensorFlow; the default is to support the frameworks of the
+    installed Horovod. A cached wheel is used unless ``force`` is true. ``progress`` is called with a short text at most
+    once per second. ``HOROVOD_GPU_OPERATIONS`` and Horovod's other build variables are used.
 
-    Raises ``PluginUnavailable`` when a prerequisite is missing, before any work, and ``BuildFailed`` with the first
-    errors of the log when the build, the installation or the import afterwards fails.
+    Raises PluginUnavailable if a prerequisite is missing, and BuildFailed with the first errors of the log if the
+    build, the installation or the import fails.
     """
     started = time.monotonic()
     toolchain.require(toolchain.missing_to_install())
-    chosen_mpi, mpi_note = _choose_mpi() if mpi else (None, "")
+    included_mpi, mpi_note = _choose_mpi() if mpi else (None, "")
     progress("checking torch and Horovod")
     before = inspect_environment(timeout_seconds=_IMPORT_SECONDS)
     if before.torch_error:
@@ -63,7 +59,7 @@ def install(
         )
     cuda, cuda_note = _choose_cuda(before)
     with_tensorflow = before.tensorflow if tensorflow is None else tensorflow
-    recipe = Recipe(before, chosen_mpi, cuda, toolchain.require_tensorflow() if with_tensorflow else "")
+    recipe = Recipe(before, included_mpi, cuda, toolchain.require_tensorflow() if with_tensorflow else "")
     result, after = _provide(recipe, progress, force=force)
     lacks_nothing = after is before and after.mpi and (after.nccl or not after.torch_cuda)
     note = "" if lacks_nothing else f"{mpi_note} {cuda_note}".strip()
@@ -73,7 +69,7 @@ def install(
 
 
 def _choose_mpi() -> tuple[Mpi | None, str]:
-    """Return the MPI to build in, or None and how to add one."""
+    """Return the MPI to include, or None and the remedy."""
     mpi = find_mpi()
     if mpi is not None and compiles(mpi):
         return mpi, ""
@@ -85,17 +81,17 @@ def _choose_mpi() -> tuple[Mpi | None, str]:
 
 
 def _choose_cuda(inspection: Inspection) -> tuple[Cuda | None, str]:
-    """Return CUDA where this machine needs and has it, or None and what is missing; the user's variable comes first."""
+    """Return the CUDA toolkit, or None and the missing part. HOROVOD_GPU_OPERATIONS of the user has priority."""
     cuda = None if "HOROVOD_GPU_OPERATIONS" in os.environ else find_cuda(inspection)
     return (None, str(cuda)) if isinstance(cuda, Missing) else (cuda, "")
 
 
 def _is_current(recipe: Recipe) -> bool:
-    """Whether the installed Horovod will do: ours for this very key, or a foreign one with all that is needed."""
+    """Whether the installed Horovod suffices: a wheel with this key, or another one with all required parts."""
     installed = recipe.inspection
     if not (_works(installed, recipe) and installed.gloo):
         return False
-    origin = ""  # the address that pip noted; none for a Horovod from an index
+    origin = ""  # the address that pip recorded; a package from an index has none
     with contextlib.suppress(metadata.PackageNotFoundError):
         origin = unquote(metadata.distribution("horovod").read_text("direct_url.json") or "")
     if "/wheels/horovod-" in origin:
@@ -108,9 +104,9 @@ def _works(inspection: Inspection, recipe: Recipe) -> bool:
 
 
 def _provide(recipe: Recipe, progress: Progress, *, force: bool) -> tuple[str, Inspection]:
-    """Keep the installed Horovod if it will do, else install the cached wheel, else build one and install it.
+    """Keep the installed Horovod if it suffices, else install the cached wheel, else build and install one.
 
-    Returns what was done, as the end of a sentence, and what an import of Horovod reports.
+    Returns the action as the end of a sentence, and the facts of an import of Horovod.
     """
     if not force and _is_current(recipe):
         return "is already installed and works", recipe.inspection
@@ -126,7 +122,7 @@ def _provide(recipe: Recipe, progress: Progress, *, force: bool) -> tuple[str, I
 
 
 def _install_wheel(wheel: Path, recipe: Recipe, progress: Progress) -> Inspection:
-    """Install a wheel and return what an import reports. Raises ``BuildFailed`` when one of both fails."""
+    """Install a wheel and return the facts of an import. Raises BuildFailed if either fails."""
     progress("installing Horovod")
     for arguments in (_RUNTIME_REQUIREMENTS, ("--no-deps", "--force-reinstall", str(wheel))):
         done = subprocess.run([*pip("install"), "-q", *arguments], capture_output=True, text=True, check=False)
@@ -151,8 +147,8 @@ def _install_wheel(wheel: Path, recipe: Recipe, progress: Progress) -> Inspectio
 class ConsoleProgress:
     """A progress callback: call it with a short text, and call ``end()`` before printing anything else.
 
-    Texts with the same words before their first colon belong to one step. On a terminal each text replaces the one
-    before; elsewhere a step's texts are printed at most once in ``every_seconds``, so a log stays short.
+    On a terminal each text replaces the previous one. Otherwise the texts of a step, which have the same beginning up
+    to the first colon, are printed at most every ``every_seconds``.
     """
 
     def __init__(self, stream: TextIO | None = None, every_seconds: float = 30.0) -> None:
@@ -182,11 +178,11 @@ class ConsoleProgress:
 
 
 def main(*, framework: str | None, force: bool, mpi: bool) -> int:
-    """Install Horovod and print the result; return 0 when it works, 1 when it does not, 130 when interrupted.
+    """Install Horovod and print the result; return 0 after success, 1 after a failure, 130 after an interruption.
 
     ``framework`` is ``torch`` or ``torch,tensorflow``; None means those of the installed Horovod.
     """
-    # A plain TERM would leave the compilers behind: as an exception it passes the place that ends them.
+    # As an exception, TERM also ends the compilers (``run_step``).
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     progress = ConsoleProgress()
     tensorflow = None if framework is None else "tensorflow" in framework

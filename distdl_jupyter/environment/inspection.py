@@ -1,8 +1,7 @@
-"""What fresh interpreters of this environment report about torch, TensorFlow and Horovod.
+"""Facts about torch, TensorFlow and Horovod from imports in new processes.
 
-Importing is the only proof that a compiled extension fits: Horovod's own ``horovodrun --check-build`` can claim a
-framework that was not built. The imports happen in subprocesses, so this process stays free of torch; TensorFlow has
-one of its own, which runs where Horovod was built for it.
+Only an import proves that a compiled extension works: ``horovodrun --check-build`` can list a framework that was not
+built. TensorFlow is imported in a separate process, and only if Horovod was built for it.
 """
 
 from __future__ import annotations
@@ -50,33 +49,32 @@ for name in sys.argv[2:]:
 print("\\n" + sys.argv[1] + json.dumps(facts))
 """
 
-#: How the error of an import begins that did not end in time.
+#: The beginning of the error of an import that timed out.
 SLOW = "the import took longer than"
-#: The exit code of a program that did not end in time, as of timeout(1).
+#: The exit code of a program that timed out, as in timeout(1).
 TIMED_OUT = 124
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """Facts from a real import; an error is the exception's type and message, "" when the import worked."""
+    """Facts from an import; an error is the exception's type and message, "" if the import succeeded."""
 
     torch_version: str = ""
     cxx11abi: bool = True
+    #: The CUDA version of the torch build, "" for a CPU build.
     torch_cuda: str = ""
-    """CUDA version of the torch build, "" for a CPU build."""
     gpu_names: Sequence[str] = ()
+    #: The different compute capabilities of the GPUs, such as ``("80", "90")``.
     gpu_capabilities: Sequence[str] = ()
-    """Compute capabilities of the GPUs, each once, such as ``("80", "90")``."""
     torch_error: str = ""
     horovod_version: str = ""
     gloo: bool = False
     mpi: bool = False
     nccl: bool = False
     horovod_error: str = ""
+    #: Whether Horovod was built for TensorFlow, and why ``import horovod.tensorflow`` fails.
     tensorflow: bool = False
-    """Whether Horovod was built for TensorFlow."""
     tensorflow_error: str = ""
-    """Why ``import horovod.tensorflow`` fails where it was built."""
 
     @property
     def horovod_works(self) -> bool:
@@ -90,20 +88,20 @@ class Inspection:
 
     @property
     def frameworks(self) -> tuple[str, ...]:
-        """The frameworks that Horovod works with, as people write them."""
+        """The frameworks that Horovod supports, as display names."""
         return ("torch", "TensorFlow") if self.tensorflow_works else ("torch",)
 
     @property
     def controllers(self) -> tuple[str, ...]:
-        """The controllers compiled in, as people write them: Gloo, MPI."""
+        """The controllers that Horovod includes: Gloo, MPI."""
         return tuple(name for name, is_built in (("Gloo", self.gloo), ("MPI", self.mpi)) if is_built)
 
 
 def inspect_environment(timeout_seconds: float = 180.0) -> Inspection:
-    """Import torch and horovod.torch in a new process, and horovod.tensorflow in another where it was built.
+    """Import torch and horovod.torch in a new process, and horovod.tensorflow in another one if it was built.
 
-    Takes 2 to 10 seconds, nearly all of it torch's import, and about as long again for TensorFlow. Never raises: a
-    crash or a timeout is an error field.
+    It takes 2 to 10 seconds for torch, and as long again for TensorFlow. It never raises: a crash or a timeout is an
+    error field.
     """
     facts = _inspect(timeout_seconds, "torch", "horovod")
     if facts.get("tensorflow"):
@@ -112,8 +110,8 @@ def inspect_environment(timeout_seconds: float = 180.0) -> Inspection:
 
 
 def _inspect(timeout_seconds: float, *names: str) -> dict[str, Any]:
-    """Return the facts of a new process that imports what ``names`` say, and the error of each that fails."""
-    # -P keeps a torch.py or horovod/ in the current directory from standing in for the installed one.
+    """Import ``names`` in a new process; return the facts, and the error of each import that failed."""
+    # -P: do not import a torch.py or horovod/ of the current directory.
     command = [sys.executable, "-P", "-c", _SCRIPT, _MARK, *names]
     done = run_program(*command, timeout_seconds=timeout_seconds)
     for line in done.stdout.splitlines():
@@ -127,10 +125,7 @@ def _inspect(timeout_seconds: float, *names: str) -> dict[str, Any]:
 
 
 def run_program(*command: str, timeout_seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end and return its output and exit code.
-
-    Code 127 means that it cannot be started, and ``TIMED_OUT`` that it did not end in time.
-    """
+    """Run a program and return its output and exit code: 127 if it cannot be started, ``TIMED_OUT`` after a timeout."""
     try:
         return subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=timeout_seconds, check=False

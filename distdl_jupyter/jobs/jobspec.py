@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import preflight
-from distdl_jupyter.backends.usage import Package
+from distdl_jupyter.backends.base import Backend, JobPackage
 from distdl_jupyter.clusters import cluster_configs
 from distdl_jupyter.clusters.base import Cluster, Provisioner
 from distdl_jupyter.core import packages, redact, registry
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from distdl_jupyter.azure.prices import Price
-    from distdl_jupyter.backends.base import Backend
     from distdl_jupyter.capture import CapturedCode
     from distdl_jupyter.core.data import DataSource
     from distdl_jupyter.core.spec import Group
@@ -376,7 +375,7 @@ def node_price(price: Any, vm_size: str | None, cluster: Cluster, options: Mappi
 
 
 def _versions(backend: Backend, options: Any) -> dict[str, str]:
-    ours = (Package("", "distdl-jupyter"), Package("", "numpy"))
+    ours = (JobPackage("", "distdl-jupyter"), JobPackage("", "numpy"))
     versions = {package.name: package.version() for package in (*ours, *backend.packages(options))}
     return {"python": platform.python_version()} | {name: version for name, version in versions.items() if version}
 

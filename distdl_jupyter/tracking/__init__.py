@@ -1,7 +1,7 @@
 """Reports about jobs to other programs: messages, telemetry and experiment trackers. All are off by default.
 
-Each report is written by a process of its own, so that a slow or broken service never delays a job. A supervisor starts
-it by the name of its module (``supervisor.control.start_reporter``).
+Each report is sent by a separate process, so that a slow or broken service never delays a job. A supervisor starts it
+by the name of its module (``supervisor.control.start_reporter``).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from distdl_jupyter.core.errors import DistDLError
 
 
 def run(name: str, report: Callable[[], str], timeout: int = 0) -> NoReturn:
-    """Write the sentence that ``report`` returns, or its error, and exit; threads of libraries are not waited for.
+    """Print the sentence that ``report`` returns, or its error, and exit without waiting for threads of libraries.
 
-    Libraries write nowhere meanwhile: their messages may quote an address. ``timeout`` is in seconds, 0 for none.
+    Output of libraries is discarded, because it may contain a secret address. ``timeout`` is in seconds, 0 for none.
     """
     log = os.dup(1)
     null = os.open(os.devnull, os.O_WRONLY)
@@ -34,6 +34,6 @@ def run(name: str, report: Callable[[], str], timeout: int = 0) -> NoReturn:
         text, status = report(), 0
     except DistDLError as error:
         text, status = str(error), 1
-    except Exception as error:  # noqa: BLE001 - its text may hold what is secret
+    except Exception as error:  # noqa: BLE001 - its text may contain a secret
         text, status = f"not sent, {type(error).__name__}", 1
     finish(text, status)

@@ -1,7 +1,7 @@
 """Messages about jobs through Apprise, whose addresses name a service: ``slack://...``, ``jsons://HOST/PATH``.
 
-Each message is sent by a process of its own (``python -m distdl_jupyter.tracking.messages``), which reads the address
-from its standard input. The address is secret: only the name of its service is ever shown.
+Each message is sent by a separate process (``python -m distdl_jupyter.tracking.messages``), which reads the address
+from standard input. The address is secret: only the name of its service is displayed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from distdl_jupyter.core import user_settings
 from distdl_jupyter.core.errors import InvalidSpec, MessageNotSent, PluginUnavailable
 from distdl_jupyter.tracking import run
 
+#: Apprise's type of message for each kind of alert.
 _TYPES = {"end": "success", "failure": "failure", "stall": "warning", "nan": "warning", "rule": "info"}
-
-
-#: A title, a sentence, and the kind of the alert.
+#: The title, the text and the kind of an alert.
 Message = tuple[str, str, str]
-#: The message that tests an address.
+#: The message that is sent to test an address.
 HELLO: Message = ("distdl-jupyter: connected", "Messages about your jobs will be sent here.", "end")
 
 
 @dataclass(frozen=True, slots=True)
 class Notifications:
-    """The ``service`` of messages about jobs, "" for none, and the events that send one, separated by commas."""
+    """The ``service`` for messages about jobs ("": none), and the events that send one, separated by commas."""
 
     service: str
     notify: str
@@ -38,9 +37,9 @@ class Notifications:
 
 
 def notifications(address: str | None = None, notify: str | None = None, *, test: bool = False) -> Notifications:
-    """Change the settings of messages about jobs, if any are given ("" resets one), and return them.
+    """Return the settings for messages about jobs, after changing those that are passed ("" resets one).
 
-    With ``test``, a test message is sent now. Raises InvalidSpec, MessageNotSent.
+    With ``test``, send a test message. Raises InvalidSpec, MessageNotSent.
     """
     changes = {name: value for name, value in (("address", address), ("notify", notify)) if value is not None}
     current = configure(**changes)
@@ -57,7 +56,7 @@ def notifications(address: str | None = None, notify: str | None = None, *, test
 
 
 def configure(**changes: Any) -> user_settings.ReportingSettings:
-    """Change settings of telemetry and messages and return them; an address is checked. Raises as ``deliver`` does."""
+    """Change settings of telemetry and messages and return them. Raises MessageNotSent for an invalid address."""
     if address := str(changes.get("address") or "").strip():
         deliver(address)
     return user_settings.change(user_settings.MONITORING, **changes)
@@ -69,8 +68,8 @@ def _service(address: str) -> str:
 
 
 def deliver(address: str, message: Message | None = None) -> None:
-    """Send a message, or only check the address without one. Raises MessageNotSent."""
-    # Apprise is never imported here: loggers of this process could write the address.
+    """Send a message; without one, only check the address. Raises MessageNotSent."""
+    # Apprise is not imported in this process, whose loggers could write the address.
     command = [sys.executable, "-P", "-m", __name__]
     body = json.dumps((address, message))
     process = subprocess.run(command, check=False, input=body, capture_output=True, text=True)
@@ -79,7 +78,7 @@ def deliver(address: str, message: Message | None = None) -> None:
 
 
 def send(address: str, message: Message | None) -> str:
-    """Send a message in this process, or check the address, and return a sentence. Raises DistDLError."""
+    """Send a message from this process, or only check the address; return a sentence. Raises DistDLError."""
     try:
         import apprise
     except ImportError:
@@ -87,7 +86,7 @@ def send(address: str, message: Message | None) -> str:
         raise PluginUnavailable(
             "Messages need the package apprise.", code="messages-package-missing", hint=hint
         ) from None
-    # Redirects are not followed: another server would get the message.
+    # Redirects are not followed, because another server would receive the message.
     retries: dict[str, Any] = {"default_service_retry": 2, "default_service_wait": 2.0}
     sender = apprise.Apprise(asset=apprise.AppriseAsset(app_id="distdl-jupyter", http_redirects=False, **retries))
     if not sender.add(address):

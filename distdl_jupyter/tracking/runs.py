@@ -1,8 +1,8 @@
-"""The processes that write the runs of a job in experiment trackers.
+"""Writes the runs of a job in experiment trackers.
 
-``python -m distdl_jupyter.tracking.runs JOB_FOLDER TRACKER`` follows the events of a job and writes them into one
-tracker, so a tracker that is down delays nothing. It records its progress after each batch (``core.tracking``), and
-another process continues there with the same run. Standard input has variables of the job, such as a token, as JSON.
+``python -m distdl_jupyter.tracking.runs JOB_FOLDER TRACKER`` writes the events of a running job to one tracker, so that
+an unavailable tracker delays nothing. It records its progress after each batch (``core.tracking``), and another
+process can continue the same run there. Standard input contains variables of the job, such as a token, as JSON.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from distdl_jupyter.core.spec import JobEnvironment, JobSpec
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.tracking import run
-from distdl_jupyter.tracking.trackers import KINDS, SILENCE, Adapter, Point
+from distdl_jupyter.tracking.trackers import KINDS, SILENCE, Adapter, MeanPoint
 from distdl_jupyter.worker.secret_patterns import MASK
 
-#: Seconds between polls, and between retries at most.
+#: Seconds between two polls, and the maximum between two retries.
 _POLL, _LONGEST_PAUSE = 1.0, 30.0
-#: Seconds for which a tracker is retried after the job has ended or lost its supervisor.
+#: Seconds during which a failing tracker is retried after the job has ended or lost its supervisor.
 PATIENCE = 600.0
-#: Seconds, by the times of events, after which the mean of a step no longer waits for ranks.
+#: Seconds, by the times of events, after which the mean of a step does not wait for further ranks.
 _LATE = 10.0
-#: Bytes of events in one batch.
+#: The maximum number of bytes of events per batch.
 _BATCH = 1_000_000
-#: Options that are tags, or that may hold data of others.
+#: Options that are tags, or that may contain private data.
 _NO_PARAMETERS = ("name", "environment_variables", "data", "outputs", "track", "notify_when", "requirements", "after")
 
 
 class MeanFold:
-    """Turns the events of a job into the mean of each metric over ranks, step by step."""
+    """Computes the mean of each metric over all ranks, step by step, from the events of a job."""
 
     def __init__(self, process_count: int) -> None:
         self._count = process_count
-        #: The values by rank of the metrics and steps that wait for ranks, in the order of their first values.
-        self._pending: dict[tuple[str, float], dict[int, Point]] = {}
+        #: The values by rank of metrics and steps that lack ranks, in the order of their first values.
+        self._pending: dict[tuple[str, float], dict[int, MeanPoint]] = {}
 
-    def apply(self, event: Event) -> list[Point]:
-        """Return the means that are complete with an event, and those of steps that started too long ago."""
+    def apply(self, event: Event) -> list[MeanPoint]:
+        """Return the means that an event completes, and those of steps that started more than ``_LATE`` seconds ago."""
         now, complete = float(event["t"]), []
         if event["type"] == "restart":
             return self.flush()
@@ -65,24 +65,24 @@ class MeanFold:
             step = float(event["step"])
             for name, value in event["values"].items():
                 points = self._pending.setdefault((name, step), {})
-                points[int(event["rank"])] = Point(name, step, now, float(value))
+                points[int(event["rank"])] = MeanPoint(name, step, now, float(value))
                 complete += [(name, step)] if len(points) >= self._count else []
         means = [self._mean(key) for key in complete]
         while self._pending and now - next(iter(next(iter(self._pending.values())).values())).t > _LATE:
             means.append(self._mean(next(iter(self._pending))))
         return means
 
-    def _mean(self, key: tuple[str, float]) -> Point:
+    def _mean(self, key: tuple[str, float]) -> MeanPoint:
         points = self._pending.pop(key).values()
-        return Point(*key, max(point.t for point in points), sum(point.value for point in points) / len(points))
+        return MeanPoint(*key, max(point.t for point in points), sum(point.value for point in points) / len(points))
 
-    def flush(self) -> list[Point]:
-        """Return the means of all steps that wait."""
+    def flush(self) -> list[MeanPoint]:
+        """Return the means of all incomplete steps."""
         return [self._mean(key) for key in list(self._pending)]
 
 
 def parameters(spec: JobSpec) -> dict[str, str]:
-    """Return the plain values that were sent with the code, above all arguments, and the options that were set."""
+    """Return the plain values that were sent with the code, such as arguments, and the options that were set."""
     values = {
         item.name: item.detail.partition(" = ")[2] or item.detail for item in spec.captured if item.kind == "value"
     }
@@ -118,7 +118,7 @@ def _masked(values: Mapping[str, str]) -> dict[str, str]:
 
 
 class RunWriter:
-    """Writes a job into one tracker."""
+    """Writes a job to one tracker."""
 
     def __init__(self, folder: JobFolder, tracker: Adapter, artifacts: str) -> None:
         self._record = tracking.read(folder.path, tracker.name)
@@ -130,8 +130,8 @@ class RunWriter:
         self._fold = MeanFold(self._spec.process_count)
         self._is_open = False
         self._described: JobEnvironment | None = None
-        #: Points that are not written yet, and the position behind their events.
-        self._points: list[Point] = []
+        #: Points that are not written yet, and the position after their events.
+        self._points: list[MeanPoint] = []
         self._position = 0
         while self._position < self._record.events and self._read(self._record.events - self._position):
             self._points.clear()
@@ -146,9 +146,9 @@ class RunWriter:
         return is_new
 
     def follow(self) -> str:
-        """Write the job until all is written or ``PATIENCE`` is over, and return the outcome.
+        """Write the job until all is written or ``PATIENCE`` has elapsed, and return the outcome.
 
-        A tracker that is in trouble is retried. Raises ImportError and DistDLError if a retry cannot help.
+        Failed requests are retried. Raises ImportError and DistDLError if a retry cannot help.
         """
         pause, over = _POLL, None
         while self._folder.spec_file.exists():
@@ -159,25 +159,25 @@ class RunWriter:
                 pause = _POLL
             except (ImportError, DistDLError):
                 raise
-            except Exception as error:  # noqa: BLE001 - its text may hold what is secret
+            except Exception as error:  # noqa: BLE001 - its text may contain a secret
                 if pause > _POLL or self._view.state.ended:  # a single failure is not reported
-                    self._keep(trouble=explain(self._record.title, self._tracker.place, error))
+                    self._keep(trouble=explain(self._record.title, self._tracker.location, error))
                 pause = min(2 * pause, _LONGEST_PAUSE)
             is_over = self._view.state.ended or self._folder.supervisor().is_dead
             over = (over or time.monotonic()) if is_over else None
             if over and time.monotonic() - over > PATIENCE:
                 return self._record.trouble or "the supervisor of the job has ended"
             time.sleep(pause)
-        return "the job's folder is gone"
+        return "the job's folder no longer exists"
 
     def _step(self) -> bool:
-        """Write what is new; return whether the whole job is written. Raises what the tracker raises."""
+        """Write new events; return whether the whole job is written. Raises any error of the tracker."""
         if not self._is_open:
             run_id, experiment, url = self._tracker.open(self._record)
             self._is_open = True
-            self._keep(run=run_id, experiment=experiment, url=url, place=self._tracker.place, done=False)
+            self._keep(run=run_id, experiment=experiment, url=url, place=self._tracker.location, done=False)
         known = self._folder.read_environment()
-        if known != self._described:  # the versions and the state of git are known later
+        if known != self._described:  # the versions and the state of git are recorded later
             self._tracker.describe(parameters(self._spec), tags(self._spec, known))
             self._described = known
         while self._read() or self._points:
@@ -204,13 +204,13 @@ class RunWriter:
         return sorted(path for path in files if left_out is None or not path.is_relative_to(left_out))
 
     def close(self) -> None:
-        """Leave the run to another process, if the job has not ended."""
+        """Leave the run open for another process if the job has not ended."""
         if self._is_open and not self._record.done:
             with contextlib.suppress(Exception):
                 self._tracker.close(None)
 
     def _keep(self, **changes: Any) -> None:
-        """Change the record. Raises OSError."""
+        """Change the record and write it. Raises OSError."""
         record = replace(self._record, **changes)
         if record != self._record:
             record.write(self._folder.path)
@@ -218,7 +218,7 @@ class RunWriter:
 
 
 def explain(title: str, location: str, error: BaseException) -> str:
-    """Return why a tracker did not accept data, with nothing of the error but its status."""
+    """Return why a tracker did not accept data. Of the error's text, only the status is used."""
     text = f"{type(error.__cause__ or error).__name__} {error} {error.__cause__ or ''}"
     status = re.search(r"error code (\d{3})|\b(401|403|404|413|429|500|502|503)\b", text)
     code = next(filter(None, status.groups()), "") if status else ""
@@ -232,8 +232,8 @@ def explain(title: str, location: str, error: BaseException) -> str:
 
 
 def write(folder: JobFolder, name: str) -> str:
-    """Write a job into a tracker and return the outcome."""
-    # A record from the start shows that the job has this tracker.
+    """Write a job to a tracker and return the outcome."""
+    # The record also shows that the job uses this tracker.
     record = replace(tracking.read(folder.path, name), trouble="")
     record.write(folder.path)
     try:
@@ -250,7 +250,7 @@ def write(folder: JobFolder, name: str) -> str:
 
 
 def main() -> None:
-    """Write a job into a tracker, unless another process does."""
+    """Write a job to a tracker, unless another process does."""
     folder, name = JobFolder(Path(sys.argv[1])), sys.argv[2]
     os.environ.update({**json.loads(sys.stdin.read()), **SILENCE})
     logging.disable(logging.CRITICAL)

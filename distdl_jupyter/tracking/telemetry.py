@@ -1,4 +1,4 @@
-"""Ended jobs as OpenTelemetry spans, sent to Application Insights and to OTLP endpoints.
+"""Sends ended jobs as OpenTelemetry spans to Application Insights and OTLP endpoints.
 
 ``python -m distdl_jupyter.tracking.telemetry JOB_FOLDER`` sends one ended job and exits within ``TIMEOUT`` seconds. It
 sends the job's id, type of cluster, backend, counts, state and durations. It never sends code, arguments, paths,
@@ -21,12 +21,12 @@ from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.tracking import run
 
-#: Seconds after which an endpoint that does not respond is abandoned.
+#: Timeout of an endpoint in seconds.
 TIMEOUT = 20
-#: What each exporter reads its destination from; the first is Application Insights, the others are OTLP's standard.
+#: The variables with the destinations: that of Application Insights, and those of OTLP's standard.
 CONNECTION_STRING = "APPLICATIONINSIGHTS_CONNECTION_STRING"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-#: Variables that keep Azure's exporter from sending anything to Microsoft's own statistics.
+#: Variables that disable the statistics that Azure's exporter sends to Microsoft.
 SILENCE = {
     "APPLICATIONINSIGHTS_STATSBEAT_DISABLED_ALL": "true",
     "APPLICATIONINSIGHTS_SDKSTATS_DISABLED": "true",
@@ -34,10 +34,7 @@ SILENCE = {
     "APPLICATIONINSIGHTS_OPENTELEMETRY_RESOURCE_METRIC_DISABLED": "true",
 }
 _PARTS = ("stage", "start", "rendezvous", "train", "collect")
-_NAME = "distdl_jupyter"
-
-
-#: A part of a job: its name, begin and end in epoch seconds.
+_NAME = "distdl_jupyter"  #: A part of a job: its name, begin and end in epoch seconds.
 Span = tuple[str, float, float]
 
 

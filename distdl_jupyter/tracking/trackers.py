@@ -26,9 +26,9 @@ from distdl_jupyter.core.user_settings import ReportingSettings
 
 #: The MLflow experiment and the W&B project of jobs whose environment names none.
 _PROJECT = "distdl_jupyter"
-#: The most metrics and parameters of one request, and the longest value of a parameter and of a tag in MLflow.
+#: MLflow's maximum number of metrics and of parameters per request, and maximum length of a parameter and of a tag.
 _BATCH, _PARAMS, _LONGEST_PARAM, _LONGEST_TAG = 1000, 100, 500, 5000
-#: Limits the time that a server has to respond, and switches off usage reports and output of the libraries.
+#: Variables that limit the response time of servers and disable usage reports and output of the libraries.
 SILENCE = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -48,7 +48,7 @@ SILENCE = {
 }
 
 
-class Point(NamedTuple):
+class MeanPoint(NamedTuple):
     """The mean of a metric over ranks at a step and a time (epoch seconds)."""
 
     name: str
@@ -58,17 +58,17 @@ class Point(NamedTuple):
 
 
 class Tracker:
-    """The parts that all adapters share; DistDLError and ImportError mean that a retry cannot help.
+    """The base class of adapters; DistDLError and ImportError mean that a retry cannot help.
 
     ``open`` opens the recorded run, else that of the job, else a new one, and returns run, experiment and page.
-    ``describe`` may be called again. What ``write`` wrote is stored when it returns. ``close`` ends the run as the job
-    ended (at epoch seconds), or leaves it open for another process (None).
+    ``describe`` may be called again. ``write`` returns when the points are stored. ``close`` ends the run with the
+    state of the job (and its end in epoch seconds), or leaves it open for another process (None).
     """
 
     name: str
-    #: Where the run is, without secrets.
-    place: str
-    #: Whether another process has to write the run again, from the first event on.
+    #: The location of the run, without secrets.
+    location: str
+    #: Whether another process must write the whole run again.
     starts_over = False
 
     def __init__(self, spec: JobSpec, job: Path, settings: ReportingSettings) -> None:
@@ -84,7 +84,7 @@ class Tracker:
 
 
 def host_of(address: str) -> str:
-    """Return the host of an address, without its user and password, or that it is on this machine."""
+    """Return the host of an address without user and password, "this machine" for a local one."""
     is_named = address.startswith("databricks")
     return urlsplit(address).netloc.rpartition("@")[2] or ("databricks" if is_named else "this machine")
 
@@ -109,7 +109,7 @@ class MLflow(Tracker):
         import mlflow
 
         self._address = mlflow_address(settings)
-        self.place, self._is_local = host_of(self._address), self._address == local_store()
+        self.location, self._is_local = host_of(self._address), self._address == local_store()
         self._mlflow: Any = mlflow
         self._client: Any = None
         self._run = ""
@@ -124,7 +124,7 @@ class MLflow(Tracker):
         self._run = record.run or self._find_or_create(experiment)
         self._client.update_run(self._run, status="RUNNING")
         split = urlsplit(self._address.rstrip("/"))
-        page = f"{split.scheme}://{self.place}{split.path}/#/experiments/{experiment}/runs/{self._run}"
+        page = f"{split.scheme}://{self.location}{split.path}/#/experiments/{experiment}/runs/{self._run}"
         return self._run, experiment, page if split.scheme in ("http", "https") else ""
 
     def _experiment(self) -> str:
@@ -136,7 +136,7 @@ class MLflow(Tracker):
         return str(self._client.get_experiment_by_name(name).experiment_id)
 
     def _find_or_create(self, experiment: str) -> str:
-        """Return the run of the job: it exists already if an earlier response was lost."""
+        """Return the run of the job, which already exists if an earlier response was lost."""
         runs = self._client.search_runs([experiment], f"tags.`distdl.job_id` = '{self.spec.id}'", max_results=1)
         if not runs:
             tags, begun = {"distdl.job_id": self.spec.id}, int(1000 * self.spec.created)
@@ -154,7 +154,7 @@ class MLflow(Tracker):
         for batch in _batched(params, _PARAMS):
             self._client.log_batch(self._run, params=batch)
 
-    def write(self, points: Sequence[Point]) -> None:
+    def write(self, points: Sequence[MeanPoint]) -> None:
         """Write points."""
         metric = self._mlflow.entities.Metric
         metrics = [metric(_name(name), value, int(1000 * t), round(step)) for name, step, t, value in points]
@@ -185,12 +185,12 @@ class TensorBoard(Tracker):
 
     def __init__(self, spec: JobSpec, job: Path, settings: ReportingSettings) -> None:
         super().__init__(spec, job, settings)
-        # Keeps TensorBoard from importing TensorFlow, which takes seconds and is not needed.
+        # Prevents TensorBoard from importing TensorFlow, which takes seconds and is not needed.
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self.place = str(self.folder)
+        self.location = str(self.folder)
         self._event, self._summary, self._file = event_pb2.Event, summary_pb2.Summary, EventFileWriter
         self._writer: Any = None
 
@@ -200,7 +200,7 @@ class TensorBoard(Tracker):
         self._writer = self._file(str(self.folder / "mean"))
         return self.spec.id, "", ""
 
-    def write(self, points: Sequence[Point]) -> None:
+    def write(self, points: Sequence[MeanPoint]) -> None:
         """Write points."""
         for name, step, t, value in points:
             summary = self._summary(value=[self._summary.Value(tag=name, simple_value=value)])
@@ -213,7 +213,7 @@ class TensorBoard(Tracker):
 
 
 class WandB(Tracker):
-    """A run in Weights & Biases whose id is the job's; offline it is a folder for ``wandb sync``."""
+    """A run in Weights & Biases with the id of the job; offline it is a folder for ``wandb sync``."""
 
     name = "wandb"
 
@@ -225,10 +225,10 @@ class WandB(Tracker):
 
         self._wandb: Any = wandb
         self._run: Any = None
-        # Offline, no server knows what an earlier process wrote: a new folder gets all of it.
+        # Offline, another process cannot append to a run, so it writes a new folder.
         self.starts_over = os.environ.get("WANDB_MODE") == "offline"
         server = os.environ.get("WANDB_BASE_URL", "https://wandb.ai")
-        self.place = str(self.folder) if self.starts_over else host_of(server)
+        self.location = str(self.folder) if self.starts_over else host_of(server)
 
     def open(self, record: TrackerRecord) -> tuple[str, str, str]:
         """Open the run."""
@@ -249,7 +249,7 @@ class WandB(Tracker):
             mode="offline" if self.starts_over else "online",
             resume=None if self.starts_over else "allow",
         )
-        # Steps may go back after a restart of the ranks; W&B's own steps cannot.
+        # After a restart of the ranks, steps may decrease, which W&B's own steps cannot.
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
         return self.spec.id, project, "" if self.starts_over else str(self._run.url or "")
@@ -258,7 +258,7 @@ class WandB(Tracker):
         """Write parameters and tags."""
         self._run.config.update({**parameters, **tags}, allow_val_change=True)
 
-    def write(self, points: Sequence[Point]) -> None:
+    def write(self, points: Sequence[MeanPoint]) -> None:
         """Write points."""
         for (step, t), group in itertools.groupby(points, lambda point: (point.step, point.t)):
             self._run.log({"step": step, "_timestamp": t, **{point.name: point.value for point in group}})

@@ -13,7 +13,7 @@ from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.azure.settings import AzureSettings, CredentialKind
 from distdl_jupyter.core.azure import SignInStatus
 from distdl_jupyter.core.errors import DistDLError
-from distdl_jupyter.environment.doctor import Row
+from distdl_jupyter.environment.doctor import Verdict
 from distdl_jupyter.views.wire import from_fields
 
 
@@ -60,19 +60,19 @@ def sign_in_lines(view: AzureSignIn) -> list[str]:
     return rows
 
 
-def doctor_rows() -> list[Row]:
+def doctor_rows() -> list[Verdict]:
     """Return the doctor's row of the sign-in, if the settings or the environment name one. May request a token."""
     try:
         credential = settings.read().credential
     except DistDLError as error:
-        return [Row("Azure", "fail", error.message, error.hint)]
+        return [Verdict("Azure", "fail", error.message, error.hint)]
     if not (credential or os.environ.get("AZURE_CLIENT_ID")):
         return []
     status = identity.status()
     if status.account is not None:
-        return [Row("Azure", "ok", f"{status.account.name} ({status.kind})")]
+        return [Verdict("Azure", "ok", f"{status.account.name} ({status.kind})")]
     message, hint = (status.problem.message, status.problem.hint) if status.problem else ("not signed in", "")
-    return [Row("Azure", "warn", message, hint or "Run `distdl azure sign-in`.")]
+    return [Verdict("Azure", "warn", message, hint or "Run `distdl azure sign-in`.")]
 
 
 def _changed(**changes: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from distdl_jupyter.core.humanize import ago, listing, plural, size
-from distdl_jupyter.environment.doctor import Row
+from distdl_jupyter.environment.doctor import Verdict
 from distdl_jupyter.warm import preload, start, template_files
 from distdl_jupyter.warm.template_files import TemplateFiles
 
@@ -76,15 +76,17 @@ def _unforkable(files: TemplateFiles) -> list[str]:
     return [f"{name} is not preloaded, because it {why}." for why, name in first.items()]
 
 
-def rows() -> list[Row]:
+def rows() -> list[Verdict]:
     """Return the doctor's row."""
     if off := template_files.switched_off():
-        return [Row("Warm starts", "absent", f"off ({off})", _REMEDIES[off])]
+        return [Verdict("Warm starts", "absent", f"off ({off})", _REMEDIES[off])]
     files = template_files.of()
     status = start.status(files)
     if status is None:
         state = "a template is being prepared" if start.is_being_made(files) else "no template is running"
-        return [Row("Warm starts", "ok", f"on; {state}")]
+        return [Verdict("Warm starts", "ok", f"on; {state}")]
     return [
-        Row("Warm starts", "ok", f"on; a template has {_loaded(status)}; it started {plural(status['jobs'], 'job')}")
+        Verdict(
+            "Warm starts", "ok", f"on; a template has {_loaded(status)}; it started {plural(status['jobs'], 'job')}"
+        )
     ]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import torch
 
-from distdl_jupyter.backends.checks import kernel_memory
+from distdl_jupyter.backends.base import kernel_memory
 
 
 def torch_with(*reserved, initialized=True):

@@ -17,7 +17,7 @@ import pytest
 from jupyter_core import paths
 
 from distdl_jupyter.environment import doctor
-from distdl_jupyter.environment.doctor import Row, diagnose, render
+from distdl_jupyter.environment.doctor import Verdict, diagnose, render
 from distdl_jupyter.environment.inspection import Inspection
 from distdl_jupyter.environment.toolchain import Mpi
 from tests.processes import executable
@@ -92,7 +92,7 @@ SSH = "echo 'OpenSSH_9.2p1, OpenSSL 3.0.20' >&2"
     ],
 )
 def test_each_finding_has_its_status_and_remedy(
-    name: str, rule: Callable[..., Row], facts: tuple[Any, ...], status: str, value: str, remedy: str
+    name: str, rule: Callable[..., Verdict], facts: tuple[Any, ...], status: str, value: str, remedy: str
 ) -> None:
     row = rule(*facts)
     assert (row.name, row.status) == (name, status)
@@ -121,7 +121,7 @@ NO_SLURM = "echo first >&2; echo 'sinfo: error: cannot connect' >&2; exit 1"
     ],
 )
 def test_programs_tell_what_they_are(
-    scripts: dict[str, str], rule: Callable[[], Row], row: tuple[str, str, str], programs: Programs
+    scripts: dict[str, str], rule: Callable[[], Verdict], row: tuple[str, str, str], programs: Programs
 ) -> None:
     programs(**scripts)
     found = rule()
@@ -144,7 +144,7 @@ def test_torch_is_not_missed_where_tensorflow_is_installed(
 
 
 def test_the_remedy_stands_below_its_row() -> None:
-    rows = [Row("torch", "fail", "not installed", "Run it."), Row("Horovod", "ok", "0.28.1")]
+    rows = [Verdict("torch", "fail", "not installed", "Run it."), Verdict("Horovod", "ok", "0.28.1")]
     assert render(rows) == (
         "torch    fail    not installed\n"
         "                 Run it.\n"
@@ -157,7 +157,7 @@ def test_infiniband_devices_are_the_kernels_folders(tmp_path: Path) -> None:
     assert doctor._infiniband(tmp_path / "none").status == "absent"
     for name in ("mlx5_1", "mlx5_0"):
         (tmp_path / name).mkdir()
-    assert doctor._infiniband(tmp_path) == Row("InfiniBand", "ok", "mlx5_0, mlx5_1")
+    assert doctor._infiniband(tmp_path) == Verdict("InfiniBand", "ok", "mlx5_0, mlx5_1")
 
 
 def test_looking_at_the_jobs_folder_creates_nothing(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_frameworks_are_told_of_where_they_are_installed(monkeypatch: pytest.Mon
     assert "pip install tf-keras" in rows["TensorFlow"].remedy
     assert rows["Ray"].value == "2.60.0"
     here["tf-keras"] = "2.21.0"
-    assert doctor._frameworks()[0] == Row("TensorFlow", "ok", "2.21.0 (tf-keras 2.21.0)")
+    assert doctor._frameworks()[0] == Verdict("TensorFlow", "ok", "2.21.0 (tf-keras 2.21.0)")
     here.clear()
     assert doctor._frameworks() == []
 
@@ -273,7 +273,7 @@ def test_spark_wants_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert [(row.name, row.status) for row in doctor._frameworks()] == [("Spark", "warn")]
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").touch()
-    assert doctor._frameworks() == [Row("Spark", "ok", "4.3.0")]
+    assert doctor._frameworks() == [Verdict("Spark", "ok", "4.3.0")]
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from distdl_jupyter import preflight
-from distdl_jupyter.backends import checks
-from distdl_jupyter.backends.checks import cuda, keras, keras_fit, nccl
-from distdl_jupyter.backends.horovod import built_for
-from distdl_jupyter.backends.usage import TENSORFLOW, TORCH
+from distdl_jupyter.backends.base import TENSORFLOW, TORCH, cuda
+from distdl_jupyter.backends.horovod import built_for, horovod_build, keras
+from distdl_jupyter.backends.tensorflow import keras_fit
+from distdl_jupyter.backends.torch import nccl
 from distdl_jupyter.capture import capture_cell, capture_function, capture_script
 from distdl_jupyter.core.spec import JobSpec
 
@@ -337,16 +337,16 @@ def test_keras_3_under_horovods_wrappers_is_refused():
 
 def test_horovod_without_tensorflow_is_told_before_the_start():
     draft = capture_cell("x = 1\nimport horovod.tensorflow as hvd\nhvd.init()", {})
-    check = checks.horovod_build(draft.facts, asked(), built_for())
+    check = horovod_build(draft.facts, asked(), built_for())
     assert [(one.level, one.text) for one in check.findings] == [
         (
             "error",
             "This Horovod was built without TensorFlow, so hvd.init() in line 4 of Cell fails on every rank.",
         )
     ], "as `distdl install horovod` builds it"
-    assert checks.horovod_build(draft.facts, asked(), (TORCH, TENSORFLOW)).passed
+    assert horovod_build(draft.facts, asked(), (TORCH, TENSORFLOW)).passed
     with_torch = capture_cell("import horovod.torch as hvd\nhvd.init()", {})
-    assert checks.horovod_build(with_torch.facts, asked(), built_for()) is None
+    assert horovod_build(with_torch.facts, asked(), built_for()) is None
 
 
 def test_a_report_counts_and_orders():
