@@ -22,11 +22,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.clusters import package
+from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents.agent import (
     DIRECTORY_HELP,
     NETWORK_HELP,
@@ -37,17 +38,14 @@ from distdl_jupyter.clusters.agents.agent import (
 )
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, TIMEOUT, Connection, end_all, start_all
-from distdl_jupyter.clusters.agents.staging import AgentNodes
+from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.agents.tcp_link import distinct
 from distdl_jupyter.clusters.agents.wire import Link
 from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
-from distdl_jupyter.core.plan import Placement
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.staging import StagedJob
-    from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.plan import Placement, option
+from distdl_jupyter.core.spec import JobSpec
 
 #: Timeout in seconds for the start of an actor and its process.
 _ACTOR_SECONDS = 120.0
@@ -70,23 +68,18 @@ _SECONDS = {"nodes": 30.0, "sweep": 60.0, "checks": 30.0}
 class RayOptions:
     """The Ray cluster, and the resources of a job on each node."""
 
-    address: str = field(
-        default="auto",
-        metadata={
-            "help": "address of the Ray cluster: ray://10.0.0.4:10001 from anywhere; auto or 10.0.0.4:6379 on one "
-            "of its nodes",
-            "first": True,
-        },
+    address: str = option(
+        "auto",
+        "address of the Ray cluster: ray://10.0.0.4:10001 from anywhere; auto or 10.0.0.4:6379 on one of its nodes",
+        first=True,
     )
-    cpus_per_process: float = field(default=1.0, metadata={"help": "Ray CPUs for each process", "first": True})
-    gpus_per_node: int = field(default=0, metadata={"help": "GPUs on each node", "first": True})
-    resources: str = field(
-        default="", metadata={"help": 'other Ray resources that each node must have, as JSON: {"spot": 1}'}
-    )
-    directory: str = field(default="", metadata={"help": DIRECTORY_HELP})
-    network: str = field(default="", metadata={"help": NETWORK_HELP})
-    shared: bool | None = field(default=None, metadata={"help": SHARED_HELP})
-    oversubscribe: bool = field(default=False, metadata={"help": OVERSUBSCRIBE_HELP})
+    cpus_per_process: float = option(1.0, "Ray CPUs for each process", first=True)
+    gpus_per_node: int = option(0, "GPUs on each node", first=True)
+    resources: str = option("", 'other Ray resources that each node must have, as JSON: {"spot": 1}')
+    directory: str = option("", DIRECTORY_HELP)
+    network: str = option("", NETWORK_HELP)
+    shared: bool | None = option(None, SHARED_HELP)
+    oversubscribe: bool = option(default=False, help_=OVERSUBSCRIBE_HELP)
 
     def bundle(self, processes: int) -> dict[str, float]:
         """Return the resources of a bundle with this number of processes. Raises InvalidSpec."""
@@ -440,8 +433,6 @@ def _remove_group(ray: Any, job: str) -> list[Any]:
 
 def _checked(ray: Any, options: RayOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Any]:
     """Check all nodes that are up with agents, and report the others."""
-    from distdl_jupyter.clusters.agents import checkup
-
     nodes = ray.nodes()
     down = [_described(node) for node in nodes if not node["Alive"]]
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy

@@ -22,17 +22,14 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.azure.rest import Rest
-from distdl_jupyter.azure.settings import CLOUDS
+from distdl_jupyter.azure.settings import CLOUDS, Cloud
 from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.worker.secret_patterns import mask
-
-if TYPE_CHECKING:
-    from distdl_jupyter.azure.settings import Cloud
 
 API_WORKSPACE = API_DATASTORE = "2024-10-01-preview"
 API_ENVIRONMENT = "2023-04-01-preview"
@@ -57,15 +54,10 @@ class Address:
 
     @classmethod
     def of(cls, options: Any) -> Address:
-        """Return the workspace in a cluster's options. Raises InvalidSpec, which names missing options."""
+        """Return the workspace in a cluster's options. Raises InvalidSpec, which names a missing option."""
         for name in ("resource_group", "workspace"):
             if not getattr(options, name):
-                raise InvalidSpec(
-                    f"{name} is missing.",
-                    code="azureml-option-missing",
-                    field=name,
-                    hint=f"Set the cluster option {name}.",
-                )
+                raise missing(name)
         return cls(subscription_of(options), options.resource_group, options.workspace)
 
 
@@ -73,13 +65,19 @@ def subscription_of(options: Any) -> str:
     """Return the subscription in a cluster's options, else in the settings. Raises InvalidSpec without one."""
     subscription = options.subscription_id or settings.read().subscription_id
     if not subscription:
-        raise InvalidSpec(
-            "subscription_id is missing.",
-            code="azureml-subscription-missing",
-            field="subscription_id",
-            hint="Set the option subscription_id, or choose a subscription: %dist_config azure",
-        )
+        raise missing("subscription_id")
     return str(subscription)
+
+
+def missing(option: str) -> InvalidSpec:
+    """Return the error for options without a required one; ``%dist_config azure`` sets the subscription."""
+    more = ", or choose a subscription: %dist_config azure" if option == "subscription_id" else "."
+    return InvalidSpec(
+        f"The Azure ML cluster has no {option}.",
+        code="azureml-option-missing",
+        field=option,
+        hint=f"Set the cluster option {option}{more}",
+    )
 
 
 class Workspace:
@@ -231,32 +229,20 @@ def _quiet(**variables: str) -> Iterator[None]:
 # on quotas (learn.microsoft.com, how-to-manage-quotas) and on roles (how-to-assign-roles).
 _CHECK = "Check the options subscription_id, resource_group and workspace."
 #: Error texts of Azure and their remedies; the first match counts.
-_REMEDIES = (
-    (
-        r"preempt|evict|low.?priority",
-        "Azure preempted the low-priority nodes. Submit the job again from a checkpoint, or use dedicated nodes.",
-    ),
-    (r"image build|build.*image|docker", "Check the build log above and the option environment."),
-    (
-        r"quota|cores? limit",
-        "Use fewer nodes or another size, or request more quota for this VM family. Azure Machine Learning has its own "
-        "quota (ml.azure.com, Quota).",
-    ),
-    (
-        r"AllocationFailed|capacity|SkuNotAvailable",
-        "Azure has no capacity for this size in the region now. Try again later, or use another size or region.",
-    ),
-    (
-        r"(vm ?size|sku)\b.*(not (supported|available|valid|found)|invalid)",
-        "Choose a size that the region offers: az ml compute list-sizes",
-    ),
-    (r"ScopeLocked", "Ask for the lock on the resource group to be removed, because it prevents changes."),
-    (r"compute target|compute .*not found", "Set the option compute to a compute target of the workspace."),
-    (r"out of memory|oom|exit(ed)? .*137", "Use a VM size with more memory, or smaller batches."),
-    (r"too many requests", "Azure limits the number of requests. Try again in a few minutes."),
-    (r"environment", "Set the option environment to an image, or to an environment of the workspace."),
-    (r"workspaces/|resource group|subscription", _CHECK),
-)
+_REMEDIES = {
+    r"preempt|evict|low.?priority": "Submit the job again from a checkpoint, or use dedicated nodes.",
+    r"image build|build.*image|docker": "Check the build log above and the option environment.",
+    r"quota|cores? limit": "Use fewer nodes or another size, or request more quota for this VM family: Azure Machine "
+    "Learning has its own quota (ml.azure.com, Quota).",
+    r"AllocationFailed|capacity|SkuNotAvailable": "Azure has no capacity for this size in the region now. Try again "
+    "later, or use another size or region.",
+    r"(vm ?size|sku)\b.*(not (supported|available|valid|found)|invalid)": "Choose a size that the region offers: "
+    "az ml compute list-sizes",
+    r"ScopeLocked": "Ask for the lock on the resource group to be removed, because it prevents changes.",
+    r"compute target|compute .*not found": "Set the option compute to a compute target of the workspace.",
+    r"out of memory|oom|exit(ed)? .*137": "Use a VM size with more memory, or smaller batches.",
+    r"environment": "Set the option environment to an image, or to an environment of the workspace.",
+}
 _FORBIDDEN = re.compile(r"authoriz|permission|\b403\b", re.IGNORECASE)
 _MISSING = {
     "SubscriptionNotFound": ("subscription_id", "No subscription {} is visible to this account."),
@@ -267,10 +253,12 @@ _MISSING = {
 
 def remedy(text: str, role: str = "AzureML Data Scientist in the workspace") -> str:
     """Return the remedy for an error of Azure, "" if unknown; ``role`` is the role that a user needs."""
-    for pattern, hint in _REMEDIES:
+    for pattern, hint in _REMEDIES.items():
         if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
             return hint
-    return f"Ask for the role {role}." if _FORBIDDEN.search(text) else ""
+    if _FORBIDDEN.search(text):
+        return f"Ask for the role {role}."
+    return _CHECK if re.search(r"workspaces/|resource group|subscription", text, re.IGNORECASE) else ""
 
 
 @contextlib.contextmanager
@@ -309,16 +297,8 @@ def _translate(error: AzureRefused, options: Any) -> DistDLError:
         return InvalidSpec(text, code=f"azureml-{field.replace('_', '-')}-not-found", field=field, hint=_CHECK)
     if error.status == 404:  # a compute target that does not exist
         return error
-    if error.status == 403 and error.azure_code != "ScopeLocked":
-        return AzureRefused(
-            "This account does not have permission to change the compute clusters of the workspace.",
-            code="azureml-compute-forbidden",
-            status=403,
-            azure_code=error.azure_code,
-            hint="Ask the owner for the role AzureML Compute Operator, or sign in with another account.",
-        )
     text = re.sub(r"^\S+ responded with \d+(?: \w+)?: ", "", error.message).strip().split("\n", 1)[0]
-    hint = remedy(f"{error.azure_code} {error.message}")
+    hint = remedy(f"{error.status} {error.azure_code} {error.message}", "AzureML Compute Operator in the workspace")
     return ClusterRefused(f"{text.rstrip('.')}.", code="azureml-compute-refused", hint=hint) if hint else error
 
 

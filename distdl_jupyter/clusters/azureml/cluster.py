@@ -7,7 +7,6 @@ seconds.
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,14 +14,16 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.azure import VmSize, catalogue, identity, prices
+from distdl_jupyter.azure.prices import Price
 from distdl_jupyter.clusters.azureml import bootstrap, job, run
 from distdl_jupyter.clusters.azureml.client import (
     Address,
     Workspace,
     compute_operations,
+    missing,
     rejected,
     remedy,
     submitting,
@@ -45,18 +46,16 @@ from distdl_jupyter.clusters.base import (
 from distdl_jupyter.core.errors import AzureRefused, ClusterRefused, DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import listing, plural, size
 from distdl_jupyter.core.options import within
-from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, with_ports
+from distdl_jupyter.core.packages import FIELDS as PACKAGE_OPTIONS
+from distdl_jupyter.core.plan import Placement, Plan, RankPorts, RankSlot, option, with_ports
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobStore
-
-if TYPE_CHECKING:
-    from distdl_jupyter.azure.prices import Price
-    from distdl_jupyter.core.spec import JobSpec
 
 #: Seconds to watch an accepted change for an early failure, such as an exceeded quota.
 WATCH_SECONDS = 8.0
 FIELDS = ("subscription_id", "resource_group", "workspace", "compute", "vm_size")
 _WORKSPACES_API = "2024-10-01"
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{1,22}[A-Za-z0-9]")
+_LOW_PRIORITY = "low priority: a preempted job restarts, so save checkpoints"
 _STATES = {"Creating": "creating", "Updating": "changing", "Deleting": "deleting"}
 #: Azure's state of a node -> our state, with a detail. A node costs money from its preparation until it has left.
 _NODES: Mapping[str, tuple[NodeState, str]] = {
@@ -71,9 +70,8 @@ _NODES: Mapping[str, tuple[NodeState, str]] = {
 _MOST = 10_000_000
 #: The timeout of ``sweep`` for the end of a job in seconds.
 _TIMEOUT = 60.0
-#: The modules of the generated image besides the standard library, and its programs.
+#: The modules of the generated image besides the standard library. It has the programs of all backends.
 _MODULES = frozenset({"torch", "horovod", "numpy", "pandas", "sklearn", "cloudpickle", "psutil", "torchvision"})
-_PROGRAMS = frozenset({"mpirun", "sh", "bash", "git", "g++"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +79,9 @@ class ComputeSpec:
     """The compute cluster to create. It has no SSH login; jobs read data with a managed identity."""
 
     vm_size: str = field(metadata={"help": "VM size of each node, such as Standard_NC4as_T4_v3", "first": True})
-    max_nodes: int = field(default=1, metadata={"help": "maximum number of nodes", "first": True})
-    min_nodes: int = field(
-        default=0, metadata={"help": "nodes that keep running without a job and always cost money", "first": True}
-    )
-    idle_seconds: int = field(default=600, metadata={"help": "seconds without a job after which a node stops"})
+    max_nodes: int = option(1, "maximum number of nodes", first=True)
+    min_nodes: int = option(0, "nodes that keep running without a job and always cost money", first=True)
+    idle_seconds: int = option(600, "seconds without a job after which a node stops")
 
     def __post_init__(self) -> None:
         for name, fewest in (("max_nodes", 1), ("min_nodes", 0), ("idle_seconds", 60)):
@@ -149,7 +145,7 @@ class AzureMLCluster(Cluster, Provisioner):
     def unavailable(self, options: AzureMLOptions) -> str:
         """Return the remedy if options are missing or azure-ai-ml is not installed."""
         if options.missing:
-            return f"The Azure ML cluster has no {options.missing}. Set the option {options.missing}."
+            return str(missing(options.missing))
         try:
             is_installed = find_spec("azure.ai.ml") is not None
         except ModuleNotFoundError:
@@ -159,12 +155,7 @@ class AzureMLCluster(Cluster, Provisioner):
     def validate(self, options: AzureMLOptions) -> None:
         """Raise InvalidSpec for a cluster without workspace or nodes."""
         if options.missing:
-            raise InvalidSpec(
-                f"The Azure ML cluster has no {options.missing}.",
-                code="azureml-setting-missing",
-                field=options.missing,
-                hint=f"Set the cluster option {options.missing}.",
-            )
+            raise missing(options.missing)
 
     def process_count_per_node(self, options: AzureMLOptions, *, use_gpu: bool | None) -> int:
         """Return the GPUs of the VM size, 1 if unknown."""
@@ -196,7 +187,7 @@ class AzureMLCluster(Cluster, Provisioner):
         except DistDLError as error:
             hint = error.hint or "Check the options subscription_id, resource_group and workspace."
             return [*rows, NodeCheck("", what, "error", error.message, hint, code=error.code)]
-        return [*rows, *_check_image(options, modules, programs)]
+        return [*rows, *_check_image(options, modules)]
 
     def preview(self, spec: JobSpec, options: AzureMLOptions) -> Placement:
         """Place rank r on node r // process_count_per_node; Azure ML names the nodes when the job starts."""
@@ -217,11 +208,12 @@ class AzureMLCluster(Cluster, Provisioner):
 
     def place(self, spec: JobSpec, ports: int, options: AzureMLOptions, context: Context) -> Placement:
         """Return the preview with placeholders for addresses and ports, which Azure's distribution sets."""
-        if missing := _missing_modules(options, context.modules):
+        adds_packages = any(getattr(spec, name) for name in PACKAGE_OPTIONS)
+        if not adds_packages and (lacking := _missing_modules(options, context.modules)):
             raise LaunchFailed(
-                f"{listing(missing)} {'is' if len(missing) == 1 else 'are'} not in the generated image.",
+                f"{listing(lacking)} {'is' if len(lacking) == 1 else 'are'} not in the generated image.",
                 code="azureml-image-without",
-                hint="Set the cluster option environment to an image of the workspace that contains it.",
+                hint="Add it with pip_packages, or set the cluster option environment to an image that contains it.",
             )
         context.report("stage", "connecting to the Azure ML workspace")
         with translated(options):
@@ -343,13 +335,7 @@ class AzureMLCluster(Cluster, Provisioner):
 
     def create(self, options: Any, machine_spec: Any) -> None:
         """Request the creation of the compute cluster in the options."""
-        if not _NAME.fullmatch(options.compute):
-            raise InvalidSpec(
-                f"{options.compute!r} is not a valid name for a compute cluster.",
-                code="azureml-compute-name",
-                field="compute",
-                hint="Set the option compute to 3 to 24 letters, digits and dashes, starting with a letter.",
-            )
+        _require_compute(options)
         if _compute(options) is not None:
             raise ClusterRefused(
                 f"The workspace {options.workspace} already has a compute target named {options.compute}.",
@@ -360,12 +346,7 @@ class AzureMLCluster(Cluster, Provisioner):
 
     def delete(self, options: Any) -> None:
         """Request the deletion of the compute cluster and its nodes."""
-        if not options.compute:
-            raise ClusterRefused(
-                "Serverless nodes are created for each job, so there is nothing to delete.",
-                code="azureml-serverless",
-                hint="Set the option compute to use a compute cluster.",
-            )
+        _require_compute(options)
         compute = _compute_cluster(options)
         if compute is None:
             raise ClusterRefused(
@@ -410,12 +391,8 @@ def _check_compute(options: AzureMLOptions) -> list[NodeCheck]:
         text = f"the workspace has no compute target named {options.compute}"
         hint = "Set compute to an existing compute target, or create it: distdl clusters compute create"
         return [NodeCheck("", "Compute", "error", text, hint, code="azureml-compute")]
-    rows = [NodeCheck("", "Compute", "ok", f"{target.name}, {target.size}, at most {target.max_instances} nodes")]
-    if is_low_priority(target):
-        hint = "Save checkpoints, and load the latest one at the start of the code."
-        text = "low: Azure may preempt nodes at any time"
-        rows.append(NodeCheck("", "Priority", "warning", text, hint, code="azureml-priority"))
-    return rows
+    low = [_LOW_PRIORITY] if is_low_priority(target) else []
+    return [NodeCheck("", "Compute", "ok", ", ".join([target.name, _size_and_nodes(target), *low]))]
 
 
 def _missing_modules(options: AzureMLOptions, modules: Sequence[str]) -> list[str]:
@@ -425,11 +402,11 @@ def _missing_modules(options: AzureMLOptions, modules: Sequence[str]) -> list[st
     return [name for name in modules if name.partition(".")[0] not in _MODULES | sys.stdlib_module_names]
 
 
-def _check_image(options: AzureMLOptions, modules: Sequence[str], programs: Sequence[str]) -> list[NodeCheck]:
+def _check_image(options: AzureMLOptions, modules: Sequence[str]) -> list[NodeCheck]:
     if options.environment not in ("", GENERATED):
         return [NodeCheck("", "Image", "info", f"{options.environment}, whose packages are checked when a job runs")]
     rows = [NodeCheck("", "Image", "ok", "generated: Open MPI, PyTorch, Horovod; the first build takes a few minutes")]
-    for name in (*_missing_modules(options, modules), *(name for name in programs if name not in _PROGRAMS)):
+    for name in _missing_modules(options, modules):
         hint = f"Set the option environment to an image that contains {name}."
         rows.append(
             NodeCheck("", name, "error", f"the generated image does not contain {name}", hint, code="azureml-package")
@@ -476,6 +453,15 @@ def _compute_cluster(options: Any) -> Any | None:
     return compute
 
 
+def _require_compute(options: Any) -> None:
+    if not options.compute:
+        raise ClusterRefused(
+            "Serverless nodes are created for each job, so there is nothing to create or delete.",
+            code="azureml-serverless",
+            hint="Set the option compute to use a compute cluster.",
+        )
+
+
 def _change(options: Any, call: str, argument: Any) -> None:
     """Request a change and wait until Azure has accepted it. Raises DistDLError, also for an early failure."""
     with translated(options):
@@ -513,14 +499,13 @@ def _problem(compute: Any) -> str:
 
 
 def _size_and_nodes(compute: Any) -> str:
-    parts = [size_name(compute.size), f"{compute.min_instances} to {plural(compute.max_instances, 'node')}"]
-    return ", ".join(parts + (["low priority"] if is_low_priority(compute) else []))
+    return f"{size_name(compute.size)}, {compute.min_instances} to {plural(compute.max_instances, 'node')}"
 
 
 def _detail(compute: Any) -> str:
     parts = [size_name(compute.size), compute.location]
     if is_low_priority(compute):
-        parts.append("low priority: a preempted job restarts, so save checkpoints")
+        parts.append(_LOW_PRIORITY)
     if compute.idle_time_before_scale_down:
         parts.append(f"nodes stop after {compute.idle_time_before_scale_down / 60:g} min without a job")
     return ", ".join(parts)

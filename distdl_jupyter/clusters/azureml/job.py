@@ -12,26 +12,24 @@ import math
 import re
 import shlex
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.azure import settings
 from distdl_jupyter.clusters import environment as variables
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.azureml.bootstrap import HERE
+from distdl_jupyter.clusters.azureml.client import Workspace
+from distdl_jupyter.clusters.base import Context
 from distdl_jupyter.core import data
+from distdl_jupyter.core.data import DataSource
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.packages import FIELDS, is_lock, states_packages
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.azureml.client import Workspace
-    from distdl_jupyter.clusters.base import Context
-    from distdl_jupyter.core.data import DataSource
-    from distdl_jupyter.core.plan import Distribution, Placement, Plan
-    from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.core.plan import Distribution, Placement, Plan, option
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import JobFolder
 
 #: The option value for the image that Azure ML builds from this package's Dockerfile (Open MPI, PyTorch, Horovod).
 GENERATED = "generated"
@@ -51,34 +49,22 @@ _MODES = {"download": "download", "mount": "ro_mount"}
 class AzureMLOptions:
     """The options of every job on this cluster."""
 
-    subscription_id: str = field(
-        default="", metadata={"help": "the subscription ID (default: set with %dist_config azure)", "first": True}
+    subscription_id: str = option("", "the subscription ID (default: set with %dist_config azure)", first=True)
+    resource_group: str = option("", "the workspace's resource group", first=True)
+    workspace: str = option("", "the workspace", first=True)
+    compute: str = option("", "the compute cluster (default: serverless nodes of size vm_size)", first=True)
+    vm_size: str = option("", "VM size of the nodes, which determines their GPUs; required without compute")
+    environment: str = option(
+        GENERATED,
+        "the job's image: generated (Open MPI, PyTorch and Horovod, built by Azure ML), name:version "
+        "of the workspace, azureml://registries/..., or an image such as myregistry.azurecr.io/train:1",
     )
-    resource_group: str = field(default="", metadata={"help": "the workspace's resource group", "first": True})
-    workspace: str = field(default="", metadata={"help": "the workspace", "first": True})
-    compute: str = field(
-        default="", metadata={"help": "the compute cluster (default: serverless nodes of size vm_size)", "first": True}
+    shm_size: str = option("8g", "shared memory of the container on each node, such as 8g")
+    job_tier: str = option(
+        "", "tier of serverless nodes; Spot is cheaper, but Azure can preempt the nodes", choices=TIERS
     )
-    vm_size: str = field(
-        default="", metadata={"help": "VM size of the nodes, which determines their GPUs; required without compute"}
-    )
-    environment: str = field(
-        default=GENERATED,
-        metadata={
-            "help": "the job's image: generated (Open MPI, PyTorch and Horovod, built by Azure ML), name:version "
-            "of the workspace, azureml://registries/..., or an image such as myregistry.azurecr.io/train:1"
-        },
-    )
-    shm_size: str = field(default="8g", metadata={"help": "shared memory of the container on each node, such as 8g"})
-    job_tier: str = field(
-        default="",
-        metadata={
-            "help": "tier of serverless nodes; Spot is cheaper, but Azure can preempt the nodes",
-            "choices": TIERS,
-        },
-    )
-    experiment: str = field(default="distdl", metadata={"help": "the experiment under which Azure ML lists jobs"})
-    python: str = field(default="python", metadata={"help": "the Python that runs ranks in the image"})
+    experiment: str = option("distdl", "the experiment under which Azure ML lists jobs")
+    python: str = option("python", "the Python that runs ranks in the image")
 
     def __post_init__(self) -> None:
         if self.shm_size and not re.fullmatch(r"[1-9]\d*[bkmg]", self.shm_size):

@@ -7,8 +7,7 @@ job to continue.
 Each log file is read by ranges, from the end of the last request. Azure keeps one file for each process; marks in it
 name the rank and separate its two streams (``bootstrap``). Positions of a rank's stream count the bytes of that stream,
 so a new supervisor reads the files from the start and skips recorded bytes. Other text (the build of the image, the
-preparation of the nodes, a shell's error) is forwarded line by line as one stream; a new supervisor only forwards text
-that is new since it started.
+preparation of the nodes, a shell's error) is forwarded line by line as one stream, but not by a new supervisor.
 """
 
 from __future__ import annotations
@@ -17,43 +16,42 @@ import json
 import re
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.azure import identity, settings
 from distdl_jupyter.clusters.agents import staging
 from distdl_jupyter.clusters.azureml import bootstrap, client, job
 from distdl_jupyter.clusters.azureml.bootstrap import RESULTS
+from distdl_jupyter.clusters.azureml.client import Workspace
 from distdl_jupyter.clusters.base import Context, Exit, OutageNotifier, Run, RunNotice, Start, Stream
 from distdl_jupyter.core import limits
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, LaunchFailed, NotSignedIn
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.secret_patterns import mask
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from distdl_jupyter.clusters.azureml.client import Workspace
-    from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.core.store import JobFolder
-
 #: Seconds between two requests for logs, while there is new output and otherwise.
 _QUICK, _SLOW = 0.3, 2.0
-#: Seconds between two requests for state and files, while ranks start or end and otherwise.
-_SOON, _LATER = 1.0, 5.0
+#: Seconds between two requests for the state and the addresses of the logs.
+_STATE_SECONDS = 2.0
 #: Seconds without a response after which the user is notified.
 _SILENCE = 10.0
-#: Seconds after a job's end in which its last lines may arrive; the second if no rank has started.
-_SETTLE, _SHORT = 10.0, 3.0
-#: Seconds after the submission in which Azure may not know the run yet.
-_YOUNG = 60.0
+#: Seconds during which logs are still read after a job has ended, because Azure stores its last lines late. Reading
+#: stops earlier when every rank has reported its exit and there is no new output.
+_SETTLE = 10.0
+#: Seconds after the start of this supervisor during which an unknown run is not an error; Azure lists new runs late.
+_UNKNOWN_SECONDS = 60.0
 #: Seconds between two cancel requests.
-_REPEAT = 10.0
+_CANCEL_SECONDS = 10.0
 #: The maximum number of bytes per log request, and of concurrent requests.
 _PIECE, _CONCURRENCY = 4 * 1024 * 1024, 8
+#: The folder of the logs of processes.
 _OF_PROCESSES = "user_logs/"
 #: Files of the nodes' preparation that are useless to users.
 _IGNORED = re.compile(r"system_logs/.*(metrics_capability|snapshot_capability)")
@@ -113,7 +111,7 @@ class AzureMLRun(Run):
         #: Whether Azure no longer knows the job; whether it has ended and all output was forwarded.
         self._forgotten = self._done = False
         #: Times of the last state request, the last cancel request and the job's end (monotonic, 0: never).
-        self._asked_at = self._canceled_at = self._ended_at = 0.0
+        self._requested_at = self._canceled_at = self._ended_at = 0.0
         self._began = time.monotonic()
         self._pause = _QUICK
         self._closing = False
@@ -149,22 +147,21 @@ class AzureMLRun(Run):
         return self._status in ENDED or self._forgotten
 
     def _request_end(self, now: float) -> None:
-        if self._sent and not self._ended and (not self._canceled_at or now - self._canceled_at >= _REPEAT):
+        if self._sent and not self._ended and (not self._canceled_at or now - self._canceled_at >= _CANCEL_SECONDS):
             cancel(self._workspace, self._name)
-            self._canceled_at, self._asked_at = now, 0.0
+            self._canceled_at, self._requested_at = now, 0.0
 
     def _read_state(self, now: float) -> None:
         """Request state and log files if they may have changed."""
-        is_running = self._logs.begun and not (self._logs.ends or self._sent or self._ended)
-        if self._forgotten or (now - self._asked_at < (_LATER if is_running else _SOON) and not self._logs.stale):
+        if self._forgotten or (now - self._requested_at < _STATE_SECONDS and not self._logs.stale):
             return
         try:
             details = self._workspace.details(self._name)
         except AzureRefused as error:
             if error.status != 404:
                 raise
-            details, self._forgotten = {}, now - self._began > _YOUNG
-        self._asked_at = time.monotonic()
+            details, self._forgotten = {}, now - self._began > _UNKNOWN_SECONDS
+        self._requested_at = time.monotonic()
         self._logs.set_addresses(details.get("logFiles") or {})
         self._error = client.message_of(details) or self._error
         status = str(details.get("status") or self._status)
@@ -176,12 +173,11 @@ class AzureMLRun(Run):
         if self._logs.behind:
             return
         is_new = self._logs.advance(last=self._ended)
-        self._pause = _QUICK if is_new or self._ended else min(_SLOW, self._pause * 1.3)
+        self._pause = _QUICK if is_new or self._ended else _SLOW
         if self._ended:
             now = time.monotonic()
             self._ended_at = self._ended_at or now
-            settle = _SETTLE if self._logs.begun or self._status == "Completed" else _SHORT
-            self._done = now - self._ended_at > settle or (self._logs.complete and not is_new)
+            self._done = now - self._ended_at > _SETTLE or (self._logs.complete and not is_new)
 
     # the run ----------------------------------------------------------------------------------
 
@@ -285,8 +281,6 @@ class LogFile:
 
     def __init__(self, name: str, nonce: str, logs: Logs) -> None:
         self.name = name
-        #: Whether text outside of a rank's output is forwarded, because no earlier supervisor has read it.
-        self.is_shown = True
         self.url = ""
         self.position = 0
         self._begin = bootstrap.mark(nonce, "")[:-1]
@@ -330,7 +324,7 @@ class LogFile:
         self._show(lines + newline)
 
     def _show(self, lines: bytes) -> None:
-        if lines and self.is_shown:
+        if lines:
             self._logs.show(self.name, lines)
 
 
@@ -342,8 +336,8 @@ class Logs:
     ) -> None:
         self._workspace = workspace
         self._nonce = nonce
-        #: Whether an earlier supervisor has read the existing files.
-        self._is_continued, read = read is not None, read or {}
+        #: Whether text outside of ranks' output is forwarded; an earlier supervisor may have forwarded it already.
+        self._shows_other, read = read is None, read or {}
         self._own = Inbox()
         #: The unrecorded part of each rank's stream.
         self._inboxes = {
@@ -377,8 +371,9 @@ class Logs:
 
     def show(self, name: str, lines: bytes) -> None:
         """Forward complete lines of a file outside of a rank's output."""
-        self._own.feed(lines if name == self._last else f"[{name}]\n".encode() + lines)
-        self._last = name
+        if self._shows_other:
+            self._own.feed(lines if name == self._last else f"[{name}]\n".encode() + lines)
+            self._last = name
 
     def begin(self, rank: int) -> int | None:
         """Record the start of a rank; return None for a rank that the job does not have."""
@@ -398,11 +393,7 @@ class Logs:
         for name, url in addresses.items():
             if _IGNORED.search(name):
                 continue
-            if name not in self._files:
-                self._files[name] = LogFile(name, self._nonce, self)
-                self._files[name].is_shown = not self._is_continued
-            self._files[name].url = url
-        self._is_continued = self._is_continued and not self._files
+            self._files.setdefault(name, LogFile(name, self._nonce, self)).url = url
 
     def advance(self, *, last: bool = False) -> bool:
         """Request new content of every file once; return whether there was any. ``last`` completes unfinished lines.
@@ -414,7 +405,6 @@ class Logs:
         for file, content in zip(files, self._pool.map(self._fetch, files), strict=True):
             is_new = is_new or bool(content)
             file.feed(content, last=last)
-            file.is_shown = file.is_shown or len(content) < _PIECE
         return is_new
 
     def _fetch(self, file: LogFile) -> bytes:

@@ -21,25 +21,18 @@ import json
 import shlex
 import shutil
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from distdl_jupyter import permissions
-from distdl_jupyter.clusters.base import RunNotice
+from distdl_jupyter.clusters.base import Context, RunNotice
 from distdl_jupyter.clusters.slurm import commands, script
-from distdl_jupyter.clusters.slurm.script import JobDirectory
+from distdl_jupyter.clusters.slurm.script import JobDirectory, SlurmOptions
 from distdl_jupyter.core import files
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.space import SweepPlan
-from distdl_jupyter.core.store import JobStore
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from distdl_jupyter.clusters.base import Context
-    from distdl_jupyter.clusters.slurm.script import SlurmOptions
-    from distdl_jupyter.core.spec import Group, JobSpec
-    from distdl_jupyter.core.store import JobFolder
+from distdl_jupyter.core.spec import Group, JobSpec
+from distdl_jupyter.core.store import JobFolder, JobStore
 
 #: Seconds that a task waits for a trial, because a trial only starts after the previous one has ended.
 WAIT_SECONDS = 60
@@ -129,7 +122,7 @@ def _claim(folder: Path, directory: JobDirectory, context: Context) -> str:
     """
     job = _job(folder)
     for link in _free(folder) if job else ():
-        task = commands.with_number(job, f"{commands.number(job)}_{link.name}")
+        task = f"{job}_{link.name}"
         context.record_handle(directory.handle(task, link))
         if directory.claim_task(link):
             return task
@@ -145,7 +138,7 @@ def _close_array(folder: Path) -> str:
             closed.append(link.name)
     if job and closed:
         with contextlib.suppress(commands.UnknownJob):
-            commands.cancel(commands.with_number(job, f"{commands.number(job)}_[{','.join(closed)}]"))
+            commands.cancel(f"{job}_[{','.join(closed)}]")
     return job
 
 

@@ -1,65 +1,47 @@
-"""Checks a Slurm cluster: commands, controller, a test submission, nodes, folder, and the software of a node."""
+"""Checks a Slurm cluster: commands, controller, a test submission, nodes, folder, and one free node with an agent."""
 
 from __future__ import annotations
 
-import base64
-import functools
-import json
+import dataclasses
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from distdl_jupyter import permissions
 from distdl_jupyter.clusters import package
 from distdl_jupyter.clusters.agents import checkup
-from distdl_jupyter.clusters.agents.checks import SOFTWARE, HostReport, Survey, row
-from distdl_jupyter.clusters.base import CheckLevel, NodeCheck
+from distdl_jupyter.clusters.agents.agent import Host, Unreachable
+from distdl_jupyter.clusters.agents.connection import DIRECTORY, TIMEOUT, end_all, start_all
+from distdl_jupyter.clusters.base import NodeCheck, NodeInfo
 from distdl_jupyter.clusters.slurm import commands, script, text
+from distdl_jupyter.clusters.slurm.script import SlurmOptions
+from distdl_jupyter.clusters.ssh.cluster import SshProcess
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import new_id
-from distdl_jupyter.worker.hooks.frameworks import COMPARED
 
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.base import NodeInfo
-    from distdl_jupyter.clusters.slurm.script import SlurmOptions
-
-#: Seconds to wait for a free node, and the time limit of the check there in minutes.
-_WAIT, _MINUTES = 5, 1
-#: Line 1 of its input is this package in base64, line 2 the arguments of ``gather``. It prints a mark and the answer.
-_GATHER = (
-    "import base64, json, os, sys, tempfile; "
-    "f, path = tempfile.mkstemp(suffix='.zip'); os.write(f, base64.b64decode(sys.stdin.readline())); "
-    "sys.path.insert(0, path); from distdl_jupyter.node import facts; "
-    "found = facts.gather(*json.loads(sys.stdin.readline())); os.unlink(path); "
-    "print('\\nDISTDL-FACTS' + json.dumps(found))"
-)
-#: The row and the level of each problem.
-_PROBLEMS: dict[str, tuple[str, CheckLevel]] = {
-    "slurm-missing": ("Slurm", "error"),
-    "slurm-nodes": ("Nodes", "error"),
-    "slurm-node": ("Node", "warning"),
-    "slurm-container": ("Container", "error"),
-    "slurm-folder": ("Folder", "error"),
-    "slurm-packages": ("Packages", "warning"),
-}
-problem = functools.partial(row, _PROBLEMS)
+#: Seconds to wait for a free node, the time limit of the check there in minutes, and its timeout in seconds.
+_WAIT, _MINUTES, _SECONDS = 5, 1, 12.0
+#: The name of the checked node until the node itself reports one.
+_NODE = "a node"
+#: Reads the first program of an agent from standard input.
+_FIRST = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
 
 
 def checks(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[NodeCheck]:
     """Return the rows by importance; a node is only checked if everything else has passed."""
     if missing := commands.missing_commands():
-        return [problem("slurm-missing", "", "The Slurm commands are not installed on this machine.", missing)]
+        problem = "The Slurm commands are not installed on this machine."
+        return [NodeCheck("", "Slurm", "error", problem, missing, "slurm-missing")]
     try:
         nodes = [text.node(fields) for fields in commands.nodes(options.partition)]
     except commands.SlurmFailed as error:
         remedy = error.hint or "Check that its controller is running: scontrol ping"
-        return [NodeCheck("", "Slurm", "error", error.message, remedy, code=error.code)]
+        return [NodeCheck("", "Slurm", "error", error.message, remedy, error.code)]
     rows = [NodeCheck("", "Slurm", "ok", "the controller responds"), _submission(options)]
-    rows += [*_nodes(nodes), *_gpus(options, nodes), *_container(options), _folder(options)]
+    rows += [*_nodes(nodes, options), *_container(options), _folder(options)]
     if any(check.level == "error" for check in rows):
         return rows
     return [*rows, *_software(options, modules, programs)]
@@ -73,35 +55,33 @@ def _submission(options: SlurmOptions) -> NodeCheck:
         commands.run("sbatch", "--test-only", *arguments, "--wrap=true")
     except commands.SlurmFailed as error:
         code, remedy = text.refusal(error, options)
-        return NodeCheck("", "Submission", "error", error.message, remedy, code=code)
+        return NodeCheck("", "Submission", "error", error.message, remedy, code)
     return NodeCheck("", "Submission", "ok", f"partition {options.partition or 'by default'} accepts jobs")
 
 
-def _nodes(nodes: Sequence[NodeInfo]) -> list[NodeCheck]:
+def _nodes(nodes: Sequence[NodeInfo], options: SlurmOptions) -> Iterator[NodeCheck]:
     if nodes and all(node.state == "down" for node in nodes):
-        return [problem("slurm-nodes", "", "no node is up", "Ask the administrators, or choose another partition.")]
-    return [
-        problem("slurm-node", node.name, node.detail, "Until it is up, jobs run on the other nodes.")
-        if node.state == "down"
-        else NodeCheck(node.name, "Node", "ok", node.detail or node.state)
-        for node in nodes
-    ]
-
-
-def _gpus(options: SlurmOptions, nodes: Sequence[NodeInfo]) -> list[NodeCheck]:
+        remedy = "Ask the administrators, or choose another partition."
+        yield NodeCheck("", "Nodes", "error", "no node is up", remedy, "slurm-nodes")
+        return
+    for node in nodes:
+        if node.state == "down":
+            remedy = "Until it is up, jobs run on the other nodes."
+            yield NodeCheck(node.name, "Node", "warning", node.detail, remedy, "slurm-node")
+        else:
+            yield NodeCheck(node.name, "Node", "ok", node.detail or node.state)
     most = max((node.gpus for node in nodes), default=0)
-    if not most or options.gpus:
-        return []
-    message = f"nodes have up to {plural(most, 'GPU')}, but jobs do not request any"
-    return [NodeCheck("", "GPUs", "info", message, f"To use them, set gpus_per_node to {most}.")]
+    if most and not options.gpus:
+        message = f"nodes have up to {plural(most, 'GPU')}, but jobs do not request any"
+        yield NodeCheck("", "GPUs", "info", message, f"To use them, set gpus_per_node to {most}.")
 
 
-def _container(options: SlurmOptions) -> list[NodeCheck]:
-    if not options.container_image:
-        return []
-    if reason := script.lacks_containers():
-        return [problem("slurm-container", "", reason, script.CONTAINER_REMEDY)]
-    return [NodeCheck("", "Container", "ok", options.container_image)]
+def _container(options: SlurmOptions) -> Iterator[NodeCheck]:
+    if options.container_image:
+        if reason := script.lacks_containers():
+            yield NodeCheck("", "Container", "error", reason, script.CONTAINER_REMEDY, "slurm-container")
+        else:
+            yield NodeCheck("", "Container", "ok", options.container_image)
 
 
 def _folder(options: SlurmOptions) -> NodeCheck:
@@ -115,39 +95,34 @@ def _folder(options: SlurmOptions) -> NodeCheck:
     except OSError as error:
         reason = f"{folder} is not writable: {error.strerror}" if error.strerror else str(error)
         remedy = "Set the option directory to a folder that this machine and the nodes share."
-        return problem("slurm-folder", "", reason, remedy)
+        return NodeCheck("", "Folder", "error", reason, remedy, "slurm-folder")
     return NodeCheck("", "Folder", "ok", f"{folder} is writable")
 
 
 def _software(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[NodeCheck]:
-    """Check Python, packages and programs of a free node with ``srun``, by the rules for all hosts."""
-    modules = checkup.with_required(modules)
-    try:
-        facts = _facts(options, modules, programs)
-    except commands.SlurmFailed as error:
-        is_busy = re.search("immediate|requested nodes are busy", error.message, re.IGNORECASE)
-        if is_busy:
-            return [NodeCheck("", "Packages", "info", "nodes were not checked: no node is free")]
-        remedy = "Check that this command works: srun hostname"
-        return [problem("slurm-packages", "", f"nodes were not checked: {error.message}", remedy)]
-    report = HostReport(str(facts.get("host", "")), checkup.complete(facts))
-    survey = Survey([report], checkup.here(modules), modules, programs)
-    return [check for rule in SOFTWARE for check in rule(survey)]
-
-
-def _facts(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> dict[str, Any]:
-    """Return the facts of one node. Raises SlurmFailed, also if no node is free."""
+    """Check a free node with an agent that srun starts there."""
     python = options.python or ("python3" if options.container_image else sys.executable)
     only = {name: getattr(options, name) for name in ("partition", "account", "qos", "constraint")}
-    output = commands.run(
-        "srun", "--quiet", "--job-name=distdl-look", "--nodes=1", "--ntasks=1", f"--immediate={_WAIT}",
-        f"--time={_MINUTES}", "--mpi=none", "--export=NONE", "--chdir=/",
+    command = [
+        "srun", "--quiet", "--unbuffered", "--job-name=distdl-check", "--nodes=1", "--ntasks=1",
+        f"--immediate={_WAIT}", f"--time={_MINUTES}", "--mpi=none", "--export=NONE", "--chdir=/",
         *(f"--{name}={value}" for name, value in only.items() if value), *script.container(options),
-        "/bin/bash", "-lc", f'{options.setup}\nexec "$0" -c "$1"', python, _GATHER,
-        stdin=f"{base64.b64encode(package.built().content).decode()}\n{json.dumps([modules, programs, COMPARED])}\n",
-    )  # fmt: skip
-    match = re.search(r"^DISTDL-FACTS(\{.*)$", output, re.MULTILINE)
-    if match is None:
-        raise commands.SlurmFailed("Python on the node did not report the check results.")
-    facts: dict[str, Any] = json.loads(match[1])
-    return facts
+        "/bin/bash", "-lc", f'{options.setup}\nexec "$0" -c "$1"', python, _FIRST,
+    ]  # fmt: skip
+    first = package.first_input(python, DIRECTORY, [TIMEOUT]).partition(b"\n")[2]
+    try:
+        link = SshProcess(_NODE, command, commands.environment())
+        connections = start_all([(Host(_NODE, ""), link)], first)
+    except Unreachable as error:
+        if re.search("immediate|requested nodes are busy", error.says, re.IGNORECASE):
+            return [NodeCheck("", "Packages", "info", "nodes were not checked: no node is free")]
+        remedy = "Check that this command works: srun hostname"
+        return [NodeCheck("", "Packages", "warning", f"nodes were not checked. {error.says}", remedy, "slurm-packages")]
+    try:
+        result = checkup.check_hosts(connections, [], options, modules, programs, seconds=_SECONDS)
+    finally:
+        end_all(connections)
+    name = str(result.facts.get(_NODE, {}).get("host") or _NODE)
+    rows = [dataclasses.replace(check, node=name) if check.node == _NODE else check for check in result.checks]
+    # There is no ssh, one node needs no common network, and the row Folder is about the files of jobs.
+    return [check for check in rows if check.what not in ("Host key", "Network", "Code")]

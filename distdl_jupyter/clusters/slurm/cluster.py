@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distdl_jupyter.clusters.agents import run as agent_run
-from distdl_jupyter.clusters.agents.agent import AgentNode
+from distdl_jupyter.clusters.agents.agent import AgentNode, Unreachable
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
 from distdl_jupyter.clusters.agents.staging import StagedJob
 from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, Run
-from distdl_jupyter.clusters.slurm import array, commands, script, text
+from distdl_jupyter.clusters.slurm import array, checks, commands, script, text
 from distdl_jupyter.clusters.slurm.job import SlurmJob, SlurmNodes
 from distdl_jupyter.clusters.slurm.script import SlurmOptions
 from distdl_jupyter.core import limits
-from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
+from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import Placement, RankSlot
+from distdl_jupyter.core.queue import QueuedJob
+from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.store import JobFolder
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.agent import Unreachable
-    from distdl_jupyter.core.queue import QueuedJob
-    from distdl_jupyter.core.spec import Group, JobSpec
 
 #: Timeout in seconds for the end of a swept job.
 _SWEEP_SECONDS = 15.0
@@ -80,8 +75,6 @@ class SlurmCluster(AgentCluster):
         self, options: SlurmOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Check Slurm, a test submission, the nodes, and the software of one free node."""
-        from distdl_jupyter.clusters.slurm import checks
-
         return checks.checks(options, modules, programs)
 
     def preview(self, spec: JobSpec, options: SlurmOptions) -> Placement:
@@ -107,7 +100,12 @@ class SlurmCluster(AgentCluster):
 
     def _submit(self, spec: JobSpec, options: SlurmOptions, context: Context) -> SlurmJob:
         directory = script.JobDirectory(context.folder, options.directory, context.restart)
-        _check_submission(directory, options)
+        if options.container_image and (reason := script.lacks_containers()):
+            raise LaunchFailed(
+                f"container_image is {options.container_image}, but {reason}.",
+                code="slurm-container-unsupported",
+                hint=script.CONTAINER_REMEDY,
+            )
         secrets = {name: context.own[name] for name in spec.secret_variables if name in context.own}
         if directory.copied:
             context.report("stage", "copying the job's files")
@@ -142,7 +140,7 @@ class SlurmCluster(AgentCluster):
                 slurm.on_output(slurm.output())
             if slurm.ended or any(connection.lost for connection in self._connections):
                 raise slurm.refusal()
-            detail = f"Slurm job {slurm.number}{_why(slurm.state)}"
+            detail = f"Slurm job {slurm.job}{_why(slurm.state)}"
             context.report(phase, detail)
             if phase == "queue" and slurm.position is not None:
                 context.note_place(dataclasses.replace(slurm.position, why=detail))
@@ -254,34 +252,11 @@ def _without_secrets(spec: JobSpec, context: Context) -> Context:
 
 
 def _cancel(job: str) -> list[str]:
-    """Cancel a job; return it if it had not ended."""
+    """Kill a job; return it if it had not ended. Raises SlurmSilent."""
     if commands.has_ended(job):
         return []
-    for end in (partial(commands.kill, job, "0"), partial(commands.kill, job, "batch"), partial(commands.cancel, job)):
-        try:  # its agents, its batch script, the rest
-            end()
-        except commands.SlurmSilent:
-            raise
-        except commands.SlurmFailed:
-            continue  # it is ending already
+    commands.kill(job)
     until = time.monotonic() + _SWEEP_SECONDS
     while not commands.has_ended(job) and time.monotonic() < until:
         time.sleep(0.2)
-    return [f"Slurm job {commands.number(job)}"]
-
-
-def _check_submission(directory: script.JobDirectory, options: SlurmOptions) -> None:
-    """Check for problems that sbatch would report less clearly. Raises InvalidSpec, LaunchFailed."""
-    if re.search(r"[\n\"'\\]", str(directory.run)):
-        raise InvalidSpec(
-            f"Slurm cannot use the folder {directory.run}, which contains a quote, a backslash or a line break.",
-            code="slurm-folder-name",
-            field="directory",
-            hint="Set the option directory to another folder.",
-        )
-    if options.container_image and (reason := script.lacks_containers()):
-        raise LaunchFailed(
-            f"container_image is {options.container_image}, but {reason}.",
-            code="slurm-container-unsupported",
-            hint=script.CONTAINER_REMEDY,
-        )
+    return [f"Slurm job {job}"]

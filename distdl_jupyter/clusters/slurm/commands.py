@@ -25,9 +25,6 @@ _KEPT = frozenset(("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_J
 _TIMEOUT = 30.0
 #: Timeout of a query in seconds.
 _STATE_TIMEOUT = 8.0
-#: Seconds after a job's end within which its accounting must be complete.
-_ACCOUNTING_SECONDS = 4.0
-_UNITS = "KMGTP"
 _SILENT = re.compile(
     r"unable to contact slurm controller|connection (refused|timed out)|timed out on send/recv|zero bytes were"
     r"|socket timed out|unexpected message received|controller not responding",
@@ -65,7 +62,8 @@ class JobState:
     """The state of a job. ``state`` and ``reason`` are Slurm's terms; ``reason`` is "" without one.
 
     ``number`` is the plain job id, also for a started array task, because srun does not accept "12_3". A job is
-    ``preempted`` as soon as Slurm has requested its end, before its state changes.
+    ``preempted`` as soon as Slurm has requested its end, before its state changes. Only accounting knows ``seconds``,
+    the run time, and ``memory`` in bytes, the maximum of one node with all of its ranks (MaxRSS of sacct).
     """
 
     state: str
@@ -75,6 +73,8 @@ class JobState:
     nodes: str = ""
     number: str = ""
     preempted: bool = False
+    seconds: int = 0
+    memory: int = 0
 
     @property
     def pending(self) -> bool:
@@ -144,36 +144,20 @@ def run(*command: str, stdin: str = "", more: Mapping[str, str] | None = None, t
     raise kind(f"{command[0]} failed: {last.rstrip('.')}.")
 
 
-def number(job: str) -> str:
-    """Return the number of a submitted job: "12" for "12" or "12;cluster", "12_3" for a task of an array."""
-    return job.partition(";")[0]
-
-
-def with_number(job: str, number: str) -> str:
-    """Return the job with this number on the same cluster."""
-    return number + "".join(job.partition(";")[1:])
-
-
-def at(job: str) -> Mapping[str, str]:
-    """Return the variables that direct Slurm's commands to the job's cluster if there are several."""
-    cluster = job.partition(";")[2]
-    return {"SLURM_CLUSTERS": cluster} if cluster else {}
-
-
 def submit(arguments: Sequence[str], secrets: Mapping[str, str]) -> str:
-    """Submit a script, the last argument; return the job's number or "number;cluster". Raises SlurmFailed.
+    """Submit a script, the last argument; return the job's number. Raises SlurmFailed.
 
     Values of ``secrets`` are passed in sbatch's environment; ``arguments`` name them.
     """
-    job = run("sbatch", "--parsable", *arguments, more=secrets).strip()
-    if not number(job).isdigit():
-        raise SlurmFailed(f"sbatch printed {job[:200]!r} instead of the job's number.", code="sbatch-answer-invalid")
-    return job
+    output = run("sbatch", "--parsable", *arguments, more=secrets).strip()
+    if not re.fullmatch(r"\d+(;.*)?", output):  # the name of the cluster may follow
+        raise SlurmFailed(f"sbatch printed {output[:200]!r} instead of the job's number.", code="sbatch-answer-invalid")
+    return output.partition(";")[0]
 
 
 def state(job: str) -> JobState:
     """Return the state of a job. Raises UnknownJob, SlurmSilent."""
-    return _job_state(run("scontrol", "show", "job", "--oneliner", number(job), more=at(job), timeout=_STATE_TIMEOUT))
+    return _job_state(run("scontrol", "show", "job", "--oneliner", job, timeout=_STATE_TIMEOUT))
 
 
 def has_ended(job: str) -> bool:
@@ -225,18 +209,33 @@ def leading_number(text: str) -> int:
     return int(match[0]) if match else 0
 
 
-def kill(job: str, part: str) -> None:
-    """Kill a step of a job immediately, such as "0" or "batch", its script. Raises SlurmFailed.
+#: Numbers of tasks: from, to, step.
+_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
-    For a whole job, Slurm would send TERM first and wait (KillWait).
+
+def numbers(text: str) -> list[int]:
+    """Return the numbers of Slurm's "0,2-4" or "0-9:3"."""
+    ranges = ((int(first), int(last or first), int(step or 1)) for first, last, step in _RANGE.findall(text))
+    return [number for first, last, step in ranges for number in range(first, last + 1, step)]
+
+
+def kill(job: str) -> None:
+    """Kill the agents and the batch script of a job that may be ending already, and cancel the rest.
+
+    ``cancel`` alone would send TERM first and wait (KillWait). Raises SlurmSilent.
     """
-    target = ["--batch", number(job)] if part == "batch" else [f"{number(job)}.{part}"]
-    run("scancel", "--signal=KILL", *target, more=at(job))
+    for arguments in (("--signal=KILL", f"{job}.0"), ("--signal=KILL", "--batch", job), (job,)):
+        try:
+            run("scancel", *arguments)
+        except SlurmSilent:
+            raise
+        except SlurmFailed:
+            continue
 
 
 def cancel(job: str) -> None:
     """Remove a job from the queue, or end it. Raises SlurmFailed."""
-    run("scancel", number(job), more=at(job))
+    run("scancel", job)
 
 
 def jobs_named(name: str) -> list[str]:
@@ -276,66 +275,35 @@ def gpus_in(gres: str) -> tuple[int, str]:
 # accounting -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """The resource usage of a job: Slurm's ``state``, run time in ``seconds``, ``memory`` in bytes (0: unknown).
+def accounted(job: str, timeout: float = 0.0) -> JobState | None:
+    """Return the final state and the resource usage of an ended job, None if accounting does not know them.
 
-    ``memory`` is MaxRSS of sacct(1), the maximum of one task, which is a node with all of its ranks.
+    slurmctld reports an end to accounting with a delay, first that of the job, then those of its steps. ``timeout`` is
+    in seconds.
     """
-
-    state: str
-    seconds: int
-    memory: int
-    exit_code: int
-    exit_signal: int
-
-
-def usage(job: str) -> Usage | None:
-    """Return the resource usage of an ended job, None if accounting does not know it."""
-    until = time.monotonic() + _ACCOUNTING_SECONDS
+    fields = ("JobID", "State", "ExitCode", "ElapsedRaw", "MaxRSS", "End")
+    command = ("sacct", "--noheader", "--parsable2", "--jobs", job, f"--format={','.join(fields)}")
+    until = time.monotonic() + timeout
     while True:
         try:
-            rows = _sacct(job, "JobID", "State", "ElapsedRaw", "MaxRSS", "ExitCode", "End")
+            lines = run(*command, timeout=_STATE_TIMEOUT).splitlines()
         except SlurmFailed:
             return None
-        # slurmctld reports an end to accounting with a delay, first for the job, then for its steps.
-        if (rows and all(row[5] != "Unknown" for row in rows)) or time.monotonic() > until:
+        rows = [line.split("|") for line in lines if line.count("|") == len(fields) - 1]
+        if (rows and all(end != "Unknown" for *_, end in rows)) or time.monotonic() >= until:
             break
         time.sleep(0.3)
-    first = next((row for row in rows if row[0] == number(job) and row[5] != "Unknown"), None)
-    if first is None or not first[1].strip():
-        return None
-    memory = max(_bytes(row[3]) for row in rows)
-    return Usage(first[1].split()[0], leading_number(first[2]), memory, *exit_code(first[4]))
-
-
-def forgotten_state(job: str) -> JobState | None:
-    """Return the final state of a job that slurmctld has purged, None if accounting does not know it."""
-    try:
-        rows = _sacct(job, "State", "ExitCode", more=("--allocations",))
-    except SlurmFailed:
-        return None
-    if not rows or not rows[0][0].strip():
-        return None
-    return JobState(rows[0][0].split()[0], "", *exit_code(rows[0][1]))
-
-
-def _sacct(job: str, *fields: str, more: tuple[str, ...] = ()) -> list[list[str]]:
-    """Return the rows of a job, then of its steps. Raises SlurmFailed without accounting."""
-    if shutil.which("sacct") is None:
-        raise SlurmFailed("The command sacct is not installed on this machine.")
-    options = (*more, "--jobs", number(job), f"--format={','.join(fields)}")
-    output = run("sacct", "--noheader", "--parsable2", *options, more=at(job), timeout=_STATE_TIMEOUT)
-    return [line.split("|") for line in output.splitlines() if line.count("|") == len(fields) - 1]
+    for id_, state_, exit_, seconds, _, end in rows:
+        if id_ == job and end != "Unknown" and state_.strip():
+            memory = max(_bytes(row[4]) for row in rows)
+            return JobState(state_.split()[0], "", *exit_code(exit_), seconds=leading_number(seconds), memory=memory)
+    return None
 
 
 def _bytes(text: str) -> int:
     """Return the bytes of Slurm's "2956K" or "1.5G" (powers of 1024), 0 for ""."""
-    unit = text[-1:].upper()
-    try:
-        return int(float(text.rstrip(unit if unit in _UNITS else "") or 0) * 1024 ** (_UNITS.find(unit) + 1))
-    except ValueError:
-        return 0
+    match = re.match(r"([\d.]+)([KMGTP]?)", text)
+    return int(float(match[1]) * 1024 ** " KMGTP".index(match[2] or " ")) if match else 0
 
 
 def allowed(partition: str) -> dict[str, list[str]]:

@@ -13,24 +13,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from distdl_jupyter.clusters.agents.agent import Host
+from distdl_jupyter.clusters.agents.agent import AgentNode, Host
 from distdl_jupyter.clusters.agents.connection import Connection
 from distdl_jupyter.clusters.agents.folder_link import FolderLink, Tail
-from distdl_jupyter.clusters.agents.staging import AgentNodes
-from distdl_jupyter.clusters.base import Exit, OutageNotifier, RunNotice, Stream
+from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
+from distdl_jupyter.clusters.base import Context, Exit, OutageNotifier, RunNotice, Stream
 from distdl_jupyter.clusters.slurm import commands, script, text
 from distdl_jupyter.clusters.slurm.commands import JobState, SlurmFailed, SlurmSilent, UnknownJob
+from distdl_jupyter.clusters.slurm.script import JobDirectory
 from distdl_jupyter.core.errors import LaunchFailed
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.agent import AgentNode
-    from distdl_jupyter.clusters.agents.staging import StagedJob
-    from distdl_jupyter.clusters.base import Context
-    from distdl_jupyter.clusters.slurm.script import JobDirectory
-    from distdl_jupyter.core.plan import Placement, RankSlot
-    from distdl_jupyter.core.queue import QueueView
+from distdl_jupyter.core.plan import Placement, RankSlot
+from distdl_jupyter.core.queue import QueueView
 
 #: Seconds between two queries while a change is expected, and otherwise; seconds for which it is expected.
 _SOON, _LATER, _HURRY_SECONDS = 0.5, 3.0, 30.0
@@ -42,6 +37,8 @@ _SILENCE_SECONDS = 5.0
 _CAUSE_SECONDS = 5.0
 #: Seconds to wait until Slurm has freed the nodes of an ended job.
 _RELEASE_SECONDS = 15.0
+#: Seconds after a job's end within which its accounting must be complete.
+_ACCOUNTING_SECONDS = 4.0
 #: The maximum number of bytes of batch output in the error of a failed start.
 _MAX_OUTPUT = 20_000
 #: Slurm's exit "signal" if the node cannot open the output file. Slurm 24.11 creates the folder instead, and the script
@@ -64,7 +61,7 @@ class SlurmJob(threading.Thread):
         self.job = job
         self.state: JobState | None = None
         #: When ``state`` was requested (monotonic), 0.0 before the first response.
-        self.asked_at = 0.0
+        self.requested_at = 0.0
         #: Whether the job has started; if it is pending after that, Slurm has requeued it.
         self.has_run = False
         #: Its position in the queue, None if unknown.
@@ -81,11 +78,6 @@ class SlurmJob(threading.Thread):
         self._reported: set[str] = set()
         self._cancel_wanted = self._stop_wanted = False
         self._wake = threading.Event()
-
-    @property
-    def number(self) -> str:
-        """Slurm's number of the job."""
-        return commands.number(self.job)
 
     # the thread -------------------------------------------------------------------------------
 
@@ -137,7 +129,7 @@ class SlurmJob(threading.Thread):
         try:
             state = commands.state(self.job)
         except UnknownJob:
-            state = commands.forgotten_state(self.job) or JobState(_FORGOTTEN)
+            state = commands.accounted(self.job) or JobState(_FORGOTTEN)
         except SlurmFailed as error:
             self._record_outage(error, now)
             return
@@ -146,7 +138,7 @@ class SlurmJob(threading.Thread):
             self._ran(partial(commands.cancel, self.job))
             state = JobState(text.QUEUED_AGAIN)
         self.has_run = self.has_run or state.state == "RUNNING"
-        self.asked_at, self.state = now, state
+        self.requested_at, self.state = now, state
         self._silence.answered(RunNotice("info", "Slurm's controller responds again.", "slurm-answers"))
         if not state.pending:
             self.position = None
@@ -154,8 +146,8 @@ class SlurmJob(threading.Thread):
         if now >= self._queue_at:
             self._queue_at = now + _QUEUE_SECONDS
             with contextlib.suppress(SlurmFailed):
-                self.position = text.position(text.queue(), self.number)
-        notice = text.blocked_notice(state, self.number)
+                self.position = text.position(text.queue(), self.job)
+        notice = text.blocked_notice(state, self.job)
         if notice is not None and notice.code not in self._reported:
             self._reported.add(notice.code)
             self._silence.put(notice)
@@ -172,9 +164,9 @@ class SlurmJob(threading.Thread):
             return True  # the job has ended; the next query shows it
         return True
 
-    def _record_outage(self, error: SlurmFailed, asked_at: float) -> None:
+    def _record_outage(self, error: SlurmFailed, requested_at: float) -> None:
         message = f"Slurm's controller does not respond. A running job continues. ({error.message})"
-        self._silence.missed(asked_at, RunNotice("warning", message, "slurm-silent"))
+        self._silence.missed(requested_at, RunNotice("warning", message, "slurm-silent"))
 
     # its nodes --------------------------------------------------------------------------------
 
@@ -192,7 +184,7 @@ class SlurmJob(threading.Thread):
         link = FolderLink(self.directory.run, node, partial(self.why_lost, node, host), takeover=takeover)
         # Each request and channel takes more than one byte, so earlier supervisors cannot have used these numbers.
         connection = Connection(Host(host, host), "", link, first=link.sent + 1)
-        number = self.state.number if self.state is not None else self.number
+        number = self.state.number if self.state is not None else self.job
         connection.shell = f"srun --overlap --jobid={number} --nodelist={host}"
         return connection
 
@@ -212,7 +204,7 @@ class SlurmJob(threading.Thread):
         self.is_timed_out = self.is_timed_out or _TIME_LIMIT in output
         self.is_out_of_memory = self.is_out_of_memory or _NO_MEMORY.search(output) is not None
         for nodes, how in _TASK_ENDED.findall(output):
-            for node in _numbers(nodes):
+            for node in commands.numbers(nodes):
                 self._ended.setdefault(node, how)
 
     # its end ----------------------------------------------------------------------------------
@@ -233,25 +225,25 @@ class SlurmJob(threading.Thread):
         assert state is not None, "only its state shows that the job has ended"
         if self.forgotten:
             if self.directory.link is not None and not self.has_run:
-                return f"Slurm no longer knows job {self.number}; it was canceled (scancel) in the queue."
-            return f"Slurm no longer knows job {self.number}."
+                return f"Slurm no longer knows job {self.job}; it was canceled (scancel) in the queue."
+            return f"Slurm no longer knows job {self.job}."
         if state.exit_signal == _NO_OUTPUT or (not started and state.exit_code == script.UNSEEN):
             folder = self.directory.job
             return f"The nodes cannot write to {folder}. Set the option directory to a folder that all nodes share."
         if self.is_out_of_memory and state.state == "FAILED":
             state = dataclasses.replace(state, state="OUT_OF_MEMORY")
         reason = f" ({state.reason})" if state.reason else ""
-        return text.end(state) or f"Slurm ended the job as {state.state}{reason}."
+        return text.end(state, self.job) or f"Slurm ended the job as {state.state}{reason}."
 
     def refusal(self) -> LaunchFailed:
         """Return the error if the job's nodes could not be prepared."""
         if self.state is not None and self.ended:
             is_explained = self.state.exit_code in (0, script.UNSEEN)
             code = "" if is_explained else f" Its script ended with exit code {self.state.exit_code}."
-            why = f"Slurm job {self.number} ended before its ranks were started. {self.why_ended(started=False)}{code}"
+            why = f"Slurm job {self.job} ended before its ranks were started. {self.why_ended(started=False)}{code}"
             return LaunchFailed(why, code="slurm-job-ended-early", output=self.output())
         lost = (self.why_lost(node, host) for node, host in enumerate(self.hosts()))
-        why = f"Slurm job {self.number} could not start on all nodes. {' '.join(filter(None, lost))}"
+        why = f"Slurm job {self.job} could not start on all nodes. {' '.join(filter(None, lost))}"
         return LaunchFailed(why, code="slurm-nodes-not-ready", output=self.output())
 
     def interruption(self) -> str:
@@ -260,10 +252,10 @@ class SlurmJob(threading.Thread):
         self.poll_soon()
 
         def is_known() -> bool:
-            return self.asked_at > began and self.state is not None and self.state.state != "COMPLETING"
+            return self.requested_at > began and self.state is not None and self.state.state != "COMPLETING"
 
         self._wait(is_known)
-        return "" if self.state is None else text.interruption(self.state, self.number)
+        return "" if self.state is None else text.interruption(self.state, self.job)
 
     def close(self) -> None:
         """Wait until Slurm has freed the nodes, kill the job on a timeout, and remove the job's files for Slurm."""
@@ -330,35 +322,29 @@ class SlurmNodes(AgentNodes):
 
     def explain_exit(self, exit_: Exit) -> Exit | None:
         """Return the exit of a rank with Slurm's reason unless a better one is known; None until Slurm knows it."""
+        slurm = self._slurm
         is_lost = exit_.code is None and exit_.signal is None
         if not is_lost and (exit_.evidence or exit_.signal not in ("TERM", "KILL") or self._slurm.sent):
             return exit_
         if exit_.rank not in self._lost_at:
             self._lost_at[exit_.rank] = time.monotonic()
-            self._slurm.poll_soon()
-        at, slurm = self._lost_at[exit_.rank], self._slurm
-        is_known = slurm.asked_at > at and slurm.state is not None and slurm.state.state != "COMPLETING"
+            slurm.poll_soon()
+        at, state = self._lost_at[exit_.rank], slurm.state
+        is_known = slurm.requested_at > at and state is not None and state.state != "COMPLETING"
         if not is_known and time.monotonic() - at <= _CAUSE_SECONDS:
             return None
-        return self._explain_lost(exit_) if is_lost else self._explain_killed(exit_)
-
-    def _explain_killed(self, exit_: Exit) -> Exit:
-        state = self._slurm.state
-        if self._slurm.is_timed_out:  # the job can stay COMPLETING for a long time
-            state = JobState("TIMEOUT")
-        if self._slurm.is_out_of_memory and exit_.signal == "KILL":
-            state = JobState("OUT_OF_MEMORY")
-        return dataclasses.replace(exit_, evidence=text.end(state) if state is not None else "")
-
-    def _explain_lost(self, exit_: Exit) -> Exit:
-        """Return the exit of a rank whose agent is lost, with Slurm's information."""
-        slurm, state = self._slurm, self._slurm.state
+        if not is_lost:
+            if slurm.is_timed_out:  # the job can stay COMPLETING for a long time
+                state = JobState("TIMEOUT")
+            if slurm.is_out_of_memory and exit_.signal == "KILL":
+                state = JobState("OUT_OF_MEMORY")
+            return dataclasses.replace(exit_, evidence=text.end(state, slurm.job) if state is not None else "")
         if state is None or not slurm.ended or state.state == "NODE_FAIL" or slurm.forgotten:
             return exit_
         if "KILL" in slurm.sent:
             return Exit(exit_.rank, None, "KILL")
         if state.state in ("CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE"):
-            return Exit(exit_.rank, None, "TERM", text.end(state) if not slurm.sent else "")
+            return Exit(exit_.rank, None, "TERM", text.end(state, slurm.job) if not slurm.sent else "")
         return dataclasses.replace(exit_, evidence=slurm.why_ended())
 
     def interrupted(self) -> str:
@@ -392,16 +378,5 @@ class SlurmNodes(AgentNodes):
         super().close()
         self._slurm.close()
         self._output.stop()
-        usage = commands.usage(self._slurm.job) if self._slurm.ended else None
-        if usage is not None:
-            self.notices.append(RunNotice("info", text.usage(usage, self._slurm.number), "slurm-accounting"))
-
-
-def _numbers(ranges: str) -> list[int]:
-    """Return the numbers of "0,2-4"."""
-    numbers: list[int] = []
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit() and (last or first).isdigit():
-            numbers.extend(range(int(first), int(last or first) + 1))
-    return numbers
+        if self._slurm.ended and (state := commands.accounted(self._slurm.job, _ACCOUNTING_SECONDS)):
+            self.notices.append(RunNotice("info", text.usage(state, self._slurm.job), "slurm-accounting"))

@@ -14,9 +14,9 @@ import shlex
 import shutil
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from distdl_jupyter import permissions
 from distdl_jupyter.clusters import package
@@ -25,12 +25,11 @@ from distdl_jupyter.clusters.agents.agent import NETWORK_HELP
 from distdl_jupyter.clusters.slurm import commands
 from distdl_jupyter.core.errors import InvalidSpec, LaunchFailed
 from distdl_jupyter.core.options import MOST_RESTARTS, within
+from distdl_jupyter.core.plan import option
+from distdl_jupyter.core.spec import JobSpec
+from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import folder as agents
 from distdl_jupyter.worker import owned
-
-if TYPE_CHECKING:
-    from distdl_jupyter.core.spec import JobSpec
-    from distdl_jupyter.core.store import JobFolder
 
 _START = "start"
 #: Exit code of a script that Slurm has requeued (EX_TEMPFAIL).
@@ -41,16 +40,12 @@ UNSEEN = 66
 _NEEDED = ("payload.json", "payload.pkl", "code")
 #: Minutes that Slurm's limit exceeds the limit enforced by the supervisor.
 _SPARE = 2
-
-
 #: Options of sbatch that every job sets, long and short.
 _RESERVED = (
     "--array --wrap --parsable --output --error --export --export-file --job-name --nodes --ntasks --ntasks-per-node "
     "--chdir --requeue --signal --wait --test-only --open-mode"
 )
 _RESERVED_LETTERS = "aoeJNnDW"
-#: Short options whose value may be joined (sbatch(1)).
-_WITH_VALUE = "AbBcCdFGiLmMpqStwx"
 _GPUS = r"|(?:(?:gpu:)?[A-Za-z0-9_.-]+:)?\d+"
 #: Slurm's formats of a time limit (sbatch(1), ``--time``).
 _TIME = r"|\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|(?i:unlimited|infinite)"
@@ -80,59 +75,35 @@ class SlurmOptions:
     #: For agents: sharing of the job's folder is detected, and Slurm decides how many processes fit.
     shared: ClassVar[bool | None] = None
     oversubscribe: ClassVar[bool] = True
-    partition: str = field(
-        default="", metadata={"help": "partition (default: Slurm's default partition)", "first": True}
+    partition: str = option("", "partition (default: Slurm's default partition)", first=True)
+    account: str = option("", "account that is charged")
+    qos: str = option("", "quality of service")
+    time_limit: str = option(
+        "", "longest run time of a job, in Slurm's notation: 30 (minutes), 2:00:00, 1-12 (days-hours)", first=True
     )
-    account: str = field(default="", metadata={"help": "account that is charged"})
-    qos: str = field(default="", metadata={"help": "quality of service"})
-    time_limit: str = field(
-        default="",
-        metadata={
-            "help": "longest run time of a job, in Slurm's notation: 30 (minutes), 2:00:00, 1-12 (days-hours)",
-            "first": True,
-        },
+    requeue: int = option(
+        0,
+        "how often a job is requeued and resumed from checkpoint_dir() after its time limit, preemption or "
+        "a lost node ended it; jobs that fail are not requeued (default: 0)",
     )
-    requeue: int = field(
-        default=0,
-        metadata={
-            "help": "how often a job is requeued and resumed from checkpoint_dir() after its time limit, preemption or "
-            "a lost node ended it; jobs that fail are not requeued (default: 0)"
-        },
+    checkpoint_seconds: int = option(
+        60,
+        "how many seconds before the time limit ranks are asked to save (should_checkpoint(), SIGUSR1); "
+        "Slurm may ask up to a minute earlier",
     )
-    checkpoint_seconds: int = field(
-        default=60,
-        metadata={
-            "help": "how many seconds before the time limit ranks are asked to save (should_checkpoint(), SIGUSR1); "
-            "Slurm may ask up to a minute earlier"
-        },
+    gpus_per_node: str = option("", "GPUs on each node, for example 4 or a100:4", first=True)
+    cpus_per_task: int | None = option(None, "cores for each process")
+    constraint: str = option("", "features that the nodes must have")
+    extra: str = option("", "further sbatch options, as on its command line")
+    python: str = option("", "Python that runs the ranks on the nodes (default: the path of this Python)")
+    setup: str = option("", "shell commands to run on every node before the start, for example 'module load cuda'")
+    container_image: str = option(
+        "", "container image for the ranks, in pyxis notation: nvcr.io#nvidia/cuda:12.6.3, /x.sqsh"
     )
-    gpus_per_node: str = field(
-        default="", metadata={"help": "GPUs on each node, for example 4 or a100:4", "first": True}
-    )
-    cpus_per_task: int | None = field(default=None, metadata={"help": "cores for each process"})
-    constraint: str = field(default="", metadata={"help": "features that the nodes must have"})
-    extra: str = field(default="", metadata={"help": "further sbatch options, as on its command line"})
-    python: str = field(
-        default="", metadata={"help": "Python that runs the ranks on the nodes (default: the path of this Python)"}
-    )
-    setup: str = field(
-        default="",
-        metadata={"help": "shell commands to run on every node before the start, for example 'module load cuda'"},
-    )
-    container_image: str = field(
-        default="",
-        metadata={"help": "container image for the ranks, in pyxis notation: nvcr.io#nvidia/cuda:12.6.3, /x.sqsh"},
-    )
-    container_mounts: str = field(
-        default="", metadata={"help": "further folders to mount in the container, in pyxis notation: /data:/data:ro"}
-    )
-    directory: str = field(
-        default="", metadata={"help": "folder that all nodes share (default: the job's folder, if all nodes share it)"}
-    )
-    network: str = field(default="", metadata={"help": NETWORK_HELP})
-    data_directory: str = field(
-        default="", metadata={"help": "folder for data on the disk of each node (default: the user's cache folder)"}
-    )
+    container_mounts: str = option("", "further folders to mount in the container, in pyxis notation: /data:/data:ro")
+    directory: str = option("", "folder that all nodes share (default: the job's folder, if all nodes share it)")
+    network: str = option("", NETWORK_HELP)
+    data_directory: str = option("", "folder for data on the disk of each node (default: the user's cache folder)")
 
     def __post_init__(self) -> None:
         for name in ("time_limit", "gpus_per_node"):
@@ -173,36 +144,21 @@ class SlurmOptions:
             raise InvalidSpec(
                 f"extra cannot be read as a command line: {error}.", code="slurm-extra-unreadable", field="extra"
             ) from None
-        reserved = next(filter(_is_reserved, arguments), None)
-        if reserved is not None:
+        if reserved := next(filter(_is_reserved, arguments), None):
             raise InvalidSpec(
                 f"extra contains {reserved}, which is set automatically.",
                 code="slurm-extra-reserved",
                 field="extra",
                 hint="Remove it. Set the number of ranks with node_count and process_count_per_node.",
             )
-        before = ""
-        for argument in arguments:
-            if not argument.startswith("-") and (not before.startswith("-") or "=" in before):
-                raise InvalidSpec(
-                    f"extra contains {argument!r} without an option, so sbatch would run it as a script.",
-                    code="slurm-extra-word",
-                    field="extra",
-                    hint="Remove it, or write it as --option=value.",
-                )
-            before = argument
 
 
 def _is_reserved(argument: str) -> bool:
-    """Return whether an argument is an option that every job sets, also abbreviated or joined: --out=x, -ox, -Hox."""
-    if argument.startswith("--"):
-        name = argument.partition("=")[0]
-        # sbatch accepts any unambiguous prefix.
+    """Return whether an argument is an option that every job sets, also abbreviated or joined: --out=x, -ox."""
+    name = argument.partition("=")[0]
+    if name.startswith("--"):
         return len(name) > len("--") and any(option.startswith(name) for option in _RESERVED.split())
-    for letter in argument[1:] if argument.startswith("-") else "":
-        if letter in _RESERVED_LETTERS or letter in _WITH_VALUE:
-            return letter in _RESERVED_LETTERS
-    return False
+    return bool(re.match(f"-[{_RESERVED_LETTERS}]", name))
 
 
 # files ------------------------------------------------------------------------------------------

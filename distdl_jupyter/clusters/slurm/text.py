@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from distdl_jupyter.clusters.base import NodeInfo, NodeState, RunNotice
 from distdl_jupyter.clusters.slurm import commands
 from distdl_jupyter.clusters.slurm.commands import JobState
+from distdl_jupyter.clusters.slurm.script import SlurmOptions
 from distdl_jupyter.core.humanize import duration, size
 from distdl_jupyter.core.queue import Holding, QueuedJob, QueueView
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.slurm.script import SlurmOptions
 
 _REASONS = {
     "": "waiting for Slurm to schedule it",
@@ -61,27 +58,22 @@ _NODES_DOWN = ("ReqNodeNotAvail", "Nodes_required")
 
 #: Our own state of a job that Slurm has requeued after it had started.
 QUEUED_AGAIN = "QUEUED_AGAIN"
-_ENDS = {
-    QUEUED_AGAIN: "Slurm requeued the job (scontrol requeue). To resume such jobs automatically, set requeue.",
-    "CANCELLED": "The Slurm job was canceled outside of this package (scancel).",
-    "TIMEOUT": "The Slurm job reached its time limit (TIMEOUT). Raise time_limit, or set requeue and save checkpoints.",
-    "NODE_FAIL": "Slurm lost one of the job's nodes (NODE_FAIL).",
-    "OUT_OF_MEMORY": "Slurm killed the job because it exceeded its memory (OUT_OF_MEMORY). Request more memory with "
-                     "extra, for example --mem=64G.",
-    "PREEMPTED": "Slurm gave the nodes to a job with higher priority (PREEMPTED). To resume such jobs automatically, "
-                 "set requeue.",
-    "BOOT_FAIL": "A node of the job did not boot (BOOT_FAIL).",
-    "DEADLINE": "The Slurm job reached its deadline (DEADLINE).",
-    "REVOKED": "The job was started on another cluster of the federation.",
-}  # fmt: skip
-#: Ends that are not failures of the code: with the option ``requeue`` the job restarts in another Slurm job.
+_REQUEUE = "To resume such jobs automatically, set requeue."
+#: Ends that are not failures of the code, and the remedy. With the option ``requeue`` another Slurm job continues.
 _INTERRUPTIONS = {
-    "TIMEOUT": "Slurm job {job} reached its time limit (TIMEOUT).",
-    QUEUED_AGAIN: "Slurm requeued job {job} (scontrol requeue).",
-    "PREEMPTED": "Slurm gave the nodes of job {job} to a job with higher priority (PREEMPTED).",
-    "NODE_FAIL": "Slurm lost a node of job {job} (NODE_FAIL).",
-    "BOOT_FAIL": "A node of Slurm job {job} did not boot (BOOT_FAIL).",
-}
+    "TIMEOUT": ("Slurm job {job} reached its time limit (TIMEOUT).",
+                "Raise time_limit, or set requeue and save checkpoints."),
+    QUEUED_AGAIN: ("Slurm requeued job {job} (scontrol requeue).", _REQUEUE),
+    "PREEMPTED": ("Slurm gave the nodes of job {job} to a job with higher priority (PREEMPTED).", _REQUEUE),
+    "NODE_FAIL": ("Slurm lost a node of job {job} (NODE_FAIL).", ""),
+    "BOOT_FAIL": ("A node of Slurm job {job} did not boot (BOOT_FAIL).", ""),
+}  # fmt: skip
+_ENDS = _INTERRUPTIONS | {
+    "CANCELLED": ("Slurm job {job} was canceled outside of this package (scancel).", ""),
+    "OUT_OF_MEMORY": ("Slurm killed job {job} because it exceeded its memory (OUT_OF_MEMORY).",
+                      "Request more memory with extra, for example --mem=64G."),
+    "DEADLINE": ("Slurm job {job} reached its deadline (DEADLINE).", ""),
+}  # fmt: skip
 
 
 def waiting(state: JobState) -> str:
@@ -110,23 +102,23 @@ def blocked_notice(state: JobState, job: str) -> RunNotice | None:
     return None
 
 
-def end(state: JobState) -> str:
-    """Return the cause in Slurm's final state, "" if it only reflects the exit codes."""
-    return _ENDS.get(state.state, "")
+def end(state: JobState, job: str) -> str:
+    """Return the cause in Slurm's final state with its remedy, "" if it only reflects the exit codes."""
+    return " ".join(_ENDS.get(state.state, ())).format(job=job).strip()
 
 
 def interruption(state: JobState, job: str) -> str:
     """Return the interruption that ended a job which had not failed, "" for any other end."""
     ending = "PREEMPTED" if state.preempted and not state.ended else state.state
-    return _INTERRUPTIONS.get(ending, "").format(job=job)
+    return _INTERRUPTIONS.get(ending, ("",))[0].format(job=job)
 
 
-def usage(usage: commands.Usage, job: str) -> str:
-    """Return the resource usage of a job as a sentence."""
-    how = f"exit code {usage.exit_code}" if not usage.exit_signal else f"signal {usage.exit_signal}"
-    memory = f", peak memory per node {size(usage.memory)}" if usage.memory else ""
-    more = f" {_ENDS[usage.state]}" if usage.state == "OUT_OF_MEMORY" else ""
-    return f"Slurm job {job} ended as {usage.state} after {duration(usage.seconds)}, {how}{memory}.{more}"
+def usage(state: JobState, job: str) -> str:
+    """Return the end and the resource usage of a job as a sentence."""
+    how = f"exit code {state.exit_code}" if not state.exit_signal else f"signal {state.exit_signal}"
+    memory = f", peak memory per node {size(state.memory)}" if state.memory else ""
+    more = f" {end(state, job)}" if state.state == "OUT_OF_MEMORY" else ""
+    return f"Slurm job {job} ended as {state.state} after {duration(state.seconds)}, {how}{memory}.{more}"
 
 
 #: Errors of sbatch: the message, the code, and the remedy, which lists the allowed ``values`` if known.
@@ -208,8 +200,6 @@ def node(fields: Sequence[str]) -> NodeInfo:
 _FORMAT = "%i|%u|%T|%r|%Q|%D|%C|%b|%P|%j"
 #: Pending tasks of an array are printed as one entry.
 _WHOLE = {"SLURM_BITSTR_LEN": "0"}
-#: Tasks of an array: from, to, step.
-_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _MAX_HOLDING = 32
 #: States of jobs that have nodes.
 _RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
@@ -236,8 +226,6 @@ def _queued_job(line: str) -> QueuedJob:
     number, user, state, reason, priority, nodes, cores, gres, partition, name = map(str.strip, fields)
     runs, count = state in _RUNNING, commands.leading_number(nodes)
     array, _, tasks = number.partition("_[")
-    # "0-9:3,12%2" means five tasks, at most two of them at the same time.
-    ranges = _RANGE.findall(tasks.partition("%")[0])
     return QueuedJob(
         id=array,
         name=name,
@@ -249,7 +237,8 @@ def _queued_job(line: str) -> QueuedJob:
         cores=commands.leading_number(cores),
         gpus=commands.gpus_in(re.sub(r"gres[:/]", "", gres))[0] * count,
         partition=partition,
-        tasks=sum(len(range(int(first), int(last or first) + 1, int(step or 1))) for first, last, step in ranges) or 1,
+        # "0-9:3,12%2" means five tasks, at most two of them at the same time.
+        tasks=len(commands.numbers(tasks.partition("%")[0])) or 1,
         first=commands.leading_number(tasks),
     )
 

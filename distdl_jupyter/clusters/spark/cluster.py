@@ -7,7 +7,6 @@ import dataclasses
 import json
 import math
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -18,11 +17,13 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from distdl_jupyter.clusters.agents import checkup
+from distdl_jupyter.clusters.agents.agent import Unreachable
 from distdl_jupyter.clusters.agents.cluster import AgentCluster, before_contact
 from distdl_jupyter.clusters.agents.connection import DIRECTORY, end_all
-from distdl_jupyter.clusters.agents.staging import AgentNodes
+from distdl_jupyter.clusters.agents.staging import AgentNodes, StagedJob
 from distdl_jupyter.clusters.agents.tcp_link import AgentListener
 from distdl_jupyter.clusters.base import Context, NodeCheck, NodeInfo, RunNotice
 from distdl_jupyter.clusters.spark import driver
@@ -32,15 +33,11 @@ from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.machine import has_java
 from distdl_jupyter.core.options import MOST_CORES, MOST_GPUS, within
 from distdl_jupyter.core.plan import Placement
+from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import processes
 from distdl_jupyter.worker.rank_socket import peer_uid
 
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.agents.agent import Unreachable
-    from distdl_jupyter.clusters.agents.staging import StagedJob
-    from distdl_jupyter.core.spec import JobSpec
-
-#: Timeout in seconds for the executor of a check to start.
+#: Timeout in seconds for the executor of a check to start; Spark may still be releasing that of an earlier job.
 _START_SECONDS = 20.0
 #: The port of a standalone master's web page, which also serves JSON, and its timeout in seconds.
 _WEB_PORT, _WEB_SECONDS = 8080, 5.0
@@ -96,12 +93,6 @@ class SparkCluster(AgentCluster):
                 field="master",
                 hint='Set master="spark://HOST:7077", or remote="sc://HOST:15002" for Spark Connect.',
             )
-        if options.remote and not re.match(r"sc://[^/:]+", options.remote):
-            raise InvalidSpec(
-                f"remote is {options.remote!r}, but must have the form sc://HOST:15002.",
-                code="spark-remote-invalid",
-                field="remote",
-            )
         if "token=" in options.remote:
             raise InvalidSpec(
                 "remote contains a token, which is a secret.",
@@ -137,8 +128,6 @@ class SparkCluster(AgentCluster):
         self, options: SparkOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
         """Check a free executor with an agent; a job checks all its executors when it starts."""
-        from distdl_jupyter.clusters.agents import checkup
-
         try:
             self.validate(options)
             with contextlib.closing(Stage(options, StageSpec(name="check"))) as stage:
@@ -166,21 +155,19 @@ class SparkCluster(AgentCluster):
         if options.session:
             context.note(_ENDS_WITH_KERNEL)
         context.report("queue", f"waiting for Spark at {options.address}")
-        fewer = context.least_node_count if context.restart else None
-        least = spec.node_count if fewer is None else fewer
         cpus = options.cpus_per_process * spec.process_count_per_node
-        stage = Stage(options, StageSpec(spec.id, spec.node_count, least, cpus, spec.python))
+        stage = Stage(options, StageSpec(spec.id, spec.node_count, cpus, spec.python))
         self._held.callback(stage.close)
-        count = stage.await_tasks(lambda reason: context.report("queue", reason))
+        stage.await_tasks(lambda reason: context.report("queue", reason))
         if "mpirun" in context.programs and stage.port.shares_hosts:
             raise LaunchFailed(
                 "Open MPI identifies nodes by host name, but Spark gave the job several executors on one host.",
                 code="spark-mpi-same-host",
                 hint="Use another backend, or use one node per host with more processes per node.",
             )
-        context.report("stage", f"starting agents on {plural(count, 'executor')}")
+        context.report("stage", f"starting agents on {plural(spec.node_count, 'executor')}")
         self._connections = stage.port.connect(options.directory or DIRECTORY)
-        return dataclasses.replace(spec, node_count=count), []
+        return spec, []
 
     def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
         return AgentNodes(job, placement, context, self._nodes, _handle(), self._held.pop_all().close)
@@ -239,8 +226,9 @@ class Stage:
         self._reason = f"reaching Spark at {options.address}"
         self._error: LaunchFailed | None = None
         self._closing = False
-        #: The number of tasks of the stage, 0 while unknown.
-        self._count = order.tasks if order.least == order.tasks else 0
+        self._count = order.tasks
+        #: When Spark has opened the session (monotonic), None before.
+        self._opened_at: float | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
         self.port = AgentListener(_host(options), self._lost)
@@ -280,7 +268,8 @@ class Stage:
         with contextlib.suppress(OSError, ValueError), self._connection.makefile("rb") as lines:
             for message in map(json.loads, lines):
                 self._reason = message.get("waits", self._reason)
-                self._count = message.get("tasks", self._count)
+                if "opened" in message:
+                    self._opened_at = time.monotonic()
                 if "error" in message:
                     self._error = self._failure(message["error"], message["code"], message["hint"])
         ended = _KERNEL_ENDED
@@ -302,19 +291,18 @@ class Stage:
         reason = f" {self._error.message}" if self._error is not None else ""
         return f"Spark's executor on {name} was lost, because its task ended before the job.{reason}"
 
-    def await_tasks(self, report: Callable[[str], object], seconds: float = math.inf) -> int:
-        """Wait until all tasks have connected, and return their number.
+    def await_tasks(self, report: Callable[[str], object], seconds: float = math.inf) -> None:
+        """Wait until all tasks have connected.
 
         ``report`` is called with the reason for waiting. ``seconds`` is the timeout after Spark has opened the session;
         if it is finite, opening may take ``_OPEN_SECONDS``. Raises LaunchFailed, and any exception of ``report``.
         """
-        opened, until = False, time.monotonic() + (math.inf if math.isinf(seconds) else _OPEN_SECONDS)
-        while not self._count or len(self.port.agents) < self._count:
+        started = time.monotonic()
+        while len(self.port.agents) < self._count:
             if self._error is not None:
                 raise self._error
-            if self._count and not opened:
-                opened, until = True, time.monotonic() + seconds
-            if time.monotonic() > until:
+            since, limit = (started, _OPEN_SECONDS) if self._opened_at is None else (self._opened_at, seconds)
+            if math.isfinite(seconds) and time.monotonic() - since > limit:
                 raise LaunchFailed(
                     f"Spark at {self._options.address} has no free executor: {self._reason}.",
                     code="spark-no-executor",
@@ -323,7 +311,6 @@ class Stage:
             report(self._reason)
             time.sleep(_POLL_SECONDS)
         self.port.close()
-        return self._count
 
     def close(self) -> None:
         """End the stage, which releases its slots; idempotent."""

@@ -4,8 +4,8 @@
 server. The classic session of a notebook owns the executors of its application, so its stage must run in the kernel,
 where a thread serves the same protocol on a socket that only this user can access.
 
-Protocol: one line of JSON describes the stage; lines of JSON report the reason for waiting, the number of tasks, or an
-error with its remedy. When the other side closes, the stage is canceled and the process's own session is stopped.
+Protocol: one line of JSON describes the stage; lines of JSON report the reason for waiting, that the session is open,
+or an error with its remedy. When the other side closes, the stage is canceled and the process's own session is stopped.
 """
 
 from __future__ import annotations
@@ -21,21 +21,18 @@ import socket
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.clusters.agents.agent import DIRECTORY_HELP, NETWORK_HELP, OVERSUBSCRIBE_HELP, SHARED_HELP
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed
 from distdl_jupyter.core.humanize import plural
+from distdl_jupyter.core.plan import option
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.node import connect_back
 
-#: Timeout in seconds for executors to register if their number is not fixed, in total and without a new executor.
-_SETTLE_SECONDS, _QUIET_SECONDS = 15.0, 2.0
-_POLL_SECONDS = 0.2
 #: Seconds between two attempts to run a stage, and the timeout for the end of a session.
 _RETRY_SECONDS, _STOP_SECONDS = 1.0, 6.0
 #: Spark's error for a barrier stage with more tasks than free slots.
@@ -58,34 +55,20 @@ _path = ""
 class SparkOptions:
     """The Spark cluster, and the resources of a job on each executor."""
 
-    master: str = field(
-        default="",
-        metadata={
-            "help": "master of the cluster: spark://10.0.0.4:7077, yarn, or local-cluster[2,1,1024]",
-            "first": True,
-        },
+    master: str = option(
+        "", "master of the cluster: spark://10.0.0.4:7077, yarn, or local-cluster[2,1,1024]", first=True
     )
-    remote: str = field(
-        default="", metadata={"help": "Spark Connect server, instead of master: sc://10.0.0.4:15002", "first": True}
-    )
-    cpus_per_process: int = field(default=1, metadata={"help": "Spark cores for each process", "first": True})
-    gpus_per_node: int = field(default=0, metadata={"help": "GPUs on each node", "first": True})
-    conf: str = field(default="", metadata={"help": 'Spark settings as JSON: {"spark.executor.memory": "4g"}'})
-    python: str = field(
-        default="", metadata={"help": "path of Python on the executors (default: the path of this Python)"}
-    )
-    session: str = field(
-        default="",
-        metadata={"help": "socket of the process with the Spark session, instead of master; found automatically"},
-    )
-    host: str = field(
-        default="",
-        metadata={"help": "address of this machine that executors can reach (default: the one on the route to it)"},
-    )
-    directory: str = field(default="", metadata={"help": DIRECTORY_HELP})
-    network: str = field(default="", metadata={"help": NETWORK_HELP})
-    shared: bool | None = field(default=None, metadata={"help": SHARED_HELP})
-    oversubscribe: bool = field(default=False, metadata={"help": OVERSUBSCRIBE_HELP})
+    remote: str = option("", "Spark Connect server, instead of master: sc://10.0.0.4:15002", first=True)
+    cpus_per_process: int = option(1, "Spark cores for each process", first=True)
+    gpus_per_node: int = option(0, "GPUs on each node", first=True)
+    conf: str = option("", 'Spark settings as JSON: {"spark.executor.memory": "4g"}')
+    python: str = option("", "path of Python on the executors (default: the path of this Python)")
+    session: str = option("", "socket of the process with the Spark session, instead of master; found automatically")
+    host: str = option("", "address of this machine that executors can reach (default: the one on the route to it)")
+    directory: str = option("", DIRECTORY_HELP)
+    network: str = option("", NETWORK_HELP)
+    shared: bool | None = option(None, SHARED_HELP)
+    oversubscribe: bool = option(default=False, help_=OVERSUBSCRIBE_HELP)
 
     @property
     def address(self) -> str:
@@ -115,11 +98,10 @@ class SparkOptions:
 
 @dataclass(frozen=True, slots=True)
 class StageSpec:
-    """A stage of ``tasks`` tasks, at least ``least``, with ``cpus`` cores each."""
+    """A stage of ``tasks`` tasks with ``cpus`` cores each."""
 
     name: str
     tasks: int = 1
-    least: int = 1
     cpus: int = 1
     python: str = ""
 
@@ -211,31 +193,9 @@ class _Classic:
             self._spark = SparkContext(conf=SparkConf().setAll(list(settings.items())))
             self._spark.setLogLevel("ERROR")
 
-    def count(self) -> int:
-        """Return the number of tasks; it takes seconds if that depends on the executors."""
-        order = self.order
-        if order.least == order.tasks:
-            return order.tasks
-        until = changed = time.monotonic() + _SETTLE_SECONDS
-        slots = 0
-        while time.monotonic() < until and slots < order.tasks:
-            now = sum(int(executor.maxTasks()) for executor in self._executors())
-            if now != slots:
-                slots, changed = now, time.monotonic()
-            if slots >= order.least and time.monotonic() - changed > _QUIET_SECONDS:
-                break
-            time.sleep(_POLL_SECONDS)
-        return max(order.least, min(slots, order.tasks))
-
-    def _executors(self) -> list[Any]:
-        store = self._spark._jsc.sc().statusStore()  # noqa: SLF001 - Spark's own pages read it
-        rows = store.executorList(True)  # noqa: FBT003 - Java has no names for arguments
-        local = self._spark.master.startswith("local[")
-        executors = (rows.apply(index) for index in range(rows.size()))
-        return [row for row in executors if row.isActive() and (row.id() != "driver" or local)]
-
-    def run(self, count: int, work: _Carrier) -> None:
+    def run(self, work: _Carrier) -> None:
         """Run the stage to its end as soon as there are slots. Raises any error of Spark."""
+        count = self.order.tasks
         self._spark.setJobGroup(self._group, f"distdl job {self.order.name}", interruptOnCancel=True)
         tasks = self._spark.parallelize(range(count), count)
         if not self._is_own and (profile := _profile(self.options, self.order)) is not None:
@@ -272,11 +232,9 @@ class _Connect:
         self._spark = builder.create()
         self._spark.version  # noqa: B018 - it queries the server
 
-    def count(self) -> int:
-        return self.order.tasks
-
-    def run(self, count: int, work: _Carrier) -> None:
-        profile, tasks = _profile(self.options, self.order), self._spark.range(0, count, 1, count)
+    def run(self, work: _Carrier) -> None:
+        profile, count = _profile(self.options, self.order), self.order.tasks
+        tasks = self._spark.range(0, count, 1, count)
         _run_when_free(
             lambda: tasks.mapInArrow(work, "id long", barrier=True, profile=profile).collect(), self._stopped
         )
@@ -437,11 +395,9 @@ def _work(session: _Session, back: dict[str, Any], report: Callable[..., None]) 
         require_master(session.options)
         report(waits=f"starting a session of Spark at {session.options.address}")
         session.open()
-        count = session.count()
-        report(tasks=count)
-        report(waits=_waits(count, session.order.cpus, session.options.gpus_per_node))
+        report(opened=True, waits=_waits(session.order, session.options.gpus_per_node))
         source = Path(connect_back.__file__).read_text(encoding="utf-8")
-        session.run(count, _carrier(source, back, session.python))
+        session.run(_carrier(source, back, session.python))
     except DistDLError as error:
         report(error=error.message, code=error.code, hint=error.hint)
     except Exception as error:  # noqa: BLE001 - Spark may raise anything
@@ -449,10 +405,10 @@ def _work(session: _Session, back: dict[str, Any], report: Callable[..., None]) 
         report(error=sentence, code="spark-stage-failed", hint=hint)
 
 
-def _waits(count: int, cpus: int, gpus: int) -> str:
+def _waits(order: StageSpec, gpus: int) -> str:
     """Return why a stage waits."""
-    text = f"waiting for {plural(count, 'executor')} of Spark with {plural(cpus, 'core')}"
-    return text + (f" and {plural(gpus, 'GPU')}" if gpus else "") + (" each" if count > 1 else "")
+    text = f"waiting for {plural(order.tasks, 'executor')} of Spark with {plural(order.cpus, 'core')}"
+    return text + (f" and {plural(gpus, 'GPU')}" if gpus else "") + (" each" if order.tasks > 1 else "")
 
 
 # the session of a notebook ------------------------------------------------------------------------

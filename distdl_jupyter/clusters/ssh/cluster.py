@@ -242,9 +242,9 @@ _REPORT_SECONDS = 0.5
 
 
 class SshProcess(wire.Link):
-    """One ssh process."""
+    """A process such as ssh that is connected to the agent on a host; ``variables`` is its environment."""
 
-    def __init__(self, name: str, argv: Sequence[str]) -> None:
+    def __init__(self, name: str, argv: Sequence[str], variables: Mapping[str, str]) -> None:
         super().__init__()
         self._name = name
         self._process = subprocess.Popen(
@@ -252,7 +252,7 @@ class SshProcess(wire.Link):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment.for_ssh(),
+            env=variables,
             start_new_session=True,
         )
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
@@ -322,7 +322,7 @@ def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
     first = package.first_input(path, base, [str(options.patience_seconds)])
     argv = command.argv(host, os.path.expanduser(options.ssh_config) if options.ssh_config else "")  # noqa: PTH111
     try:
-        link = SshProcess(host.name, argv)
+        link = SshProcess(host.name, argv, environment.for_ssh())
     except OSError as error:
         text = f"Cannot start ssh: {error.strerror or error}."
         remedy = "Install the OpenSSH client on this machine."

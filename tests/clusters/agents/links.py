@@ -1,5 +1,6 @@
 """Connections to programs of this machine that act as agents."""
 
+import os
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ GPU1 = Host("gpu1", "me@gpu1")
 
 def python_link(name, *arguments):
     """Run Python with these arguments as the agent of a host; return the link and its connection, not yet started."""
-    link = SshProcess(name, [sys.executable, *arguments])
+    link = SshProcess(name, [sys.executable, *arguments], os.environ)
     return link, Connection(Host(name, ""), "", link)
 
 

@@ -27,8 +27,8 @@ _BODY = {
 @pytest.fixture
 def ml(signed_in, azurite, tmp_path, monkeypatch):  # noqa: F811
     """A workspace whose jobs run here, with short pauses between requests."""
-    monkeypatch.setattr(run, "_SOON", 0.2)
-    monkeypatch.setattr(run, "_SHORT", 1.0)
+    monkeypatch.setattr(run, "_STATE_SECONDS", 0.2)
+    monkeypatch.setattr(run, "_SETTLE", 3.0)
     signed_in.blob_at(azurite.template)
     Prices(signed_in.server)
     computes = Computes(signed_in.server, signed_in.login)

@@ -127,15 +127,13 @@ def test_other_refusals_are_raised(workspace, logs):
     assert not logs.stale
 
 
-def test_another_supervisor_passes_on_only_new_text_outside_of_ranks(workspace):
-    logs = Logs(workspace, NONCE, 1, {})
-    workspace.files |= {"a": b"step 1\n", "b": b"begun\n"}
-    logs.set_addresses({"a.txt": "a"})
-    logs.advance()
-    workspace.files["a"] += b"step 2\n"
+def test_another_supervisor_passes_on_the_rest_of_ranks_and_no_other_text(workspace):
+    logs = Logs(workspace, NONCE, 1, {(0, "out"): 7})
+    workspace.files |= {"a": b"step 1\n", "b": mark(NONCE, "rank 0") + b"line 1\nline 2\n"}
     logs.set_addresses({"a.txt": "a", "b.txt": "b"})
     logs.advance()
-    assert unowned(logs) == "[a.txt]\nstep 2\n[b.txt]\nbegun\n"
+    assert unowned(logs) == ""
+    assert logs.streams[1].source.take(100) == b"line 2\n"
     logs.close()
 
 

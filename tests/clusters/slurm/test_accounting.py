@@ -59,10 +59,9 @@ def test_job_that_takes_too_much_memory_is_told_so(slurm):
 
 def test_job_that_slurm_has_forgotten_is_known_by_its_accounting(slurm):
     number = slurm.run("sbatch", "--parsable", "--output=/dev/null", "--time=1", "--wrap=exit 4").stdout.strip()
-    wait_for(lambda: commands.forgotten_state(number) and commands.forgotten_state(number).state == "FAILED")
-    assert commands.forgotten_state(number).exit_code == 4
-    assert commands.usage(number).exit_code == 4
-    assert commands.forgotten_state("4000000") is None
+    state = wait_for(lambda: commands.accounted(number), what="the accounting of the job")
+    assert (state.state, state.exit_code) == ("FAILED", 4)
+    assert commands.accounted("4000000") is None
 
 
 @pytest.mark.fault("queue", "slurmdbd down: jobs start and end as before, only their resource usage is missing")

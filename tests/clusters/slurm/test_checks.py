@@ -1,12 +1,10 @@
 """What is checked before a job goes to Slurm, and what is known of one there, from output as Slurm prints it."""
 
-import json
-import platform
+import os
 from pathlib import Path
 
 import pytest
 
-from distdl_jupyter.clusters.agents import checkup
 from distdl_jupyter.clusters.agents.staging import StagedJob
 from distdl_jupyter.clusters.base import Context, Exit
 from distdl_jupyter.clusters.slurm import checks, commands, script, text
@@ -17,6 +15,7 @@ from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import JobFolder
 from tests.conftest import wait_for
+from tests.processes import executable
 
 NODES = [["n1", "idle", "8", "0.1", "gpu:4", "none"], ["n2", "down", "8", "0.1", "gpu:2", "no power"]]
 
@@ -71,49 +70,40 @@ def test_a_refusal_lists_what_the_user_may_set(monkeypatch, message, code, value
     assert value in remedy
 
 
-def facts(monkeypatch, **changes):
-    """Let a node answer with these facts."""
-    python = {"version": platform.python_version(), "executable": "/usr/bin/python"}
-    found = {
-        "host": "n1",
-        "modules": {"cloudpickle": True, "obstore": True},
-        "packages": {},
-        "python": python,
-        "programs": {},
-        **changes,
-    }
-    monkeypatch.setattr(commands, "run", lambda *_, **_more: f"motd\nDISTDL-FACTS{json.dumps(found)}\n")
-    return {row.what: row.level for row in checks._software(SlurmOptions(), ["pytest"], ["mpirun"])}
+@pytest.fixture
+def srun(tmp_path, monkeypatch):
+    """Put a program in the place of srun that runs these shell commands."""
+
+    def put(commands):
+        executable(tmp_path / "srun", commands)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    return put
 
 
-def test_a_node_is_judged_by_the_rules_for_all_hosts(monkeypatch):
-    modules = ("cloudpickle", "obstore", "pytest")
-    there = {"modules": dict.fromkeys(modules, True), "programs": {"mpirun": "/usr/bin/mpirun"}}
-    same = checkup.here(modules)["packages"]
-    names = ["Python", "pytest", "cloudpickle", "obstore", "mpirun"]
-    assert {name: facts(monkeypatch, **there, packages=same)[name] for name in names} == dict.fromkeys(names, "ok")
-    assert facts(monkeypatch, **there, packages={"cloudpickle": "0.1"})["cloudpickle"] == "warning"
-    other = {"version": "2.7.18", "executable": "/usr/bin/python"}
-    assert facts(monkeypatch, **there, python=other)["Python"] == "error"
-    without = facts(monkeypatch, modules={"cloudpickle": True})
-    assert [without[name] for name in ("obstore", "pytest", "mpirun")] == ["warning", "error", "error"]
+def test_a_free_node_is_checked_with_an_agent_by_the_rules_for_all_hosts(srun):
+    srun('while [ "$1" != /bin/bash ]; do shift; done\nexec "$@"')
+    rows = checks._software(SlurmOptions(setup="export A=1"), ["pytest", "distdl_nowhere"], ["distdl_program"])
+    levels = {row.what: row.level for row in rows}
+    assert [levels[name] for name in ("Python", "pytest", "cloudpickle")] == ["ok"] * 3
+    assert [levels[name] for name in ("distdl_nowhere", "distdl_program")] == ["error"] * 2
+    assert {row.node for row in rows} <= {"", os.uname().nodename}
+    assert not {"Network", "Code", "Host key"} & levels.keys()
 
 
 @pytest.mark.parametrize(
     ("message", "level"),
     [
         ("srun: error: Unable to allocate resources: Requested nodes are busy", "info"),
-        ("srun: no such file", "warning"),
+        ("srun: error: Invalid account", "warning"),
     ],
 )
-def test_that_no_node_is_free_is_no_warning(monkeypatch, message, level):
-    def refuse(*_, **_more):
-        raise SlurmFailed(message)
-
-    monkeypatch.setattr(commands, "run", refuse)
+def test_that_no_node_is_free_is_no_warning(srun, message, level):
+    srun(f"echo '{message}' >&2; exit 1")
     (row,) = checks._software(SlurmOptions(), [], [])
     assert row.level == level
     assert bool(row.remedy) == (level == "warning")
+    assert (message in row.says) == (level == "warning")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +135,7 @@ def test_slurm_gets_a_limit_behind_the_job_s_own(seconds, limit):
     ("state", "sent", "signal", "evidence"),
     [
         (JobState("FAILED", "NonZeroExitCode", 7), "", None, "Slurm ended the job as FAILED (NonZeroExitCode)."),
-        (JobState("OUT_OF_MEMORY"), "", None, "Slurm killed the job because it exceeded its memory"),
+        (JobState("OUT_OF_MEMORY"), "", None, "Slurm killed job 12 because it exceeded its memory"),
         (JobState("CANCELLED"), "", "TERM", "canceled outside of this package (scancel)"),
         (JobState("CANCELLED"), "TERM", "TERM", ""),
         (JobState("CANCELLED"), "KILL", "KILL", ""),

@@ -60,14 +60,10 @@ def test_a_number_is_taken_for_text_where_slurm_takes_both():
         ({"extra": "--array=1-4"}, "extra"),
         ({"extra": "'open"}, "extra"),
         ({"extra": "-o file"}, "extra"),
-        ({"extra": "train.sh"}, "extra"),
-        ({"extra": "--mem=64G train.sh"}, "extra"),
-        ({"extra": "-C gpu train.sh"}, "extra"),
         ({"extra": "-o/tmp/x"}, "extra"),
         ({"extra": "--out=/tmp/x"}, "extra"),
         ({"extra": "--err /tmp/x"}, "extra"),
         ({"extra": "-N4"}, "extra"),
-        ({"extra": "--exclusive -HQo/tmp/x"}, "extra"),
         ({"extra": "--export-file=/tmp/x"}, "extra"),
         ({"extra": "--open-mode=truncate"}, "extra"),
         ({"requeue": -1}, "requeue"),
@@ -190,7 +186,7 @@ def test_a_machine_that_is_in_no_cluster_says_what_to_do(monkeypatch, tmp_path):
 
 
 def test_end_is_told_with_slurm_s_word_for_it():
-    sentence = text.usage(commands.Usage("OUT_OF_MEMORY", 182, 1_200_000_000, 0, 125), "12")
+    sentence = text.usage(JobState("OUT_OF_MEMORY", exit_signal=125, seconds=182, memory=1_200_000_000), "12")
     assert sentence.startswith("Slurm job 12 ended as OUT_OF_MEMORY after 3 min")
     assert "peak memory per node 1.2 GB" in sentence
     assert "--mem=64G" in sentence
@@ -269,20 +265,21 @@ def test_the_queue_is_read_by_a_user_without_a_name():
 
 
 @pytest.mark.parametrize(
-    ("line", "state", "usage"),
+    ("line", "state"),
     [
-        ("FAILED|3:0|7|FAILED|12|2956K|3:0|2026-11-26T01:00:00", "FAILED",
-         commands.Usage("FAILED", 12, 3026944, 3, 0)),
-        ("CANCELLED by 1000|0:15|7|CANCELLED by 1000|||0:15|2026-11-26T01:00:00", "CANCELLED",
-         commands.Usage("CANCELLED", 0, 0, 0, 15)),
-        ("|0:0|7||12||0:0|2026-11-26T01:00:00", None, None), (" |0:0|7| |12||0:0|2026-11-26T01:00:00", None, None),
+        ("7|FAILED|3:0|12|2956K|2026-11-26T01:00:00", JobState("FAILED", "", 3, 0, seconds=12, memory=3026944)),
+        ("7|CANCELLED by 1000|0:15|||2026-11-26T01:00:00", JobState("CANCELLED", "", 0, 15)),
+        ("7|RUNNING|0:0|12||Unknown", None),
+        ("7||0:0|12||2026-11-26T01:00:00", None),
+        ("7| |0:0|12||2026-11-26T01:00:00", None),
     ],
-)  # fmt: skip
-def test_accounting_without_a_state_says_nothing(line, state, usage, tmp_path, monkeypatch):
-    """Two fields are asked for of a forgotten job, six of one that has ended."""
-    of_state, of_usage = "|".join(line.split("|")[:2]), "|".join(line.split("|")[2:])
-    executable(tmp_path / "sacct", f"case \"$*\" in *MaxRSS*) echo '{of_usage}';; *) echo '{of_state}';; esac")
+)
+def test_accounting_without_a_state_says_nothing(line, state, tmp_path, monkeypatch):
+    executable(tmp_path / "sacct", f"echo '{line}'")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    found = commands.forgotten_state("7")
-    assert (found and found.state) == state
-    assert commands.usage("7") == usage
+    assert commands.accounted("7") == state
+
+
+def test_a_machine_without_accounting_knows_no_ended_job(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert commands.accounted("7", 60.0) is None

@@ -161,7 +161,6 @@ def refusal(options):
 def test_options_that_are_no_cluster_are_refused():
     assert "neither a master nor a remote" in str(refusal({}))
     assert "cannot have both a master and a remote" in str(refusal({"master": "yarn", "remote": "sc://a"}))
-    assert refusal({"remote": "http://a"}).field == "remote"
     assert "SPARK_CONNECT_AUTHENTICATE_TOKEN" in refusal({"remote": "sc://a:443/;token=abcdefgh"}).hint
     assert refusal({"master": "yarn", "conf": "many"}).field == "conf"
     assert "process list" in str(refusal({"master": "yarn", "conf": '{"spark.authenticate.secret": "s3cr3tvalue"}'}))
