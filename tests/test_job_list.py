@@ -16,7 +16,7 @@ from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import client, study_rows
-from distdl_jupyter.jobs.job_list import Listing
+from distdl_jupyter.jobs.job_list import JobIndex
 from distdl_jupyter.jobs.reader import finalize_abandoned
 from distdl_jupyter.views import job_table
 from tests.finished import job
@@ -37,14 +37,14 @@ def read(monkeypatch):
 
 
 def test_an_empty_directory_has_no_jobs():
-    assert Listing().all() == []
+    assert JobIndex().all() == []
     assert client.jobs() == []
     assert "No jobs yet" in repr(client.jobs())
 
 
 def test_a_row_has_state_reason_metric_and_hosts():
     folder = job(state=State.FAILED)
-    (one,) = Listing().all()
+    (one,) = JobIndex().all()
     assert (one.row.id, one.row.state, one.row.says, one.row.notebook) == (
         folder.id, "failed", "It was so.", "training.ipynb",
     )  # fmt: skip
@@ -54,29 +54,29 @@ def test_a_row_has_state_reason_metric_and_hosts():
 
 def test_a_supervisor_leaves_the_row_so_that_no_ended_job_is_read(read):
     folders = [job(number) for number in range(3)]
-    assert [one.row.id for one in Listing().all()] == [folder.id for folder in reversed(folders)]
+    assert [one.row.id for one in JobIndex().all()] == [folder.id for folder in reversed(folders)]
     assert read == []
 
 
 def test_the_summary_is_the_row_that_reading_the_job_gives():
     folder = job(state=State.CANCELED)
-    from_summary = Listing().all()
+    from_summary = JobIndex().all()
     folder.summary.unlink()
-    assert Listing().all() == from_summary
+    assert JobIndex().all() == from_summary
 
 
 def test_a_job_without_a_summary_is_read_once_for_all_processes(read):
     job().summary.unlink()
-    assert len(Listing().all()) == 1
+    assert len(JobIndex().all()) == 1
     assert read
     read.clear()
-    assert len(Listing().all()) == 1
+    assert len(JobIndex().all()) == 1
     assert read == []
 
 
 def test_a_living_job_is_followed():
     folder = job(state=State.RUNNING)
-    listing = Listing()
+    listing = JobIndex()
     lock = JobLock.acquire(folder.lock)
     try:
         assert [one.row.state for one in listing.all()] == ["running"]
@@ -92,23 +92,23 @@ def test_a_living_job_is_followed():
 
 def test_a_job_whose_writer_died_is_lost():
     job(state=State.RUNNING)
-    listing = Listing()
+    listing = JobIndex()
     assert [one.row.state for one in listing.all()] == ["lost"]
-    assert [one.row.state for one in Listing().all()] == ["lost"]
+    assert [one.row.state for one in JobIndex().all()] == ["lost"]
 
 
 def test_a_removed_job_is_not_listed():
     folder, other = job(0), job(1)
-    listing = Listing()
+    listing = JobIndex()
     assert len(listing.all()) == 2
     client.attach(folder.id).remove()
     assert [one.row.id for one in listing.all()] == [other.id]
-    assert [one.row.id for one in Listing().all()] == [other.id]
+    assert [one.row.id for one in JobIndex().all()] == [other.id]
 
 
 def test_another_data_directory_has_its_own_jobs(tmp_path, monkeypatch):
     job()
-    listing = Listing()
+    listing = JobIndex()
     assert len(listing.all()) == 1
     monkeypatch.setenv("DISTDL_HOME", str(tmp_path / "other"))
     assert listing.all() == []
@@ -133,7 +133,7 @@ def test_a_damaged_summary_or_one_of_another_version_is_only_slower(damage):
     assert damage(data) != data
     folder.summary.write_bytes(damage(data))
     for _ in range(2):
-        assert [(one.row.id, one.row.state) for one in Listing().all()] == [(folder.id, "completed")]
+        assert [(one.row.id, one.row.state) for one in JobIndex().all()] == [(folder.id, "completed")]
     assert folder.summary.read_bytes() == data
 
 
@@ -141,14 +141,14 @@ def test_a_list_works_where_no_summary_can_be_written():
     folder = job()
     folder.summary.unlink()
     folder.summary.mkdir()
-    assert [one.row.id for one in Listing().all()] == [folder.id]
+    assert [one.row.id for one in JobIndex().all()] == [folder.id]
 
 
 def test_threads_that_list_at_once_agree():
     folders = [job(number) for number in range(30)]
     for folder in folders:
         folder.summary.unlink()
-    listing, found = Listing(), []
+    listing, found = JobIndex(), []
     threads = [threading.Thread(target=lambda: found.append(listing.all())) for _ in range(6)]
     for thread in threads:
         thread.start()

@@ -5,7 +5,7 @@ import time
 
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import study_rows
-from distdl_jupyter.jobs.job_list import Listing
+from distdl_jupyter.jobs.job_list import JobIndex
 from distdl_jupyter.views.job_table import RowGroup
 from tests.finished import job
 
@@ -13,7 +13,7 @@ from tests.finished import job
 def of(group, number, state=State.COMPLETED, **more):
     """Return the row of a run, which ended a while ago."""
     folder = job(number, state=state)
-    row = next(one.row for one in Listing().all() if one.row.id == folder.id)
+    row = next(one.row for one in JobIndex().all() if one.row.id == folder.id)
     return dataclasses.replace(row, group=group, ended=time.time() - 60, says="", **more)
 
 

@@ -33,7 +33,7 @@ from distdl_jupyter.views.wire import PageRequest
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.status import StatusCache
-    from distdl_jupyter.jobs.job_list import Listing
+    from distdl_jupyter.jobs.job_list import JobIndex
     from distdl_jupyter.jobs.reader import PageReader
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,7 +74,7 @@ class Context:
     read_job: Callable[[str, Callable[[PageReader], Any]], Awaitable[Any]]
     #: The root folder of the server's notebooks.
     root: Path
-    listing: Listing
+    listing: JobIndex
     clusters: StatusCache
     #: Jupyter's manager of kernel specs.
     kernel_specs: Any

@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, ParamSpec
+from typing import IO, Any
 
 from distdl_jupyter.capture.modules import LocalModule
 from distdl_jupyter.capture.pickler import PickleReport, dump
@@ -25,8 +26,6 @@ from distdl_jupyter.core.spec import Captured, CodeSource, Kind
 from distdl_jupyter.core.store import JobFolder
 
 _MOST_LISTED = 6
-
-P = ParamSpec("P")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +63,9 @@ class CapturedCode:
 
     def write(self, folder: JobFolder) -> None:
         """Write payload.json, payload.pkl and code/ into a job's folder. May be called more than once."""
-        data = json.dumps({"format": 1, **self.payload_json}, indent=1)
         payload_json = folder.path / "payload.json"
         payload_json.touch(mode=0o600)
-        payload_json.write_text(data, encoding="utf-8")
+        payload_json.write_text(json.dumps({"format": 1, **self.payload_json}, indent=1), encoding="utf-8")
         if self.payload is not None:
             self.payload.seek(0)
             folder.payload.touch(mode=0o600)
@@ -89,8 +87,7 @@ class CapturedCode:
     @property
     def script_arguments(self) -> tuple[str, ...]:
         """The script's arguments with secret ones masked."""
-        arguments = self.payload_json.get("arguments") or ()
-        return tuple("•••" if n in self.secret_arguments else text for n, text in enumerate(arguments))
+        return tuple("•••" if n in self.secret_arguments else text for n, text in enumerate(self.true_arguments))
 
     @property
     def size(self) -> int:
@@ -119,30 +116,25 @@ def payload_fields(kind: Kind, **fields: Any) -> dict[str, Any]:
     return {"kind": kind, **empty, "working_directory": str(Path.cwd()), **fields}
 
 
-def pickled(items: Iterable[tuple[str, Any]]) -> tuple[PickleReport, Any]:
-    """Pickle the values into a temporary file; the file is None if a value cannot be pickled."""
+@contextlib.contextmanager
+def pickled(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[PickleReport, IO[bytes]]]:
+    """Pickle the values into a temporary file, which an exception in the block closes."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 - CapturedCode closes it
-    report = None
     try:
-        report = dump(items, file)
-    finally:
-        if report is None or report.errors:
-            file.close()
-    return report, (None if report.errors else file)
+        yield dump(items, file), file
+    except BaseException:
+        file.close()
+        raise
 
 
-def explain_packing(capture: Callable[P, CapturedCode]) -> Callable[P, CapturedCode]:
-    """Wrap a capture function so that interrupts and too deeply nested code raise clear errors.
+@contextlib.contextmanager
+def explain_packing() -> Iterator[None]:
+    """Raise clear errors for interrupts and for code that is nested too deeply.
 
     Since 3.14, Python compiles code that is nested too deeply for a recursive walk over its syntax tree.
     """
-
-    @functools.wraps(capture)
-    def explained(*args: P.args, **kwargs: P.kwargs) -> CapturedCode:
-        with explain_interrupt(lambda: "Interrupted while packing; no job was started."):
-            try:
-                return capture(*args, **kwargs)
-            except RecursionError:
-                raise nested_too_deeply() from None
-
-    return explained
+    with explain_interrupt(lambda: "Interrupted while packing; no job was started."):
+        try:
+            yield
+        except RecursionError:
+            raise nested_too_deeply() from None

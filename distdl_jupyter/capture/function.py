@@ -14,25 +14,22 @@ from distdl_jupyter.capture import listing, modules
 from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, payload_fields, pickled
 from distdl_jupyter.capture.free_names import CompiledSource, find_undefined
 from distdl_jupyter.capture.notebook import CodeLocation, cell_number, here
-from distdl_jupyter.capture.pickler import CountingSink, PickleReport, dump, refuse
-from distdl_jupyter.capture.references import closure_of, in_order, is_of_notebook, names_used
+from distdl_jupyter.capture.pickler import PickleReport, refuse
+from distdl_jupyter.capture.references import closure_of, in_order, names_used
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.findings import UndefinedName
 from distdl_jupyter.core.spec import CodeSource
 
 
-@explain_packing
+@explain_packing()
 def capture_function(
     function: Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     command: str = "",
-    announce: bool = True,
 ) -> CapturedCode:
     """Capture the call ``function(*args, **kwargs)``; lambdas, closures, bound methods and partials are supported.
-
-    ``announce`` prints which values are large before they are pickled.
 
     Raises InvalidSpec if the arguments do not match the function's signature, a value cannot be pickled (naming the
     part that fails), or the function is ``async``.
@@ -43,7 +40,8 @@ def capture_function(
     arguments = _arguments(function, name, args, kwargs)
     _refuse_async(function, name)
     location, inner = here(), _innermost(function)
-    namespace = inner.__globals__ if inner is not None and is_of_notebook(inner) else vars(sys.modules["__main__"])
+    is_of_notebook = inner is not None and inner.__module__ == "__main__"
+    namespace = inner.__globals__ if inner is not None and is_of_notebook else vars(sys.modules["__main__"])
     used = names_used((function, args, kwargs), namespace)
     values = {
         **{name: value for name, value in in_order(used, namespace).items() if value is not function},
@@ -51,34 +49,25 @@ def capture_function(
         **arguments,
     }
     call = {"function": function, "args": args, "kwargs": kwargs}
-    if announce:
-        listing.announce_large(values, "function")
-    # The first pass measures each name's size and detects failures; the second writes the three values of the payload.
-    notes = dump([*values.items(), (f"{name}()", call)], CountingSink())
-    refuse(notes, {**values, f"{name}()": call}, unit="function")
-    shipped = modules.local_modules(notes.modules, modules.roots(location))
-    _, file = pickled(call.items())
+    # The ranks need only the call. What it consists of is pickled before it, so that each name has its own size.
+    with pickled([*values.items(), *call.items()]) as (notes, file):
+        refuse(notes, {**call, **values}, unit="function")
+        shipped = modules.local_modules(notes.modules, modules.roots(location))
     return CapturedCode(
         kind="function",
         name=name.strip("<>")[:120],
         source=_source(inner, location, command or f"submit({name}, ...)"),
-        captured=listing.captured_list(values.items(), notes.sizes, shipped),
-        modules=tuple(shipped),
         payload_json=payload_fields(
             "function",
             filename=inner.__code__.co_filename if inner is not None else "",
-            names=list(call),
-            sources={f: t.to_json() for f, t in listing.sources_of(notes, location).items()},
+            names=[*values, *call],
+            sources=listing.sources_of(notes, location),
             path=modules.search_path(location),
         ),
         payload=file,
         seconds=time.perf_counter() - begin,
-        texts=(*listing.texts_of(notes, location), *listing.module_texts(shipped)),
-        aliases=listing.aliases_of(values.items()),
-        imports=listing.imports_of(notes),
-        on_gpu=tuple(notes.on_gpu),
         undefined=_undefined(inner, notes, location),
-        numbers=listing.numbers_of(values.items()),
+        **listing.fields_of(values, notes, shipped, location),
     )
 
 
@@ -126,15 +115,9 @@ def _arguments(
             field="args",
             hint="Pass its arguments as args=(...) and kwargs={...}.",
         ) from None
-    by_name: dict[str, Any] = {}
-    for parameter, value in bound.arguments.items():
-        if signature.parameters[parameter].kind is inspect.Parameter.VAR_KEYWORD:
-            by_name.update(value)
-        elif signature.parameters[parameter].kind is inspect.Parameter.VAR_POSITIONAL:
-            by_name.update({f"{parameter}[{n}]": item for n, item in enumerate(value)})
-        else:
-            by_name[parameter] = value
-    return by_name
+    kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
+    named = {n: v for n, v in bound.arguments.items() if kinds[n] is not inspect.Parameter.VAR_KEYWORD}
+    return {**named, **kwargs}
 
 
 def _refuse_async(function: Callable[..., Any], name: str) -> None:
@@ -157,7 +140,7 @@ def _undefined(
     functions = {
         id(function): CompiledSource.from_function(function, location)
         for function in notes.functions.values()
-        if function is not inner and function.__globals__ is space
+        if function.__globals__ is space
     }
     where = "the notebook" if cell_number(inner.__code__.co_filename) is not None else main.label
     return find_undefined(main, space, where, functions)

@@ -14,7 +14,7 @@ import shutil
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -23,6 +23,7 @@ from distdl_jupyter.capture.notebook import CodeLocation, shell
 from distdl_jupyter.core import humanize
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import imported, parsed
+from distdl_jupyter.core.spec import Captured
 from distdl_jupyter.worker.installed import holds_packages, installed_roots
 
 _CODE = (".py", ".pyi", ".so", ".pyd")
@@ -30,7 +31,6 @@ _SKIPPED_FOLDERS = ("__pycache__", "node_modules")
 #: Size limits of data files inside a package, each and in total.
 _LARGEST_FILE = 1_000_000
 _LARGEST_DATA = 20_000_000
-_MOST_FILES = 20_000
 #: Total size limit of all modules: more was probably not intended, and takes minutes to read.
 _LARGEST = 200_000_000
 #: This package itself is installed where the ranks run.
@@ -55,9 +55,10 @@ class LocalModule:
         return f"{self.name}/" if self.is_package else self.files[0].name
 
     @property
-    def detail(self) -> str:
-        """Description for lists: ``module beside the notebook``."""
-        return f"{'package' if self.is_package else 'module'} {self.where}"
+    def captured(self) -> Captured:
+        """Entry of the list of what is sent: ``module beside the notebook``."""
+        detail = f"{'package' if self.is_package else 'module'} {self.where}"
+        return Captured(name=self.label, kind="module", detail=detail, size=self.size)
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """Yield (path below the root, source text) of each Python file."""
@@ -106,20 +107,13 @@ def _pth_folders() -> Iterator[Path]:
                     yield (Path(packages) / line.strip()).resolve()
 
 
-def _find_new_files() -> None:
-    """Invalidate import caches, with retries because an import in another thread can interfere."""
-    for _ in range(5):
-        with contextlib.suppress(RuntimeError):  # "dictionary changed size during iteration"
-            importlib.invalidate_caches()
-            return
-
-
 def local_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalModule]:
     """Return the modules of ``names`` that are in ``folders``, and their imports, recursively.
 
     Raises InvalidSpec once they are too large to send.
     """
-    _find_new_files()
+    with contextlib.suppress(RuntimeError):  # an import in another thread changes the dictionary that is iterated
+        importlib.invalidate_caches()  # to find new files
     modules: list[LocalModule] = []
     visited = set(_NEVER)
     pending = [name.partition(".")[0] for name in names]
@@ -130,47 +124,33 @@ def local_modules(names: Iterable[str], folders: dict[Path, str]) -> list[LocalM
         visited.add(name)
         if (module := _find(name, folders)) is not None:
             modules.append(module)
-            _check_size(modules)
+            if (total := sum(module.size for module in modules)) > _LARGEST:
+                raise InvalidSpec(
+                    f"The modules beside the notebook that this job would send, such as {module.label} in "
+                    f"{module.root}, have {humanize.size(total)} or more, but the limit is {humanize.size(_LARGEST)}.",
+                    code="modules-too-large",
+                    field=name,
+                    hint=f"Install {name} where the ranks run (pip install), or remove it from sys.path.",
+                )
             trees = [tree for _, text in module.texts() if (tree := parsed(text)) is not None]
             pending.extend(name for tree in trees for name in imported(tree))
     return modules
 
 
-def _check_size(modules: Sequence[LocalModule]) -> None:
-    total = sum(module.size for module in modules)
-    if total > _LARGEST:
-        largest = max(modules, key=lambda module: module.size)
-        raise InvalidSpec(
-            f"The modules in the notebook's folder that this job would send are {humanize.size(total)} or more in size "
-            f"({largest.label} in {largest.root} alone has {humanize.size(largest.size)}), but the limit is "
-            f"{humanize.size(_LARGEST)}.",
-            code="modules-too-large",
-            field=largest.name,
-            hint=f"Install {largest.name} where the ranks run (pip install), or remove it from sys.path.",
-        )
-
-
 def _find(name: str, folders: dict[Path, str]) -> LocalModule | None:
     path = _path_of(name, folders)
-    if path is None or path.parent not in folders:
+    if path is None or path.parent not in folders or not path.exists():
         return None
-    if not path.exists():
-        raise InvalidSpec(
-            f"The module {name} was imported from {path}, which no longer exists, so no rank could import it.",
-            code="module-source-gone",
-            field=name,
-            hint="Restore the file, or import what the code needs from elsewhere.",
-        )
-    files, left_out = _package_files(path) if path.is_dir() else ([path], [])
-    return LocalModule(
-        name=name,
-        root=path.parent,
-        files=tuple(file.relative_to(path.parent) for file in files),
-        size=sum(file.stat().st_size for file in files),
-        where=folders[path.parent],
-        is_package=path.is_dir(),
-        left_out=tuple(file.relative_to(path.parent) for file in left_out),
-    )
+    sent, left_out, data = list[Path](), list[Path](), 0
+    for file in _package_files(path) if path.is_dir() else [path]:
+        size = file.stat().st_size
+        if file.suffix not in _CODE and (size > _LARGEST_FILE or data + size > _LARGEST_DATA):
+            left_out.append(file.relative_to(path.parent))
+        else:
+            sent.append(file.relative_to(path.parent))
+            data += 0 if file.suffix in _CODE else size
+    size = sum((path.parent / file).stat().st_size for file in sent)
+    return LocalModule(name, path.parent, tuple(sent), size, folders[path.parent], path.is_dir(), tuple(left_out))
 
 
 def _path_of(name: str, folders: dict[Path, str]) -> Path | None:
@@ -192,25 +172,11 @@ def _path_of(name: str, folders: dict[Path, str]) -> Path | None:
     return path.parent.resolve() / path.name
 
 
-def _package_files(package: Path) -> tuple[list[Path], list[Path]]:
-    """Return the files of a package to send, and those that are too large."""
-    files: list[Path] = []
+def _package_files(package: Path) -> Iterator[Path]:
     for path, folders, names in os.walk(package):
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _SKIPPED_FOLDERS)
-        files.extend(Path(path) / name for name in sorted(names) if not name.startswith("."))
-    sent: list[Path] = []
-    left_out: list[Path] = []
-    data = 0
-    for number, file in enumerate(file for file in files if file.is_file()):
-        size = file.stat().st_size
-        if file.suffix in _CODE:
-            sent.append(file)
-        elif number < _MOST_FILES and size <= _LARGEST_FILE and data + size <= _LARGEST_DATA:
-            sent.append(file)
-            data += size
-        else:
-            left_out.append(file)
-    return sent, left_out
+        files = (Path(path) / name for name in sorted(names) if not name.startswith("."))
+        yield from (file for file in files if file.is_file())
 
 
 def search_path(location: CodeLocation) -> list[str]:

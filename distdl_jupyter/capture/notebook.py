@@ -50,29 +50,19 @@ def here() -> CodeLocation:
     ip = shell()
     if ip is None:
         return CodeLocation()
-    raw, number = _newest_input(ip)
+    inputs = getattr(getattr(ip, "history_manager", None), "input_hist_raw", None) or [""]
+    raw, number = (inputs[-1], len(inputs) - 1) if len(inputs) > 1 else ("", None)
     return CodeLocation(path=_notebook_path(ip), cell_id=_cell_id(ip), execution_count=number, raw=raw)
-
-
-def _newest_input(ip: Any) -> tuple[str, int | None]:
-    history = getattr(ip, "history_manager", None)
-    inputs = getattr(history, "input_hist_raw", None) or [""]
-    return (inputs[-1], len(inputs) - 1) if len(inputs) > 1 else ("", None)
 
 
 def _notebook_path(ip: Any) -> str:
     # VS Code sets the first name; ipykernel sets the second from the environment of the Jupyter server.
-    for name in ("__vsc_ipynb_file__", "__session__"):
-        value = ip.user_ns.get(name)
-        if isinstance(value, str) and value.endswith(".ipynb"):
-            return _plain_path(value)
-    return _plain_path(os.environ.get("JPY_SESSION_NAME", ""))
-
-
-def _plain_path(path: str) -> str:
-    # Collaborative sessions have names such as "RTC:json:notebook:<path>".
-    path = path.rpartition(":")[2] if path.startswith("RTC:") else path
-    return path if path.endswith(".ipynb") else ""
+    names = [ip.user_ns.get(name) for name in ("__vsc_ipynb_file__", "__session__")]
+    for path in (*names, os.environ.get("JPY_SESSION_NAME")):
+        if isinstance(path, str) and path.endswith(".ipynb"):
+            # Collaborative sessions have names such as "RTC:json:notebook:<path>".
+            return path.rpartition(":")[2] if path.startswith("RTC:") else path
+    return ""
 
 
 def _cell_id(ip: Any) -> str:

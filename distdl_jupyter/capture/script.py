@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from distdl_jupyter.capture.captured_code import CapturedCode, explain_packing, payload_fields
 from distdl_jupyter.capture.free_names import CompiledSource, find_undefined
 from distdl_jupyter.capture.listing import module_texts
-from distdl_jupyter.capture.modules import LocalModule, local_modules
+from distdl_jupyter.capture.modules import local_modules
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.source import CodeText, imported, parse
 from distdl_jupyter.core.spec import Captured, CodeSource
@@ -23,7 +23,7 @@ from distdl_jupyter.worker.secret_patterns import looks_secret
 Parameters = Mapping[str, Any] | Sequence[Any] | None
 
 
-@explain_packing
+@explain_packing()
 def capture_script(
     entry_script: str | os.PathLike[str],
     source_directory: str | os.PathLike[str] | None = ".",
@@ -44,12 +44,13 @@ def capture_script(
     tree = parse(text)
     arguments, secret = _arguments(script_params)
     beside = local_modules(imported(tree), {script.parent: "in the script's folder", folder: "in the source directory"})
+    entry = Captured(name=script.name, kind="module", detail="script, run in place", size=script.stat().st_size)
     undefined = find_undefined(CompiledSource.from_text(text, script.name), {}, script.name, {})
     return CapturedCode(
         kind="script",
         name=script.stem[:120],
         source=CodeSource(code=text, filename=str(script), command=f"entry_script={script.name}"),
-        captured=tuple(_listed(script, beside)),
+        captured=(entry, *(module.captured for module in beside)),
         modules=tuple(beside),
         payload_json=payload_fields(
             "script",
@@ -101,11 +102,6 @@ def _checked(script: Path) -> str:
     return text
 
 
-def _listed(script: Path, beside: Iterable[LocalModule]) -> list[Captured]:
-    first = Captured(name=script.name, kind="module", detail="script, run in place", size=script.stat().st_size)
-    return [first, *(Captured(name=m.label, kind="module", detail=m.detail, size=m.size) for m in beside)]
-
-
 def _arguments(parameters: Parameters) -> tuple[list[str], list[int]]:
     """Return the arguments after the script's name, and the positions of secrets in them."""
     if parameters is None:
@@ -117,12 +113,10 @@ def _arguments(parameters: Parameters) -> tuple[list[str], list[int]]:
             field="script_params",
             hint='Example: {"--epochs": 3}.',
         )
-    if not isinstance(parameters, Mapping):
-        return _plain([str(parameter) for parameter in parameters])
-    arguments: list[str] = []
-    for flag, value in parameters.items():
-        arguments.extend(_flag_arguments(str(flag), value))
-    return _plain(arguments)
+    if isinstance(parameters, Mapping):
+        parameters = [text for flag, value in parameters.items() for text in _flag_arguments(str(flag), value)]
+    arguments = [str(parameter) for parameter in parameters]
+    return arguments, _secret_positions(arguments)
 
 
 def _flag_arguments(flag: str, value: Any) -> list[str]:
@@ -134,11 +128,11 @@ def _flag_arguments(flag: str, value: Any) -> list[str]:
     return [flag, *(str(item) for item in values)]
 
 
-def _plain(arguments: list[str]) -> tuple[list[str], list[int]]:
-    """Return the arguments, and which of them belong to flags with secret-looking names."""
+def _secret_positions(arguments: list[str]) -> list[int]:
+    """Return which arguments belong to flags with secret-looking names."""
     secret = []
     for number, text in enumerate(arguments):
         flag, equals, _ = text.partition("=")
         if text.startswith("-") and looks_secret(flag.lstrip("-").replace("-", "_")):
             secret.append(number if equals else number + 1)
-    return arguments, [n for n in secret if n < len(arguments)]
+    return [n for n in secret if n < len(arguments)]

@@ -203,7 +203,7 @@ def past_jobs() -> list[PastJob]:
     """Return the newest jobs of this user, newest first."""
     store = JobStore()
     jobs: list[PastJob] = []
-    for row in (listed.row for listed in job_list.here().known()[:_NEWEST]):
+    for row in (listed.row for listed in job_list.here().all(job_list.TURN)[:_NEWEST]):
         with contextlib.suppress(JobNotFound):
             spec = store.folder(row.id).spec()
             captured = (item for item in spec.captured if item.kind not in ("function", "class"))

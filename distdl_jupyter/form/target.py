@@ -94,7 +94,7 @@ class Target:
         name, draft, error = _name_of(function), None, None
         kwargs = {**self.kwargs, **space.sampled(self.varied)}
         try:
-            draft = capture_function(function, tuple(self.args), kwargs, announce=False)
+            draft = capture_function(function, tuple(self.args), kwargs)
         except DistDLError as refusal:
             error = refusal
         source, numbers = (draft.source, draft.numbers) if draft else (CodeSource(), {})
@@ -143,7 +143,6 @@ class Target:
             execution_count=self.request.execution_count,
             notebook=self.request.notebook,
             first_line=self.text.first_line,
-            announce=False,
         )
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from distdl_jupyter.core import files, locks, signals
+from distdl_jupyter.core import checkpoints, files, locks, redact, signals, tracking
 from distdl_jupyter.core.aliases import override
 from distdl_jupyter.core.errors import (
     InvalidSpec,
@@ -27,12 +27,18 @@ from distdl_jupyter.core.figure import figure as curve_figure
 from distdl_jupyter.core.humanize import finding as in_words
 from distdl_jupyter.core.humanize import plural, short_id
 from distdl_jupyter.core.locks import JobLock
-from distdl_jupyter.core.logfile import EventWriter
+from distdl_jupyter.core.logfile import EventWriter, LogLine, last_lines, lines_of
 from distdl_jupyter.core.queue import moved_to, waits_no_more
+from distdl_jupyter.core.spec import Group, JobEnvironment, JobSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore, new_id
+from distdl_jupyter.core.tracking import TrackerRecord
+from distdl_jupyter.core.view import JobView
+from distdl_jupyter.jobs import job_list, rerun, results
 from distdl_jupyter.jobs.reader import POLL, JobReader, finalize_abandoned
+from distdl_jupyter.jobs.rerun import EarlierCode
 from distdl_jupyter.supervisor import control
+from distdl_jupyter.views.job_table import JobRow, JobTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,13 +46,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from distdl_jupyter.capture import CapturedCode
-    from distdl_jupyter.core.logfile import LogLine
-    from distdl_jupyter.core.spec import Group, JobEnvironment, JobSpec
-    from distdl_jupyter.core.tracking import TrackerRecord
-    from distdl_jupyter.core.view import JobView
-    from distdl_jupyter.jobs.rerun import EarlierCode
     from distdl_jupyter.views.job_page import CheckpointList
-    from distdl_jupyter.views.job_table import JobRow, JobTable
     from distdl_jupyter.views.resources import ResourceTable
     from distdl_jupyter.views.stacks import StacksShown
     from distdl_jupyter.views.steps import ProfileShown, StepTimesShown
@@ -121,8 +121,6 @@ class Job:
         Raises JobFailed, TimeoutError after ``timeout`` seconds, and ResultUnavailable for a value that could not be
         pickled.
         """
-        from distdl_jupyter.jobs import results
-
         view = self._completed(timeout)
         return results.value(self.folder, view.ranks[0])
 
@@ -132,8 +130,6 @@ class Job:
         Raises JobFailed, TimeoutError after ``timeout`` seconds, and ResultUnavailable for a value that could not be
         pickled.
         """
-        from distdl_jupyter.jobs import results
-
         return [results.value(self.folder, rank) for rank in self._completed(timeout).ranks]
 
     def _completed(self, timeout: float | None) -> JobView:
@@ -142,8 +138,6 @@ class Job:
         A job that was canceled after all its ranks had delivered their values still has them.
         """
         self.wait(timeout)
-        from distdl_jupyter.jobs import results
-
         view = self.view()
         delivered = view.state is State.CANCELED and all(rank.ok for rank in view.ranks)
         if view.state is not State.COMPLETED and not delivered:
@@ -156,8 +150,6 @@ class Job:
         Each line has ``rank``, ``stream``, ``time`` and ``text``; ``str(line)`` is the text. With ``follow``, new lines
         are yielded until the job has ended. With ``tail``, only the last ``tail`` lines of the present log are yielded.
         """
-        from distdl_jupyter.core.logfile import last_lines, lines_of
-
         follower = JobReader(self.folder, lines=True)
         if tail is not None:
             last, follower.log_cursor = last_lines(self.folder.log, tail, rank)
@@ -178,8 +170,6 @@ class Job:
         are merged into one row, the last. After a restart, the column ``attempt`` counts from 0, and steps that a later
         attempt reports again occur twice.
         """
-        from distdl_jupyter.jobs import results
-
         return results.metrics_frame(self.folder)
 
     def figure(self, metric: str | None = None, *, each_rank: bool = False, log: bool = False) -> Any:
@@ -337,14 +327,10 @@ class Job:
         ``figure()`` plots one bar per rank. The steps are those of torch optimizers; if there are none, ``why`` gives
         the reason.
         """
-        from distdl_jupyter.jobs import results
-
         return results.step_times(self.folder, self.view())
 
     def tracking(self) -> list[TrackerRecord]:
         """Return the state of each experiment tracker: its run, the address of the run, and any problem."""
-        from distdl_jupyter.core import tracking
-
         return tracking.of_job(self.folder.path)
 
     def track(self, trackers: str | Sequence[str] = "", *, timeout: float | None = 600.0) -> list[TrackerRecord]:
@@ -354,20 +340,16 @@ class Job:
         tracker, even if this is called several times. Returns when the trackers have everything of an ended job or
         report a problem, or after ``timeout`` seconds. Raises InvalidSpec.
         """
-        from distdl_jupyter.jobs import results
-
         with explain_interrupt(lambda: interrupted(self)):
             return results.track(self.folder, trackers, timeout)
 
     def rerun(self, **options: Any) -> Job:
-        """Start a new job with the same code and captured values, and return its handle.
+        """Start a new job with the same code and captured values, from the beginning, and return its handle.
 
         ``options`` replace those of this job: ``job.rerun(process_count_per_node=4)``. Secret environment variables are
         not stored with a job; they are read from ``options`` or the environment of this process. Raises InvalidSpec if
         one is missing or an option is wrong, PluginUnavailable, JobNotFound if the files of the job were deleted.
         """
-        from distdl_jupyter.jobs import rerun
-
         return start(*rerun.repeat(self.folder, options))
 
     def move(self, compute_target: str, **options: Any) -> Job:
@@ -378,8 +360,6 @@ class Job:
         InvalidSpec if an option is wrong or a secret is missing, PluginUnavailable, JobNotFound if the files of the job
         were deleted; after these errors the job is still queued.
         """
-        from distdl_jupyter.jobs import rerun
-
         spec, secrets, code = rerun.move(self.folder, {**options, "compute_target": compute_target})
         with control.alone(self.folder.control):  # if two processes move it at the same moment, only one succeeds
             self._check_waits()
@@ -408,8 +388,6 @@ class Job:
         JobNotFound if the files of the job were deleted.
         """
         self._check_ended("Cancel it before resuming it.")
-        from distdl_jupyter.jobs import rerun
-
         return start(*rerun.resume(self.folder, options))
 
     def checkpoints(self) -> CheckpointList:
@@ -418,13 +396,12 @@ class Job:
         Each has ``step``, ``metrics`` (means over all ranks at that step), ``size`` in bytes, ``modified``,
         ``location`` and ``load_code``. Sharded checkpoints are listed as one. The list is displayed as a table.
         """
-        from distdl_jupyter.core.checkpoints import inherited, of_job
         from distdl_jupyter.views.job_page import CheckpointList
 
         reader = JobReader(self.folder, curves=True)
-        reader.book = inherited(self.folder)
+        reader.book = checkpoints.inherited(self.folder)
         reader.catch_up()
-        return CheckpointList(of_job(self.folder, reader.book))
+        return CheckpointList(checkpoints.of_job(self.folder, reader.book))
 
     def fork(self, step: float | None = None, path: str | None = None, **options: Any) -> Job:
         """Start a new job that continues from one checkpoint of this job, and return its handle.
@@ -435,10 +412,7 @@ class Job:
         Raises InvalidSpec if the checkpoint does not exist or an option is wrong, PluginUnavailable, JobNotFound if the
         files of the job were deleted.
         """
-        from distdl_jupyter.core.checkpoints import choose
-        from distdl_jupyter.jobs import rerun
-
-        return start(*rerun.resume(self.folder, options, choose(self.checkpoints(), step, path)))
+        return start(*rerun.resume(self.folder, options, checkpoints.choose(self.checkpoints(), step, path)))
 
     def remove(self) -> None:
         """Delete the folder of the job with its log and values.
@@ -466,9 +440,9 @@ class Job:
         return hash(self.folder.path)
 
     def __repr__(self) -> str:
-        of = self._end or self.view()
-        processes = plural(of.node_count * of.process_count_per_node, "process")
-        return f"<Job {self.id} {self.name!r} {of.state}, {processes}>"
+        job = self._end or self.view()
+        processes = plural(job.node_count * job.process_count_per_node, "process")
+        return f"<Job {self.id} {self.name!r} {job.state}, {processes}>"
 
     def _ipython_display_(self) -> None:
         # A method needs no %load_ext in a restarted kernel.
@@ -483,7 +457,6 @@ class Jobs(list[Job]):
     def table(self) -> JobTable:
         """Return a new table of the jobs."""
         from distdl_jupyter.jobs import study_rows
-        from distdl_jupyter.views.job_table import JobTable
 
         ids = {job.id for job in self}
         return JobTable(study_rows.folded([row for row in rows() if row.id in ids]))
@@ -497,16 +470,12 @@ class Jobs(list[Job]):
 
 def jobs() -> Jobs:
     """Return all jobs in the data directory of this user, newest first."""
-    from distdl_jupyter.jobs import job_list
-
     ended = {id_: entry.row for id_, entry in job_list.here().ended().items()}
     return Jobs(Job(folder, ended.get(folder.id)) for folder in JobStore().folders())
 
 
 def rows() -> list[JobRow]:
     """Return the rows of the job list, newest first; fast for a thousand jobs."""
-    from distdl_jupyter.jobs import job_list
-
     return [entry.row for entry in job_list.here().all()]
 
 
@@ -601,8 +570,6 @@ def launch_again(
 
     Raises InvalidSpec, PluginUnavailable, JobNotFound if the job's files were deleted.
     """
-    from distdl_jupyter.jobs import rerun
-
     return start(*rerun.repeat(job.folder, options, group=group, check=dict(check or {})))
 
 
@@ -673,8 +640,6 @@ def _prepared(store: JobStore, spec: JobSpec) -> tuple[JobSpec, JobFolder]:
 
 
 def _write_beginning(folder: JobFolder, spec: JobSpec, code: Code) -> None:
-    from distdl_jupyter.core import redact  # lazy: reading jobs writes nothing
-
     writer = EventWriter(folder.events)
     try:
         writer.write("state", state=State.QUEUED.value, reason="")

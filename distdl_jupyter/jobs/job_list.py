@@ -6,6 +6,7 @@ The row of an ended job is read from its ``summary.json``, once; the other jobs 
 from __future__ import annotations
 
 import functools
+import math
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -19,11 +20,11 @@ from distdl_jupyter.views.job_table import Listed, listed, read_summary, write_s
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Seconds that a partial listing may take; the remaining jobs are read later.
+#: Time limit in seconds of a page that lists jobs; the remaining jobs are read by its next update.
 TURN = 0.4
 
 
-class Listing:
+class JobIndex:
     """The jobs of the current data directory, newest first."""
 
     def __init__(self) -> None:
@@ -32,19 +33,12 @@ class Listing:
         self._ended: dict[str, Listed] = {}
         self._readers: dict[str, JobReader] = {}
 
-    def all(self) -> list[Listed]:
+    def all(self, seconds: float = math.inf) -> list[Listed]:
         """Return the current row of every job, newest first.
 
         The single-process run of a check is omitted once it has completed. An ended job without a summary is read,
-        which takes less than 1 ms.
-        """
-        ids = self._ids()
-        return _with_checks_as_one(self._read(ids, float("inf")), ids)
-
-    def known(self, seconds: float = TURN) -> list[Listed]:
-        """Return the current rows, newest first, of the jobs that can be read within a time limit, at least one more.
-
-        Unfinished jobs that an earlier call has read are always included.
+        which takes less than 1 ms. With a time limit in ``seconds``, jobs that cannot be read in time are left out,
+        but at least one more than the call before is included.
         """
         ids = self._ids()
         return _with_checks_as_one(self._read(ids, seconds), ids)
@@ -107,6 +101,6 @@ def _with_checks_as_one(entries: Iterable[Listed], ids: Iterable[str]) -> list[L
 
 
 @functools.cache
-def here() -> Listing:
+def here() -> JobIndex:
     """Return the shared list of this process, which reads each ended job only once."""
-    return Listing()
+    return JobIndex()

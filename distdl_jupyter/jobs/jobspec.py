@@ -94,7 +94,6 @@ def planned(
     _refuse_restarts(values.get("max_restarts", 0), cluster, draft)
     values |= _persistent_rank_defaults(values, cluster, target.name, draft)
     _refuse_packages(values, cluster)
-    _refuse_more_than_all(values.get("min_node_count"), nodes)
     requirements = _requirements(values.pop("requirements", ""), Path(working_directory), draft, cluster)
     spec = JobSpec(
         id=id_,
@@ -125,7 +124,7 @@ def planned(
         submitter=f"{os.uname().nodename}:{os.getpid()}",
         **{"name": check_name(draft.name), **values},
     )
-    _refuse_missing_shards(spec)
+    _check_min_node_count(spec)
     if here and any(getattr(spec, name) for name in packages.FIELDS):
         spec = _with_ready_python(spec)
     return spec, secret, lambda: _dry_run(spec, cluster, cluster_options, backend, backend_options)
@@ -139,9 +138,17 @@ def _with_ready_python(spec: JobSpec) -> JobSpec:
     return dataclasses.replace(spec, python=made) if made else spec
 
 
-def _refuse_missing_shards(spec: JobSpec) -> None:
+def _check_min_node_count(spec: JobSpec) -> None:
+    fewest = spec.min_node_count or spec.node_count
+    if fewest > spec.node_count:
+        raise InvalidSpec(
+            f"min_node_count is {fewest}, but node_count is only {spec.node_count}.",
+            code="min-node-count-too-large",
+            field="min_node_count",
+            hint="min_node_count is the lowest number of nodes with which the job may continue.",
+        )
     sharded = next((source for source in spec.data if source.shard), None)
-    if sharded is not None and (spec.min_node_count or spec.node_count) < spec.node_count:
+    if sharded is not None and fewest < spec.node_count:
         raise InvalidSpec(
             f"{sharded.name} is split over {spec.node_count} nodes, so its data would be incomplete without one of "
             "them.",
@@ -338,16 +345,6 @@ def _requirements(text: str, folder: Path, draft: CapturedCode, cluster: Cluster
     if not text and cluster.installs and draft.kind == "script" and packages.states_packages(draft.source.code):
         text = packages.of_script(draft.source.code, Path(draft.source.filename).name)
     return packages.requirements(text, folder)
-
-
-def _refuse_more_than_all(fewest: int | None, nodes: int) -> None:
-    if fewest is not None and fewest > nodes:
-        raise InvalidSpec(
-            f"min_node_count is {fewest}, but node_count is only {nodes}.",
-            code="min-node-count-too-large",
-            field="min_node_count",
-            hint="min_node_count is the lowest number of nodes with which the job may continue.",
-        )
 
 
 def _vm_size(name: Any) -> str | None:

@@ -28,9 +28,9 @@ T = TypeVar("T")
 _POLL = 0.05
 
 
-def _wait(answer: Callable[[], T | None], timeout: float, late: str) -> T:
+def _wait(response: Callable[[], T | None], timeout: float, late: str) -> T:
     until = time.monotonic() + timeout
-    while (result := answer()) is None:
+    while (result := response()) is None:
         if time.monotonic() > until:
             raise TimeoutError(f"{late} within {timeout:g} s. The job keeps running.")
         time.sleep(_POLL)
@@ -89,18 +89,18 @@ def take_stacks(folder: JobFolder, read_view: Callable[[], JobView], timeout: fl
     view = read_view()
     if view.state.ended and stacks.numbers(folder):
         return saved_stacks(folder)
-    before = max((taken.number for taken in view.stacks), default=0)
+    before = max((dump.number for dump in view.stacks), default=0)
     ask_stacks(folder, view)
 
-    def answer() -> stacks.Taken | None:
+    def response() -> stacks.Taken | None:
         view = read_view()
-        new = next((taken.number for taken in view.stacks if taken.number > before), None)
+        new = next((dump.number for dump in view.stacks if dump.number > before), None)
         saved = None if new is None else stacks.read(folder, new)
         if saved is None:
             _check_can_answer(folder, view)
         return saved
 
-    return StacksShown(**vars(_wait(answer, timeout, f"The ranks of job {folder.id} did not respond")))
+    return StacksShown(**vars(_wait(response, timeout, f"The ranks of job {folder.id} did not respond")))
 
 
 # profile ----------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def take_profile(
     before = max((profile.number for profile in view.profiles), default=0)
     ask_profile(folder, view, steps, ranks)
 
-    def answer() -> profiles.Profile | None:
+    def response() -> profiles.Profile | None:
         view = read_view()
         new = next((profile for profile in view.profiles if profile.number > before), None)
         if new is not None and new.ended:
@@ -189,4 +189,4 @@ def take_profile(
             )
         return None
 
-    return ProfileShown(**vars(_wait(answer, timeout, f"The steps of job {folder.id} were not recorded")))
+    return ProfileShown(**vars(_wait(response, timeout, f"The steps of job {folder.id} were not recorded")))

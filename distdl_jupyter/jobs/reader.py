@@ -80,11 +80,11 @@ class JobReader:
     def _next(self) -> list[Event]:
         while True:
             before = (self.cursor, self.log_cursor)
-            batch = self.look()
+            batch = self.read_once()
             if batch or (self.cursor, self.log_cursor) == before:
                 return batch
 
-    def look(self, most: int = _BATCH) -> list[Event]:
+    def read_once(self, most: int = _BATCH) -> list[Event]:
         """Read about ``most`` bytes of events once, and the log if this reader reads it."""
         batch: list[Event] = []
         if events.size(self.folder.events) > self.cursor:
@@ -242,7 +242,7 @@ class PageReader(JobReader):
     def step(self) -> bool:
         """Read a little more; return False if there is nothing more now."""
         before = self.cursor
-        self.look(_PAGE_BATCH)
+        self.read_once(_PAGE_BATCH)
         if not self.seen and self.cursor > before:
             return True
         if not self.seen:
@@ -284,7 +284,7 @@ def finalize_abandoned(folder: JobFolder, *, gone: Holder | None = None) -> bool
         before, latest = -1, list[Event]()
         while reader.cursor != before:
             before = reader.cursor
-            latest = (latest + reader.look())[-_LATEST:]
+            latest = (latest + reader.read_once())[-_LATEST:]
         last, spec = reader.view, reader.spec
         if last.state.ended:
             return False

@@ -8,7 +8,6 @@ import errno
 import json
 import os
 import shutil
-import sys
 import time
 from pathlib import Path
 from types import MappingProxyType
@@ -18,11 +17,9 @@ from distdl_jupyter import permissions
 from distdl_jupyter.core import checkpoints, events, registry
 from distdl_jupyter.core.aliases import ALIASES, override
 from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
-from distdl_jupyter.core.humanize import count, plural, short_id, size
+from distdl_jupyter.core.humanize import plural, size
 from distdl_jupyter.core.options import ABOUT
-from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, new_id
-from distdl_jupyter.jobs.reader import JobReader
 from distdl_jupyter.worker import owned
 
 if TYPE_CHECKING:
@@ -34,8 +31,6 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.store import JobFolder
 
 
-#: Code of the note that a rerun starts from scratch although the earlier job had resumed from checkpoints.
-_BEGINS_ANEW = "rerun-from-start"
 #: Errno values of a failed write: the code was read, but could not be copied.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
@@ -97,10 +92,10 @@ class EarlierCode:
         with self._readable("checkpoints"):
             _check(self._folder.checkpoints)
         if isinstance(self._checkpoints, str):
-            shutil.copytree(self._folder.checkpoints, folder.checkpoints, symlinks=True, copy_function=_copy)
+            shutil.copytree(self._folder.checkpoints, folder.checkpoints, symlinks=True)
             return
         try:
-            checkpoints.copy(self._checkpoints, folder.checkpoints, _copy)
+            checkpoints.copy(self._checkpoints, folder.checkpoints, shutil.copy2)
             is_whole = checkpoints.is_unchanged(self._checkpoints)
         except FileNotFoundError:  # training or keep_checkpoints is deleting it
             is_whole = False
@@ -155,29 +150,8 @@ def repeat(folder: JobFolder, options: Mapping[str, Any], **fields: Any) -> Star
     """
     earlier = folder.spec()
     spec, secrets = _changed(folder, earlier, options)
-    findings = _findings(folder, spec, earlier)
-    if earlier.resumed_from and not fields:
-        findings = (*findings, _starts_over(folder, earlier))
-    spec = _as_new(spec, earlier, resumed_from="", forked_at=None, findings=findings, **fields)
+    spec = _as_new(spec, earlier, resumed_from="", forked_at=None, **fields)
     return spec, secrets, EarlierCode(folder, earlier)
-
-
-def _findings(folder: JobFolder, spec: JobSpec, earlier: JobSpec) -> tuple[dict[str, str], ...]:
-    """Return the findings that apply to a new job, without those withdrawn while the earlier one ran."""
-    if not spec.findings:  # the code is not analysed again for other options
-        return ()
-    shown = {note["code"] for note in JobReader(folder).catch_up().notes}
-    withdrawn = {finding["code"] for finding in earlier.findings if finding["level"] != "info"} - shown
-    return tuple(finding for finding in spec.findings if finding["code"] not in {*withdrawn, _BEGINS_ANEW})
-
-
-def _starts_over(folder: JobFolder, earlier: JobSpec) -> dict[str, str]:
-    """Return the finding that the job does not resume from the checkpoints that the earlier job resumed from."""
-    step = "" if earlier.forked_at is None else f"step {count(earlier.forked_at)} of "
-    text = f"This rerun begins at step 0, although job {folder.id} continued from {step}job {earlier.resumed_from}."
-    resume = f'To continue from its checkpoints, call attach("{short_id(folder.id)}").resume().'
-    remedy = resume if folder.has_checkpoints else ""
-    return {"level": "warning", "code": _BEGINS_ANEW, "text": text, "remedy": remedy}
 
 
 def move(folder: JobFolder, options: Mapping[str, Any]) -> Start:
@@ -201,7 +175,7 @@ def move(folder: JobFolder, options: Mapping[str, Any]) -> Start:
         resumed_from=earlier.resumed_from,
         forked_at=earlier.forked_at,
         check=earlier.check,
-        after=spec.after or _awaited(earlier),
+        after=spec.after or tuple(id_ for id_ in earlier.after if JobStore().folder(id_).path.exists()),
         moved_from=folder.id,
     )
     if folder.has_checkpoints:
@@ -213,14 +187,6 @@ def _priority(folder: JobFolder, spec: JobSpec) -> int:
     """Return the priority of a queued job: the last one requested."""
     requests = [event.get("priority") for event in events.read(folder.control)[0] if event["type"] == "priority"]
     return next((priority for priority in reversed(requests) if isinstance(priority, int)), spec.priority)
-
-
-def _awaited(spec: JobSpec) -> tuple[str, ...]:
-    """Return the jobs that must complete before a queued job; completed ones may have been deleted."""
-    folders = (JobStore().folder(id_) for id_ in spec.after)
-    return tuple(
-        job.id for job in folders if job.path.exists() and JobReader(job).catch_up().state is not State.COMPLETED
-    )
 
 
 def resume(folder: JobFolder, options: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> Start:
@@ -241,8 +207,7 @@ def resume(folder: JobFolder, options: Mapping[str, Any], checkpoint: Checkpoint
     spec, secrets = _changed(folder, earlier, options)
     _check_can_resume(folder, spec)
     forked_at = checkpoint.step if checkpoint else None
-    findings = _findings(folder, spec, earlier)
-    spec = _as_new(spec, earlier, resumed_from=folder.id, forked_at=forked_at, findings=findings)
+    spec = _as_new(spec, earlier, resumed_from=folder.id, forked_at=forked_at)
     return spec, secrets, EarlierCode(folder, earlier, checkpoints=checkpoint or "all")
 
 
@@ -342,22 +307,3 @@ def _copy_own(source: Path, target: Path) -> None:
 def _check(tree: Path) -> None:
     if reason := permissions.tree_refusal(tree):
         raise PermissionError(f"{reason}, so it is not copied")
-
-
-#: Linux ioctl FICLONE: copy-on-write clone of a file (include/uapi/linux/fs.h).
-_FICLONE = 0x40049409
-
-
-def _copy(source: str, target: str) -> str:
-    """Copy a file, as a copy-on-write clone if the file system supports it.
-
-    Never use a hard link: training code overwrites its last checkpoint in place, which would change the earlier job.
-    """
-    if sys.platform == "linux":
-        import fcntl
-
-        with contextlib.suppress(OSError), Path(source).open("rb") as old, Path(target).open("wb") as new:
-            fcntl.ioctl(new, _FICLONE, old.fileno())
-            shutil.copystat(source, target)
-            return target
-    return str(shutil.copy2(source, target))

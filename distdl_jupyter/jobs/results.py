@@ -108,16 +108,16 @@ def _original(error: dict[str, Any]) -> BaseException | None:
     try:
         if issubclass(exception_type, DistDLError):
             return exception_type(str(error.get("message", "")), code=str(error.get("code", "")))
-        made = exception_type.__new__(exception_type, *arguments)
-        if not isinstance(made, OSError):  # OSError stores the file name apart from them
-            made.args = tuple(arguments)
+        exception = exception_type.__new__(exception_type, *arguments)
+        if not isinstance(exception, OSError):  # OSError stores the file name apart from them
+            exception.args = tuple(arguments)
         if isinstance(
             exception_type.__init__, WrapperDescriptorType
         ):  # a C type sets SystemExit.code, StopIteration.value
-            exception_type.__init__(made, *arguments)
+            exception_type.__init__(exception, *arguments)
     except Exception:  # noqa: BLE001  a foreign class
         return None
-    return made
+    return exception
 
 
 def _headline(failure: Failure, process_count: int) -> str:
@@ -236,8 +236,8 @@ def _without_metrics(
     names = set(names)
     remaining = []
     for row in rows:
-        is_meant = rank in (None, row["rank"]) and row["step"] >= step
-        left = {name: value for name, value in row.items() if name not in names} if is_meant else row
+        matches = rank in (None, row["rank"]) and row["step"] >= step
+        left = {name: value for name, value in row.items() if name not in names} if matches else row
         if len(left) > _OWN_COLUMNS:
             remaining.append(left)
     return remaining

@@ -68,9 +68,9 @@ class Pruned(table.Display):
 
     def summary(self) -> str:
         """Return number and size of the deleted jobs, and why the others were kept."""
-        gone = [job for job in self.jobs if not job.problem]
-        much = f"{humanize.plural(len(gone), 'job')}, {humanize.size(sum(job.size for job in gone))}"
-        deleted = f"Would delete {much} (dry run, nothing was deleted)." if self.dry_run else f"Deleted {much}."
+        deleted_jobs = [job for job in self.jobs if not job.problem]
+        amount = f"{humanize.plural(len(deleted_jobs), 'job')}, {humanize.size(sum(job.size for job in deleted_jobs))}"
+        deleted = f"Would delete {amount} (dry run, nothing was deleted)." if self.dry_run else f"Deleted {amount}."
         reasons = ", ".join(f"{humanize.count(group.count)} {_REASON_WORDS[group.reason]}" for group in self.kept)
         return f"{deleted if self.jobs else 'No jobs match.'}{f' Kept: {reasons}.' if reasons else ''}"
 

@@ -82,15 +82,15 @@ def folded(jobs: Sequence[JobRow]) -> list[JobRow]:
     return result
 
 
-def _row(like: JobRow, runs: Sequence[JobRow]) -> JobRow:
-    """Return the row of a study from its runs, newest first; ``like`` is the newest run or a template for it."""
-    group = like.group
+def _row(template: JobRow, runs: Sequence[JobRow]) -> JobRow:
+    """Return the row of a study from its runs, newest first; ``template`` is the newest run or a row like it."""
+    group = template.group
     assert group is not None
     of_kind = _sweep_row(runs, group) if group.kind == "sweep" else _scaling_row(runs, group)
-    ended = None if of_kind["state"] == State.RUNNING.value else like.ended if runs else of_kind["ended"]
-    created = runs[-1].created if runs else like.created
+    ended = None if of_kind["state"] == State.RUNNING.value else template.ended if runs else of_kind["ended"]
+    created = runs[-1].created if runs else template.created
     return replace(
-        like,
+        template,
         id=group.id,
         created=created,
         total=group.size,
@@ -190,10 +190,10 @@ def sweep_state(id_: str, runs: Sequence[JobRow], size: int) -> tuple[State, dic
     """
     folder = JobStore(kind="sweeps").folder(id_)
     if not folder.path.exists():
-        going, done = any(not State(run.state).ended for run in runs), _ended(runs) >= size
-        return State.RUNNING if going else State.COMPLETED if done else State.LOST, {
+        is_running, is_done = any(not State(run.state).ended for run in runs), _ended(runs) >= size
+        return State.RUNNING if is_running else State.COMPLETED if is_done else State.LOST, {
             "problem": "The folder of the sweep is gone, so no more trials start. Its finished trials are kept.",
-            "hint": "" if done else "Start a new sweep for more.",
+            "hint": "" if is_done else "Start a new sweep for more.",
         }
     holder = folder.supervisor()
     if holder.held:

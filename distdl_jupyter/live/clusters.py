@@ -13,12 +13,13 @@ from distdl_jupyter.clusters.base import NodeInfo
 from distdl_jupyter.clusters.status import ClusterStatus, StatusCache
 from distdl_jupyter.core import humanize
 from distdl_jupyter.jobs import job_queue
+from distdl_jupyter.jobs.job_list import TURN
 from distdl_jupyter.jobs.job_queue import InUse
 from distdl_jupyter.views.wire import from_fields
 
 if TYPE_CHECKING:
     from distdl_jupyter.clusters.cluster_configs import ClusterConfig
-    from distdl_jupyter.jobs.job_list import Listing
+    from distdl_jupyter.jobs.job_list import JobIndex
     from distdl_jupyter.views.job_table import Listed
 
 
@@ -43,7 +44,7 @@ class Cluster(ClusterStatus):
 
 async def present(
     run: Callable[..., Awaitable[Any]],
-    listing: Listing,
+    listing: JobIndex,
     cache: StatusCache,
     selected: Sequence[ClusterConfig] | None = None,
 ) -> tuple[Cluster, ...]:
@@ -51,7 +52,7 @@ async def present(
 
     ``run`` runs a function in a thread.
     """
-    jobs = await run(listing.known)
+    jobs = await run(lambda: listing.all(TURN))
     configs = await run(cluster_configs.every) if selected is None else selected
     statuses = await asyncio.gather(*(cache.now(config) for config in configs))
     has_local = any(entry.kind == "local" for entry in statuses)

@@ -5,6 +5,6 @@ Reads source texts, the results of capture and the attributes of imported module
 
 from distdl_jupyter.core.findings import Check, Finding
 from distdl_jupyter.preflight.advice import Advice, PastJob, Request
-from distdl_jupyter.preflight.engine import Report, advise, check, refuse, report
+from distdl_jupyter.preflight.engine import advise, check, refuse, report
 
-__all__ = ["Advice", "Check", "Finding", "PastJob", "Report", "Request", "advise", "check", "refuse", "report"]
+__all__ = ["Advice", "Check", "Finding", "PastJob", "Request", "advise", "check", "refuse", "report"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckReport:
     """All checks in display order."""
 
     checks: tuple[Check, ...]
@@ -41,10 +41,10 @@ class Report:
         return f"{passed} of {len(self.checks)} checks passed, {problems}"
 
 
-def report(draft: CapturedCode, spec: JobSpec) -> Report:
+def report(draft: CapturedCode, spec: JobSpec) -> CheckReport:
     """Return the result of every check."""
     with deep_recursion():
-        return Report(tuple(_checks(draft, spec)))
+        return CheckReport(tuple(_checks(draft, spec)))
 
 
 def _checks(draft: CapturedCode, spec: JobSpec) -> Iterator[Check]:

@@ -20,7 +20,6 @@ _PATH_FIRST = re.compile(
 _PATH_SECOND = ("torch.save", "joblib.dump")
 #: Maximum number of findings that are listed individually.
 _FEW = 3
-_PATH_METHODS = ("write_text", "write_bytes")
 
 
 def files(code: Code, spec: JobSpec) -> Check:
@@ -74,7 +73,7 @@ def _written_path(call: Call) -> ast.expr | None:
         return _argument(call, 0) if _mode(call, 1) else None
     if call.last == "open" and isinstance(call.node.func, ast.Attribute):
         return call.node.func.value if _mode(call, 0) else None
-    if call.last in _PATH_METHODS and isinstance(call.node.func, ast.Attribute):
+    if call.last in ("write_text", "write_bytes") and isinstance(call.node.func, ast.Attribute):
         return call.node.func.value
     if call.name in _PATH_SECOND:
         return _argument(call, 1)

@@ -36,11 +36,11 @@ def backend_of(spec: JobSpec) -> Any:
     return None
 
 
-def backend(code: Code, draft: CapturedCode, spec: JobSpec, mine: Any) -> Check:
+def backend(code: Code, draft: CapturedCode, spec: JobSpec, selected: Any) -> Check:
     """Check that the code initializes the selected backend."""
-    name, usage = "Backend", mine.usage
+    name, usage = "Backend", selected.usage
     if spec.process_count == 1:
-        return Check(name, "not needed for one process", tuple(_alone(code, spec, mine)))
+        return Check(name, "not needed for one process", tuple(_single_process(code, spec, selected)))
     if not code.read:
         return Check(name, _NOT_READ)
     helper = next((library for library in usage.trainers if library in code.imports), None)
@@ -50,18 +50,18 @@ def backend(code: Code, draft: CapturedCode, spec: JobSpec, mine: Any) -> Check:
         return Check(name, f"{usage.written(call)} in {call.place}")
     if not usage.meets:
         return Check(name, f"{registry.backend_label(spec.distributed_backend)} initializes it")
-    finding = _mismatch(code, spec, mine)
+    finding = _mismatch(code, spec, selected)
     if finding is None and (call := code.helper()) is not None:
         return Check(name, f"{call.last}() in {call.place} may initialize it")
     finding = finding or _never(usage, draft, spec, code)
     return Check(name, "not initialized", (finding,))
 
 
-def _others(code: Code, mine: Any) -> Iterator[tuple[Any, Call]]:
+def _other_backends(code: Code, selected: Any) -> Iterator[tuple[Any, Call]]:
     """Yield each backend other than the selected one that the code initializes, with the call."""
     for other in registry.backends():
         call = other.usage.met(code)
-        if call is not None and other.name != mine.name:
+        if call is not None and other.name != selected.name:
             yield other, call
 
 
@@ -69,11 +69,11 @@ def _choose(backend: Any) -> str:
     return f"Choose distributed_backend={next(iter(backend.labels), backend.name)!r}"
 
 
-def _alone(code: Code, spec: JobSpec, mine: Any) -> Iterator[Finding]:
+def _single_process(code: Code, spec: JobSpec, selected: Any) -> Iterator[Finding]:
     label = registry.backend_label(spec.distributed_backend)
-    for other, call in _others(code, mine):
+    for other, call in _other_backends(code, selected):
         calls = f"{call.beginning} calls {other.usage.written(call)}, which"
-        if other.usage.alone == "fails" and not mine.meets and not _has_explicit_address(call):
+        if other.usage.alone == "fails" and not selected.meets and not _has_explicit_address(call):
             text = f"{calls}, but the backend {label} does not tell the processes how to connect."
             remedy = f"{_choose(other)}, and any number of processes."
             yield Finding("warning", f"{other.name}-alone", text, remedy)
@@ -87,9 +87,9 @@ def _has_explicit_address(call: Call) -> bool:
     return bool({"init_method", "store", "rank"} & {keyword.arg for keyword in call.node.keywords})
 
 
-def _mismatch(code: Code, spec: JobSpec, mine: Any) -> Finding | None:
+def _mismatch(code: Code, spec: JobSpec, selected: Any) -> Finding | None:
     """Return a finding if the code initializes a backend other than the selected one."""
-    for other, call in _others(code, mine):
+    for other, call in _other_backends(code, selected):
         calls = f"The code calls {other.usage.written(call)} in {call.place}"
         text = f"{calls}, but the job runs on {spec.distributed_backend}."
         return Finding("error", "other-backend", text, f"{_choose(other)}.")

@@ -107,12 +107,10 @@ def names(values: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
     """Return ``names``, ``sources`` and pickles of a request. Raises InvalidSpec for values that cannot be sent."""
     if not values:
         return {}, b""
-    notes, file = pickled(values.items())
-    refuse(notes, values, unit="cell")
-    with file:
+    with pickled(values.items()) as (notes, file), file:
+        refuse(notes, values, unit="cell")
         file.seek(0)
-        sources = {name: text.to_json() for name, text in listing.sources_of(notes, capture.here()).items()}
-        return {"names": list(values), "sources": sources}, file.read()
+        return {"names": list(values), "sources": listing.sources_of(notes, capture.here())}, file.read()
 
 
 def files(draft: CapturedCode) -> bytes:

@@ -93,14 +93,14 @@ class DistDLApp(ExtensionApp):
         """The services of this server for API calls."""
         from distdl_jupyter.api.call import Context
         from distdl_jupyter.clusters.status import StatusCache
-        from distdl_jupyter.jobs.job_list import Listing
+        from distdl_jupyter.jobs.job_list import JobIndex
 
         assert self.serverapp is not None
         return Context(
             run=self.run,
             read_job=self.sources.read_job,
             root=Path(str(getattr(self.serverapp.contents_manager, "root_dir", "") or ".")),
-            listing=Listing(),
+            listing=JobIndex(),
             clusters=StatusCache(self.cluster_seconds),
             kernel_specs=self.serverapp.kernel_spec_manager,
             max_code_bytes=self.max_code_bytes,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from distdl_jupyter.core.errors import JobNotFound
 from distdl_jupyter.core.state import State
 from distdl_jupyter.jobs import study_rows
+from distdl_jupyter.jobs.job_list import TURN
 from distdl_jupyter.live.clusters import present
 from distdl_jupyter.live.job import LiveJob
 from distdl_jupyter.live.messages import ClustersMessage, JobsMessage
@@ -130,7 +131,7 @@ class ListSource(Source):
         return float(self._app.list_seconds)
 
     def _newest(self) -> dict[str, JobRow]:
-        jobs = [job.row for job in self._app.context.listing.known()]
+        jobs = [job.row for job in self._app.context.listing.all(TURN)]
         return {row.id: row for row in (*jobs, *study_rows.rows(jobs))}
 
     def _update(self, rows: dict[str, JobRow]) -> bool:

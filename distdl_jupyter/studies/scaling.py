@@ -97,8 +97,8 @@ def of_draft(
     counts, by_count = _listed(processes), _listed(nodes)
     by_count = by_count if isinstance(nodes, Iterable) else by_count * len(counts)
     labels = backends.split(",") if isinstance(backends, str) else _listed(backends)
-    _check(counts, by_count, labels, seconds, options)
-    labels = [registry.backend_label(label) for label in dict.fromkeys(labels)]
+    _check(counts, by_count, seconds, options)
+    labels = [registry.backend_label(str(label)) for label in dict.fromkeys(labels)] or [registry.DEFAULT]
     name = str(options.pop("name", draft.name))
     plan = {"processes": counts, "nodes": by_count, "backends": labels, "seconds": seconds, "driver": mark()}
     group = Group(kind=KIND, id=new_id(), name=name, size=len(labels) * len(counts), plan=plan)
@@ -187,9 +187,7 @@ def _listed(value: Any) -> list[Any]:
     return [*value] if isinstance(value, Iterable) else [value]
 
 
-def _check(
-    counts: Sequence[Any], nodes: Sequence[Any], labels: Sequence[Any], seconds: Any, options: Mapping[str, Any]
-) -> None:
+def _check(counts: Sequence[Any], nodes: Sequence[Any], seconds: Any, options: Mapping[str, Any]) -> None:
     for name in options:
         if (primary := ALIASES.get(name, name)) in (*TOTALS, *_INSTEAD):
             raise InvalidSpec(
@@ -213,13 +211,6 @@ def _check(
             code="scale-not-divisible",
             field="nodes",
             hint="Give one number of nodes, or one per number of processes.",
-        )
-    if not labels or not all(isinstance(value, str) for value in labels):
-        raise InvalidSpec(
-            f"backends must be a list of names, not {labels}.",
-            code="scale-backends-invalid",
-            field="backends",
-            hint="List them with: distdl doctor",
         )
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise InvalidSpec(

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distdl_jupyter.core import signals, space
-from distdl_jupyter.core.errors import DistDLError, JobNotFound, JobNotRunning
+from distdl_jupyter.core.errors import DistDLError, JobFailed, JobNotFound, JobNotRunning
 from distdl_jupyter.core.humanize import listing, plural, short_id
 from distdl_jupyter.core.space import PRUNED, STOPPED, SweepPlan, compared
 from distdl_jupyter.core.state import State
@@ -46,26 +46,21 @@ if TYPE_CHECKING:
 
 #: Seconds between two polls of the trials.
 _POLL = 0.5
-#: Limits after which no other trial is started: failed trials while none has completed; trials in a row that cannot
-#: start; lost trials in a row.
-_FAILURES, _LOSSES = 3, 3
-#: Completed trials before one may be pruned, and maximum number of random trials before the sampler uses earlier
-#: results.
-_STARTUP, _MOST_RANDOM = 5, 10
-#: Share of a trial before which it is not pruned by default.
+#: Failed trials after which the sweep ends if none has completed or been pruned; else, failures in a row of trials
+#: whose ranks did not start.
+_FAILURES = 3
+#: Lost trials in a row after which the sweep ends. Trials that were running at the same loss count once.
+_LOSSES = 3
+#: Completed trials before one may be pruned. With ``prune_after``, a quarter of the trials is enough for the median.
+_STARTUP = 5
+#: The TPE sampler draws a third of the trials at random before it uses results: at least 3, at most this many.
+_MOST_RANDOM = 10
+#: Share of a trial's steps before which it is not pruned unless ``prune_after`` is set.
 _EARLIEST = 0.1
 SAMPLERS, PRUNERS = ("tpe", "random", "grid", "qmc", "gp"), ("median", "halving", "hyperband", "none")
 
 
-class Broken(Exception):
-    """Raised if the sweep cannot continue; the message is the reason, ``hint`` the fix."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-def made(plan: SweepPlan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, optuna.pruners.BasePruner]:
+def make_search(plan: SweepPlan, seed: int | None) -> tuple[optuna.samplers.BaseSampler, optuna.pruners.BasePruner]:
     """Return Optuna's sampler and pruner for a plan. Raises InvalidSpec, ImportError if a package is missing."""
     import optuna
 
@@ -166,7 +161,7 @@ class Driver:
         taken = len(storage.get_all_trials(storage.get_study_id_from_name(known[0]), deepcopy=False)) if known else 0
         # A restarted sampler with the same seed would repeat the values of its first trials.
         seed = None if self._plan.seed is None else self._plan.seed + taken
-        sampler, pruner = made(self._plan, seed)
+        sampler, pruner = make_search(self._plan, seed)
         self._study = optuna.create_study(
             storage=storage,
             sampler=sampler,
@@ -176,14 +171,14 @@ class Driver:
             load_if_exists=True,
         )
         self._distributions = distributions(self._plan.parameters)
-        self._going: dict[int, _RunningTrial] = {}
+        self._running: dict[int, _RunningTrial] = {}
         #: Number of trials lost in a row, each started after the loss of the one before, and the time of the last loss.
         self._losses, self._lost_at = 0, 0.0
         #: Number of trials in a row that failed before their ranks started.
         self._refusals = 0
 
     def run(self) -> State:
-        """Start, follow and stop trials until all are done, or the sweep is stopped. Raises Broken, DistDLError."""
+        """Start, follow and stop trials until all are done, or the sweep is stopped. Raises DistDLError."""
         self._resume_trials()
         while True:
             if not self._folder.path.exists():
@@ -191,10 +186,10 @@ class Driver:
             if any(request["type"] == "cancel" for request in self._control.read()):
                 self._stop()
                 return State.CANCELED
-            for number, going in [*self._going.items()]:
-                self._update(number, going)
+            for number, running in [*self._running.items()]:
+                self._update(number, running)
             self._start_more()
-            if not self._going:
+            if not self._running:
                 return State.COMPLETED
             time.sleep(_POLL)
 
@@ -205,9 +200,10 @@ class Driver:
         jobs = sweep_study.numbers_of(sweep_study.rows_of(self._id))
         trials = self._study.get_trials(deepcopy=False)
         if jobs and max(jobs) >= len(trials):
-            raise Broken(
+            raise JobFailed(
                 "The sweep cannot continue because its file journal.log is missing or was changed.",
-                "Its trials are kept. Start a new sweep for more.",
+                code="sweep-journal-changed",
+                hint="Its trials are kept. Start a new sweep for more.",
             )
         for frozen in trials:
             if frozen.state is not optuna.trial.TrialState.RUNNING:
@@ -220,7 +216,7 @@ class Driver:
                 self._follow(trial, JobStore().folder(row.id), max(frozen.intermediate_values, default=-1))
 
     def _start_more(self) -> None:
-        while len(self._going) < self._plan.parallel and self._count() < self._plan.trials:
+        while len(self._running) < self._plan.parallel and self._count() < self._plan.trials:
             self._launch(self._study.ask(self._distributions))
 
     def _count(self) -> int:
@@ -238,46 +234,46 @@ class Driver:
         self._follow(trial, job.folder)
 
     def _follow(self, trial: optuna.Trial, folder: JobFolder, step: int = -1) -> None:
-        self._going[trial.number] = _RunningTrial(trial, JobReader(folder, curves=True), step)
+        self._running[trial.number] = _RunningTrial(trial, JobReader(folder, curves=True), step)
 
-    def _update(self, number: int, going: _RunningTrial) -> None:
+    def _update(self, number: int, running: _RunningTrial) -> None:
         try:
-            view = going.reader.catch_up()
+            view = running.reader.catch_up()
         except JobNotFound:  # deleted by the user, so it is not repeated
             self._finish(number, None)
             return
-        self._judge(going, ended=view.state.ended)
+        self._report_values(running, ended=view.state.ended)
         if not view.state.ended:
             return
         if view.state is State.LOST:
-            self._lost(number, going)
+            self._lost(number, running)
             return
         self._losses = 0
         refused = view.state is State.FAILED and view.started is None and view.failure is None
         self._refusals = self._refusals + 1 if refused else 0
         if view.state is State.COMPLETED:
-            self._finish(number, self._value(going))
+            self._finish(number, self._value(running))
         elif view.state is State.CANCELED and view.reason.startswith(PRUNED):
             self._finish(number, None, pruned=True)
         elif view.state is State.CANCELED and view.reason == STOPPED:
-            self._requeue(number, going)
+            self._requeue(number, running)
         else:
             self._finish(number, None)
             self._check_failures(view)
 
-    def _judge(self, going: _RunningTrial, *, ended: bool) -> None:
+    def _report_values(self, running: _RunningTrial, *, ended: bool) -> None:
         """Report a trial's new values to Optuna, and stop the trial if Optuna prunes it."""
-        if self._plan.metric not in going.reader.book.metrics:
+        if self._plan.metric not in running.reader.book.metrics:
             return
-        rows = going.reader.book.band(self._plan.metric).rows
-        alone = going.reader.view.process_count == 1
-        for step, value in compared(rows, going.step, complete=alone or ended):
-            going.trial.report(value, step)
-            going.step = step
-            if not ended and not going.is_pruned and self._may_prune(going) and going.trial.should_prune():
-                self._prune(going, int(rows[-1].step))
+        rows = running.reader.book.band(self._plan.metric).rows
+        alone = running.reader.view.process_count == 1
+        for step, value in compared(rows, running.step, complete=alone or ended):
+            running.trial.report(value, step)
+            running.step = step
+            if not ended and not running.is_pruned and self._may_prune(running) and running.trial.should_prune():
+                self._prune(running, int(rows[-1].step))
 
-    def _may_prune(self, going: _RunningTrial) -> bool:
+    def _may_prune(self, running: _RunningTrial) -> bool:
         """Return whether trials may be pruned yet: early differences may be noise."""
         if self._plan.prune_after is not None:
             return True
@@ -286,94 +282,98 @@ class Driver:
         finished = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
         if len(finished) < _STARTUP:
             return False
-        view = going.reader.view
+        view = running.reader.view
         if view.total and view.done is not None:
             return view.done >= _EARLIEST * view.total
         lengths = sorted(max(trial.intermediate_values, default=0) for trial in finished)
-        return going.step >= _EARLIEST * lengths[len(lengths) // 2]
+        return running.step >= _EARLIEST * lengths[len(lengths) // 2]
 
-    def _prune(self, going: _RunningTrial, newest: int) -> None:
+    def _prune(self, running: _RunningTrial, newest: int) -> None:
         """Prune a trial; ``newest`` is the last step that it has reported."""
-        going.is_pruned = True
-        than = "not among the best"
+        running.is_pruned = True
+        comparison = "not among the best"
         if self._plan.pruner == "median":
-            than = f"{'lower' if self._plan.maximize else 'higher'} than the median"
-        reason = f"{than} at step {going.step}" + (f", stopped at step {newest}" if newest > going.step else "")
+            comparison = f"{'lower' if self._plan.maximize else 'higher'} than the median"
+        reason = f"{comparison} at step {running.step}" + (
+            f", stopped at step {newest}" if newest > running.step else ""
+        )
         with contextlib.suppress(JobNotRunning):
-            client.Job(going.reader.folder).cancel(reason=PRUNED + reason)
+            client.Job(running.reader.folder).cancel(reason=PRUNED + reason)
 
-    def _value(self, going: _RunningTrial) -> float | None:
-        """Return the final metric of a trial, None if it is not numeric. Raises Broken if it was never reported."""
-        book, metric = going.reader.book, self._plan.metric
+    def _value(self, running: _RunningTrial) -> float | None:
+        """Return the final metric of a trial, None if it is not numeric. Raises JobFailed if it was never reported."""
+        book, metric = running.reader.book, self._plan.metric
         if metric in book.metrics:
             value = book.band(metric).last
             return value if value is not None and math.isfinite(value) else None
-        self._finish(going.trial.number, None)
+        self._finish(running.trial.number, None)
         self._stop()
         others = listing([repr(name) for name in book.metrics])
         reported = f"It reported {others}." if others else "It reported no metrics."
         other = f", or use another metric: metric={next(iter(book.metrics))!r}" if others else ""
-        raise Broken(
-            f"Trial {going.trial.number} ended without reporting {metric!r}. {reported}",
-            f"Report it in the training code: distdl_jupyter.log({metric}=...){other}.",
+        raise JobFailed(
+            f"Trial {running.trial.number} ended without reporting {metric!r}. {reported}",
+            code="sweep-metric-missing",
+            hint=f"Report it in the training code: distdl_jupyter.log({metric}=...){other}.",
         )
 
     def _finish(self, number: int, value: float | None, *, pruned: bool = False) -> None:
         import optuna
 
-        going = self._going.pop(number, None)
-        if going is None:
+        running = self._running.pop(number, None)
+        if running is None:
             return
         if value is not None:
-            self._study.tell(going.trial, value)
-        elif pruned and going.step >= 0:
-            self._study.tell(going.trial, state=optuna.trial.TrialState.PRUNED)
+            self._study.tell(running.trial, value)
+        elif pruned and running.step >= 0:
+            self._study.tell(running.trial, state=optuna.trial.TrialState.PRUNED)
         else:
-            self._study.tell(going.trial, state=optuna.trial.TrialState.FAIL)
+            self._study.tell(running.trial, state=optuna.trial.TrialState.FAIL)
 
-    def _lost(self, number: int, going: _RunningTrial) -> None:
-        if going.reader.spec.created > self._lost_at:  # otherwise it was lost together with the last one
+    def _lost(self, number: int, running: _RunningTrial) -> None:
+        if running.reader.spec.created > self._lost_at:  # otherwise it was lost together with the last one
             self._losses, self._lost_at = self._losses + 1, time.time()
-        self._requeue(number, going)
+        self._requeue(number, running)
         if self._losses >= _LOSSES:
             self._stop()
-            raise Broken(
-                f"{_LOSSES} trials in a row were lost: {going.reader.view.reason}",
-                f"distdl logs {short_id(going.reader.folder.id)} shows the last one.",
+            raise JobFailed(
+                f"{_LOSSES} trials in a row were lost: {running.reader.view.reason}",
+                code="sweep-trials-lost",
+                hint=f"distdl logs {short_id(running.reader.folder.id)} shows the last one.",
             )
 
-    def _requeue(self, number: int, going: _RunningTrial) -> None:
+    def _requeue(self, number: int, running: _RunningTrial) -> None:
         """Queue a trial without a result again, with the same values."""
-        values = {name: going.trial.params[name] for name in self._plan.parameters}
-        going.trial.set_user_attr("lost", True)  # noqa: FBT003 - Optuna takes it by place
+        values = {name: running.trial.params[name] for name in self._plan.parameters}
+        running.trial.set_user_attr("lost", True)  # noqa: FBT003 - Optuna takes it by position
         self._finish(number, None)
         self._study.enqueue_trial(values)
 
     def _check_failures(self, view: JobView) -> None:
-        """Raise Broken if trials fail and none has completed, or the last ones could not start."""
+        """Raise JobFailed if trials fail and none has completed, or the last ones could not start."""
         study = sweep_study.read(self._id)
         failed = [trial for trial in study.trials if trial.state == State.FAILED]
-        goes_well = any(trial.state in ("completed", "pruned") for trial in study.trials)
-        if (self._refusals if goes_well else len(failed)) < min(_FAILURES, self._plan.trials):
+        has_success = any(trial.state in ("completed", "pruned") for trial in study.trials)
+        if (self._refusals if has_success else len(failed)) < min(_FAILURES, self._plan.trials):
             return
         why = (view.failure.what if view.failure else view.reason).splitlines()[0].rstrip(".")
         message = f"The first {plural(len(failed), 'trial')} failed: {why}."
-        if goes_well:
+        if has_success:
             message = f"The last {plural(self._refusals, 'trial')} could not start: {why}."
-        self._stop()  # which counts on
-        raise Broken(message, f"distdl logs {short_id(failed[-1].id)} shows why.")
+        self._stop()
+        raise JobFailed(message, code="sweep-trials-failed", hint=f"distdl logs {short_id(failed[-1].id)} shows why.")
 
     def _stop(self) -> None:
         """Cancel the running trials and wait until they have ended."""
-        jobs = [client.Job(going.reader.folder) for going in self._going.values()]
+        jobs = [client.Job(running.reader.folder) for running in self._running.values()]
         for job in jobs:
             with contextlib.suppress(DistDLError):
                 job.cancel(reason=STOPPED)
         for job in jobs:
             with contextlib.suppress(DistDLError):
                 job.wait()
-        for number, going in [*self._going.items()]:
-            self._update(number, going)
+        for number, running in [*self._running.items()]:
+            self._update(number, running)
 
 
 def main() -> None:
@@ -385,8 +385,6 @@ def main() -> None:
     remedy = f"distdl sweep --resume {short_id(folder.id)}"
     try:
         ended(folder, Driver(folder, secrets).run())
-    except Broken as broken:
-        ended(folder, State.FAILED, str(broken), broken.hint)
     except DistDLError as error:
         ended(folder, State.FAILED, error.message, error.hint or f"Resume it: {remedy}")
     except Exception as error:  # noqa: BLE001 - shown to the user, and its traceback is in the sweep's supervisor.log

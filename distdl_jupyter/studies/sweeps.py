@@ -36,7 +36,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, new_id
 from distdl_jupyter.jobs import client, jobspec, rerun, study_rows
 from distdl_jupyter.studies import sweep_driver, sweep_study
-from distdl_jupyter.studies.sweep_driver import PRUNERS, SAMPLERS, made
+from distdl_jupyter.studies.sweep_driver import PRUNERS, SAMPLERS, make_search
 from distdl_jupyter.studies.sweep_study import KIND, SweepTrial
 from distdl_jupyter.supervisor import control
 from distdl_jupyter.views import sweep as views
@@ -350,7 +350,7 @@ def _check_plan(plan: SweepPlan) -> None:
         )
     _check_optuna()
     try:
-        made(plan, plan.seed)
+        make_search(plan, plan.seed)
     except ImportError as error:
         raise PluginUnavailable(
             f"The sampler {plan.sampler} needs {error.name}, which is not installed.",

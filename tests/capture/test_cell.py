@@ -156,16 +156,6 @@ def test_details_of_common_values(notebook):
     }  # fmt: skip
 
 
-def test_objects_pickled_by_name_only_are_refused(notebook):
-    notebook.run("import typing\nP = typing.ParamSpec('P')\nT = typing.TypeVar('T')")
-    assert notebook.capture("T").captured
-    notebook.run(
-        "class Named:\n    def __call__(self): pass\n    def __reduce__(self): return 'named'\nnamed = Named()"
-    )
-    with pytest.raises(InvalidSpec, match=r"named cannot be sent to the ranks: it is a Named .*stores it only by name"):
-        notebook.capture("named()")
-
-
 def test_submodules_are_imported(notebook, rank):
     notebook.run("import xml.etree.ElementTree, logging.handlers as lh, concurrent.futures\nimport os.path")
     code = "(xml.etree.ElementTree.fromstring('<a/>').tag, lh.BufferingHandler.__name__, os.path.sep)"

@@ -2,14 +2,13 @@
 
 import pytest
 
-from distdl_jupyter import attach, submit
+from distdl_jupyter import submit
 from distdl_jupyter.core import checkpoints
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore
 from distdl_jupyter.jobs import client, rerun
 from tests.conftest import wait_for
-from tests.written import notes
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -74,41 +73,3 @@ def test_a_job_forks_from_one_of_its_checkpoints_while_it_runs_and_afterwards():
         client.publish(JobStore(), *chosen[::2], lambda *_: None, str)
     job.remove()
     assert fork.figure("loss") is not None
-
-
-def _from_start(job):
-    return notes(job, "rerun-from-start")
-
-
-def test_a_rerun_of_a_job_that_continued_another_says_that_it_begins_at_step_0():
-    first = submit(train, [45])
-    assert first.result(60) == 0
-    fork, resumed = first.fork(step=20), first.resume()
-    assert (fork.result(60), resumed.result(60)) == (20, 40)
-    assert _from_start(fork) == _from_start(resumed) == []
-    again = fork.rerun()
-    assert again.result(60) == 0
-    (text,) = _from_start(again)
-    assert f"job {fork.id} continued from step 20 of job {first.id}" in text
-    # The command at its end does what it says.
-    command = text.rpartition("call ")[2].removesuffix(".")
-    assert eval(command, {"attach": attach}).result(60) == 40
-    (text,) = _from_start(resumed.rerun(name="with another option"))
-    assert f"job {resumed.id} continued from job {first.id}" in text
-    # It is not said of jobs of which it is not true.
-    for other in (again.rerun(), again.resume(), first.rerun()):
-        assert _from_start(other) == []
-        other.wait(60)
-
-
-def test_a_rerun_of_a_job_whose_checkpoints_are_gone_offers_no_resume():
-    first = submit(train, [45])
-    assert first.result(60) == 0
-    fork = first.fork(step=20)
-    assert fork.result(60) == 20
-    for path in fork.folder.checkpoints.iterdir():
-        path.unlink()
-    again = fork.rerun()
-    (text,) = _from_start(again)
-    assert "resume()" not in text
-    assert again.result(60) == 0

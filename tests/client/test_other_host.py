@@ -14,7 +14,7 @@ from distdl_jupyter.core.logfile import EventWriter
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.jobs import client
-from distdl_jupyter.jobs.job_list import Listing
+from distdl_jupyter.jobs.job_list import JobIndex
 from distdl_jupyter.ranks.connection import running as running_sessions
 from distdl_jupyter.views.card import card
 from tests import finished
@@ -42,7 +42,7 @@ def test_the_job_is_shown_as_running_there(folder):
     remedy = f"Check it on login1. If that host is gone for good, run: distdl lost {folder.id[-5:]}"
     assert card(view, time.time()).notice.text == f"Its supervisor runs on login1, last heard 3 min ago. {remedy}"
     assert view.to_json()["elsewhere"]["host"] == "login1"
-    (row,) = [one.row for one in Listing().all()]
+    (row,) = [one.row for one in JobIndex().all()]
     assert (row.state, row.says) == ("running", "Its supervisor runs on login1, last heard 3 min ago.")
     assert folder.events.read_bytes() == written
     assert json.loads(folder.lock.read_text())["host"] == "login1"

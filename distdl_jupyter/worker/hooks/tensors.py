@@ -28,11 +28,6 @@ def parameters(value: Any) -> int | None:
     return sum(int(math.prod(parameter.shape)) for parameter in value.parameters())
 
 
-def may_be_on_gpu(kind: type) -> bool:
-    """Return whether objects of a type can be on a GPU, so that each must be checked."""
-    return str(kind.__module__).partition(".")[0] == "torch"
-
-
 def is_on_gpu(value: Any) -> bool:
     """Return whether a value is a CUDA tensor."""
     torch = sys.modules.get("torch")
