@@ -13,7 +13,7 @@ import { help } from '../ui/refusal';
 import { __, _n } from '../ui/trans';
 import { folded } from './text';
 import { python } from './pycolor';
-import { clock, count, listing, ranks, secondsTaken } from '../ui/format';
+import { clock, count, listing, rankCount, ranks, secondsTaken } from '../ui/format';
 
 /** Returns what brings a line of the cell with an execution count into view, null when that cell is out of reach. */
 export type Reach = (root: HTMLElement, cell: number | null) => ((line: number) => void) | null;
@@ -39,7 +39,7 @@ export class FailureView {
   }
 
   #build(failure: Failure, card: Card): Child[] {
-    return [this.#headline(failure, card), collectivesTable(failure.collectives), details(failure), othersOf(failure)];
+    return [this.#headline(failure, card), collectivesTable(failure.collectives), details(failure, card), othersOf(failure)];
   }
 
   #headline(failure: Failure, card: Card): HTMLElement {
@@ -99,11 +99,11 @@ function ownFrame(failure: Failure): Frame | undefined {
   return own.filter(({ kind }) => kind === 'cell').at(-1) ?? own.at(-1);
 }
 
-function details(failure: Failure): Child {
+function details(failure: Failure, card: Card): Child {
   const trace = traceback(failure);
-  const values = valuesOf(failure);
-  const side = values && h('div', { class: 'dd-side' }, values);
-  return trace || side ? h('div', { class: trace ? 'dd-details' : 'dd-details dd-single' }, trace, side) : null;
+  const side = h('div', { class: 'dd-side' }, valuesOf(failure), storyOf(failure, card));
+  if (!trace && !side.childElementCount) return null;
+  return h('div', { class: trace ? 'dd-details' : 'dd-details dd-single' }, trace, side.childElementCount ? side : null);
 }
 
 function partHead(title: string, more = ''): HTMLElement {
@@ -172,6 +172,19 @@ function valuesOf(failure: Failure): HTMLElement | null {
   return h('div', {}, partHead(title), h('dl', { class: 'dd-values' }, ...rows));
 }
 
+/** When training started, when a rank failed, and when the other ranks ended. */
+function storyOf(failure: Failure, card: Card): HTMLElement | null {
+  if (failure.when === null) return null;
+  const total = card.node_count * card.process_count_per_node;
+  const begun = card.phases.find(({ phase }) => phase === 'train')?.begun ?? null;
+  const what = failure.rank === null ? failure.what : shortened(failure.what);
+  const moments: [number, string, boolean][] = begun === null ? [] : [[begun, __('%1 started training', rankCount(total)), false]];
+  moments.push([failure.when, failure.rank === null || total === 1 ? what : `${ranks([failure.rank])}: ${what}`, true]);
+  for (const { what: end, members, after } of endings(failure)) moments.push([failure.when + after, `${ranks(members)}: ${end}`, false]);
+  const rows = moments.map(([t, text, bad]) => h('li', { class: bad ? 'dd-bad' : '' }, h('span', { class: 'dd-num' }, clock(t, true)), h('i'), h('span', {}, text)));
+  return h('div', {}, partHead(__('What happened')), h('ol', { class: 'dd-story' }, ...rows));
+}
+
 function othersOf(failure: Failure): HTMLElement | null {
   if (!failure.others.length) return null;
   const title = h('span', { class: 'dd-b dd-nw' }, _n('%2 rank ended because of it', '%2 ranks ended because of it', failure.others.length, count(failure.others.length)));
@@ -181,14 +194,20 @@ function othersOf(failure: Failure): HTMLElement | null {
 }
 
 /** "ranks 0 and 1: HorovodInternalError after 0.6 s; rank 3: ended by SIGTERM after 2.1 s" */
-function summary(failure: Failure): string {
-  const same = new Map<string, { ranks: number[]; after: number }>();
+const summary = (failure: Failure): string =>
+  endings(failure).map(({ what, members, after }) => __('%1: %2 after %3', ranks(members), what, secondsTaken(after))).join('; ');
+
+/** How the other ranks ended, grouped; `after` is that of the last of a group. */
+function endings(failure: Failure): { what: string; members: number[]; after: number }[] {
+  const alike = new Map<string, { what: string; members: number[]; after: number }>();
   for (const { rank, what, after } of failure.others) {
-    const short = what.split(':')[0] ?? what;
-    const entry = same.get(short) ?? { ranks: [], after };
-    entry.ranks.push(rank);
-    entry.after = Math.max(entry.after, after);
-    same.set(short, entry);
+    const key = shortened(what);
+    const group = alike.get(key) ?? { what: key, members: [], after };
+    group.members.push(rank);
+    group.after = Math.max(group.after, after);
+    alike.set(key, group);
   }
-  return [...same].map(([what, entry]) => __('%1: %2 after %3', ranks(entry.ranks), what, secondsTaken(entry.after))).join('; ');
+  return [...alike.values()];
 }
+
+const shortened = (what: string): string => what.split(':')[0] ?? what;

@@ -4,12 +4,16 @@ import { assign, h, setText, show } from '../ui/dom';
 import { __, _n } from '../ui/trans';
 import { bytes, count, percent } from '../ui/format';
 
+/** Maximum number of bars of single nodes; more are added up by source. */
+const MOST = 8;
+
 export class Staging {
   readonly root = h('div', { class: 'dd-staging', role: 'group', 'aria-label': __('Copying data'), hidden: true });
   #rows: Row[] = [];
 
   /** Show how far the sources are. */
-  update(bars: StagingBar[]): void {
+  update(nodes: StagingBar[]): void {
+    const bars = nodes.length > MOST ? addedUp(nodes) : nodes;
     show(this.root, bars.length > 0);
     while (this.#rows.length < bars.length) {
       const row = new Row();
@@ -48,4 +52,17 @@ function wordsOf(bar: StagingBar): string[] {
   if (bar.of > 1) words.push(__('%1 of %2', count(bar.files), _n('%1 file', '%1 files', bar.of)));
   if (bar.cached) words.push(__('%1 from the cache', bytes(bar.cached)));
   return words;
+}
+
+function addedUp(bars: StagingBar[]): StagingBar[] {
+  const sums = new Map<string, StagingBar & { nodes: number }>();
+  for (const bar of bars) {
+    const sum = sums.get(bar.source);
+    if (!sum) sums.set(bar.source, { ...bar, nodes: 1 });
+    else {
+      for (const field of ['done', 'total', 'files', 'of', 'cached'] as const) sum[field] += bar[field];
+      sum.nodes += 1;
+    }
+  }
+  return [...sums.values()].map((sum) => ({ ...sum, host: _n('%1 node', '%1 nodes', sum.nodes) }));
 }
