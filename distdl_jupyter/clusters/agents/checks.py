@@ -101,12 +101,6 @@ def judge(survey: Survey, troubles: Sequence[HostTrouble], meeting: Meeting, net
     return [*checks, *(check for rule in _MACHINE for check in rule(survey))]
 
 
-def row(table: Mapping[str, tuple[str, CheckLevel]], code: str, host: str, text: str, remedy: str) -> NodeCheck:
-    """Return the row of a problem, whose name and level are in a table by its code."""
-    what, level = table[code]
-    return NodeCheck(host, what, level, text, remedy, code)
-
-
 def unreachable(trouble: HostTrouble) -> NodeCheck:
     """Return the row of a host that could not be reached or that stopped responding."""
     what = _UNREACHABLE_ROWS.get(getattr(trouble, "kind", ""), "Reachable")
