@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
 
 import pytest
 
 from distdl_jupyter.azure import prices, settings
 from distdl_jupyter.azure.rest import Rest
+from distdl_jupyter.core import registry
 from distdl_jupyter.core.errors import AzureRefused, InvalidSpec
 from distdl_jupyter.jobs import jobspec
 from tests.standin.prices import Prices, meter
@@ -155,7 +155,7 @@ def test_what_is_no_price_is_refused_with_examples(given):
 def test_a_known_price_counts_where_the_cluster_bills_and_nowhere_else(service):
     def rate(given: object = None, *, bills: bool = True, **options: str) -> prices.Price | None:
         size = "Standard_NC24ads_A100_v4"
-        return jobspec.node_price(given, size, SimpleNamespace(bills=bills), options)
+        return jobspec.node_price(given, size, registry.get("clusters", "azureml" if bills else "ssh"), options)
 
     assert rate() is None  # not fetched yet
     prices.fetch()
