@@ -53,8 +53,9 @@ def sign_in_lines(view: AzureSignIn) -> list[str]:
         rows.append(f"Open {prompt.address} and enter the code {prompt.user_code} within {minutes} min.")
     if problem:
         rows.append(f"{problem.message} {problem.hint}".strip())
-    defaults = msgspec.structs.asdict(AzureSettings(credential=view.settings.credential))
-    rows += [f"  {name} {value}" for name, value in facts.items() if value != defaults[name]]
+    if account:
+        defaults = msgspec.structs.asdict(AzureSettings(credential=view.settings.credential))
+        rows += [f"  {name} {value}" for name, value in facts.items() if value != defaults[name]]
     if view.state in ("signed_out", "failed"):
         rows += ["Sign-in methods:", *(f"  {kind:<11} {text}" for kind, text in METHODS.items())]
     return rows
