@@ -30,7 +30,7 @@ from distdl_jupyter.core import collectives, failure, files, limits, registry
 from distdl_jupyter.core.options import ABOUT, DEFAULTS, flags
 from distdl_jupyter.magic.extension import load
 from distdl_jupyter.server.app import DistDLApp
-from distdl_jupyter.server.handler import HINTS, error_body
+from distdl_jupyter.server.handler import HINTS, STATUS, error_body
 from distdl_jupyter.supervisor import postmortem
 from distdl_jupyter.worker import hints as rules
 
@@ -96,7 +96,7 @@ def write(folder: Path) -> None:
         "command-line.md": command_line(),
         "magics.md": magics(),
         "http.md": http(),
-        "openapi.json": openapi.text(),
+        "openapi.json": json.dumps(openapi.document(), indent=1),
         "settings.md": settings(),
         "troubleshooting.md": troubleshooting(),
     }
@@ -284,7 +284,10 @@ def http() -> str:
         "# HTTP",
         "`<server>/distdl/api/` of the Jupyter server: JSON, and one resumable WebSocket per page. Every request is "
         "authenticated and authorized by the Jupyter server. The complete description is in "
-        "{download}`openapi.json`; `python -m distdl_jupyter.api.openapi` prints it, too.",
+        "{download}`openapi.json`; `python -m distdl_jupyter.api.openapi` prints it, too. Every error has the body "
+        "`ApiError`, and the status of its class: "
+        + ", ".join(f"`{kind.__name__}` {status}" for kind, status in STATUS.items())
+        + ". Other errors are 403 (no permission), 404 (unknown address), 413 (body too large), 426 (no WebSocket).",
     ]
     for path, methods in openapi.document()["paths"].items():
         parts += [f"## `{path}`"]
@@ -296,17 +299,16 @@ def http() -> str:
             good = next(
                 (_schema(response) for status, response in call["responses"].items() if status.startswith("2")), ""
             )
-            refused = ", ".join(status for status in call["responses"] if not status.startswith("2"))
-            rows.append((f"`{method.upper()}`", _text(call.get("summary", "")), body, good, refused))
-        parts.append(_table(("method", "description", "request", "response", "errors"), rows))
+            rows.append((f"`{method.upper()}`", _text(call.get("summary", "")), body, good))
+        parts.append(_table(("method", "description", "request", "response"), rows))
     return "\n\n".join(parts) + "\n"
 
 
 def _schema(part: dict[str, Any]) -> str:
     for content in part.get("content", {}).values():
         schema = content.get("schema", {})
-        name = schema.get("$ref") or schema.get("items", {}).get("$ref", "")
-        return f"`{name.rpartition('/')[2]}`" if name else ""
+        name = (schema.get("items") or schema).get("$ref", "").rpartition("/")[2]
+        return f"{'list of ' if 'items' in schema else ''}`{name}`" if name else ""
     return ""
 
 

@@ -6,17 +6,15 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from distdl_jupyter.api.call import Call
+    from distdl_jupyter.api.call import ApiCall
 
 #: Where all addresses are.
 BASE = "/distdl/api"
-_MODULES = ("clusters", "plugins", "jobs", "files", "sweeps", "source", "azure")
+_MODULES = ("clusters", "jobs", "source", "azure")
 
 
-def calls() -> list[Call]:
-    """Return all calls."""
+def calls() -> list[ApiCall]:
+    """Return all calls. They are imported here, because the extension must not delay the start of the server."""
     for module in _MODULES:
         importlib.import_module(f"{__name__}.{module}")
-    from distdl_jupyter.api.call import CALLS
-
-    return CALLS
+    return importlib.import_module(f"{__name__}.call").CALLS  # type: ignore[no-any-return]

@@ -1,86 +1,129 @@
-"""HTTP API for clusters: the built-in ones and those that the user added."""
+"""HTTP API for clusters and plug-ins: the clusters of this user, and the known backends and cluster types."""
 
 from __future__ import annotations
 
-import asyncio
+import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from distdl_jupyter.api.call import Context, delete, get, post
-from distdl_jupyter.clusters import cluster_configs, handle, status
+import msgspec
+
+from distdl_jupyter.api.call import ServerContext, delete, get, post
+from distdl_jupyter.clusters import cluster_configs, handle
 from distdl_jupyter.clusters.base import NodeCheck, OptionValue
-from distdl_jupyter.clusters.tables import has_errors, merge_hosts
-from distdl_jupyter.live.clusters import Cluster, active_jobs, present
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.cluster_configs import ClusterConfig
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterList:
-    """All clusters."""
-
-    clusters: tuple[Cluster, ...]
+from distdl_jupyter.clusters.cluster_configs import ClusterConfig
+from distdl_jupyter.clusters.tables import merge_hosts
+from distdl_jupyter.core import registry
+from distdl_jupyter.core.errors import DistDLError
+from distdl_jupyter.live.clusters import ClusterRow, active_jobs, present
 
 
 @get("/clusters")
-async def clusters(context: Context) -> ClusterList:
+async def clusters(context: ServerContext) -> tuple[ClusterRow, ...]:
     """List the clusters with their nodes."""
-    return ClusterList(await present(context.run, context.listing, context.clusters))
+    return await present(context.run, context.listing, context.clusters)
 
 
-@post("/clusters", status=201, refuses=(409, 424))
-async def add(context: Context, *, name: str, kind: str, options: dict[str, Any] | None = None) -> Cluster:
+@post("/clusters", status=201)
+async def add(context: ServerContext, *, name: str, kind: str, options: dict[str, Any] | None = None) -> ClusterRow:
     """Name a cluster with its options."""
-    return await _cluster(context, await context.run(cluster_configs.add, name, kind, options or {}))
+    return await _row(context, await context.run(cluster_configs.add, name, kind, options or {}))
 
 
-@get("/clusters/{name}", refuses=(404,))
-async def show(context: Context, name: str) -> Cluster:
+@get("/clusters/{name}")
+async def show(context: ServerContext, name: str) -> ClusterRow:
     """Show one cluster with its nodes."""
-    return await _cluster(context, await context.run(cluster_configs.get, name))
+    return await _row(context, await context.run(cluster_configs.get, name))
 
 
-async def _cluster(context: Context, target: ClusterConfig) -> Cluster:
-    (cluster,) = await present(context.run, context.listing, context.clusters, [target])
-    return cluster
+async def _row(context: ServerContext, config: ClusterConfig) -> ClusterRow:
+    (row,) = await present(context.run, context.listing, context.clusters, [config])
+    return row
 
 
-@delete("/clusters/{name}", status=204, refuses=(404, 409))
-def remove(context: Context, name: str) -> None:
+@delete("/clusters/{name}", status=204)
+def remove(context: ServerContext, name: str) -> None:
     """Remove the name of a cluster on which no job is running."""
     cluster_configs.remove(name, active_jobs(name, context.listing.all()))
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterChecks:
-    """The results; ``failed`` if one of them prevents jobs."""
-
-    checks: tuple[NodeCheck, ...]
-    failed: bool
-
-
-@post("/clusters/{name}/check", action="execute", refuses=(404,))
-async def check(context: Context, name: str, *, distributed_backend: str = "") -> ClusterChecks:
-    """Check every node for problems that would prevent a job; this can take 30 s.
-
-    With a backend, its requirements are checked too.
-    """
-    target = await context.run(cluster_configs.get, name)
-    needs = await context.run(status.needs, distributed_backend) if distributed_backend else None
-    checks = await context.clusters.checked(target, needs)
-    return ClusterChecks(tuple(merge_hosts(checks)), has_errors(checks))
+@post("/clusters/{name}/check", action="execute")
+async def check(context: ServerContext, name: str) -> list[NodeCheck]:
+    """Check every node for problems that would prevent a job; this can take 30 s."""
+    config = await context.run(cluster_configs.get, name)
+    return merge_hosts(await context.clusters.checked(config, None))
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceList:
-    """The allowed values."""
-
-    choices: tuple[OptionValue, ...]
-
-
-@post("/choices", action="execute", refuses=(409, 424))
-async def choices(*, kind: str, option: str, options: dict[str, Any] | None = None) -> ChoiceList:
+@post("/choices", action="execute", slow=True)
+def choices(*, kind: str, option: str, options: dict[str, Any] | None = None) -> list[OptionValue]:
     """List the known values of one option of a cluster type, given its other options; this can take seconds."""
-    # In a separate thread, so that a slow cloud does not delay other requests.
-    return ChoiceList(tuple(await asyncio.to_thread(handle.choices, kind, option, options or {})))
+    return handle.choices(kind, option, options or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One backend or cluster type; ``options`` is the JSON schema of its options.
+
+    The values of a property with ``x-asked`` can be listed (``POST choices``). ``problem`` is the reason why the
+    plug-in cannot be used here, "" if it can, ``remedy`` is the fix, and ``code`` the stable name of the problem.
+    """
+
+    kind: registry.Kind
+    name: str
+    title: str
+    labels: tuple[str, ...]
+    options: dict[str, Any]
+    problem: str
+    remedy: str = ""
+    code: str = "plugin-unavailable"
+
+
+@get("/plugins")
+def plugins() -> list[Plugin]:
+    """List the backends and cluster types with their options, and why some cannot be used."""
+    return [_plugin(kind, name) for kind in registry.KINDS for name in registry.names(kind)]
+
+
+def _plugin(kind: registry.Kind, name: str) -> Plugin:
+    """Return one plug-in with its options; an error becomes its problem."""
+    try:
+        plugin = registry.get(kind, name)
+        # A cluster with required options cannot be checked without them.
+        defaults = {} if kind == "backends" else plugin.default_options()
+        problem = "" if defaults is None else str(plugin.unavailable(plugin.Options(**defaults)))
+        title, labels = getattr(plugin, "title", "") or name, tuple(getattr(plugin, "labels", ()))
+        return Plugin(kind, name, title, labels, _options(plugin), problem)
+    except DistDLError as known:
+        error = known
+    except Exception as failure:  # noqa: BLE001 - a broken third-party plug-in must not hide the others
+        error = DistDLError(f"It failed: {type(failure).__name__}: {failure}", code="plugin-failed")
+    return Plugin(kind, name, name, (), {"type": "object", "properties": {}}, error.message, error.hint, error.code)
+
+
+def _options(plugin: Any) -> dict[str, Any]:
+    """Return the JSON schema of the options of a plug-in, with what it suggests and what it can list."""
+    schema = json_schema(plugin.Options)
+    for name, values in (plugin.suggestions() if hasattr(plugin, "suggestions") else {}).items():
+        schema["properties"][name]["examples"] = list(values)
+    for name in set(getattr(plugin, "dynamic_options", ())) & set(schema["properties"]):
+        schema["properties"][name]["x-asked"] = True
+    return schema
+
+
+def json_schema(options: type) -> dict[str, Any]:
+    """Return the JSON schema of an ``Options`` dataclass; an option without a default is required.
+
+    The metadata of a field may have ``help``, ``choices``, and ``first`` for options at the top of a form.
+    """
+    _, schemas = msgspec.json.schema_components([options], schema_hook=lambda _type: {})
+    schema = schemas[options.__name__]
+    for field in dataclasses.fields(options):
+        property_ = schema["properties"].get(field.name, {})
+        if choices := field.metadata.get("choices"):
+            property_.pop("type", None)
+            property_["enum"] = list(choices)
+        if help_ := field.metadata.get("help"):
+            property_["description"] = help_
+        if field.metadata.get("first"):
+            property_["x-first"] = True
+    return {**schema, "additionalProperties": False}

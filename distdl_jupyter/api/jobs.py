@@ -1,203 +1,163 @@
-"""HTTP API for jobs: list, show, cancel, rerun and delete jobs, and return their results."""
+"""HTTP API for jobs and sweeps: list, show, cancel, rerun and delete them, and return their results and files.
+
+Paths and links that point outside a job's ``outputs`` folder are never read.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import shlex
+import itertools
+import os
+import stat
 import time
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
-from distdl_jupyter.api.call import Context, checked_id, delete, get, job, post
-from distdl_jupyter.core import tracking, user_settings
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.core.options import MOST_PRIORITY
+from distdl_jupyter.api.call import Download, ServerContext, delete, get, post
+from distdl_jupyter.core.errors import InvalidSpec, JobNotFound
+from distdl_jupyter.core.humanize import clock, printable
+from distdl_jupyter.core.logfile import LogLine
+from distdl_jupyter.core.options import MAX_PROCESSES, MOST_PRIORITY
 from distdl_jupyter.core.series import Band, RankCurve
 from distdl_jupyter.core.spec import JobEnvironment
 from distdl_jupyter.core.state import State
+from distdl_jupyter.core.tracking import TrackerRecord
 from distdl_jupyter.jobs import client, job_queue
 from distdl_jupyter.jobs.reader import JobReader, PageReader
+from distdl_jupyter.studies import sweep_study
 from distdl_jupyter.views import card, job_page, job_table
 from distdl_jupyter.views import resources as resources_view
 from distdl_jupyter.views import stacks as stacks_view
 from distdl_jupyter.views.card import FailureCard
-from distdl_jupyter.views.job_page import CheckpointRow, ComparisonRow, JobCheck, JobDetail
+from distdl_jupyter.views.job_page import CheckpointRow, ComparisonRow, JobCheck, JobDetail, LogChanges
 from distdl_jupyter.views.job_table import JobRow
 from distdl_jupyter.views.resources import Resources
 from distdl_jupyter.views.stacks import JobStacks
 from distdl_jupyter.views.steps import JobProfile, JobTime, job_profile, job_time
+from distdl_jupyter.views.sweep import SweepPanel
+
+if TYPE_CHECKING:
+    from distdl_jupyter.studies.sweeps import Sweep
 
 #: Maximum number of distinguishable curves in one figure.
 MOST_COMPARED = 12
-
-
-@dataclass(frozen=True, slots=True)
-class JobList:
-    """Jobs, newest first; the counts are of all jobs, ``total`` of those that match the query."""
-
-    jobs: tuple[JobRow, ...]
-    total: int
-    active: int
-    failed: int
-
-
-_StateFilter = Literal[
+#: Bytes of a file and lines of a log that are read at once.
+_CHUNK, _LINES = 1 << 20, 1000
+#: Maximum number of listed files.
+MOST = 10_000
+StateFilter = Literal[
     "", "active", "queued", "preparing", "starting", "running", "canceling", "completed", "failed", "canceled", "lost"
 ]
+#: Maximum number of rows.
+Count = Annotated[int, Meta(ge=1, le=100_000)]
+#: Selects one of the saved stack traces or profiles of a job.
+Number = Annotated[int, Meta(ge=0, description="number in the job's card; without it, the newest")]
 
 
 @get("/jobs")
-def jobs(
-    context: Context,
-    *,
-    state: _StateFilter = "",
-    q: Annotated[str, Meta(description="text to find in name, id, cluster, backend or notebook")] = "",
-    limit: Annotated[int, Meta(ge=1, le=1000, description="maximum number of rows")] = 200,
-    offset: Annotated[int, Meta(ge=0, le=1_000_000, description="number of rows to skip")] = 0,
-) -> JobList:
-    """List the jobs, newest first."""
-
-    def matches(row: JobRow) -> bool:
-        text = " ".join((row.name, row.id, row.compute_target, row.backend, row.notebook)).lower()
-        in_state = not State(row.state).ended if state == "active" else state in ("", row.state)
-        return in_state and all(term in text for term in q.lower().split())
-
-    rows = [entry.row for entry in context.listing.all()]
-    matching = [row for row in rows if matches(row)]
-    return JobList(
-        jobs=tuple(matching[offset : offset + limit]),
-        total=len(matching),
-        active=sum(not State(row.state).ended for row in rows),
-        failed=sum(row.state == State.FAILED.value for row in rows),
-    )
+def jobs(context: ServerContext, *, state: StateFilter = "", limit: Count = 200) -> list[JobRow]:
+    """List the jobs in a state, newest first."""
+    states = [kind for kind in State if state in ("", kind.value) or (state == "active" and not kind.ended)]
+    return [entry.row for entry in context.listing.all() if entry.row.state in states][:limit]
 
 
-def row_of(shown: client.Job) -> JobRow:
+def row_of(job: client.Job) -> JobRow:
     """Return the row of a job as it is now."""
-    reader = _read(shown)
-    return job_table.listed(reader.folder, reader.view, reader.spec).row
+    return job_table.listed(job.folder, job.view(), job.spec).row
 
 
-def _read(shown: client.Job) -> JobReader:
-    reader = JobReader(shown.folder, curves=True)
-    reader.catch_up()
-    return reader
-
-
-@get("/jobs/{id}", refuses=(404,))
-def show(reading: PageReader) -> JobDetail:
+@get("/jobs/{id}")
+def show(reader: PageReader) -> JobDetail:
     """Return everything about a job that is not streamed."""
+    known = reader.folder.read_environment()
+    has_checkpoints = reader.has_checkpoints
     return job_page.job_detail(
-        reading.view,
-        reading.spec,
-        time.time(),
-        environment=reading.folder.read_environment(),
-        has_checkpoints=reading.has_checkpoints,
+        reader.view, reader.spec, time.time(), environment=known, has_checkpoints=has_checkpoints
     )
 
 
-@delete("/jobs/{id}", status=204, refuses=(404, 409, 507))
+@delete("/jobs/{id}", status=204)
 def remove(id_: str) -> None:
     """Delete an ended job with its log, values and outputs."""
-    job(id_).remove()
+    client.attach(id_).remove()
 
 
-@post("/jobs/{id}/cancel", status=202, refuses=(404, 409, 507))
+@post("/jobs/{id}/cancel", status=202)
 def cancel(id_: str, *, now: bool = False) -> None:
     """Stop a job: INT, TERM, KILL with a grace period in between; with ``now``, KILL at once."""
-    job(id_).cancel(now=now)
+    client.attach(id_).cancel(now=now)
 
 
-@post("/jobs/{id}/priority", status=202, refuses=(404, 409, 507))
+@post("/jobs/{id}/priority", status=202)
 def prioritize(id_: str, *, priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] | None = None) -> None:
     """Change the priority of a queued job; null moves it ahead of all queued jobs of its user."""
-    job_queue.prioritize(checked_id(id_), priority)
+    job_queue.prioritize(id_, priority)
 
 
-@post("/jobs/{id}/move", status=201, action="execute", slow=True, refuses=(400, 404, 409, 424, 502, 507))
+@post("/jobs/{id}/move", status=201, action="execute", slow=True)
 def move(id_: str, *, compute_target: str) -> JobRow:
     """Move a queued job to another cluster; it leaves its queue first, so it never runs twice."""
-    return row_of(job(id_).move(compute_target))
+    return row_of(client.attach(id_).move(compute_target))
 
 
-@post("/jobs/{id}/rerun", status=201, action="execute", slow=True, refuses=(400, 404, 502, 507))
+@post("/jobs/{id}/rerun", status=201, action="execute", slow=True)
 def rerun(id_: str) -> JobRow:
     """Start the same job again, with its original code and values."""
-    return row_of(job(id_).rerun())
+    return row_of(client.attach(id_).rerun())
 
 
-@post("/jobs/{id}/resume", status=201, action="execute", slow=True, refuses=(400, 404, 409, 424, 502, 507))
+@post("/jobs/{id}/resume", status=201, action="execute", slow=True)
 def resume(id_: str) -> JobRow:
     """Start a new job with the same code that continues from the checkpoints of this one."""
-    return row_of(job(id_).resume())
+    return row_of(client.attach(id_).resume())
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointTable:
-    """The checkpoints of a job, the newest first, and the names of all metrics that they have."""
-
-    metrics: tuple[str, ...]
-    checkpoints: tuple[CheckpointRow, ...]
-
-
-@get("/jobs/{id}/checkpoints", refuses=(404,))
-def checkpoints_of_job(id_: str) -> CheckpointTable:
+@get("/jobs/{id}/checkpoints")
+def checkpoints_of_job(id_: str) -> tuple[CheckpointRow, ...]:
     """List the checkpoints of a job with the metrics at their steps, newest first."""
-    known = job(id_).checkpoints()
-    return CheckpointTable(tuple(job_page.checkpoint_metrics(known)), job_page.checkpoint_rows(known))
+    return job_page.checkpoint_rows(client.attach(id_).checkpoints())
 
 
-@post("/jobs/{id}/fork", status=201, action="execute", slow=True, refuses=(400, 404, 424, 502, 507))
-def fork(
-    id_: str, *, path: Annotated[str, Meta(description="as in the list of checkpoints; without it, the newest")] = ""
-) -> JobRow:
-    """Start a new job with the same code that continues from one checkpoint of this one."""
-    return row_of(job(id_).fork(path=path or None))
+@post("/jobs/{id}/fork", status=201, action="execute", slow=True)
+def fork(id_: str, *, path: str = "") -> JobRow:
+    """Start a new job with the same code that continues from one checkpoint of this one, by default the newest."""
+    return row_of(client.attach(id_).fork(path=path or None))
 
 
-@get("/jobs/{id}/environment", refuses=(404,))
+@get("/jobs/{id}/environment")
 def environment_of_job(id_: str) -> JobEnvironment:
     """Return Python and packages of rank 0, and the git state of the code with its uncommitted changes."""
-    return job(id_).environment()
+    return client.attach(id_).environment()
 
 
-@get("/jobs/{id}/resources", refuses=(404,))
-def resources(reading: PageReader) -> Resources:
+@get("/jobs/{id}/resources")
+def resources(reader: PageReader) -> Resources:
     """Return the newest resource usage of each rank and machine, current warnings, and curves."""
-    return resources_view.resources(reading.resources, running=reading.view.state is State.RUNNING)
+    return resources_view.resources(reader.resources, running=reader.view.state is State.RUNNING)
 
 
-@get("/jobs/{id}/stacks", refuses=(404,))
-def stacks(
-    id_: str,
-    *,
-    number: Annotated[int, Meta(ge=0, description="number of the stack traces; without it, the newest")] | None = None,
-) -> JobStacks:
+@get("/jobs/{id}/stacks")
+def stacks(id_: str, *, number: Number | None = None) -> JobStacks:
     """Return saved stack traces, by default the newest."""
-    return stacks_view.stacks(job(id_).stacks(kept=True, number=number))
+    return stacks_view.stacks(client.attach(id_).stacks(kept=True, number=number))
 
 
-@post("/jobs/{id}/stacks", status=202, refuses=(404, 409))
+@post("/jobs/{id}/stacks", status=202)
 def capture_stacks(id_: str) -> None:
     """Capture the stack traces of all ranks; the job's card has their number when they are saved."""
-    job(id_).ask_stacks()
+    client.attach(id_).ask_stacks()
 
 
-@get("/jobs/{id}/profile", refuses=(404,))
-def profile(
-    id_: str,
-    *,
-    number: Annotated[int, Meta(ge=0, description="number of the profile; without it, the newest")] | None = None,
-) -> JobProfile:
+@get("/jobs/{id}/profile")
+def profile(id_: str, *, number: Number | None = None) -> JobProfile:
     """Return a saved profile, by default the newest: the operators that take the most time, for each rank."""
-    return job_profile(job(id_).profile(kept=True, number=number))
+    return job_profile(client.attach(id_).profile(kept=True, number=number))
 
 
-@post("/jobs/{id}/profile", status=202, refuses=(400, 404, 409, 507))
+@post("/jobs/{id}/profile", status=202)
 def record_profile(
     id_: str,
     *,
@@ -205,83 +165,41 @@ def record_profile(
     ranks: Annotated[tuple[int, ...], Meta(description="ranks to record; null: all")] | None = None,
 ) -> None:
     """Record the next steps of ranks; the job's card has the number of the profile when it is saved."""
-    job(id_).ask_profile(steps, ranks)
+    client.attach(id_).ask_profile(steps, ranks)
 
 
-@get("/jobs/{id}/time", refuses=(404,))
-def time_of_steps(
-    id_: str, *, last: Annotated[int, Meta(ge=0, le=1000, description="number of newest records of each rank")] = 0
-) -> JobTime:
-    """Return the mean step time of each rank in parts, the rank that delays the others, and the newest steps."""
-    return job_time(job(id_).time(), last)
+@get("/jobs/{id}/time")
+def time_of_steps(id_: str, *, last: Annotated[int, Meta(ge=0, le=1000)] = 0) -> JobTime:
+    """Return mean step times of the ranks in parts, the rank that delays the others, and the ``last`` steps of each."""
+    return job_time(client.attach(id_).time(), last)
 
 
-class TrackerRow(tracking.TrackerRecord, frozen=True, kw_only=True):
-    """Progress of one experiment tracker with a job.
-
-    ``url`` is the page of the run; for a run that is kept on this machine ``command`` shows it, "" where there is none.
-    """
-
-    title: str
-    command: str
+@get("/jobs/{id}/tracking")
+def trackers(id_: str) -> list[TrackerRecord]:
+    """Return the progress of each experiment tracker of a job, and the address of its run."""
+    return client.attach(id_).tracking()
 
 
-@dataclass(frozen=True, slots=True)
-class TrackerList:
-    """The trackers that a job has."""
-
-    trackers: tuple[TrackerRow, ...]
-
-
-@get("/jobs/{id}/tracking", refuses=(404,))
-def trackers(id_: str) -> TrackerList:
-    """Return the progress of each tracker of a job, and the address of its run."""
-    folder = job(id_).folder.path
-    return TrackerList(
-        tuple(
-            TrackerRow(**msgspec.structs.asdict(record), title=record.title, command=_command(folder, record))
-            for record in tracking.of_job(folder)
-        )
-    )
-
-
-def _command(folder: Path, record: tracking.TrackerRecord) -> str:
-    """Return the command that shows a run that is stored on this machine, "" if there is none."""
-    if record.url or not record.run:
-        return ""
-    if record.tracker == "tensorboard":
-        # The whole job folder if ranks have written their own event files.
-        has_own = next(folder.glob("outputs/**/events.out.tfevents.*"), None) is not None
-        logs = folder if has_own else tracking.folder_of(folder, "tensorboard")
-        return f"tensorboard --logdir {shlex.quote(str(logs))}"
-    if record.tracker == "mlflow":
-        from distdl_jupyter.tracking.trackers import mlflow_address
-
-        with contextlib.suppress(DistDLError):
-            return f"mlflow ui --backend-store-uri {shlex.quote(mlflow_address(user_settings.SETTINGS.read()))}"
-    return ""
-
-
-@get("/jobs/{id}/check", refuses=(404,))
+@get("/jobs/{id}/check")
 def check(id_: str) -> JobCheck:
     """Return the progress and the findings of a check."""
-    from distdl_jupyter.studies import correctness
+    from distdl_jupyter.studies import correctness  # captures code, which a server needs only here
 
-    return correctness.check_status(job(id_))
+    return correctness.check_status(client.attach(id_))
 
 
-@post("/jobs/{id}/check", status=201, action="execute", slow=True, refuses=(400, 404, 424, 502, 507))
+@post("/jobs/{id}/check", status=201, action="execute", slow=True)
 def start_check(id_: str) -> JobRow:
     """Check the code of a job with short runs on several ranks and on one process."""
     from distdl_jupyter.studies import correctness
 
-    first = correctness.start(job(id_))
+    first = correctness.start(client.attach(id_))
     correctness.finish_later(first)
     return row_of(first)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class JobResult:
     """The result of a job; ``ok`` is None while it is active. ``values`` are short forms of what each rank returned."""
 
     state: State
@@ -290,43 +208,147 @@ class Result:
     failure: FailureCard | None
 
 
-@get("/jobs/{id}/result", refuses=(404,))
-def result(reading: PageReader) -> Result:
+@get("/jobs/{id}/result")
+def result(reader: PageReader) -> JobResult:
     """Return the value of each rank in short form, or the failure."""
-    view = reading.view
-    return Result(
-        state=view.state,
-        ok=view.state is State.COMPLETED if view.state.ended else None,
-        values=tuple(rank.result or "" for rank in view.ranks) if view.state is State.COMPLETED else (),
-        failure=card.failure_card(view),
-    )
+    view = reader.view
+    ok = view.state is State.COMPLETED if view.state.ended else None
+    values = tuple(rank.result or "" for rank in view.ranks) if ok else ()
+    return JobResult(view.state, ok, values, card.failure_card(view))
 
 
-@dataclass(frozen=True, slots=True)
-class MetricSeries:
-    """One metric of all ranks."""
-
-    name: str
-    ranks: list[RankCurve]
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsList:
-    """Metrics in the order of their first report."""
-
-    metrics: tuple[MetricSeries, ...]
-
-
-@get("/jobs/{id}/metrics", refuses=(404,))
+@get("/jobs/{id}/metrics")
 def metrics(
-    reading: PageReader,
+    reader: PageReader,
     *,
     name: Annotated[str, Meta(description="a metric; without it, all metrics")] = "",
     points: Annotated[int, Meta(ge=3, le=1000, description="maximum number of points per rank")] = 1000,
-) -> MetricsList:
-    """Return the series of each rank, reduced to a number of points; short series are exact."""
-    names = [known for known in reading.book.names if not name or known == name]
-    return MetricsList(tuple(MetricSeries(known, reading.book.lines(known, points)) for known in names))
+) -> dict[str, list[RankCurve]]:
+    """Return the series of each rank by metric, reduced to a number of points; short series are exact."""
+    names = [metric for metric in reader.book.names if name in ("", metric)]
+    return {metric: reader.book.lines(metric, points) for metric in names}
+
+
+@get("/jobs/{id}/log")
+def log(
+    reader: PageReader,
+    *,
+    first: Annotated[int, Meta(ge=0, description="number of the first row")] = 0,
+    before: Annotated[int, Meta(ge=0, description="number of the row after the last one")] | None = None,
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="maximum number of rows")] = 1000,
+    rank: Annotated[int, Meta(ge=0, description="only rows of this rank")] | None = None,
+    format: Literal["json", "text"] = "json",  # noqa: A002  its name in the address
+) -> LogChanges | Download:
+    """Return rows of the log, or all of it as a file (``format=text``).
+
+    The rows are the newest ``limit`` rows from ``first`` on and below ``before``.
+    """
+    if format == "text":
+        name = f"{reader.folder.id}{'' if rank is None else f'-rank-{rank}'}.log"
+        lines = client.Job(reader.folder).logs(rank)
+        with_rank = reader.view.process_count > 1 and rank is None
+        return Download(_log_text(lines, with_rank=with_rank), "text/plain; charset=utf-8", name)
+    end = reader.log.next if before is None else before
+    if rank is None:
+        rows = [row for row in reader.window.before(end, limit) if row.n >= first]
+    else:
+        rows = [row for row in reader.log.between(first, end) if rank in row.lines][-limit:]
+    return job_page.log_changes(reader.log, rows)
+
+
+def _log_text(lines: Iterator[LogLine], *, with_rank: bool) -> Generator[bytes, None, None]:
+    """Yield lines of the log with their time and rank, many at a time."""
+
+    def text(line: LogLine) -> str:
+        rank = ("" if line.rank is None else f"[{line.rank}]").rjust(4) + " " if with_rank else ""
+        return f"{clock(line.time)} {rank}{printable(line.text, _CHUNK)}\n"
+
+    while batch := list(itertools.islice(lines, _LINES)):
+        yield "".join(map(text, batch)).encode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """One file below a job's outputs."""
+
+    path: str
+    size: int
+    modified: float
+
+
+@get("/jobs/{id}/outputs")
+def outputs(id_: str) -> list[OutputFile]:
+    """List the files in the job's outputs, in order of their paths."""
+    root, files = client.attach(id_).folder.outputs, []
+    paths = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
+    for path in itertools.islice(paths, MOST):
+        status = _status(root, path)
+        if status is not None:
+            # Bytes that are not UTF-8 cannot be part of an address: they are shown as question marks.
+            shown = path.relative_to(root).as_posix().encode("utf-8", "replace").decode()
+            files.append(OutputFile(shown, status.st_size, status.st_mtime))
+    return sorted(files, key=lambda file: file.path)
+
+
+def _status(root: Path, path: Path) -> os.stat_result | None:
+    """Return the status of a regular file below ``root``, None for everything else."""
+    try:
+        if not path.resolve(strict=True).is_relative_to(root.resolve(strict=True)):
+            return None
+        status = path.stat()
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
+
+
+@get("/jobs/{id}/outputs/{path}")
+def output(id_: str, path: str) -> Download:
+    """Download one file."""
+    root = client.attach(id_).folder.outputs
+    if _status(root, root / path) is None:
+        raise JobNotFound(
+            f"Job {id_} has no such output file.", code="output-unknown", hint="Reload the list of outputs."
+        )
+    # Between the check and the opening, only the user's own processes can put a link here.
+    return _file((root / path).resolve(), Path(path).name)
+
+
+def _file(path: Path, name: str) -> Download:
+    """Return a file as a download; of a file that grows, only its present size is sent."""
+    size = path.stat().st_size
+
+    def chunks() -> Generator[bytes, None, None]:
+        with path.open("rb") as file:
+            left = size
+            while chunk := file.read(min(_CHUNK, left)):
+                left -= len(chunk)
+                yield chunk
+
+    return Download(chunks(), name=name, size=size)
+
+
+@get("/jobs/{id}/profile/{number}/trace")
+def trace(id_: str, number: str, *, rank: Annotated[int, Meta(ge=0)] = 0) -> Download:
+    """Download the Chrome trace of one rank, gzipped JSON that https://ui.perfetto.dev opens."""
+    path = client.attach(id_).profile(kept=True, number=int(number)).traces.get(rank)
+    if path is None:
+        raise JobNotFound(
+            f"Job {id_} has no such trace.", code="trace-unknown", hint="The job's card lists its profiles by number."
+        )
+    return _file(path, f"{id_}-profile-{number}-rank-{rank}.json.gz")
+
+
+@get("/jobs/{id}/pictures/{number}")
+def picture(id_: str, number: str) -> Download:
+    """Return a picture by its number, as PNG or JPEG."""
+    known = client.attach(id_).folder.read_picture(int(number))
+    if known is None:
+        raise JobNotFound(
+            f"Job {id_} has no such image.", code="picture-unknown", hint="The job's card lists its images by number."
+        )
+    data, form = known
+    pieces = (piece for piece in (data,))
+    return Download(pieces, f"image/{form}", size=len(data), cache="private, max-age=86400, immutable")
 
 
 @get("/queue")
@@ -336,7 +358,7 @@ def queue() -> job_queue.Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class JobComparison:
     """Several jobs: their curves of one metric, and the options that differ."""
 
     metric: str
@@ -346,23 +368,60 @@ class Comparison:
     rows: tuple[ComparisonRow, ...]
 
 
-@get("/compare", refuses=(404,))
+@get("/compare")
 def compare_jobs(
     *,
     ids: Annotated[tuple[str, ...], Meta(description="ids of jobs, separated by commas")] = (),
     metric: Annotated[str, Meta(description="the metric to plot; without it, the metric of most jobs")] = "",
-) -> Comparison:
+) -> JobComparison:
     """Compare jobs: their curves of one metric, and the options that differ."""
-    different = list(dict.fromkeys(ids))
+    different = dict.fromkeys(ids)
     if not 1 <= len(different) <= MOST_COMPARED:
         raise InvalidSpec(f"ids must be 1 to {MOST_COMPARED} different jobs.", code="compare-ids-invalid", field="ids")
-    readers = [_read(job(id_)) for id_ in different]
-    names = job_page.metric_names(reader.view for reader in readers)
-    metric_name = metric or job_table.default_metric(names)
-    return Comparison(
-        metric=metric_name,
-        bands=tuple(reader.book.band(metric_name) for reader in readers),
+    readers = [JobReader(client.attach(id_).folder, curves=True) for id_ in different]
+    names = job_page.metric_names(reader.catch_up() for reader in readers)
+    metric = metric or job_table.default_metric(names)
+    return JobComparison(
+        metric=metric,
+        bands=tuple(reader.book.band(metric) for reader in readers),
         jobs=tuple(job_table.listed(reader.folder, reader.view, reader.spec).row for reader in readers),
         metrics=tuple(names),
         rows=job_page.differing_rows([(reader.spec, reader.folder.read_environment()) for reader in readers]),
     )
+
+
+def sweep(id_: str) -> Sweep:
+    """Return the handle of a sweep by its full id. Raises JobNotFound."""
+    from distdl_jupyter.studies.sweeps import Sweep  # captures code, which a server needs only here
+
+    return Sweep(sweep_study.find(id_))
+
+
+@get("/sweeps/{id}")
+def show_sweep(id_: str) -> SweepPanel:
+    """Return the trials so far, their parameters, and the best."""
+    return sweep(id_).panel
+
+
+@delete("/sweeps/{id}", status=204, slow=True)
+def remove_sweep(id_: str) -> None:
+    """Delete an ended sweep with its trials, their logs and outputs."""
+    sweep(id_).remove()
+
+
+@post("/sweeps/{id}/stop", status=202, slow=True)
+def stop_sweep(id_: str) -> SweepPanel:
+    """Cancel the running trials and start no more."""
+    return sweep(id_).stop().panel
+
+
+@post("/sweeps/{id}/resume", status=201, action="execute", slow=True)
+def resume_sweep(id_: str) -> SweepPanel:
+    """Resume a sweep that was stopped, has failed or was killed."""
+    return sweep(id_).resume().panel
+
+
+@post("/sweeps/{id}/best", status=201, action="execute", slow=True)
+def run_best(id_: str, *, processes: Annotated[int, Meta(ge=1, le=MAX_PROCESSES)]) -> JobRow:
+    """Start a job with the best values, on a number of processes of one node."""
+    return row_of(sweep(id_).best.run(process_count_per_node=processes))

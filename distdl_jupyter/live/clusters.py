@@ -6,25 +6,22 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from distdl_jupyter.clusters import cluster_configs, status
 from distdl_jupyter.clusters.base import NodeInfo
+from distdl_jupyter.clusters.cluster_configs import ClusterConfig
 from distdl_jupyter.clusters.status import ClusterStatus, StatusCache
 from distdl_jupyter.core import humanize
 from distdl_jupyter.jobs import job_queue
-from distdl_jupyter.jobs.job_list import TURN
+from distdl_jupyter.jobs.job_list import TURN, JobIndex
 from distdl_jupyter.jobs.job_queue import InUse
+from distdl_jupyter.views.job_table import Listed
 from distdl_jupyter.views.wire import from_fields
-
-if TYPE_CHECKING:
-    from distdl_jupyter.clusters.cluster_configs import ClusterConfig
-    from distdl_jupyter.jobs.job_list import JobIndex
-    from distdl_jupyter.views.job_table import Listed
 
 
 @dataclass(frozen=True, slots=True)
-class Node(NodeInfo):
+class ClusterNode(NodeInfo):
     """One machine of a cluster; ``jobs`` are the ids of the jobs that run on it."""
 
     state: Literal["idle", "busy", "down", "unknown", "starting"] = "idle"  # type: ignore[assignment]  # for pages
@@ -32,10 +29,10 @@ class Node(NodeInfo):
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster(ClusterStatus):
+class ClusterRow(ClusterStatus):
     """A cluster with its jobs; ``problem`` is why it cannot be used now ("" if it can), ``code`` its stable name."""
 
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[ClusterNode, ...] = ()
     node_count: int = 0
     active_jobs: int = 0
     #: What jobs hold of this machine and how many are queued for it; None for other clusters.
@@ -47,7 +44,7 @@ async def present(
     listing: JobIndex,
     cache: StatusCache,
     selected: Sequence[ClusterConfig] | None = None,
-) -> tuple[Cluster, ...]:
+) -> tuple[ClusterRow, ...]:
     """Return the current state of clusters (default: all), or the last known state of a slow cluster.
 
     ``run`` runs a function in a thread.
@@ -60,8 +57,8 @@ async def present(
     return tuple(_cluster(entry, jobs, use if entry.kind == "local" else None) for entry in statuses)
 
 
-def _cluster(known: ClusterStatus, jobs: Sequence[Listed], use: InUse | None) -> Cluster:
-    nodes: tuple[Node, ...] = ()
+def _cluster(known: ClusterStatus, jobs: Sequence[Listed], use: InUse | None) -> ClusterRow:
+    nodes: tuple[ClusterNode, ...] = ()
     if known.nodes:
         plugin, _ = status.plugin(known)
         same_kind = [job for job in jobs if job.cluster == known.kind]
@@ -70,10 +67,10 @@ def _cluster(known: ClusterStatus, jobs: Sequence[Listed], use: InUse | None) ->
             for node in known.nodes
         )
     active = len(active_jobs(known.name, jobs))
-    return from_fields(Cluster, known, nodes=nodes, node_count=len(nodes), active_jobs=active, in_use=use)
+    return from_fields(ClusterRow, known, nodes=nodes, node_count=len(nodes), active_jobs=active, in_use=use)
 
 
-def _node(node: NodeInfo, jobs: Sequence[Listed]) -> Node:
+def _node(node: NodeInfo, jobs: Sequence[Listed]) -> ClusterNode:
     """Return a node with its activity: "running digits", "idle 41 min"."""
     running = [job.row for job in jobs if job.active]
     state = ("busy" if running else "idle") if node.state == "up" else node.state
@@ -83,7 +80,7 @@ def _node(node: NodeInfo, jobs: Sequence[Listed]) -> Node:
         detail = f"running {humanize.listing([row.name for row in running[:2]])}{more}"
     elif state == "idle" and not detail and (ends := [job.row.ended for job in jobs if job.row.ended is not None]):
         detail = f"idle {humanize.ago(max(1.0, time.time() - max(ends))).removesuffix(' ago')}"
-    return from_fields(Node, node, state=state, detail=detail, jobs=tuple(row.id for row in running))
+    return from_fields(ClusterNode, node, state=state, detail=detail, jobs=tuple(row.id for row in running))
 
 
 def active_jobs(cluster: str, jobs: Sequence[Listed]) -> list[Listed]:

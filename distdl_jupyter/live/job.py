@@ -11,25 +11,21 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from distdl_jupyter.core.errors import JobNotFound
+from distdl_jupyter.core.log import FoldedRow
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobStore, is_id
 from distdl_jupyter.jobs.reader import PageReader
-from distdl_jupyter.live.messages import CurveMessage, JobMessage, LogMessage, ResourcesMessage
+from distdl_jupyter.live.messages import CurveMessage, CurveRequest, JobMessage, LogMessage, ResourcesMessage
 from distdl_jupyter.views import card, curve, job_page, resources, steps
 from distdl_jupyter.views.job_table import default_metric
 from distdl_jupyter.views.wire import encode, from_fields
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from distdl_jupyter.core.log import FoldedRow
-    from distdl_jupyter.live.messages import CurveRequest
 
 #: Maximum number of log rows in memory.
 KEPT = 100_000
@@ -55,12 +51,12 @@ class Encoded:
 
 
 class LiveJob:
-    """A job and the messages about it. Safe to call from any thread. ``gone``: the job does not exist (any more)."""
+    """A job and the messages about it. Thread-safe. ``gone``: the job does not exist or was deleted."""
 
     def __init__(self, id_: str, capacity: int = KEPT) -> None:
         self.id = id_
         self.gone = not is_id(id_)
-        self._kept = capacity
+        self._capacity = capacity
         self._lock = threading.Lock()
         self._reader: PageReader | None = None
         #: Messages by their subject, each with the values that it was made from.
@@ -72,7 +68,7 @@ class LiveJob:
         """Read new data for a short time; return whether there was any. Raises OSError."""
         try:
             if self._reader is None and not self.gone:
-                self._reader = PageReader(JobStore().find(self.id), tail=self._kept)
+                self._reader = PageReader(JobStore().find(self.id), tail=self._capacity)
             if self.gone or not self._reading.folder.spec_file.exists():
                 self.gone = True
                 return False
@@ -109,7 +105,7 @@ class LiveJob:
     @property
     def settled(self) -> bool:
         """Whether the job has ended and everything was read."""
-        return self._reader is not None and self.ended and self._reader.idle
+        return self.ended and self._reading.idle
 
     def use(self, function: Callable[[PageReader], Any]) -> Any:
         """Call a function with the reader while reading is paused, and return its result."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import field
 
-from distdl_jupyter.live.clusters import Cluster
+from distdl_jupyter.live.clusters import ClusterRow
 from distdl_jupyter.views.card import Card
 from distdl_jupyter.views.curve import Curve, MetricValue
 from distdl_jupyter.views.job_page import LogChanges, RankRow
@@ -79,7 +79,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class JobsMessage:
-    """Rows of the list of jobs that are new or have changed; ``whole`` replaces the list. The counts are of all jobs.
+    """Rows of the list of jobs that are new or have changed; ``whole`` replaces the list.
 
     A study has a row as well, whose id is that of its group.
     """
@@ -87,9 +87,6 @@ class JobsMessage:
     rows: tuple[JobRow, ...]
     removed: tuple[str, ...]
     whole: bool
-    total: int
-    active: int
-    failed: int
     key: str
     type: Literal["jobs"]
 
@@ -98,7 +95,7 @@ class JobsMessage:
 class ClustersMessage:
     """All clusters."""
 
-    clusters: tuple[Cluster, ...]
+    clusters: tuple[ClusterRow, ...]
     key: str
     type: Literal["clusters"]
 
@@ -117,7 +114,7 @@ class JobMessage:
 
 @dataclass(frozen=True, slots=True)
 class LogMessage(LogChanges):
-    """Changes of a job's log; ``whole`` replaces what was there. pass ``mark`` to the next request."""
+    """Changes of a job's log; ``whole`` replaces what was there. Pass ``mark`` to the next request."""
 
     id: str
     mark: int
@@ -152,3 +149,40 @@ class Deleted:
     id: str
     key: Literal["gone"]
     type: Literal["gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiError:
+    """The body of every error. ``field`` is the invalid part of the request, "" for none.
+
+    ``code`` is the stable name of the error (``cluster-unknown``), by which the documentation lists its fix.
+    """
+
+    message: str
+    type: str
+    hint: str
+    field: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionError:
+    """A subscription that is not valid; the connection ends."""
+
+    error: ApiError
+    type: Literal["refused"]
+
+
+#: What a server sends over a WebSocket.
+MESSAGES = (
+    Welcome,
+    Heartbeat,
+    SubscriptionError,
+    JobsMessage,
+    ClustersMessage,
+    JobMessage,
+    LogMessage,
+    CurveMessage,
+    ResourcesMessage,
+    Deleted,
+)

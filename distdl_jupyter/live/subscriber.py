@@ -6,16 +6,11 @@ A slow page receives fewer messages and none twice: a message is created from th
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from distdl_jupyter.live.messages import Deleted
+from distdl_jupyter.live.job import Encoded, LiveJob
+from distdl_jupyter.live.messages import CurveRequest, Deleted, JobSubscription
 from distdl_jupyter.views.wire import encode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from distdl_jupyter.live.job import Encoded, LiveJob
-    from distdl_jupyter.live.messages import CurveRequest, JobSubscription
 
 #: Minimum seconds between messages about a job, its log, curves and resources; seconds after which the time is sent
 #: again.
@@ -24,7 +19,7 @@ _JOB, _LOG, _CURVE, _RESOURCES, _CLOCK = 0.25, 0.08, 0.5, 2.0, 3.0
 _SIZE = 64 * 1024
 
 
-class Pace:
+class RateLimit:
     """At most one message every ``seconds``; fewer of large ones."""
 
     def __init__(self, seconds: float) -> None:
@@ -56,7 +51,7 @@ class JobSubscriber:
         self._mark = request.log.mark if request.log else 0
         self._wants_log, self._log_begun = request.log is not None, False
         self._gone = request.key == "gone"
-        self._job_pace, self._log_pace = Pace(_JOB), Pace(_LOG)
+        self._job_pace, self._log_pace = RateLimit(_JOB), RateLimit(_LOG)
         self._topics = [_curve(live, curve) for curve in request.curves]
         if request.resources:
             self._topics.append(_Topic(_RESOURCES, "", live.resources_key, live.resources))
@@ -120,7 +115,7 @@ class _Topic:
     """A message that is sent whenever its key changes; ``held`` while it is pending."""
 
     def __init__(self, seconds: float, key: str, newest: Callable[[], str], make: Callable[[str], Encoded]) -> None:
-        self._pace, self._key = Pace(seconds), key
+        self._pace, self._key = RateLimit(seconds), key
         self._newest, self._make = newest, make
         self.held = False
 

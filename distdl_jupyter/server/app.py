@@ -5,30 +5,33 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jupyter_server.extension.application import ExtensionApp
+from jupyter_server.serverapp import ServerApp
+from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest
+from tornado.routing import PathMatches, Rule, RuleRouter
+from tornado.web import Application
 from traitlets import Float, Int, Unicode
 
-from distdl_jupyter.server import routes
+from distdl_jupyter.api import BASE, calls
+from distdl_jupyter.core.errors import DistDLError, InvalidSpec, docs_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jupyter_server.serverapp import ServerApp
-
-    from distdl_jupyter.api.call import Context
-    from distdl_jupyter.server.sources import Sources
+    from distdl_jupyter.api.call import ApiCall, ServerContext
+    from distdl_jupyter.server.feeds import Feeds
 
 R = TypeVar("R")
 #: Seconds after the start when the handlers are imported, unless a request came earlier.
 _WARM_UP = 1.0
 #: Seconds between two checks whether old jobs must be deleted: the clock of a sleeping laptop does not advance.
 _PRUNED = 3600.0
-#: Maximum number of slow calls at once: launch forms and job starts.
-_SLOW = 4
+#: Maximum number of slow calls at once: launch forms, job starts and requests to clouds.
+_SLOW = 6
 
 
 class DistDLApp(ExtensionApp):
@@ -41,33 +44,25 @@ class DistDLApp(ExtensionApp):
 
     max_body_bytes = Int(10_000_000, min=1, help="Maximum size of a request body, in bytes.").tag(config=True)
     thread_count = Int(8, min=1, help="Number of threads that read files.").tag(config=True)
-    cluster_seconds = Float(
-        10.0, min=0.1, help="A cluster without a response for this many seconds is shown as not responding."
-    ).tag(config=True)
-    submit_seconds = Float(120.0, min=1.0, help="Maximum time in seconds for a kernel's Python to start a job.").tag(
+    cluster_seconds = Float(10.0, min=0.1, help="Timeout in seconds for the response of a cluster.").tag(config=True)
+    submit_seconds = Float(120.0, min=1.0, help="Timeout in seconds to start a job with a kernel's Python.").tag(
         config=True
     )
-    form_seconds = Float(30.0, min=1.0, help="Maximum time in seconds to compute a launch form.").tag(config=True)
-    max_code_bytes = Int(300_000, min=1, help="Maximum size of a cell or script in a request, in bytes.").tag(
-        config=True
-    )
-    keep_alive_seconds = Float(8.0, min=0.1, help="Seconds between keep-alive messages on an event stream.").tag(
-        config=True
-    )
-    linger_seconds = Float(
-        30.0, min=0.1, help="Seconds for which data is cached after the last page that used it has closed."
-    ).tag(config=True)
+    form_seconds = Float(30.0, min=1.0, help="Timeout in seconds to compute a launch form.").tag(config=True)
+    max_code_bytes = Int(300_000, min=1, help="Maximum size of a cell or script, in bytes.").tag(config=True)
+    keep_alive_seconds = Float(8.0, min=0.1, help="Seconds between heartbeats to a page.").tag(config=True)
+    linger_seconds = Float(30.0, min=0.1, help="Seconds to cache data after the last page has closed.").tag(config=True)
     list_seconds = Float(0.5, min=0.05, help="Seconds between scans of the job folders.").tag(config=True)
     clusters_seconds = Float(3.0, min=0.05, help="Seconds between polls of the clusters.").tag(config=True)
-    prune_older = Unicode(
-        "", help="Delete ended jobs older than this at startup and then once a day (30d, 12h). Empty: never."
-    ).tag(config=True)
+    prune_older = Unicode("", help="Delete ended jobs older than this once a day (30d, 12h). Empty: never.").tag(
+        config=True
+    )
     prune_keep = Int(
         None,
         allow_none=True,
-        help="Keep this many of the newest jobs, and delete other ended jobs at startup and then once a day. With "
-        "prune_older, only older jobs are deleted.",
+        help="Once a day, delete ended jobs except this many of the newest; with prune_older, only older ones.",
     ).tag(config=True)
+    #: What ``_start_jupyter_server_extension`` has started.
     _warm_up: asyncio.TimerHandle | None = None
     _pruning: asyncio.Task[None] | None = None
 
@@ -80,7 +75,7 @@ class DistDLApp(ExtensionApp):
 
     @functools.cached_property
     def slow_pool(self) -> ThreadPoolExecutor:
-        """The threads that compute forms and start jobs."""
+        """The threads that run slow calls, so that no other request waits for them."""
         return ThreadPoolExecutor(_SLOW, thread_name_prefix="distdl-slow")
 
     async def run(self, function: Callable[..., R], *args: Any, slow: bool = False) -> R:
@@ -89,16 +84,15 @@ class DistDLApp(ExtensionApp):
         return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
 
     @functools.cached_property
-    def context(self) -> Context:
+    def context(self) -> ServerContext:
         """The services of this server for API calls."""
-        from distdl_jupyter.api.call import Context
+        from distdl_jupyter.api.call import ServerContext
         from distdl_jupyter.clusters.status import StatusCache
         from distdl_jupyter.jobs.job_list import JobIndex
 
         assert self.serverapp is not None
-        return Context(
+        return ServerContext(
             run=self.run,
-            read_job=self.sources.read_job,
             root=Path(str(getattr(self.serverapp.contents_manager, "root_dir", "") or ".")),
             listing=JobIndex(),
             clusters=StatusCache(self.cluster_seconds),
@@ -109,29 +103,23 @@ class DistDLApp(ExtensionApp):
         )
 
     @functools.cached_property
-    def sources(self) -> Sources:
-        """The sources that pages are subscribed to."""
-        from distdl_jupyter.server.sources import Sources
+    def feeds(self) -> Feeds:
+        """The feeds that pages are subscribed to."""
+        from distdl_jupyter.server.feeds import Feeds
 
-        return Sources(self)
+        return Feeds(self)
 
     def initialize_handlers(self) -> None:
         """Register all addresses."""
         assert self.serverapp is not None
         application = self.serverapp.web_app
-        self._routes = routes.add(application, application.settings["base_url"])
-        application.settings.setdefault("page_config_data", {})["distdlDocs"] = self._docs_address()
-
-    def _docs_address(self) -> str:
-        if "DISTDL_DOCS" not in os.environ:
-            return ""
-        from distdl_jupyter.core.errors import InvalidSpec, docs_address
-
+        self._routes = LazyRoutes(application, application.settings["base_url"])
         try:
-            return docs_address()
+            address = docs_address() if "DISTDL_DOCS" in os.environ else ""
         except InvalidSpec as error:
             self.log.warning("%s", error)
-            return ""
+            address = ""
+        application.settings.setdefault("page_config_data", {})["distdlDocs"] = address
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
         """Import the handlers and start pruning after the server has started."""
@@ -142,32 +130,70 @@ class DistDLApp(ExtensionApp):
 
     async def _prune_daily(self) -> None:
         """Delete old jobs according to the settings until the server stops."""
-        await asyncio.sleep(_WARM_UP)
-        while True:
-            await self.run(self._prune, slow=True)
-            await asyncio.sleep(_PRUNED)
-
-    def _prune(self) -> None:
-        from distdl_jupyter.core.errors import DistDLError
         from distdl_jupyter.jobs import retention
 
-        try:
-            done = retention.prune_daily(self.prune_older or None, self.prune_keep)
-        except (DistDLError, OSError) as error:
-            self.log.warning("Old jobs were not deleted: %s", error)
-            return
-        if done is not None and done.jobs:
-            self.log.info("Old jobs: %s", done.summary())
-            for job in done.failed:
-                self.log.warning("Job %s could not be deleted: %s", job.id, job.problem)
+        await asyncio.sleep(_WARM_UP)
+        while True:
+            try:
+                done = await self.run(retention.prune_daily, self.prune_older or None, self.prune_keep, slow=True)
+            except (DistDLError, OSError) as error:
+                self.log.warning("Old jobs were not deleted: %s", error)
+            else:
+                if done is not None and done.jobs:
+                    self.log.info("Old jobs: %s", done)
+            await asyncio.sleep(_PRUNED)
 
     async def stop_extension(self) -> None:
         """Close all connections and end the threads; jobs keep running."""
         for waiting in (self._warm_up, self._pruning):
             if waiting is not None:
                 waiting.cancel()
-        if "sources" in vars(self):
-            self.sources.stop()
+        if "feeds" in vars(self):
+            self.feeds.stop()
             await asyncio.sleep(0)
         for pool in (self.pool, self.slow_pool):
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+class LazyRoutes(RuleRouter):
+    """Passes requests to the handlers.
+
+    These are imported shortly after the server has started, or by an earlier first request, so that the extension does
+    not delay the start of the server.
+    """
+
+    def __init__(self, application: Application, base_url: str) -> None:
+        self._application = application
+        self._base = f"{base_url.rstrip('/')}{BASE}"
+        application.default_router.rules.insert(-1, Rule(PathMatches(f"{self._base}(?:/.*)?$"), self))
+
+    @functools.cached_property
+    def rules(self) -> list[Rule]:  # type: ignore[override]  # nobody adds any
+        """All addresses with their handlers; an unknown address gets a 404 response in JSON."""
+        from distdl_jupyter.server.events import Events
+        from distdl_jupyter.server.handler import CallHandler
+
+        addresses: dict[str, dict[str, ApiCall]] = {}
+        for call in calls():
+            addresses.setdefault(re.sub(r"\{(\w+)\}", _pattern, call.path), {})[call.verb] = call
+        rules = [Rule(self._matches(path), CallHandler, {"calls": verbs}) for path, verbs in addresses.items()]
+        return [
+            *rules,
+            Rule(self._matches("/events"), Events),
+            Rule(self._matches("(?:/.*)?"), CallHandler, {"calls": {}}),
+        ]
+
+    def _matches(self, path: str) -> PathMatches:
+        return PathMatches(f"{self._base}{path}$")
+
+    def get_target_delegate(
+        self, target: Any, request: HTTPServerRequest, **target_params: Any
+    ) -> HTTPMessageDelegate | None:
+        """Return what answers a request with a handler."""
+        return self._application.get_handler_delegate(request, target, **target_params)
+
+
+def _pattern(part: re.Match[str]) -> str:
+    """Return the pattern of a part of a path; ``id`` is a built-in function of Python, so the argument is ``id_``."""
+    patterns = {"id": "(?P<id_>[^/]+)", "path": "(?P<path>.+)", "number": "(?P<number>[0-9]{1,9})"}
+    return patterns.get(part[1], f"(?P<{part[1]}>[^/]+)")

@@ -1,7 +1,6 @@
 """``GET events``: the WebSocket that pushes updates to a page.
 
-Permissions are checked as for every other endpoint, and again while the connection is open. Jupyter's own WebSocket
-settings (pings, compression) apply.
+Permissions are checked as for every other endpoint, and again while the connection is open.
 """
 
 from __future__ import annotations
@@ -9,19 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import Any
 
 from jupyter_core.utils import ensure_async
 from jupyter_server.base.websocket import WebSocketMixin
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from distdl_jupyter.api.call import Refused
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec
-from distdl_jupyter.live.messages import Heartbeat, Subscription, Welcome
+from distdl_jupyter.live.messages import Heartbeat, Subscription, SubscriptionError, Welcome
 from distdl_jupyter.live.subscriber import JobSubscriber
+from distdl_jupyter.server.feeds import ClustersFeed, Feed, Feeds, JobFeed, ListFeed, SnapshotFeed
 from distdl_jupyter.server.handler import Handler, error_body
-from distdl_jupyter.server.sources import ClustersSource, ListSource, Source, Sources
 from distdl_jupyter.views import wire
 from distdl_jupyter.views.wire import encode
 
@@ -46,11 +43,6 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
             raise web.HTTPError(426, _NO_UPGRADE)
         await WebSocketHandler.get(self)
 
-    def get_compression_options(self) -> dict[str, Any] | None:
-        """Return the server's compression settings."""
-        options: dict[str, Any] | None = self.settings.get("websocket_compression_options")
-        return options
-
     def open(self) -> None:
         """Start sending messages."""
         WebSocketMixin.open(self)
@@ -59,7 +51,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         #: A received subscription that is not active yet.
         self._pending: Subscription | None = None
         self._notify = asyncio.Event()
-        self.app.sources.pages.add(self)
+        self.app.feeds.pages.add(self)
         self._sending = asyncio.ensure_future(self._send_messages())
 
     def on_message(self, message: str | bytes) -> None:
@@ -67,31 +59,26 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         try:
             self._pending = _subscription(message.encode() if isinstance(message, str) else message)
         except DistDLError as error:
-            self.write_message(encode(Refused(error_body(error, 400), "refused")))
+            self.write_message(encode(SubscriptionError(error_body(error, 400), "refused")))
             self.close(_POLICY, "The subscription was rejected.")
         self._notify.set()
 
     def on_close(self) -> None:
         """Stop sending messages."""
-        # Free the last messages at once: some pages reconnect often, and the list of jobs may be long.
         if self._sending is not None:
             self._sending.cancel()
-            self._sending = None
-        if (pings := vars(self).pop("ping_callback", None)) is not None:
-            pings.stop()
-        self.app.sources.pages.discard(self)
+        self.app.feeds.pages.discard(self)
 
     async def _send_messages(self) -> None:
-        subscriber = Subscriber(self.app.sources, Subscription(), self._notify)
+        subscriber = Subscriber(self.app.feeds, Subscription(), self._notify)
         next_check = time.monotonic() + self.app.keep_alive_seconds
         try:
             while True:
-                if (subscription := self._take_subscription()) is not None:
-                    subscriber.close()
-                    subscriber = Subscriber(self.app.sources, subscription, self._notify)
-                lines = await subscriber.due()
                 if self._pending is not None:
-                    continue  # these messages belong to an outdated subscription
+                    subscriber.close()
+                    subscriber = Subscriber(self.app.feeds, self._pending, self._notify)
+                    self._pending = None
+                lines = await subscriber.due()
                 if time.monotonic() >= next_check:
                     next_check = time.monotonic() + self.app.keep_alive_seconds
                     if not await self._is_still_admitted():
@@ -109,10 +96,6 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         finally:
             subscriber.close()
 
-    def _take_subscription(self) -> Subscription | None:
-        subscription, self._pending = self._pending, None
-        return subscription
-
     async def _is_still_admitted(self) -> bool:
         """Authenticate the user again and return whether they may still read."""
         handler = Handler(self.application, self.request)
@@ -126,44 +109,38 @@ class Subscriber:
     ``notify`` is set whenever there may be new messages.
     """
 
-    def __init__(self, sources: Sources, subscription: Subscription, notify: asyncio.Event) -> None:
-        self._server_id, self._run, self._notify = sources.server_id, sources.app.run, notify
-        #: The number of the subscription, None once its Welcome was sent.
-        self._number: int | None = subscription.number
-        #: The page's versions of the job list and the clusters, if it subscribes to them.
-        self._marks: dict[ListSource | ClustersSource, int] = {}
+    def __init__(self, feeds: Feeds, subscription: Subscription, notify: asyncio.Event) -> None:
+        self._run, self._notify = feeds.app.run, notify
+        self._welcome: Welcome | None = Welcome(subscription.number, feeds.server_id, time.time(), "hello")
+        lists: list[tuple[SnapshotFeed, str]] = []
         if subscription.jobs:
-            self._marks[sources.of(ListSource)] = self._mark(subscription.jobs_key)
+            lists.append((feeds.get(ListFeed), subscription.jobs_key))
         if subscription.clusters:
-            self._marks[sources.of(ClustersSource)] = self._mark(subscription.clusters_key)
-        jobs = {sources.job(id_): request for id_, request in subscription.job.items()}
-        self._jobs = [JobSubscriber(source.live, request) for source, request in jobs.items()]
-        self._sources: list[Source] = [*self._marks, *jobs]
-        for source in self._sources:
-            source.join(notify)
+            lists.append((feeds.get(ClustersFeed), subscription.clusters_key))
+        #: The key and the value that the page has.
+        self._lists = {feed: (key, feed.value if key == feed.key else None) for feed, key in lists}
+        jobs = {feeds.get(JobFeed, id_): request for id_, request in subscription.job.items()}
+        self._jobs = [JobSubscriber(feed.live, request) for feed, request in jobs.items()]
+        self._feeds: list[Feed] = [*self._lists, *jobs]
+        for feed in self._feeds:
+            feed.join(notify)
 
     def close(self) -> None:
-        """Unsubscribe from all sources."""
-        for source in self._sources:
-            source.leave(self._notify)
-
-    def _mark(self, key: str) -> int:
-        """Return the version in a list's key, 0 if the key is from another server process."""
-        server_id, _, mark = key.partition(" ")
-        return int(mark) if server_id == self._server_id and mark.isdecimal() and len(mark) < 16 else 0
+        """Unsubscribe from all feeds."""
+        for feed in self._feeds:
+            feed.leave(self._notify)
 
     async def due(self) -> list[bytes]:
         """Return the messages that are due now."""
         self._notify.clear()
         lines = []
-        if self._number is not None:
-            lines.append(encode(Welcome(self._number, self._server_id, time.time(), "hello")))
-            self._number = None
-        for source, mark in self._marks.items():
-            if source.mark != mark:
-                self._marks[source] = source.mark
-                message = source.message(mark if mark < source.mark else 0, f"{self._server_id} {source.mark}")
-                lines.append(encode(message))
+        if self._welcome is not None:
+            lines.append(encode(self._welcome))
+            self._welcome = None
+        for feed, (key, known) in self._lists.items():
+            if feed.key not in ("", key):
+                lines.append(encode(feed.message(known)))
+                self._lists[feed] = feed.key, feed.value
         for subscriber in self._jobs:
             if subscriber.busy:
                 lines += await self._run(subscriber.due)

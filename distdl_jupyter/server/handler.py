@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from http.client import responses
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,8 +19,10 @@ from jupyter_server.auth.utils import HTTP_METHOD_TO_AUTH_ACTION
 from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
-from distdl_jupyter.api.call import ApiError, Call, Download, checked_id
+from distdl_jupyter.api.call import ApiCall, Download
 from distdl_jupyter.core import errors
+from distdl_jupyter.core.store import is_id
+from distdl_jupyter.live.messages import ApiError
 from distdl_jupyter.views import wire
 from distdl_jupyter.views.wire import encode
 
@@ -82,7 +84,7 @@ class Handler(APIHandler):
     #: Whether a request counts as activity, for servers that are culled when idle.
     _track_activity = True
     #: The calls of this address, by verb.
-    calls: Mapping[str, Call] = {}
+    calls: Mapping[str, ApiCall] = {}
 
     @property
     def app(self) -> DistDLApp:
@@ -92,8 +94,8 @@ class Handler(APIHandler):
     async def prepare(self, **_redirect: bool) -> None:
         """Check permissions before the body arrives; the body of a rejected request is discarded."""
         self._body = bytearray()
-        #: Set when the page no longer waits for the response.
-        self.gone = threading.Event()
+        #: Done when the page no longer waits for the response.
+        self.gone: Future[None] = Future()
         self._refused: web.HTTPError | None = None
         try:
             await super().prepare()
@@ -132,7 +134,7 @@ class Handler(APIHandler):
 
     def on_connection_close(self) -> None:
         """Signal cancellation to the running call."""
-        self.gone.set()
+        self.gone.cancel()
         super().on_connection_close()
 
     def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
@@ -158,7 +160,7 @@ class Handler(APIHandler):
 class CallHandler(Handler):
     """Handles the API calls of one address; an unknown address has none."""
 
-    def initialize(self, calls: dict[str, Call]) -> None:
+    def initialize(self, calls: dict[str, ApiCall]) -> None:
         """Set the calls by HTTP method."""
         self.calls = calls
 
@@ -166,7 +168,7 @@ class CallHandler(Handler):
         call = self.calls.get(str(self.request.method).lower())
         if call is None:
             raise web.HTTPError(405) if self.calls else web.HTTPError(404, "Unknown API address")
-        answer = await self._answer(call, self._arguments(call, path))
+        answer = await self._answer(call, path)
         self.set_status(call.status)
         if isinstance(answer, Download):
             await self._send(answer)
@@ -175,27 +177,25 @@ class CallHandler(Handler):
 
     get = post = put = patch = delete = web.authenticated(_run)
 
-    def _arguments(self, call: Call, path: dict[str, str]) -> dict[str, Any]:
-        """Return the arguments of the function, without the reading of a job. Raises InvalidSpec, JobNotFound."""
-        if "id_" in path:
-            checked_id(path["id_"])
-        arguments: dict[str, Any] = {**path, "gone": self.gone}
-        if call.query is not None:
-            arguments |= msgspec.structs.asdict(wire.from_query(call.query, self.request.query_arguments))
-        if call.body is not None:
-            body = wire.from_json(call.body, self.body())
+    async def _answer(self, call: ApiCall, path: dict[str, str]) -> Any:
+        """Run the function with the arguments that it declares. Raises InvalidSpec, JobNotFound."""
+        if "id_" in path and not is_id(path["id_"]):
+            raise errors.JobNotFound(
+                "No job has this id.", code="job-id-invalid", hint="A job id looks like 20261121-024912-k3f9x."
+            )
+        arguments: dict[str, Any] = {**path, "gone": self.gone, "context": self.app.context}
+        if call.request is not None:
+            is_get = call.verb == "get"
+            query = self.request.query_arguments
+            body = wire.from_query(call.request, query) if is_get else wire.from_json(call.request, self.body())
             arguments |= {**msgspec.structs.asdict(body), "body": body}
-        arguments["context"] = self.app.context
-        return {name: value for name, value in arguments.items() if name in call.parameters}
-
-    async def _answer(self, call: Call, arguments: dict[str, Any]) -> Any:
-        assert call.function is not None
+        parameters = inspect.signature(call.function).parameters
+        arguments = {name: value for name, value in arguments.items() if name in parameters}
         if inspect.iscoroutinefunction(call.function):
             return await call.function(**arguments)
-        function = functools.partial(call.function, **arguments)
-        if "reading" in call.parameters:
-            return await self.app.sources.read_job(self.path_kwargs["id_"], lambda reading: function(reading=reading))
-        return await self.app.run(function, slow=call.slow)
+        if "reader" in parameters:
+            return await self.app.feeds.read_job(path["id_"], lambda reader: call.function(reader=reader, **arguments))
+        return await self.app.run(functools.partial(call.function, **arguments), slow=call.slow)
 
     async def _send(self, download: Download) -> None:
         """Send a file in pieces."""

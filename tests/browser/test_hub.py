@@ -103,7 +103,7 @@ def test_a_cell_trains_behind_the_hub_and_the_other_user_sees_nothing_of_it(
     # The page has connected by now; to connect is warned of once.
     warnings, connections = hub.log.read_text().count(WARNING), len(ours(sockets, lab))
 
-    assert bob.page.context.request.get(f"{bob.lab.url}distdl/api/jobs").json()["jobs"] == []
+    assert bob.page.context.request.get(f"{bob.lab.url}distdl/api/jobs").json() == []
     assert status(bob, bob.lab, f"jobs/{id_}") == 404
     assert [status(bob, lab, path) for path in ("jobs", f"jobs/{id_}", f"jobs/{id_}/log", "events")] == [403] * 4
     bob.name = "bob"

@@ -150,8 +150,8 @@ def submitted(lab: Lab, page: Page) -> JobFolder:
             const { serverSettings } = window.jupyterapp.serviceManager;
             const { token, baseUrl } = serverSettings;
             const headers = { Authorization: `token ${token}`, 'Content-Type': 'application/json' };
-            const options = { distributed_backend: 'plain' };
-            const body = JSON.stringify({ code, name: 'sleeper', options });
+            const options = { name: 'sleeper', distributed_backend: 'plain' };
+            const body = JSON.stringify({ code, options });
             const response = await fetch(`${baseUrl}distdl/api/jobs`, { method: 'POST', headers, body });
             if (!response.ok) throw new Error(await response.text());
         }""",

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from distdl_jupyter.api.submit_process import error_from
+from distdl_jupyter.api.source import error_from
 from distdl_jupyter.core import errors
 from distdl_jupyter.core.errors import AzureRefused, DistDLError, InvalidSpec, JobNotFound, LaunchFailed
 from distdl_jupyter.server.handler import error_body

@@ -86,7 +86,7 @@ def test_any_request_at_any_address(server, job, injected):
         sound(answer, (verb, path, query, body, headers))
         assert answer.status_code >= 400 or f"/{id_}" not in path or id_ == job.id, (verb, path)
         injected()
-    assert server.get("/jobs")["total"] == 1
+    assert len(server.get("/jobs")) == 1
 
 
 @pytest.mark.fault(
@@ -94,9 +94,9 @@ def test_any_request_at_any_address(server, job, injected):
 )
 def test_huge_requests(server, job, injected):
     word = "x" * 10_000_000
-    for body in ({"code": 1, "name": word}, {"code": "1", "name": word}, {"code": "1", "options": {word: 1}},
-                 {"code": "1", "kernel_name": word}, {"code": "1", "notebook": word},
-                 {"code": "1", "options": {"distributed_backend": word}}):  # fmt: skip
+    for body in ({"code": 1, "name": word}, {"code": "1", "options": {"name": word}},
+                 {"code": "1", "options": {word: 1}}, {"code": "1", "kernel_name": word},
+                 {"code": "1", "notebook": word}, {"code": "1", "options": {"distributed_backend": word}}):  # fmt: skip
         answer = server.ask("POST", "/jobs", json=body)
         assert 400 <= answer.status_code < 500, (list(body), answer.text[:300])
         assert len(answer.content) < 100_000, list(body)
@@ -105,7 +105,7 @@ def test_huge_requests(server, job, injected):
     answer = server.ask("POST", "/jobs", content=b" " * (limit + 1))
     assert answer.status_code == 413
     injected()
-    assert server.get("/jobs")["total"] == 1
+    assert len(server.get("/jobs")) == 1
 
 
 @pytest.mark.fault("handlers", "no token, a wrong one, another user's: rejected for every address and method")

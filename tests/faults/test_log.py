@@ -156,7 +156,7 @@ def test_text_that_imitates_reports(server, injected):
     for path in ("", "/result", "/log", "/outputs", "/metrics", "/log?rank=0"):
         assert server.ask("GET", f"/jobs/{job.id}{path}").status_code == 200, path
     assert server.ask("GET", f"/compare?ids={job.id}").status_code == 200
-    assert server.get("/jobs")["total"] == 1
+    assert len(server.get("/jobs")) == 1
     assert any("␞" in row.text and "0123456789abcdef" in row.text for row in rows(job))
     assert not (job.folder.supervisor_log.read_text())
     injected(job.result())

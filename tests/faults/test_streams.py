@@ -248,7 +248,7 @@ def test_a_thousand_jobs_in_the_folder(served, injected):
     assert len(ids) == many
 
     def total():
-        return http.get(f"{API}/jobs").json()["total"]
+        return len(http.get(f"{API}/jobs", params={"limit": 1000}).json())
 
     wait_for(lambda: total() == many, 60, "all jobs listed")
     listing(url, many)
@@ -265,7 +265,7 @@ def test_a_thousand_jobs_in_the_folder(served, injected):
 def listing(url, many):
     """Look as a page that has just been opened does."""
     message = told(url, "jobs", jobs=True)["jobs"]
-    assert (message["total"], len(message["rows"]), message["whole"]) == (many, many, True)
+    assert (len(message["rows"]), message["whole"]) == (many, True)
 
 
 @pytest.mark.fault("many", "a reader that never reads costs the server a few megabytes at most, however long it stays")

@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from distdl_jupyter import jobs
-from distdl_jupyter.api import files
 from distdl_jupyter.core.state import State
 from tests.notebooks.book import NOTEBOOKS, cell_with, executed, shown, told
 from tests.selection import everything, few_or_all
@@ -56,8 +55,7 @@ def test_losses_of_deepspeed_are_picked_up_and_its_checkpoint_is_one_line(distdl
     (job,) = jobs()
     assert job.state is State.COMPLETED
     assert set(job.metrics()) >= {"loss", "lr"}
-    listed = files.outputs(job.id).outputs
-    assert [(one.path, one.files) for one in listed if "global_step" in one.path] == [("checkpoints/global_step60", 3)]
+    assert [(one.path.rpartition("/")[2], one.files) for one in job.checkpoints()] == [("global_step60", 3)]
 
 
 @needs("webdataset")

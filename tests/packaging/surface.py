@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import distdl_jupyter
-from distdl_jupyter import api, cli, testing
+from distdl_jupyter import cli, testing
+from distdl_jupyter.api import openapi
 from distdl_jupyter.cli import scripts
 from distdl_jupyter.core import registry
 from distdl_jupyter.form.arguments import Parser, add_job_flags, cell_parser, sweep_parser, with_job_flags
@@ -55,6 +56,7 @@ DEVELOPMENT = {"demo", "docs", "test"}
 
 def text() -> str:
     """Return the whole surface: sections of sorted lines."""
+    paths = openapi.document()["paths"]
     sections = {
         "Names of distdl_jupyter": names(distdl_jupyter),
         "Names of distdl_jupyter.compat": [line for name in COMPAT for line in names(load(f"compat.{name}"))],
@@ -65,7 +67,7 @@ def text() -> str:
         "Commands": commands(cli.command_line(), "distdl"),
         "Magics": [line for name, parser in magics().items() for line in commands(parser, name)],
         "Magics that run a command": [f"%{name}: {words}" for name, words in line_magics.COMMANDS.items() if words],
-        "HTTP": [f"{api.BASE}{call.path} {call.verb.upper()}" for call in api.calls()],
+        "HTTP": [f"{path} {verb.upper()}" for path, verbs in paths.items() for verb in verbs if verb != "parameters"],
         "Entry points": entry_points(),
         "Requirements": requirements(),
     }

@@ -44,9 +44,7 @@ def test_a_code_is_shown_cancelled_and_entered(server, azure):
 def test_subscriptions_and_settings(server, signed_in):
     listed = [{"subscriptionId": "s-1", "displayName": "Lab", "tenantId": TENANT, "state": "Enabled"}]
     signed_in.server.route("GET", "/subscriptions", lambda _: {"value": listed})
-    assert server.get("/azure/subscriptions")["subscriptions"] == [
-        {"id": "s-1", "name": "Lab", "tenant_id": TENANT, "state": "Enabled"}
-    ]
+    assert server.get("/azure/subscriptions") == [{"id": "s-1", "name": "Lab", "tenant_id": TENANT, "state": "Enabled"}]
     now = server.patch("/azure", {"subscription_id": "s-1"})
     assert now["settings"]["subscription_id"] == "s-1"
     assert settings.read().subscription_id == "s-1"

@@ -26,7 +26,7 @@ def ended(server, id_):
 
 
 def test_text_and_a_job_are_checked_and_their_findings_are_told(server):
-    row = server.post("/jobs", {"code": CODE, "name": "digits", "check": True, "options": {"np": 2}})
+    row = server.post("/jobs", {"code": CODE, "check": True, "options": {"name": "digits", "np": 2}})
     assert row["name"] == "digits, check"
     assert server.get(f"/jobs/{row['id']}")["is_check"] is True
     found = ended(server, row["id"])

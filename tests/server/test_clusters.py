@@ -20,7 +20,7 @@ def node(server, cluster, name):
 
 
 def test_this_machine_is_there_and_says_what_it_does(server):
-    listed = server.get("/clusters")["clusters"]
+    listed = server.get("/clusters")
     assert [one["name"] for one in listed] == ["local"]
     local = listed[0]
     assert (local["title"], local["named"], local["problem"]) == ("Local", False, "")
@@ -29,7 +29,7 @@ def test_this_machine_is_there_and_says_what_it_does(server):
     machine = socket.gethostname()
     assert node(server, "local", machine)["state"] == "idle"
 
-    id_ = server.submit(WAIT, name="digits", options={"node_count": 2, "distributed_backend": "torch"})
+    id_ = server.submit(WAIT, options={"name": "digits", "node_count": 2, "distributed_backend": "torch"})
     busy = wait_for(lambda: (found := node(server, "local", machine))["jobs"] and found, what="a busy machine")
     assert (busy["state"], busy["detail"], busy["jobs"]) == ("busy", "running digits", [id_])
     assert server.get("/clusters/local")["active_jobs"] == 1
@@ -47,7 +47,7 @@ def test_a_built_in_or_unknown_cluster_is_not_removed(server):
 
 
 def test_another_packages_cluster_is_named_runs_jobs_and_is_removed(server, rack):
-    assert [one["name"] for one in server.get("/clusters")["clusters"]] == ["local"]
+    assert [one["name"] for one in server.get("/clusters")] == ["local"]
     made = server.post("/clusters", {"name": "mini", "kind": "rack", "options": {"machines": 3, "down": 1}})
     assert (made["name"], made["kind"], made["title"], made["named"]) == ("mini", "rack", "Rack", True)
     assert made["detail"] == "3 machines in a rack"
@@ -57,11 +57,11 @@ def test_another_packages_cluster_is_named_runs_jobs_and_is_removed(server, rack
         ("node-2", "down", "no answer"),
     ]
     assert (made["nodes"][0]["gpus"], made["nodes"][0]["gpu_name"]) == (4, "A100")
-    assert [one["name"] for one in server.get("/clusters")["clusters"]] == ["local", "mini"]
+    assert [one["name"] for one in server.get("/clusters")] == ["local", "mini"]
     assert server.post("/clusters", {"name": "mini", "kind": "rack"}, status=409)["type"] == "ClusterRefused"
 
     options = {"compute_target": "mini", "node_count": 2, "distributed_backend": "torch"}
-    id_ = server.submit(WAIT, name="digits", options=options)
+    id_ = server.submit(WAIT, options={**options, "name": "digits"})
     wait_for(lambda: node(server, "mini", "node-1")["jobs"], what="a busy machine")
     mini = server.get("/clusters/mini")
     assert [(one["state"], one["jobs"]) for one in mini["nodes"]] == [("busy", [id_]), ("busy", [id_]), ("down", [])]
@@ -73,7 +73,7 @@ def test_another_packages_cluster_is_named_runs_jobs_and_is_removed(server, rack
     server.post(f"/jobs/{id_}/cancel", {"now": True}, status=202)
     server.until_ended(id_)
     server.delete("/clusters/mini")
-    assert [one["name"] for one in server.get("/clusters")["clusters"]] == ["local"]
+    assert [one["name"] for one in server.get("/clusters")] == ["local"]
     assert server.get(f"/jobs/{id_}")["card"]["compute_target"] == "mini"
 
 
@@ -81,11 +81,11 @@ def test_a_plug_in_that_fails_is_told_and_hides_no_other(server, tmp_path, monke
     plugin.install(tmp_path, monkeypatch, plugin.CLUMSY, {"clusters": {"clumsy": "Clumsy"}})
     plugin.install(tmp_path, monkeypatch, plugin.BROKEN, {"clusters": {"broken": "Clumsy"}})
     try:
-        listed = {one["name"]: one["problem"] for one in server.get("/clusters")["clusters"]}
+        listed = {one["name"]: one["problem"] for one in server.get("/clusters")}
         assert listed["local"] == ""
         assert listed["clumsy"] == "The plug-in failed: ZeroDivisionError: counted the machines"
         assert "cannot be loaded: ModuleNotFoundError: No module named 'a_module_that_is_nowhere'" in listed["broken"]
-        offered = {one["name"]: one for one in server.get("/plugins")["clusters"]}
+        offered = {one["name"]: one for one in server.get("/plugins")}
         assert offered["clumsy"]["problem"] == ""
         assert "cannot be loaded" in offered["broken"]["problem"]
         assert offered["broken"]["remedy"].endswith("Reinstall the package that provides it.")
@@ -95,16 +95,12 @@ def test_a_plug_in_that_fails_is_told_and_hides_no_other(server, tmp_path, monke
 
 def test_a_cluster_is_checked_anew_with_a_remedy_for_what_is_wrong(server, rack):
     server.post("/clusters", {"name": "mini", "kind": "rack", "options": {"machines": 2, "down": 1}})
-    found = server.post("/clusters/mini/check", {}, 200)
-    assert found["failed"] is True
-    (row,) = found["checks"]
+    (row,) = server.post("/clusters/mini/check", None, 200)
     assert (row["node"], row["what"], row["level"], row["says"]) == ("", "Reachable", "error", "node-1 cannot be used.")
     assert row["remedy"]
-    whole = server.post("/clusters/local/check", {"distributed_backend": "horovod-gloo"}, 200)
-    assert (whole["failed"], [one["level"] for one in whole["checks"]]) == (False, ["ok"])
-    assert server.post("/clusters/nowhere/check", {}, status=404)["type"] == "ClusterNotFound"
-    wrong = server.post("/clusters/local/check", {"distributed_backend": "horovo"}, status=400)
-    assert wrong["field"] == "distributed_backend"
+    whole = server.post("/clusters/local/check", None, 200)
+    assert [one["level"] for one in whole] == ["ok"]
+    assert server.post("/clusters/nowhere/check", None, status=404)["type"] == "ClusterNotFound"
 
 
 def test_a_silent_cluster_keeps_no_request_waiting_and_is_asked_by_one_thread_only(root, rack, monkeypatch):
@@ -114,7 +110,7 @@ def test_a_silent_cluster_keeps_no_request_waiting_and_is_asked_by_one_thread_on
         first = server.get("/clusters/slow")
         assert (first["looked"], first["problem"], first["nodes"]) == (False, "", [])
         for _ in range(12):
-            listed = {one["name"]: one for one in server.get("/clusters")["clusters"]}
+            listed = {one["name"]: one for one in server.get("/clusters")}
             assert listed["local"]["nodes"], "the others are there"
         looks = [thread for thread in threading.enumerate() if thread.name == "distdl-probe"]
         assert len(looks) <= 2, looks
@@ -165,7 +161,7 @@ def test_nodes_tell_what_machines_they_are(server):
     assert here["cores"] > 0
     assert here["load"] >= 0
     assert here["ranks"] is None
-    listed = server.get("/clusters")["clusters"][0]
+    listed = server.get("/clusters")[0]
     assert (listed["far"], listed["looked"]) == (False, True)
 
 
@@ -173,7 +169,7 @@ def test_the_form_of_a_new_cluster_knows_what_to_ask_first_and_what_to_offer(ser
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "config").write_text("Host gpu1 gpu2\n  User me\nHost *\n  Port 22\n")
-    kinds = {one["name"]: one for one in server.get("/plugins")["clusters"]}
+    kinds = {one["name"]: one for one in server.get("/plugins")}
     hosts = kinds["ssh"]["options"]["properties"]["hosts"]
     assert (hosts["x-first"], hosts["examples"]) == (True, ["gpu1", "gpu2"])
     refused = server.post("/clusters", {"name": "lab", "kind": "ssh", "options": {}}, status=400)

@@ -37,7 +37,7 @@ def test_a_page_is_told_everything_first_and_then_what_changes(quick, story):
         (hello,) = page.until_told("hello")
         assert page.messages[0] == hello
         (jobs,) = page.until_told("jobs")[:1]
-        assert (jobs["whole"], [row["id"] for row in jobs["rows"]], jobs["active"]) == (True, [story.id], 1)
+        assert (jobs["whole"], [row["id"] for row in jobs["rows"]]) == (True, [story.id])
         (clusters,) = page.until_told("clusters")[:1]
         assert [one["name"] for one in clusters["clusters"]] == ["local"]
         (job,) = page.until_told("job")[:1]
@@ -57,7 +57,7 @@ def test_a_page_is_told_everything_first_and_then_what_changes(quick, story):
         story.train(recorded.STEPS)
         story.complete()
         page.until(lambda p: p.of("job")[-1]["card"]["state"] == "completed", "the end")
-        page.until(lambda p: p.of("jobs")[-1]["active"] == 0, "the end in the list")
+        page.until(lambda p: p.of("jobs")[-1]["rows"][0]["state"] == "completed", "the end in the list")
         assert not page.of("jobs")[-1]["whole"]
         page.until(lambda p: p.rows == kept(story), "the last rows")
 
@@ -168,15 +168,15 @@ def test_another_subscription_takes_the_place_of_the_last_and_goes_on_where_it_w
         story.train(360)
         page.until_told("alive", many=len(page.of("alive")) + 2)
         assert {m["type"] for m in page.messages[before:]} <= {"jobs", "alive"}, "of jobs nothing is asked any more"
-    wait_for(lambda: not quick.extension.sources.pages, what="the place is free")
+    wait_for(lambda: not quick.extension.feeds.pages, what="the place is free")
 
 
 def test_a_page_that_breaks_off_without_a_word_frees_its_place(quick):
     connection = connect(quick.url)
     subscribe(connection, jobs=True)
-    wait_for(lambda: quick.extension.sources.pages, what="the connection")
+    wait_for(lambda: quick.extension.feeds.pages, what="the connection")
     connection.shutdown()
-    wait_for(lambda: not quick.extension.sources.pages, what="the place is free")
+    wait_for(lambda: not quick.extension.feeds.pages, what="the place is free")
 
 
 @pytest.mark.full
@@ -193,8 +193,8 @@ def test_a_page_that_does_not_read_is_not_queued_for_and_disturbs_nobody(quick, 
                 time.sleep(0.05)
             page.until(lambda p: p.texts and p.texts[-1].startswith("59.299"), "the last line")
             assert page.rows == kept(story)
-        wait_for(lambda: len(quick.extension.sources.pages) == 1, what="only the slow page is left")
-        (page,) = quick.extension.sources.pages
+        wait_for(lambda: len(quick.extension.feeds.pages) == 1, what="only the slow page is left")
+        (page,) = quick.extension.feeds.pages
         assert 0 < len(page.ws_connection.stream._write_buffer) < 4_000_000
         # When it reads on, it is told the rest, and nothing twice.
         rows, end = {}, max(kept(story))
@@ -206,7 +206,7 @@ def test_a_page_that_does_not_read_is_not_queued_for_and_disturbs_nobody(quick, 
         assert rows == kept(story)
     finally:
         slow.shutdown()
-    wait_for(lambda: not quick.extension.sources.pages, what="the place is free")
+    wait_for(lambda: not quick.extension.feeds.pages, what="the place is free")
 
 
 def test_a_deleted_job_is_gone_and_an_unknown_one_never_was(quick):
@@ -251,7 +251,7 @@ def test_twenty_pages_read_a_job_once(quick, story, monkeypatch):
     finally:
         for page in pages:
             page.close()
-    wait_for(lambda: not quick.extension.sources.pages, what="all places are free")
+    wait_for(lambda: not quick.extension.feeds.pages, what="all places are free")
 
 
 def test_pages_of_a_flood_are_told_the_newest_lines_and_every_metric(quick, monkeypatch):
@@ -351,7 +351,7 @@ def test_a_subscription_that_makes_no_sense_is_refused_with_what_is_wrong(quick)
         code, _ = connection.recv_data()
         assert code == 8, "the connection ends"
         connection.shutdown()
-    wait_for(lambda: not quick.extension.sources.pages, what="all places are free")
+    wait_for(lambda: not quick.extension.feeds.pages, what="all places are free")
     for key in ("x", " ", "9" * 5000, "\u0663"):
         assert told(quick.url, "jobs", jobs=True, jobs_key=key)["jobs"]["whole"]
 
@@ -362,13 +362,13 @@ def test_the_server_stops_with_a_page_that_does_not_read(root, story):
         subscribe(slow, job=everything(story.id))
         for _ in range(30):
             story.line(0, "\n".join("y" * 200 for _ in range(200)))
-        wait_for(lambda: server.extension.sources.pages, what="the connection")
+        wait_for(lambda: server.extension.feeds.pages, what="the connection")
     slow.shutdown()
 
 
 def test_what_nobody_watches_is_read_no_more_and_forgotten_later(root, story):
     with serve(root, traits={**QUICK, "linger_seconds": 1.0}) as server:
-        kept_now = server.extension.sources._all
+        kept_now = server.extension.feeds._all
         with listening(server.url, jobs=True, clusters=True, job=everything(story.id)) as page:
             page.until_told("log")
             assert len(kept_now) == 3

@@ -29,7 +29,7 @@ WAIT = "import time\nprint('waiting', flush=True)\ntime.sleep(600)"
 
 def test_horovod_trains_from_source_text_and_everything_is_told(server):
     options = {"process_count_per_node": 2, "distributed_backend": "horovod"}
-    row = server.post("/jobs", {"code": TRAIN, "name": "digits", "options": options})
+    row = server.post("/jobs", {"code": TRAIN, "options": {**options, "name": "digits"}})
     assert row["state"] in ("queued", "preparing", "starting", "running", "completed")
     assert (row["name"], row["backend"], row["process_count_per_node"]) == ("digits", "horovod-gloo", 2)
     assert server.until_ended(row["id"]) == {"state": "completed", "ok": True, "values": ["20", "21"], "failure": None}
@@ -47,22 +47,15 @@ def test_horovod_trains_from_source_text_and_everything_is_told(server):
     assert " [1] rank 1 of 2 in notebooks\n" in text
 
 
-def test_the_list_is_newest_first_with_search_states_and_pages(server):
+def test_the_list_is_newest_first_with_states_and_pages(server):
     stories = [recorded.tell(kind, JobStore()) for kind in ("completed", "failed", "canceling")]
     try:
         everything = server.get("/jobs")
-        assert [row["id"] for row in everything["jobs"]] == sorted((one.id for one in stories), reverse=True)
-        assert (everything["total"], everything["active"], everything["failed"]) == (3, 1, 1)
-        assert [row["state"] for row in server.get("/jobs", state="failed")["jobs"]] == ["failed"]
-        active = server.get("/jobs", state="active")
-        assert [row["state"] for row in active["jobs"]] == ["canceling"]
-        assert (active["total"], active["failed"]) == (1, 1)
-        one = everything["jobs"][0]
-        assert server.get("/jobs", q=f"{one['name'][:4]} {one['id'][-5:]}")["jobs"][0]["id"] == one["id"]
-        assert server.get("/jobs", q="nowhere")["jobs"] == []
-        pages = [server.get("/jobs", limit=1, offset=offset)["jobs"] for offset in range(4)]
-        assert [row["id"] for page in pages for row in page] == [row["id"] for row in everything["jobs"]]
-        assert len(everything["jobs"][-1]["spark"] or everything["jobs"][0]["spark"]) >= 2
+        assert [row["id"] for row in everything] == sorted((one.id for one in stories), reverse=True)
+        assert [row["state"] for row in server.get("/jobs", state="failed")] == ["failed"]
+        assert [row["state"] for row in server.get("/jobs", state="active")] == ["canceling"]
+        assert server.get("/jobs", limit=1) == everything[:1]
+        assert len(everything[-1]["spark"] or everything[0]["spark"]) >= 2
     finally:
         for one in stories:
             one.close()
@@ -80,7 +73,7 @@ def test_a_job_is_cancelled_then_deleted_and_nothing_is_left(server):
     assert not until_gone(id_)
     assert server.post(f"/jobs/{id_}/cancel", status=409)["type"] == "JobNotRunning"
     server.delete(f"/jobs/{id_}")
-    assert server.get("/jobs")["jobs"] == []
+    assert server.get("/jobs") == []
     assert server.get(f"/jobs/{id_}", status=404)["type"] == "JobNotFound"
     assert not (JobStore().jobs / id_).exists()
 
@@ -103,7 +96,7 @@ def test_a_notebook_outside_the_servers_folder_is_refused(server, root, path):
     (root.parent / "elsewhere.ipynb").write_text("{}")
     refused = server.post("/jobs", {"code": "1", "notebook": path}, status=400)
     assert (refused["type"], refused["field"]) == ("InvalidSpec", "notebook")
-    assert server.get("/jobs")["total"] == 0
+    assert server.get("/jobs") == []
 
 
 def test_a_secret_reaches_the_ranks_and_no_file(server, distdl_home):
@@ -136,23 +129,23 @@ def test_a_kernel_without_this_package_is_refused_with_the_remedy(server, tmp_pa
     bare = executable(tmp_path / "bare" / "python3", f'exec {sys.executable} -I -S "$@"')
     kernelspec(tmp_path, "bare", [str(bare), "-f", "{connection_file}"])
     refused = server.post("/jobs", {"code": "1", "kernel_name": "bare"}, status=424)
-    assert refused["message"] == "The Python of the kernel bare does not have this version of distdl_jupyter."
+    assert refused["message"] == f"{bare} does not have this version of distdl_jupyter."
     assert refused["hint"] == f"Run: {bare} -m pip install --upgrade {ROOT.as_uri()}", "a clone, as README installs it"
 
 
 def test_a_kernel_that_is_not_there_or_no_python_is_refused(server, tmp_path):
     kernelspec(tmp_path, "julia", ["julia", "{connection_file}"], language="julia")
-    assert "does not use a Python" in server.post("/jobs", {"code": "1", "kernel_name": "julia"}, status=400)["message"]
-    refused = server.post("/jobs", {"code": "1", "kernel_name": "../julia"}, status=400)
-    assert refused["field"] == "kernel_name"
-    assert "Use one of: julia" in refused["message"]
+    for name in ("julia", "../julia"):
+        refused = server.post("/jobs", {"code": "1", "kernel_name": name}, status=400)
+        assert refused["field"] == "kernel_name"
+        assert "is not a kernel with a Python on this machine" in refused["message"]
 
 
 def test_a_python_that_dies_says_its_last_words(server, tmp_path):
     dying = executable(tmp_path / "python3.11", "echo out of memory >&2\nexit 3")
     kernelspec(tmp_path, "dying", [str(dying)])
     refused = server.post("/jobs", {"code": "1", "kernel_name": "dying"}, status=502)
-    assert refused["message"] == "The Python of the kernel dying failed.\nout of memory"
+    assert refused["message"] == f"{dying} failed.\nout of memory"
 
 
 def test_jobs_run_on_when_the_server_stops(root, tmp_path):

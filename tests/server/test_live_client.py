@@ -53,7 +53,7 @@ def test_all_views_share_one_connection_and_a_late_one_knows_at_once_what_is_kno
     page("watch('cell', given[0], { log: true, curve: given[1] });", [story.id, BAND])
     page.until("seen.cell.curves.length > 0 && lists.length > 0 && globalThis.c?.length > 0")
     assert page("return rows('cell');") == expected(story)
-    assert page("return lists.at(-1).rows.map((row) => row.id);") == [story.id]
+    assert page("return lists.at(-1).map((row) => row.id);") == [story.id]
     assert len(asked(page)) == 1
 
     page("watch('tab', given[0], { log: true, curve: given[1] });", [story.id, RANKS])
@@ -86,7 +86,7 @@ def test_a_page_without_views_has_no_connection(quick, story, pages):
     page("watch('cell', given, { log: false, curve: null });", story.id)
     page.until("seen.cell.jobs.length > 0")
     page("watches.cell.dispose();")
-    wait_for(lambda: not quick.extension.sources.pages, what="no connection")
+    wait_for(lambda: not quick.extension.feeds.pages, what="no connection")
     page("watch('cell', given, { log: true, curve: null });", story.id)
     page.until("seen.cell.logs > 0")
     assert page("return rows('cell');") == expected(story)

@@ -33,7 +33,7 @@ import pathlib
 from tests.server.running import serve
 root = pathlib.Path({str(tmp_path)!r})
 with serve(root) as server:
-    id_ = server.submit("1 + 1", name="x")
+    id_ = server.submit("1 + 1")
     server.until_ended(id_)
     server.get("/jobs")
     server.get("/clusters")

@@ -62,8 +62,7 @@ def test_every_answer_names_its_errors():
             if verb == "parameters":
                 continue
             assert operation["summary"].endswith("."), (verb, path)
-            assert "403" in operation["responses"]
-            assert "{" not in path or "404" in operation["responses"]
+            assert operation["responses"]["default"]["content"]
 
 
 @pytest.fixture(scope="module")

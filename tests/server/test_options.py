@@ -6,7 +6,7 @@ from typing import Any, Literal
 import jsonschema
 import pytest
 
-from distdl_jupyter.api.plugins import json_schema
+from distdl_jupyter.api.clusters import json_schema
 from distdl_jupyter.core import registry
 
 
@@ -25,6 +25,7 @@ class Options:
 
 def test_every_type_has_its_schema():
     assert json_schema(Options) == {
+        "title": "Options",
         "type": "object",
         "properties": {
             "host": {"type": "string"},

@@ -52,10 +52,10 @@ log(step=0, loss=lr + shift)
 
 
 def test_text_is_swept_by_its_names_and_flags(server):
-    asked = {"code": SCRIPT, "parameters": "lr=0.1,0.2 shift=1,2", "trials": 2, "name": "digits", "sampler": "grid",
-             "options": {"process_count_per_node": 1, "distributed_backend": "plain"}}  # fmt: skip
+    options = {"process_count_per_node": 1, "distributed_backend": "plain", "name": "digits", "sampler": "grid"}
+    asked = {"code": SCRIPT, "parameters": "lr=0.1,0.2 shift=1,2", "options": {**options, "trials": 2}}
     for change, field in (({"parameters": "lr"}, "parameters"), ({"parameters": "depth=1,2"}, "parameters"),
-                          ({"code": ""}, "code"), ({"trials": 0}, "trials")):  # fmt: skip
+                          ({"code": ""}, "code"), ({"options": {**options, "trials": 0}}, "trials")):  # fmt: skip
         refused = server.ask("POST", "/sweeps", json={**asked, **change})
         assert (refused.status_code, refused.json()["field"]) == (400, field)
     panel = server.ask("POST", "/sweeps", json=asked).json()

@@ -5,7 +5,7 @@
  * The transport is a parameter, so this module does not import `@jupyterlab`.
  */
 import createClient, { type Client } from 'openapi-fetch';
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription, CheckpointTable, OptionValue, Cluster, ClusterChecks, Comparison, JobCheck, JobDetail, JobProfile, JobRow, JobStacks, LogChanges, Output, paths, PluginList, SweepPanel, TrackerRow } from './schema';
+import type { AzureChange, AzureSignIn, AzureSubscription, NodeCheck, CheckpointRow, OptionValue, ClusterRow, JobCheck, JobComparison, JobDetail, JobProfile, JobRow, JobStacks, LogChanges, OutputFile, paths, Plugin, SweepPanel, TrackerRecord } from './schema';
 import { Refusal } from '../ui/refusal';
 import { __ } from '../ui/trans';
 
@@ -33,13 +33,13 @@ export class Api {
     this.#api = createClient<paths>({ baseUrl: base, fetch: (request) => forward(request, transport), querySerializer: toQueryString });
   }
 
-  clusters = async (): Promise<Cluster[]> => [...(await answer(this.#api.GET(`${ROOT}/clusters`))).clusters];
-  cluster = (name: string): Promise<Cluster> => answer(this.#api.GET(`${ROOT}/clusters/{name}`, at({ name })));
-  addCluster = (name: string, kind: string, options: Options): Promise<Cluster> => answer(this.#api.POST(`${ROOT}/clusters`, { body: { name, kind, options } }));
-  choices = async (kind: string, option: string, options: Options): Promise<OptionValue[]> => [...(await answer(this.#api.POST(`${ROOT}/choices`, { body: { kind, option, options } }))).choices];
-  checkCluster = (name: string): Promise<ClusterChecks> => answer(this.#api.POST(`${ROOT}/clusters/{name}/check`, { ...at({ name }), body: {} }));
+  clusters = (): Promise<ClusterRow[]> => answer(this.#api.GET(`${ROOT}/clusters`));
+  cluster = (name: string): Promise<ClusterRow> => answer(this.#api.GET(`${ROOT}/clusters/{name}`, at({ name })));
+  addCluster = (name: string, kind: string, options: Options): Promise<ClusterRow> => answer(this.#api.POST(`${ROOT}/clusters`, { body: { name, kind, options } }));
+  choices = (kind: string, option: string, options: Options): Promise<OptionValue[]> => answer(this.#api.POST(`${ROOT}/choices`, { body: { kind, option, options } }));
+  checkCluster = (name: string): Promise<NodeCheck[]> => answer(this.#api.POST(`${ROOT}/clusters/{name}/check`, at({ name })));
   removeCluster = (name: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/clusters/{name}`, at({ name })));
-  plugins = (): Promise<PluginList> => answer(this.#api.GET(`${ROOT}/plugins`));
+  clusterTypes = async (): Promise<Plugin[]> => (await answer(this.#api.GET(`${ROOT}/plugins`))).filter(({ kind }) => kind === 'clusters');
 
   // openapi-fetch makes lists of the API's tuples, here and in a log.
   job = async (id: string): Promise<JobDetail> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}`, at({ id })))) as JobDetail;
@@ -49,10 +49,10 @@ export class Api {
   moveJob = (id: string, compute_target: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/move`, { ...at({ id }), body: { compute_target } }));
   cancelJob = (id: string, now = false): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/cancel`, { ...at({ id }), body: { now } }));
   rerunJob = (id: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/rerun`, at({ id })));
-  checkpoints = async (id: string): Promise<CheckpointTable> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/checkpoints`, at({ id })))) as CheckpointTable;
-  trackers = async (id: string): Promise<TrackerRow[]> => [...(await answer(this.#api.GET(`${ROOT}/jobs/{id}/tracking`, at({ id })))).trackers];
+  checkpoints = (id: string): Promise<CheckpointRow[]> => answer(this.#api.GET(`${ROOT}/jobs/{id}/checkpoints`, at({ id })));
+  trackers = (id: string): Promise<TrackerRecord[]> => answer(this.#api.GET(`${ROOT}/jobs/{id}/tracking`, at({ id })));
   forkJob = (id: string, path: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/fork`, { ...at({ id }), body: { path } }));
-  /** Check the code of a job; the answer is the first of its two runs. */
+  /** NodeCheck the code of a job; the answer is the first of its two runs. */
   checkJob = (id: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/check`, at({ id })));
   checkOfJob = async (id: string): Promise<JobCheck> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/check`, at({ id })))) as JobCheck;
   resumeJob = (id: string): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/jobs/{id}/resume`, at({ id })));
@@ -62,21 +62,21 @@ export class Api {
   askProfile = (id: string, steps: number, ranks: number[] | null): Promise<unknown> => answer(this.#api.POST(`${ROOT}/jobs/{id}/profile`, { ...at({ id }), body: { steps, ranks } }));
   profile = async (id: string, number: number): Promise<JobProfile> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/profile`, { params: { path: { id }, query: { number } } }))) as JobProfile;
   log = async (id: string, query: Query<'/distdl/api/jobs/{id}/log'> = {}): Promise<LogChanges> => (await answer(this.#api.GET(`${ROOT}/jobs/{id}/log`, { params: { path: { id }, query } }))) as LogChanges;
-  outputs = async (id: string): Promise<Output[]> => [...(await answer(this.#api.GET(`${ROOT}/jobs/{id}/outputs`, at({ id })))).outputs];
+  outputs = (id: string): Promise<OutputFile[]> => answer(this.#api.GET(`${ROOT}/jobs/{id}/outputs`, at({ id })));
   sweep = async (id: string): Promise<SweepPanel> => (await answer(this.#api.GET(`${ROOT}/sweeps/{id}`, at({ id })))) as SweepPanel;
   stopSweep = async (id: string): Promise<SweepPanel> => (await answer(this.#api.POST(`${ROOT}/sweeps/{id}/stop`, at({ id })))) as SweepPanel;
   resumeSweep = async (id: string): Promise<SweepPanel> => (await answer(this.#api.POST(`${ROOT}/sweeps/{id}/resume`, at({ id })))) as SweepPanel;
   removeSweep = (id: string): Promise<unknown> => answer(this.#api.DELETE(`${ROOT}/sweeps/{id}`, at({ id })));
   runBest = (id: string, processes: number): Promise<JobRow> => answer(this.#api.POST(`${ROOT}/sweeps/{id}/best`, { ...at({ id }), body: { processes } }));
-  compare = (query: Query<'/distdl/api/compare'>): Promise<Comparison> => answer(this.#api.GET(`${ROOT}/compare`, { params: { query } }));
+  compare = (query: Query<'/distdl/api/compare'>): Promise<JobComparison> => answer(this.#api.GET(`${ROOT}/compare`, { params: { query } }));
 
 
   azure = (): Promise<AzureSignIn> => answer(this.#api.GET(`${ROOT}/azure`));
   changeAzure = (change: AzureChange): Promise<AzureSignIn> => answer(this.#api.PATCH(`${ROOT}/azure`, { body: change }));
-  signIn = (start: AzureStart): Promise<AzureSignIn> => answer(this.#api.POST(`${ROOT}/azure/sign-in`, { body: start }));
+  signIn = (start: AzureChange): Promise<AzureSignIn> => answer(this.#api.POST(`${ROOT}/azure/sign-in`, { body: start }));
   cancelSignIn = (): Promise<AzureSignIn> => answer(this.#api.DELETE(`${ROOT}/azure/sign-in`));
   signOut = (): Promise<AzureSignIn> => answer(this.#api.POST(`${ROOT}/azure/sign-out`));
-  subscriptions = async (): Promise<AzureSubscription[]> => [...(await answer(this.#api.GET(`${ROOT}/azure/subscriptions`))).subscriptions];
+  subscriptions = (): Promise<AzureSubscription[]> => answer(this.#api.GET(`${ROOT}/azure/subscriptions`));
 
   /** Where the whole log of a job, or of one rank, can be downloaded. */
   logUrl = (id: string, rank: number | null = null): string => this.#download(`jobs/${part(id)}/log?${toQueryString({ format: 'text', rank })}`);

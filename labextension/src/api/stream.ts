@@ -13,17 +13,10 @@
 import type { Choice } from '../job/picker';
 import type { Handlers, Watch, JobRequest } from '../job/jobview';
 import { LogStore, type Older } from '../job/logstore';
-import type { Cluster, CurveMessage, JobMessage, JobRow, JobSubscription, Message, ResourcesMessage, Subscription } from './schema';
+import type { ClusterRow, CurveMessage, JobMessage, JobRow, JobSubscription, Message, ResourcesMessage, Subscription } from './schema';
 import { ApiError, reached, refusal, type Transport } from './api';
 
 /** All jobs, newest first, with total counts. */
-export interface Jobs {
-  rows: JobRow[];
-  total: number;
-  active: number;
-  failed: number;
-}
-
 export type State = 'live' | 'connecting' | 'down';
 
 /** Heartbeat timeout, and first and longest retry delay, in seconds. */
@@ -86,12 +79,12 @@ class JobState {
 }
 
 export class Live {
-  readonly #jobWatchers = new Set<(jobs: Jobs) => void>();
-  readonly #clusterWatchers = new Set<(clusters: Cluster[]) => void>();
+  readonly #jobWatchers = new Set<(jobs: JobRow[]) => void>();
+  readonly #clusterWatchers = new Set<(clusters: ClusterRow[]) => void>();
   readonly #watched = new Map<string, JobState>();
   readonly #stateWatchers = new Set<() => void>();
-  #jobs: { list: Map<string, JobRow>; value: Jobs; key: string } | null = null;
-  #clusters: { value: Cluster[]; key: string } | null = null;
+  #jobs: { list: Map<string, JobRow>; value: JobRow[]; key: string } | null = null;
+  #clusters: { value: ClusterRow[]; key: string } | null = null;
   #state: State = 'connecting';
   #connection: Connection | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -120,13 +113,13 @@ export class Live {
   }
 
   /** Watch all jobs. The watcher is called at once if they are known, and after each change. */
-  watchJobs(watcher: (jobs: Jobs) => void): Watch {
+  watchJobs(watcher: (jobs: JobRow[]) => void): Watch {
     if (this.#jobs) later(() => this.#jobWatchers.has(watcher) && this.#jobs && watcher(this.#jobs.value));
     return this.#watch(this.#jobWatchers, watcher);
   }
 
   /** Watch all clusters. The watcher is called at once if they are known, and after each change. */
-  watchClusters(watcher: (clusters: Cluster[]) => void): Watch {
+  watchClusters(watcher: (clusters: ClusterRow[]) => void): Watch {
     if (this.#clusters) later(() => this.#clusterWatchers.has(watcher) && this.#clusters && watcher(this.#clusters.value));
     return this.#watch(this.#clusterWatchers, watcher);
   }
@@ -278,13 +271,12 @@ export class Live {
   }
 
   #receiveJobs(message: Of<'jobs'>): void {
-    const { rows, removed, whole, key, total, active, failed } = message;
+    const { rows, removed, whole, key } = message;
     const list = whole || !this.#jobs ? new Map<string, JobRow>() : this.#jobs.list;
     for (const id of removed) list.delete(id);
     for (const row of rows) list.set(row.id, row);
     // Ids sort by creation time.
-    const newest = [...list.values()].sort((a, b) => (a.id < b.id ? 1 : -1));
-    const value = { rows: newest, total, active, failed };
+    const value = [...list.values()].sort((a, b) => (a.id < b.id ? 1 : -1));
     this.#jobs = { list, value, key };
     notify(this.#jobWatchers, (watcher) => watcher(value));
   }

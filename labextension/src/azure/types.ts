@@ -1,9 +1,9 @@
 /** State and requests of the panel "Sign in to Azure". It knows neither HTTP nor a kernel. */
-import type { AzureChange, AzureSignIn, AzureStart, AzureSubscription } from '../api/schema';
+import type { AzureChange, AzureSignIn, AzureSubscription } from '../api/schema';
 
 export type { AzureSignIn, AzureSubscription };
-export type Kind = AzureStart['credential'];
-export type Start = Partial<AzureStart> & Pick<AzureStart, 'credential'>;
+export type Kind = NonNullable<AzureChange['credential']>;
+export type Start = AzureChange & { credential: Kind };
 export type Change = Partial<AzureChange>;
 
 /** A rejected promise is shown where the request was made. No answer holds a token. */

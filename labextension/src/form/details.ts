@@ -1,7 +1,7 @@
 /** Name, time limit, and the options that few jobs need. */
 import { fill, h, setText } from '../ui/dom';
 import { __ } from '../ui/trans';
-import { capital, duration } from '../ui/format';
+import { capital, duration, TRACKERS } from '../ui/format';
 import { Fold, Problem, Segments, Select, TextField, checkbox, freshId, labelled } from './controls';
 import { Environment } from './environment';
 import type { OptionField, OptionValue, Part, Store } from './state';
@@ -91,8 +91,6 @@ export class SweepOptions implements Part {
 /** As `form/schema.py` has it. */
 const MOST_TRIALS = 10_000;
 
-/** Experiment trackers by the names that the option takes. */
-const TRACKERS = [['mlflow', 'MLflow'], ['tensorboard', 'TensorBoard'], ['wandb', 'Weights & Biases']];
 /** Seconds that are offered for a hang; 0 is never. */
 const HANGS = [0, 120, 300, 600, 1800, 3600];
 

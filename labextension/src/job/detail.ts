@@ -1,5 +1,4 @@
 /** What of a job does not stream: its spec, the code of its cell, the names that travelled with it, the files it wrote. */
-import { copyable } from '../ui/checks';
 import { copy } from '../ui/clipboard';
 import { h, onClick, type Child } from '../ui/dom';
 import { button } from './header';
@@ -7,15 +6,14 @@ import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { python } from './pycolor';
 import type { components } from '../api/schema';
-import { bytes, clock, count, pastDay, number } from '../ui/format';
+import { bytes, clock, count, number, pastDay, TRACKERS } from '../ui/format';
 
-export type CheckpointTable = components['schemas']['CheckpointTable'];
-type CheckpointRow = components['schemas']['CheckpointRow'];
-export type TrackerRow = components['schemas']['TrackerRow'];
+export type CheckpointRow = components['schemas']['CheckpointRow'];
+export type TrackerRecord = components['schemas']['TrackerRecord'];
 export type JobDetail = components['schemas']['JobDetail'];
 
 /** A file that a job wrote: its path in the job's folder, bytes, epoch seconds. */
-export type OutputFile = components['schemas']['Output'];
+export type OutputFile = components['schemas']['OutputFile'];
 
 /** The spec as rows, with the code and the versions of what it ran on. */
 export function specPart(detail: JobDetail): HTMLElement[] {
@@ -56,9 +54,10 @@ export function capturedPart({ captured }: JobDetail): HTMLElement[] {
 }
 
 /** Checkpoints of the job: `fork` starts a new job from one. */
-export function checkpointsPart({ metrics, checkpoints }: CheckpointTable, fork: (path: string) => Promise<void>): HTMLElement[] {
+export function checkpointsPart(checkpoints: CheckpointRow[], fork: (path: string) => Promise<void>): HTMLElement[] {
   if (!checkpoints.length) return [];
   const now = Date.now() / 1000;
+  const metrics = [...new Set(checkpoints.flatMap(({ metrics: reported }) => Object.keys(reported)))];
   const value = (of: CheckpointRow, name: string): string => (name in of.metrics ? number(of.metrics[name] ?? NaN) : '');
   const rows = checkpoints.map((one) => [
     stepWords(one), ...metrics.map((name) => value(one, name)), bytes(one.size), when(one.modified, now),
@@ -68,19 +67,20 @@ export function checkpointsPart({ metrics, checkpoints }: CheckpointTable, fork:
   return [box(__('Checkpoints'), summary, grid([__('Step'), ...metrics, __('Size'), __('Written'), __('Checkpoint'), ''], rows, metrics.length + 1))];
 }
 
-/** The job's run in each experiment tracker, with a link to its page, or the command that shows it. */
-export function trackersPart(trackers: TrackerRow[]): HTMLElement[] {
+/** The job's run in each experiment tracker, with a link to its page. */
+export function trackersPart(trackers: TrackerRecord[]): HTMLElement[] {
   if (!trackers.length) return [];
   const rows = trackers.map((one) => [
-    one.title, h('div', { class: 'dd-mono dd-wrap' }, one.run), h('div', { class: 'dd-wrap' }, one.place),
+    titleOf(one), h('div', { class: 'dd-mono dd-wrap' }, one.run), h('div', { class: 'dd-wrap' }, one.place),
     one.trouble ? h('div', { class: 'dd-ink-warn dd-wrap' }, one.trouble) : one.done ? __('Complete') : __('Being written'), trackerLink(one),
   ]);
   return [box(__('Tracking'), null, grid([__('Tracker'), __('Run'), __('Where'), __('State'), ''], rows))];
 }
 
-function trackerLink({ title, url, command }: TrackerRow): Child {
-  if (/^https?:/.test(url)) return h('a', { class: 'dd-link', href: url, target: '_blank', rel: 'noopener noreferrer' }, __('Open %1', title));
-  return command && h('div', { class: 'dd-wrap' }, copyable('', command));
+const titleOf = ({ tracker }: TrackerRecord): string => TRACKERS.find(([name]) => name === tracker)?.[1] ?? tracker;
+
+function trackerLink(record: TrackerRecord): Child {
+  return /^https?:/.test(record.url) && h('a', { class: 'dd-link', href: record.url, target: '_blank', rel: 'noopener noreferrer' }, __('Open %1', titleOf(record)));
 }
 
 function stepWords({ step, is_named: named }: CheckpointRow): string {
@@ -109,13 +109,9 @@ function loadButton({ load }: CheckpointRow): HTMLElement {
 export function outputsPart(files: OutputFile[], address: (path: string) => string): HTMLElement[] {
   if (!files.length) return [empty(__('No files yet. What a rank writes into the folder $DISTDL_JOB_DIR/outputs is kept here.'))];
   const now = Date.now() / 1000;
-  const rows = files.map(({ path, size, modified, files: parts }) => [
-    h('span', { class: 'dd-row' }, fileLink(path, address(path)), parts > 1 ? h('span', { class: 'dd-sub' }, _n('checkpoint of %1 file', 'checkpoint of %1 files', parts)) : null),
-    bytes(size), when(modified, now),
-  ]);
+  const rows = files.map(({ path, size, modified }) => [fileLink(path, address(path)), bytes(size), when(modified, now)]);
   const total = files.reduce((sum, one) => sum + one.size, 0);
-  const count = files.reduce((sum, one) => sum + one.files, 0);
-  const summary = h('span', { class: 'dd-sub dd-s12' }, `${_n('%1 file', '%1 files', count)}, ${bytes(total)}`);
+  const summary = h('span', { class: 'dd-sub dd-s12' }, `${_n('%1 file', '%1 files', files.length)}, ${bytes(total)}`);
   return [box(__('Outputs'), summary, grid([__('File'), __('Size'), __('Written')], rows))];
 }
 

@@ -2,7 +2,7 @@
  * A job's own page: head, tabs, and below them the overview (failure, curve, ranks, log), the whole log, the spec, the
  * captured names, the files. It knows no JupyterLab; a `PageHost` brings what it shows and carries out what is pressed.
  */
-import { capturedPart, checkpointsPart, empty, outputsPart, specPart, trackersPart, type CheckpointTable, type JobDetail, type OutputFile, type TrackerRow } from './detail';
+import { capturedPart, checkpointsPart, empty, outputsPart, specPart, trackersPart, type CheckpointRow, type JobDetail, type OutputFile, type TrackerRecord } from './detail';
 import type { Card } from './card';
 import { CheckView } from './checkview';
 import { fill, h, onClick, setText, show } from '../ui/dom';
@@ -33,10 +33,10 @@ export interface PageHost extends JobHost {
   tryNow(): void;
   detail(): Promise<JobDetail>;
   outputs(): Promise<OutputFile[]>;
-  checkpoints(): Promise<CheckpointTable>;
+  checkpoints(): Promise<CheckpointRow[]>;
   /** Start a new job that resumes from a checkpoint, and show it. */
   fork(path: string): Promise<void>;
-  trackers(): Promise<TrackerRow[]>;
+  trackers(): Promise<TrackerRecord[]>;
   outputAddress(path: string): string;
   logAddress(rank: number | null): string;
   /** Check the code of the job, as a job of its own. */

@@ -1,5 +1,5 @@
 /** A job that waits for its turn: its place, who holds what, and why it waits, first what is not free. */
-import type { Cluster } from '../api/schema';
+import type { ClusterRow } from '../api/schema';
 import type { Card } from './card';
 import type { Watch } from './jobview';
 import { fill, h, onClick, setText, show } from '../ui/dom';
@@ -92,7 +92,7 @@ export class QueuePart {
 }
 
 /** Return the named clusters with idle nodes. */
-export function offers(clusters: readonly Cluster[]): Offer[] {
+export function offers(clusters: readonly ClusterRow[]): Offer[] {
   return clusters.filter(({ named, problem, kind }) => named && !problem && kind !== 'local').map(({ name, nodes }) => {
     const idle = nodes.filter(({ state }) => state === 'idle');
     return { name, nodes: idle.length, gpus: idle.reduce((all, { gpus }) => all + gpus, 0) };

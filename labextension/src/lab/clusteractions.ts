@@ -7,7 +7,7 @@ import { __ } from '../ui/trans';
 export function clusterActions(api: Api): NamedClusterActions {
   return {
     waiting: __('No response from the server yet'),
-    kinds: async () => (await api.plugins()).clusters,
+    kinds: () => api.clusterTypes(),
     choices: (kind, option, options) => api.choices(kind, option, options),
     add: (name, kind, options) => api.addCluster(name, kind, options),
     remove: (name) => api.removeCluster(name),

@@ -20,7 +20,7 @@ import { OPEN_JOB } from './jobpage';
 import type { DistDL } from './live';
 import { compareIcon } from './stateicons';
 
-type Comparison = components['schemas']['Comparison'];
+type JobComparison = components['schemas']['JobComparison'];
 
 /** Poll interval in milliseconds while a job runs. */
 const PACE = 2000;
@@ -64,7 +64,7 @@ export class ComparePage extends Widget {
     const head = h('div', { class: 'dd-row dd-comparehead' }, h('h1', { class: 'dd-pagetitle dd-ell' }, this.title.label));
     this.node.append(head, h('div', { class: 'dd-pagebody' }, this.#problem, this.#curve, this.#options));
     arrowKeys(this.#metrics, () => [...this.#metrics.children] as HTMLElement[], (item) => item.click());
-    this.#watch = distdl.live.watchJobs(({ rows }) => {
+    this.#watch = distdl.live.watchJobs((rows) => {
       const own = JSON.stringify(rows.filter((row) => state.ids.includes(row.id)));
       if (own !== this.#rows) this.#soon();
       this.#rows = own;
@@ -131,7 +131,7 @@ export class ComparePage extends Widget {
     show(this.#problem, true);
   }
 
-  #show({ metric, bands, jobs, metrics, rows }: Comparison): void {
+  #show({ metric, bands, jobs, metrics, rows }: JobComparison): void {
     show(this.#problem, false);
     show(this.#curve, metrics.length > 0);
     fill(this.#metrics, JSON.stringify(metrics), () => metrics.map((name) => this.#metricTab(name)));
@@ -154,7 +154,7 @@ export class ComparePage extends Widget {
     });
   }
 
-  #differences({ jobs, rows }: Pick<Comparison, 'jobs' | 'rows'>): HTMLElement {
+  #differences({ jobs, rows }: Pick<JobComparison, 'jobs' | 'rows'>): HTMLElement {
     const columns = jobs.map(({ id, name }) => {
       const open = h('button', { type: 'button', class: 'dd-link dd-row', title: `${__('Open job page')}: ${id}` }, h('b', { class: 'dd-ell' }, name), h('span', { class: 'dd-mono dd-sub dd-nw' }, shortId(id)));
       return h('th', { scope: 'col' }, onClick(open, () => void this.app.commands.execute(OPEN_JOB, { id })));
@@ -166,7 +166,7 @@ export class ComparePage extends Widget {
 }
 
 /** Return where the curves of the jobs end, for those who cannot see them. */
-function summary(metric: string, jobs: Comparison['jobs'], bands: Comparison['bands']): string {
+function summary(metric: string, jobs: JobComparison['jobs'], bands: JobComparison['bands']): string {
   const ends = bands.flatMap(({ last, last_step: step }, at) => (last === null ? [] : [__('%1 ends at %2 in step %3', shortId(jobs[at]?.id ?? ''), number(last), count(step))]));
   return `${metric}: ${ends.join(', ') || __('no values yet')}`;
 }

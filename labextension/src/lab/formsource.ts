@@ -68,9 +68,9 @@ export async function submitText(code: string, script: string, kernelName: strin
   return (await post('jobs', { code, notebook: script, kernel_name: kernelName, options, check })) as { id: string; name: string };
 }
 
-/** Start a sweep from source text, like `submitText`; `plan` has the parameters to vary and the sweep's options. Throws Refusal. */
-export async function sweepText(code: string, script: string, kernelName: string, options: Record<string, unknown>, plan: Record<string, unknown>): Promise<{ id: string; name: string }> {
-  return (await post('sweeps', { code, notebook: script, kernel_name: kernelName, options, ...plan })) as { id: string; name: string };
+/** Start a sweep over `parameters` from source text, like `submitText`. Throws Refusal. */
+export async function sweepText(code: string, script: string, kernelName: string, options: Record<string, unknown>, parameters: string): Promise<{ id: string; name: string }> {
+  return (await post('sweeps', { code, notebook: script, kernel_name: kernelName, options, parameters })) as { id: string; name: string };
 }
 
 async function post(path: string, body: unknown, signal: AbortSignal | null = null): Promise<unknown> {

@@ -15,7 +15,7 @@ export class JobList {
   #answered = false;
 
   constructor(live: Live) {
-    this.#watch = live.watchJobs(({ rows }) => this.#take(rows));
+    this.#watch = live.watchJobs((rows) => this.#take(rows));
   }
 
   /** Whether the server has sent its jobs. */

@@ -148,9 +148,9 @@ class NewJob extends Widget implements Text {
     const variables = { ...(form.options['environment_variables'] as Record<string, string> | undefined), ...secrets };
     const options = { ...form.options, environment_variables: variables };
     const { sweep: parameters, trials, metric, parallel } = form.chosen;
-    const plan = parameters ? { parameters, trials: trials || null, metric, parallel: parallel || null } : null;
-    const { id, name } = plan ? await sweepText(form.code, this.#source, this.#kernel, options, plan) : await submitText(form.code, this.#source, this.#kernel, options, check);
-    const page = plan ? OPEN_SWEEP : OPEN_JOB;
+    const plan = { ...(trials && { trials }), ...(metric && { metric }), ...(parallel && { parallel }) };
+    const { id, name } = parameters ? await sweepText(form.code, this.#source, this.#kernel, { ...options, ...plan }, parameters) : await submitText(form.code, this.#source, this.#kernel, options, check);
+    const page = parameters ? OPEN_SWEEP : OPEN_JOB;
     if (this.app.commands.hasCommand(page)) void this.app.commands.execute(page, { id });
     return { level: 'ok', name, job: id };
   }

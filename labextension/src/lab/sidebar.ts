@@ -181,7 +181,7 @@ function actionsOf(app: JupyterFrontEnd, { api, live }: DistDL, view: () => Side
       void api.clusters().then((clusters) => view().clusters(clusters), () => undefined);
     },
     settings: () => run('settingeditor:open', { query: __('Distributed training') }),
-    kinds: async () => (await api.plugins()).clusters,
+    kinds: () => api.clusterTypes(),
     addCluster: (name, kind, options) => api.addCluster(name, kind, options),
     choices: (kind, option, options) => api.choices(kind, option, options),
     removeCluster: (name) => api.removeCluster(name),

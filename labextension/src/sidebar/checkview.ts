@@ -4,16 +4,14 @@ import { h, onClick } from '../ui/dom';
 import { icon } from '../ui/icons';
 import { __, _n } from '../ui/trans';
 import { explained } from '../ui/refusal';
-import type { ClusterChecks } from './types';
-
-type Row = ClusterChecks['checks'][number];
+import type { NodeCheck } from './types';
 
 export class CheckView {
   readonly element: HTMLElement;
   readonly #body = h('div', { 'aria-live': 'polite' });
   readonly #rerun: HTMLButtonElement;
 
-  constructor(name: string, private readonly ask: () => Promise<ClusterChecks>, closed: () => void) {
+  constructor(name: string, private readonly ask: () => Promise<NodeCheck[]>, closed: () => void) {
     this.#rerun = button(__('Check again'), () => void this.run());
     const close = button(__('Close'), closed);
     this.element = h('section', { class: 'dd-cluster-checks', 'aria-label': __('Checks of %1', name) }, this.#body, h('div', { class: 'dd-row' }, this.#rerun, close));
@@ -31,7 +29,7 @@ export class CheckView {
     this.#rerun.disabled = true;
     this.#body.replaceChildren(h('div', { class: 'dd-sub' }, __('Checking every node. This takes up to 30 seconds.')));
     try {
-      this.#show((await this.ask()).checks);
+      this.#show(await this.ask());
     } catch (error) {
       this.#body.replaceChildren(h('div', { class: 'dd-ink-err', role: 'alert' }, ...explained(error)));
     } finally {
@@ -39,23 +37,23 @@ export class CheckView {
     }
   }
 
-  #show(checks: readonly Row[]): void {
+  #show(checks: readonly NodeCheck[]): void {
     const wrong = [...checks.filter(({ level }) => level === 'error'), ...checks.filter(({ level }) => level === 'warning')];
     const well = checks.filter(({ level }) => level === 'ok' || level === 'info');
     this.#body.replaceChildren(headline(wrong), list(wrong), folded(well));
   }
 }
 
-function headline(wrong: Row[]): HTMLElement {
+function headline(wrong: NodeCheck[]): HTMLElement {
   const errors = wrong.filter(({ level }) => level === 'error').length;
   const warnings = wrong.length - errors;
   const counts = [errors && _n('%1 error', '%1 errors', errors), warnings && _n('%1 warning', '%1 warnings', warnings)].filter(Boolean).join(', ');
   return h('div', { class: errors ? 'dd-b dd-ink-err' : 'dd-b' }, counts || __('All checks passed'));
 }
 
-const list = (rows: Row[]): HTMLElement => h('ul', { class: 'dd-check-list', hidden: rows.length === 0 }, ...rows.map(checkItem));
+const list = (rows: NodeCheck[]): HTMLElement => h('ul', { class: 'dd-check-list', hidden: rows.length === 0 }, ...rows.map(checkItem));
 
-function folded(well: Row[]): HTMLElement {
+function folded(well: NodeCheck[]): HTMLElement {
   const summary = h('summary', { class: 'dd-summary' }, icon('right', 12, 'dd-sub'), __('%1 passed', well.length));
   return h('details', { hidden: well.length === 0 }, summary, list(well));
 }

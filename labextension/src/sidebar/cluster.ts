@@ -8,7 +8,7 @@ import { CheckView } from './checkview';
 import { billWords, keptUpWords } from './costtext';
 import { NodeView } from './node';
 import { SlotsView } from './slots';
-import type { Actions, Cluster, ClusterChecks, ClusterNode } from './types';
+import type { Actions, NodeCheck, ClusterNode, ClusterRow } from './types';
 
 /** Maximum number of nodes whose machines are listed; otherwise only a tooltip shows them. */
 const WORDY = 8;
@@ -41,10 +41,10 @@ export class ClusterView {
   readonly #checks = h('div', { class: 'dd-cluster-place dd-s12' });
   readonly #error = h('div', { class: 'dd-cluster-error dd-s12 dd-ink-err', role: 'alert', hidden: true });
   readonly #body: HTMLElement;
-  #cluster: Cluster;
+  #cluster: ClusterRow;
   #open: boolean;
 
-  constructor(cluster: Cluster, private readonly actions: ClusterActions, open: boolean, private readonly toggled: (open: boolean) => void) {
+  constructor(cluster: ClusterRow, private readonly actions: ClusterActions, open: boolean, private readonly toggled: (open: boolean) => void) {
     this.#cluster = cluster;
     this.#open = open;
     this.#toggle.append(this.#chevron, this.#icon, this.#name, this.#kind);
@@ -60,7 +60,7 @@ export class ClusterView {
   }
 
   /** Show a newer state of the cluster. */
-  update(cluster: Cluster): void {
+  update(cluster: ClusterRow): void {
     this.#cluster = cluster;
     assign(this.element, { 'data-name': cluster.name, 'data-kind': cluster.kind, 'data-named': cluster.named });
     fill(this.#icon, cluster.kind, () => [icon(ICONS[cluster.kind] ?? 'server')]);
@@ -76,7 +76,7 @@ export class ClusterView {
     this.#drawOpen();
   }
 
-  #drawBody({ problem, remedy, code, nodes, far, machines }: Cluster): void {
+  #drawBody({ problem, remedy, code, nodes, far, machines }: ClusterRow): void {
     // Machines that do not exist yet are not a problem: the command that creates them is shown instead.
     show(this.#problem, Boolean(problem) && machines?.exists !== false);
     fill(this.#problem, `${problem}|${remedy}`, () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, ...explained(problem, remedy, code))]);
@@ -85,7 +85,7 @@ export class ClusterView {
   }
 
   /** Show what the machines of a cluster are and cost, or how to create them. */
-  #drawMachines(cluster: Cluster): void {
+  #drawMachines(cluster: ClusterRow): void {
     const { name, detail, machines } = cluster;
     const bill = billWords(cluster);
     show(this.#bill, bill !== '');
@@ -130,7 +130,7 @@ export class ClusterView {
     view.focus();
   }
 
-  async #checked(name: string): Promise<ClusterChecks> {
+  async #checked(name: string): Promise<NodeCheck[]> {
     try {
       return await this.actions.checkCluster(name);
     } finally {
@@ -204,7 +204,7 @@ export class ClusterView {
 }
 
 /** Return the pending operation on a cluster's machines, "" if there is none. */
-function stateWords({ machines }: Cluster): string {
+function stateWords({ machines }: ClusterRow): string {
   if (!machines) return '';
   if (!machines.exists) return __('not created');
   const words: Record<string, string> = { creating: __('being created'), changing: __('being changed'), deleting: __('being deleted') };
@@ -212,7 +212,7 @@ function stateWords({ machines }: Cluster): string {
 }
 
 /** Return how much of a cluster is up or in use: only what was measured. */
-export function summary({ nodes, active_jobs, machines, in_use }: Cluster): string {
+export function summary({ nodes, active_jobs, machines, in_use }: ClusterRow): string {
   const working = (count: number): string => (count ? _n('%1 job', '%1 jobs', count) : __('idle'));
   if (in_use) {
     const runs = held(in_use) || working(nodes.flatMap(({ jobs }) => jobs).length);
@@ -230,7 +230,7 @@ export function summary({ nodes, active_jobs, machines, in_use }: Cluster): stri
 }
 
 /** Return how many of its GPUs jobs hold, "" of a machine without GPUs. */
-function held({ total, free }: NonNullable<Cluster['in_use']>): string {
+function held({ total, free }: NonNullable<ClusterRow['in_use']>): string {
   const gpus = total['gpus'] ?? 0;
   return gpus ? _n('%2 of %1 GPU', '%2 of %1 GPUs', gpus, gpus - (free['gpus'] ?? gpus)) : '';
 }

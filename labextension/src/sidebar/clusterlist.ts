@@ -3,7 +3,7 @@ import { ClusterForm } from '../form/clusterform';
 import { h, show } from '../ui/dom';
 import { __ } from '../ui/trans';
 import { ClusterView } from './cluster';
-import type { Actions, Cluster } from './types';
+import type { Actions, ClusterRow } from './types';
 
 export class ClusterList {
   readonly element: HTMLElement;
@@ -22,7 +22,7 @@ export class ClusterList {
   }
 
   /** Show these clusters in this order. */
-  show(clusters: readonly Cluster[]): void {
+  show(clusters: readonly ClusterRow[]): void {
     const names = new Set(clusters.map(({ name }) => name));
     for (const [name, view] of this.#views) {
       if (names.has(name)) continue;
@@ -73,7 +73,7 @@ export class ClusterList {
     show(this.#form, false);
   }
 
-  #show(cluster: Cluster, at: number): void {
+  #show(cluster: ClusterRow, at: number): void {
     const view = this.#views.get(cluster.name) ?? this.#make(cluster);
     view.update(cluster);
     this.#meet(cluster, view);
@@ -81,7 +81,7 @@ export class ClusterList {
     if (there !== view.element) this.#list.insertBefore(view.element, there ?? null);
   }
 
-  #make(cluster: Cluster): ClusterView {
+  #make(cluster: ClusterRow): ClusterView {
     const { name } = cluster;
     const view = new ClusterView(cluster, this.actions, this.#opened.get(name) ?? false, (now) => this.#opened.set(name, now));
     this.#views.set(name, view);
@@ -89,7 +89,7 @@ export class ClusterList {
   }
 
   /** Open a cluster of several nodes or with GPUs, or with a problem, when it answers first; later that is the user's choice. */
-  #meet({ name, nodes, problem, named, looked, in_use }: Cluster, view: ClusterView): void {
+  #meet({ name, nodes, problem, named, looked, in_use }: ClusterRow, view: ClusterView): void {
     if (this.#met.has(name) || !(looked || problem)) return;
     this.#met.add(name);
     if (!this.#opened.has(name)) view.open(nodes.length > 1 || Boolean(problem && named) || Boolean(in_use?.total['gpus']));

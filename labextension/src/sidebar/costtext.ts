@@ -1,11 +1,11 @@
 /** What nodes cost, in words: only what is known. */
 import { __, _n } from '../ui/trans';
-import type { Cluster } from './types';
+import type { ClusterRow } from './types';
 
 /** Return an amount: "1.05 USD". */
 export const money = (amount: number, currency: string): string => `${amount.toFixed(2)} ${currency}`.trim();
 
-export type Bill = Pick<Cluster, 'billed' | 'cost_per_hour' | 'currency'>;
+export type Bill = Pick<ClusterRow, 'billed' | 'cost_per_hour' | 'currency'>;
 
 /** Return how many nodes cost money now and how much, "" when none does. */
 export function billWords({ billed, cost_per_hour, currency }: Bill): string {

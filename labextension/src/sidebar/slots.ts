@@ -2,9 +2,9 @@
 import { fill, h, show } from '../ui/dom';
 import { bytes } from '../ui/format';
 import { __, _n } from '../ui/trans';
-import type { Cluster } from './types';
+import type { ClusterRow } from './types';
 
-type InUse = NonNullable<Cluster['in_use']>;
+type InUse = NonNullable<ClusterRow['in_use']>;
 
 /** Maximum number of GPUs with a box each; more are shown as a bar. */
 const BOXES = 8;

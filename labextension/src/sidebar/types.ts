@@ -1,8 +1,7 @@
 /** State and actions of the sidebar. It knows nothing of JupyterLab or HTTP. */
-import type { OptionValue, Cluster, ClusterChecks, JobRow, Node, Plugin } from '../api/schema';
+import type { NodeCheck, OptionValue, ClusterNode, ClusterRow, JobRow, Plugin } from '../api/schema';
 
-export type { OptionValue, Cluster, ClusterChecks, JobRow, Plugin };
-export type ClusterNode = Node;
+export type { NodeCheck, OptionValue, ClusterNode, ClusterRow, JobRow, Plugin };
 
 /** Whether the shown values are up to date. Times are epoch seconds of the page's clock. */
 export interface Connection {
@@ -36,8 +35,8 @@ export interface Actions {
   /** What an option of a kind of cluster may be, where these options are filled in so far; it may take seconds. */
   choices(kind: string, option: string, options: Record<string, unknown>): Promise<OptionValue[]>;
   removeCluster(name: string): Promise<unknown>;
-  /** Check every node for problems that would prevent a job; takes up to 30 seconds. */
-  checkCluster(name: string): Promise<ClusterChecks>;
+  /** NodeCheck every node for problems that would prevent a job; takes up to 30 seconds. */
+  checkCluster(name: string): Promise<NodeCheck[]>;
   /** Request the state of a cluster now. */
   refreshCluster(name: string): Promise<unknown>;
 }

@@ -19,7 +19,7 @@ import { billWords, total } from './costtext';
 import { NothingFound, nothingYet, waiting } from './placeholders';
 import { Section } from './section';
 import { grouped, isStudy, rowCount, titleOf, type Item } from './study';
-import type { Actions, Cluster, Connection, JobRow } from './types';
+import type { Actions, ClusterRow, Connection, JobRow } from './types';
 
 /** Milliseconds before the loading placeholder appears. */
 const DELAY = 300;
@@ -101,7 +101,7 @@ export class SidebarView {
   }
 
   /** Show these clusters. */
-  clusters(clusters: readonly Cluster[]): void {
+  clusters(clusters: readonly ClusterRow[]): void {
     this.#clustersTold = true;
     this.#clusterSection.count = clusters.length;
     this.#clusters.show(clusters);
@@ -109,7 +109,7 @@ export class SidebarView {
     this.#drawBill(clusters);
   }
 
-  #drawBill(clusters: readonly Cluster[]): void {
+  #drawBill(clusters: readonly ClusterRow[]): void {
     const words = billWords(total(clusters));
     show(this.#bill, words !== '');
     fill(this.#bill, words, () => [icon('warn', 14, 'dd-ink-warn'), h('span', {}, words)]);
@@ -122,7 +122,7 @@ export class SidebarView {
   }
 
   /** Show a newer state of one cluster. */
-  cluster(cluster: Cluster): void {
+  cluster(cluster: ClusterRow): void {
     this.#clusters.view(cluster.name)?.update(cluster);
   }
 

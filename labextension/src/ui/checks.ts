@@ -36,7 +36,7 @@ function remedyLine(remedy: string): HTMLElement {
 }
 
 /** Return words and the command that they lead to, "" for none, with a button that copies it. */
-export function copyable(words: string, command: string): HTMLElement {
+function copyable(words: string, command: string): HTMLElement {
   const button = h('button', { type: 'button', class: 'dd-btn dd-icon dd-quiet dd-check-copy', title: __('Copy'), 'aria-label': __('Copy') }, icon('copy', 14));
   onClick(button, () => void copy(command || words, button));
   return h('div', { class: 'dd-check-remedy' }, h('span', {}, ...quoted(words), command && h('code', {}, command)), button);

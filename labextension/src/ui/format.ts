@@ -232,3 +232,6 @@ export const shortId = (id: string): string => id.slice(id.lastIndexOf('-') + 1)
 
 /** Return a sentence of Python without its backticks, for where there is only plain text: toasts, tooltips, options. */
 export const unquoted = (text: string): string => text.replace(/`([^`\n]*)`/g, '$1');
+
+/** Experiment trackers by the names that the option `track` accepts. */
+export const TRACKERS = [['mlflow', 'MLflow'], ['tensorboard', 'TensorBoard'], ['wandb', 'Weights & Biases']];
