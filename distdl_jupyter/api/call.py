@@ -115,7 +115,7 @@ def _request(function: Callable[..., Any], hints: dict[str, Any]) -> type[PageRe
     ]
     if not fields:
         return None
-    name = f"{function.__name__.title().replace('_', '')}PageRequest"
+    name = f"{function.__name__.title().replace('_', '')}Request"
     return cast("type[PageRequest]", msgspec.defstruct(name, fields, bases=(PageRequest,), frozen=True, kw_only=True))
 
 
