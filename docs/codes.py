@@ -119,10 +119,10 @@ def _of_finding(node: ast.Call, name: str, path: str, written: Callable[[ast.AST
     code = keywords.get("code") or _argument(node, at)
     if isinstance(code, ast.Constant) and isinstance(code.value, str) and code.value:
         hint = keywords.get("remedy") or _argument(node, remedy)
-        text = written(_argument(node, message))
+        text, fix = written(_argument(node, message)), written(hint)
         if kind == "_Rule":
-            text = re.sub(r"\{\w+\}", "…", text)
-        yield Entry(code.value, text, written(hint), path, node.lineno, explicit=True)
+            text, fix = (re.sub(r"\{\w+\}", "…", template) for template in (text, fix))
+        yield Entry(code.value, text, fix, path, node.lineno, explicit=True)
 
 
 def _argument(node: ast.Call, at: int | None) -> ast.AST | None:

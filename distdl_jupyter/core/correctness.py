@@ -176,44 +176,81 @@ def compare(ranks: Sequence[Record], reference: Record | None = None) -> Compari
 
 
 class _Rule(NamedTuple):
-    """A kind of finding. Fields of the text stand in braces; ``horovod`` is the example for Horovod, if it differs."""
+    """A kind of finding. Fields of its texts stand in braces.
+
+    ``fixes`` has the remedy ("" if it is the same) and the example for a library or a kind of loader.
+    """
 
     code: str
     level: Level
     text: str
     remedy: str = ""
     example: str = ""
-    horovod: str = ""
+    fixes: Mapping[str, tuple[str, str]] = {}
 
+
+_SHARE = "Give each rank its own part of the data set."
+#: DataLoader rejects a sampler for a stream.
+_SHARE_STREAM = "Let each worker of each rank skip the samples that the others read."
+_SHARE_STREAM_CODE = (
+    "def __iter__(self):\n"
+    "    info = torch.utils.data.get_worker_info()\n"
+    "    workers, worker = (info.num_workers, info.id) if info else (1, 0)\n"
+    "    part, parts = rank * workers + worker, size * workers\n"
+    "    return itertools.islice(self.read(), part, None, parts)"
+)
+_WRAP = "model = torch.nn.parallel.DistributedDataParallel(model)"
+_SEEDS = {
+    "torch": "torch.manual_seed(seed + rank)",
+    "random": "random.seed(seed + rank)",
+    "numpy": "numpy.random.seed(seed + rank)",
+}
 
 _RULES = (
     _Rule(
         "trainer-alone",
         "error",
         "Lightning's {trainer} uses one process on each rank, so the {ranks} ranks train independently.",
-        "Set devices to the number of processes on each node, num_nodes to that of nodes, and a strategy.",
-        'trainer = Trainer(devices=2, strategy="ddp")',
+        "Set devices to the number of processes on each node, and num_nodes to that of nodes.",
+        '{trainer}(accelerator="{accelerator}", devices={devices}{nodes}, strategy="ddp")',
     ),
     _Rule(
         "same-samples",
         "error",
         "The ranks train on the same samples: {same}.",
-        "Give each rank its own part of the data set: with a DistributedSampler, with split_dataset_by_node() for a "
-        "Hugging Face data set, or by passing the loader to Accelerate or Fabric.",
+        _SHARE,
         "sampler = DistributedSampler(dataset, num_replicas=size, rank=rank)\n"
         "loader = DataLoader(dataset, batch_size=32, sampler=sampler)",
+        {
+            "no loader": (_SHARE, "inputs, targets = inputs[rank::size], targets[rank::size]"),
+            "stream": (_SHARE_STREAM, _SHARE_STREAM_CODE),
+            "Hugging Face": (
+                "Give each rank its own part of the data set; the workers of a rank then divide it.",
+                "from datasets.distributed import split_dataset_by_node\n"
+                "dataset = split_dataset_by_node(dataset, rank=rank, world_size=size)",
+            ),
+            "equal samplers": (
+                "Call init_process_group before you create the sampler, and omit num_replicas and rank.",
+                "sampler = DistributedSampler(dataset)",
+            ),
+            "Accelerate": ("Pass the loader to accelerator.prepare().", "loader = accelerator.prepare(loader)"),
+            "Fabric": ("Pass the loader to fabric.setup_dataloaders().", "loader = fabric.setup_dataloaders(loader)"),
+        },
     ),
     _Rule(
-        "same-samples-of-stream",
+        "same-samples-in-workers",
         "error",
-        "The ranks train on the same samples: {same}.",
-        "Let each worker of each rank skip the samples that the others read, or use split_dataset_by_node() for a "
-        "Hugging Face data set.",
-        "def __iter__(self):\n"
-        "    info = torch.utils.data.get_worker_info()\n"
-        "    workers, worker = (info.num_workers, info.id) if info else (1, 0)\n"
-        "    part, parts = rank * workers + worker, size * workers\n"
-        "    return itertools.islice(self.read(), part, None, parts)",
+        "Each of the {workers} DataLoader workers of a rank reads the whole data set, so each rank trains on every "
+        "sample {workers} times.",
+        _SHARE_STREAM,
+        _SHARE_STREAM_CODE,
+    ),
+    _Rule(
+        "same-augmentation",
+        "info",
+        "All ranks use the same random numbers for their samples, so sample k of each rank gets the same augmentation.",
+        "Add the rank to the seed after the model is built, so that all ranks still start with the same weights.",
+        "{seeds}",
     ),
     _Rule(
         "no-set-epoch",
@@ -228,7 +265,7 @@ _RULES = (
         "The ranks start with different weights: before the first step, {differences}.",
         "Broadcast the weights of rank 0 before the first step, or use the same seed on all ranks.",
         "model = DistributedDataParallel(model)  # broadcasts the weights",
-        "hvd.broadcast_parameters(model.state_dict(), root_rank=0)",
+        {"Horovod": ("", "hvd.broadcast_parameters(model.state_dict(), root_rank=0)")},
     ),
     _Rule(
         "no-sync-on-last-backward",
@@ -244,10 +281,26 @@ _RULES = (
         "gradients-not-averaged",
         "error",
         "Gradients are not averaged across ranks, so each rank trains its own model: in step {step}, {differences}.",
-        "Wrap the model in DistributedDataParallel after init_process_group() and call the wrapped model, wrap the "
-        "optimizer in Horovod's DistributedOptimizer, or pass both to prepare() of Accelerate or setup() of Fabric.",
-        "model = torch.nn.parallel.DistributedDataParallel(model)",
-        "optimizer = hvd.DistributedOptimizer(\n    optimizer, named_parameters=model.named_parameters()\n)",
+        "Wrap the model in DistributedDataParallel and call the wrapped model.",
+        _WRAP,
+        {
+            "Horovod": (
+                "Wrap the optimizer in Horovod's DistributedOptimizer.",
+                "optimizer = hvd.DistributedOptimizer(\n    optimizer, named_parameters=model.named_parameters()\n)",
+            ),
+            "Accelerate": (
+                "Pass model and optimizer to accelerator.prepare().",
+                "model, optimizer = accelerator.prepare(model, optimizer)",
+            ),
+            "Fabric": (
+                "Pass model and optimizer to fabric.setup().",
+                "model, optimizer = fabric.setup(model, optimizer)",
+            ),
+            "no group": (
+                "Initialize the process group, wrap the model in DistributedDataParallel and call the wrapped model.",
+                f"torch.distributed.init_process_group()\n{_WRAP}",
+            ),
+        },
     ),
     _Rule(
         "weights-depart",
@@ -255,7 +308,7 @@ _RULES = (
         "From step {step} on, the ranks have different weights although they step with the same gradients: "
         "{differences}. Learning rates: {rates}.",
         "Use the same optimizer settings and optimizer state on all ranks.",
-        horovod="hvd.broadcast_optimizer_state(optimizer, root_rank=0)",
+        fixes={"Horovod": ("", "hvd.broadcast_optimizer_state(optimizer, root_rank=0)")},
     ),
     _Rule(
         "loss-no-mean",
@@ -273,7 +326,7 @@ _RULES = (
         "single process with the same samples.",
         "Divide the sum by the number of ranks, or use the average.",
         "dist.all_reduce(p.grad)\np.grad /= dist.get_world_size()",
-        "optimizer = hvd.DistributedOptimizer(optimizer, op=hvd.Average)",
+        {"Horovod": ("", "optimizer = hvd.DistributedOptimizer(optimizer, op=hvd.Average)")},
     ),
     _Rule(
         "gradients-scaled",
@@ -289,6 +342,22 @@ _RULES = (
         "most in {worst} ({gap}).",
         "Check what a rank does with its samples or gradients that a single process does not.",
     ),
+    _Rule(
+        "batch-norm",
+        "info",
+        "{layers} computes its statistics from each rank's own samples, so in step {step} gradients differ by {rest} "
+        "from a single process, most in {worst}. This is usual.",
+        "If each rank has few samples, synchronize the statistics.",
+        "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)",
+    ),
+    _Rule(
+        "rate-not-scaled",
+        "info",
+        "The learning rate is {rate}, the same on {ranks} processes as on one, but each step has {more} times the "
+        "samples.",
+        "The linear scaling rule (Goyal et al., 2017) suggests {scaled}, after a warm-up.",
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * world_size)",
+    ),
 )
 _RULE_OF = {rule.code: rule for rule in _RULES}
 
@@ -303,35 +372,38 @@ class _Comparer:
         half = any("16" in kind for rank in ranks for kind in rank.get("dtypes", ()))
         self._same = _SAME_HALF if half else _SAME
         self._trainer: Record = self._first.get("trainer") or {}
-        self._hvd = any(rank.get("horovod") for rank in ranks)
+        self._library = self._find_library()
         self._batches = [batch for step in self._first.get("steps", ()) for batch in step["batches"]]
+
+    def _find_library(self) -> str:
+        """Return the library that trains, as in ``_Rule.fixes``: "" is plain torch."""
+        if any(rank.get("horovod") for rank in self._ranks):
+            return "Horovod"
+        if self._first.get("accelerate"):
+            return "Accelerate"
+        if self._trainer.get("name") == "Fabric":
+            return "Fabric"
+        return "no group" if self._first.get("group") == 0 else ""
 
     def _add(
         self,
         code: str,
         at: Any = None,
         *,
+        fix: str = "",
         step: int | None = None,
         tensor: str = "",
         size: float | None = None,
         **texts: Any,
     ) -> None:
         """Add a finding; ``at`` is the line of the user's code as it was recorded, ``texts`` the fields of its rule."""
-        _, level, text, remedy, example, horovod = _RULE_OF[code]
+        rule = _RULE_OF[code]
+        remedy, example = rule.fixes.get(fix or self._library, ("", rule.example))
+        fields = {"step": step, "ranks": count(self._size), **texts}
+        text, remedy, example = (part.format_map(fields) for part in (rule.text, remedy or rule.remedy, example))
         file, line = at or ("", 0)
         self._result.findings.append(
-            Difference(
-                level,
-                code,
-                text.format(step=step, ranks=count(self._size), **texts),
-                remedy,
-                horovod if horovod and self._hvd else example,
-                step,
-                tensor,
-                size,
-                file,
-                line if file else None,
-            )
+            Difference(rule.level, code, text, remedy, example, step, tensor, size, file, line if file else None)
         )
 
     def _has(self, code: str) -> bool:
@@ -346,19 +418,35 @@ class _Comparer:
 
     def is_alone(self) -> bool:
         """Find trainers that run as a single process on each rank, which would cause all other findings."""
-        is_alone = self._trainer.get("size") == 1
-        if is_alone:
-            self._add("trainer-alone", self._trainer["line"], trainer=self._trainer["name"])
-        return is_alone
+        if self._trainer.get("size") != 1:
+            return False
+        trainer = self._trainer
+        nodes = self._size // trainer["devices"]
+        self._add(
+            "trainer-alone",
+            trainer["line"],
+            trainer=trainer["name"],
+            accelerator=trainer["accelerator"],
+            devices=trainer["devices"],
+            nodes=f", num_nodes={nodes}" if nodes > 1 else "",
+        )
+        return True
 
     # samples ------------------------------------------------------------------------------------
 
     def compare_data(self) -> None:
         """Compare the samples of the ranks, and how they are read."""
         self._compare_samples()
-        for loader, (about, *_) in self._loaders():
-            if any(str(batch["loader"]) == loader for batch in self._batches):
-                self._compare_order(about)
+        if not self._has("same-samples"):
+            self._compare_workers()
+        trained = [every for loader, every in self._loaders() if self._batches_of(loader)]
+        self._compare_augmentation(trained)
+        for about, *_ in trained:
+            self._compare_order(about)
+
+    def _batches_of(self, loader: str) -> list[Record]:
+        """Return the batches of a loader that rank 0 has trained on."""
+        return [batch for batch in self._batches if str(batch["loader"]) == loader]
 
     def _loaders(self) -> Iterator[tuple[str, list[Record]]]:
         """Yield each loader with what each rank has recorded of it."""
@@ -394,7 +482,7 @@ class _Comparer:
         """Find ranks that each iterate over the whole data set, in different orders."""
         for loader, every in self._loaders():
             length = every[0].get("samples")
-            size = max((batch["size"] for batch in self._batches if str(batch["loader"]) == loader), default=0)
+            size = max((batch["size"] for batch in self._batches_of(loader)), default=0)
             whole = all((about.get("batches") or 0) * size >= _WHOLE * (length or 1) for about in every)
             if not length or not whole or any(about.get("samples") != length for about in every):
                 continue
@@ -415,9 +503,51 @@ class _Comparer:
 
     def _same_samples(self, text: str, loader: str, **more: Any) -> None:
         """Report that ranks train on the same samples, with the remedy for their type of loader."""
-        about = self._first.get("loaders", {}).get(loader, {})
-        code = "same-samples-of-stream" if about.get("iterable") else "same-samples"
-        self._add(code, about.get("line") or self._line("forward"), same=text, **more)
+        every = dict(self._loaders()).get(loader, [{}])
+        about, parts = every[0], [known.get("part") or (None, None) for known in every]
+        if self._workers_repeat(loader, about):
+            text += f"; so do the {count(about['workers'])} workers of each rank's DataLoader"
+        fix = ""
+        if not loader:
+            fix = "no loader"
+        elif about.get("iterable"):
+            fix = "Hugging Face" if about.get("hugging_face") else "stream"
+        elif about.get("sampler") == "DistributedSampler" and len(set(map(repr, parts))) < self._size:
+            fix = "equal samplers"
+            text += f"; the DistributedSampler has rank {parts[0][1]} of {parts[0][0]} on more than one of them"
+        self._add("same-samples", about.get("line") or self._line("forward"), fix=fix, same=text, **more)
+
+    def _compare_workers(self) -> None:
+        """Find loader workers that each read the whole stream."""
+        for loader, (about, *_) in self._loaders():
+            if self._workers_repeat(loader, about):
+                self._add("same-samples-in-workers", about.get("line"), workers=count(about["workers"]))
+                return
+
+    def _workers_repeat(self, loader: str, about: Record) -> bool:
+        """Return whether two workers of rank 0 have read the same batch of a stream."""
+        if not about.get("iterable") or about.get("workers", 0) < 2:
+            return False
+        first = [batch["samples"] for batch in self._batches_of(loader) if batch["pass"] == 0]
+        first = [samples for samples in first if samples and not _repeats(samples)]
+        return any(mine == others for mine, others in itertools.combinations(first, 2))
+
+    def _compare_augmentation(self, loaders: Iterable[Sequence[Record]]) -> None:
+        """Find loaders whose samples all ranks augment with the same random numbers."""
+        for every in loaders:
+            about, workers = every[0], bool(every[0].get("workers"))
+            states = [known.get("random") or {} for known in every]
+            sources = {name: "workers" if workers else name for name in about.get("draws") or ()}
+            same = [
+                name
+                for name, source in sources.items()
+                if source in states[0] and len({state.get(source) for state in states}) == 1
+            ]
+            if same:
+                # The seeds of all generators in workers derive from that of torch.
+                seeds = "\n".join(_SEEDS[name] for name in (["torch"] if workers else same))
+                self._add("same-augmentation", about.get("line"), seeds=seeds)
+                return
 
     def _compare_order(self, about: Record) -> None:
         epochs = about.get("epochs", [])
@@ -433,6 +563,7 @@ class _Comparer:
         self._compare_start()
         averaged = self._compare_gradients()
         self._compare_one(averaged=averaged)
+        self._compare_rates()
 
     def _optimizers(self, step: int) -> Iterator[tuple[str, list[str], list[Record]]]:
         """Yield number, names of the weights and the records of all ranks of each optimizer that has stepped."""
@@ -479,7 +610,7 @@ class _Comparer:
         if (last := next((record for record in steps if record.get("unsynced")), None)) is not None:
             self._add("no-sync-on-last-backward", last["unsynced_line"], step=step, **spread)
             return
-        at = self._optimizer_line(index) if self._hvd else self._line("backward")
+        at = self._optimizer_line(index) if self._library == "Horovod" else self._line("backward")
         self._add("gradients-not-averaged", at, step=step, **spread)
 
     def _why_local(self, step: int, index: str, records: Sequence[Record]) -> str:
@@ -529,6 +660,10 @@ class _Comparer:
             self._leave_out(f"Losses and gradients were not compared with one process: {reason}.")
         elif averaged:
             self._compare_scale(self._one)
+        if layers := self._first.get("layers"):
+            self._leave_out(
+                f"Batch statistics ({listing(layers)}) are computed from each rank's own samples, as is usual."
+            )
 
     def _incomparable(self, reference: Record) -> str:
         if not reference.get("steps"):
@@ -543,11 +678,6 @@ class _Comparer:
             return "the model draws random numbers (for example dropout), which differ from run to run"
         if len({len(_samples(step)) for step in steps}) > 1:
             return "the ranks have batches of different sizes but average them as if they were equal"
-        if layers := self._first.get("layers"):
-            return (
-                f"{listing(layers)} computes its statistics from each rank's own samples, as is usual "
-                "(torch.nn.SyncBatchNorm synchronizes them)"
-            )
         if not self._same_batches(0, reference):
             if not alone["batches"]:
                 return "the training code creates its own batches, and the single process creates other batches"
@@ -603,7 +733,25 @@ class _Comparer:
         large = {at: gap for at, gap in gaps.items() if _total([single[at]]) > _TINY * _total(single)} or gaps
         worst = max(large, key=lambda at: large[at])
         texts = {"rest": _percent(rest), "worst": names[worst], "gap": _percent(large[worst])}
-        self._add("gradients-differ", self._line("step"), step=step, tensor=names[worst], size=rest, **texts)
+        layers = listing(self._first.get("layers", []))
+        code, line = ("batch-norm", "forward") if layers else ("gradients-differ", "step")
+        self._add(code, self._line(line), step=step, tensor=names[worst], size=rest, layers=layers, **texts)
+
+    def _compare_rates(self) -> None:
+        """Find a learning rate that was not scaled although the global batch is larger."""
+        if self._one is None or not self._one.get("steps") or self._result.findings:
+            return
+        ours, alone = (
+            [optimizer["rates"][0] for optimizer in record["steps"][0]["optimizers"]]
+            for record in (self._first, self._one)
+        )
+        own_sizes = [about["own_size"] for about in self._one.get("loaders", {}).values() if about.get("own_size")]
+        own_size = own_sizes[0] if own_sizes else len(_samples(self._one["steps"][0]))
+        more = sum(len(_samples(rank["steps"][0])) for rank in self._ranks) / own_size if own_size else 1.0
+        if ours and ours == alone and ours[0] and more > 1.5:
+            rate, scaled = _number(ours[0]), _number(ours[0] * more)
+            made = next(iter(self._first.get("made", {}).values()), None)
+            self._add("rate-not-scaled", made, rate=rate, scaled=scaled, more=_number(more))
 
 
 def _different(digests: Sequence[Sequence[str]]) -> list[int]:

@@ -26,7 +26,8 @@ def trains(mistake="", backend="torch", epochs=50, device="cpu"):  # noqa: C901 
     if mistake == "dropout":
         layers.insert(2, nn.Dropout(0.5))
     model = nn.Sequential(*layers).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * (1 + (mistake == "one-rank-rate" and rank)), momentum=0.9)
+    rate = 0.05 if mistake == "rate" else 0.05 * size
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate * (1 + (mistake == "one-rank-rate" and rank)), momentum=0.9)
     by_hand = mistake in ("sum", "unseeded")
     if backend == "horovod":
         op = hvd.Sum if mistake == "sum" else hvd.Average

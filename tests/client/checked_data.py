@@ -53,6 +53,32 @@ def stream(_rank, _size):
     return Stream()
 
 
+def stream_of_rank(rank, _size):
+    import torch
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(samples(rank))
+
+    return Stream()
+
+
+def noisy(rank, _size):
+    import torch
+
+    class Noisy(torch.utils.data.Dataset):
+        def __init__(self):
+            self.samples = samples(rank)
+
+        def __len__(self):
+            return len(self.samples)
+
+        def __getitem__(self, at):
+            return self.samples[at] + 0.1 * torch.randn(5)
+
+    return Noisy()
+
+
 def accumulates(mistake, steps=12):
     """Train with two micro-batches a step."""
     import torch

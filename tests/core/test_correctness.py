@@ -85,7 +85,7 @@ def test_weights_that_are_averaged_after_the_step_are_not_compared():
     apart = changed([rank(0, step("ab", (2, 4))), rank(1, step("cd", (4, 4)))], after=[["1", "2"]] * 2)
     found = compare(apart, ONE)
     assert not found.findings
-    assert "have the same weights after the step or" in found.left_out[0]
+    assert "have the same weights after the step" in found.left_out[0]
 
 
 def test_other_weights_at_the_start_are_the_only_finding():
@@ -144,6 +144,8 @@ def test_samples_that_repeat_on_a_rank_are_not_compared():
     ("about", "remedy"),
     [
         ({"iterable": True}, "get_worker_info()"),
+        ({"iterable": True, "hugging_face": True}, "split_dataset_by_node("),
+        ({"sampler": "DistributedSampler", "part": [1, 0]}, "sampler = DistributedSampler(dataset)"),
         ({}, "num_replicas=size"),
     ],
 )
@@ -152,8 +154,14 @@ def test_the_remedy_for_common_samples_fits_the_data_set(about, remedy):
     loaders = {"0": {"samples": None, "line": ["train.py", 7], **about}}
     (found,) = compare([{**one, "loaders": loaders} for one in same]).findings
     assert remedy in found.example
-    assert found.code == "same-samples-of-stream" if about else "same-samples"
-    assert (found.file, found.line) == ("train.py", 7)
+    assert (found.code, found.file, found.line) == ("same-samples", "train.py", 7)
+
+
+def test_workers_that_each_read_the_whole_stream_are_found():
+    loaders = {"0": {"iterable": True, "workers": 2}}
+    ranks = [rank(0, step("ab", (3, 4)), step("ab", (3, 4))), rank(1, step("cd", (3, 4)), step("cd", (3, 4)))]
+    assert codes([{**one, "loaders": loaders} for one in ranks], None) == ["same-samples-in-workers"]
+    assert codes([{**one, "loaders": {"0": {}}} for one in ranks], None) == []
 
 
 @pytest.mark.parametrize(("unsynced", "line"), [("no_sync", 14), ("forward", 12)])
@@ -186,15 +194,22 @@ def test_a_trainer_on_one_process_is_the_only_finding():
     same = [{**RIGHT[0], "trainer": trainer}, {**rank(1, step("ab", (2, 4))), "trainer": trainer}]
     (found,) = compare(same, ONE).findings
     assert (found.code, found.line) == ("trainer-alone", 3)
-    assert found.example == 'trainer = Trainer(devices=2, strategy="ddp")'
+    assert found.example == 'Trainer(accelerator="cpu", devices=2, strategy="ddp")'
     right = [{**one, "trainer": {**trainer, "size": 2}} for one in RIGHT]
     assert codes(right) == []
 
 
-def test_the_remedy_for_gradients_fits_horovod():
-    apart = [rank(0, step("ab", (2, 4)), horovod=True), rank(1, step("cd", (4, 4)), horovod=True)]
+@pytest.mark.parametrize(
+    ("about", "example"),
+    [({"accelerate": True}, "accelerator.prepare("), ({"trainer": {"name": "Fabric", "size": 2}}, "fabric.setup("),
+     ({"group": 0}, "init_process_group()"), ({"group": 2}, "DistributedDataParallel(model)"),
+     ({"horovod": True}, "hvd.DistributedOptimizer(")],
+)  # fmt: skip
+def test_the_remedy_for_gradients_fits_the_library(about, example):
+    apart = [{**rank(0, step("ab", (2, 4))), **about}, {**rank(1, step("cd", (4, 4))), **about}]
     (found,) = compare(apart, ONE).findings
-    assert (found.code, "hvd.DistributedOptimizer(" in found.example) == ("gradients-not-averaged", True)
+    assert found.code == "gradients-not-averaged"
+    assert example in found.example
 
 
 def test_a_step_with_other_samples_is_not_compared_with_one_process():
@@ -203,6 +218,17 @@ def test_a_step_with_other_samples_is_not_compared_with_one_process():
     found = compare(ranks, one)
     assert not found.findings
     assert "in 1 step (identical)" in found.compared[-1]
+
+
+def test_the_same_random_numbers_on_all_ranks_are_information():
+    same = reads(["wxyz", "klmn"], draws=["torch"], random={"torch": "s", "random": "t"}, line=["train.py", 9])
+    (found,) = compare(same, ONE).findings
+    assert (found.code, found.level, found.line) == ("same-augmentation", "info", 9)
+    assert "torch.manual_seed(seed + rank)" in found.example
+    same[1]["loaders"]["0"]["random"] = {"torch": "other", "random": "t"}
+    assert codes(same) == []
+    workers = reads(["wxyz", "klmn"], draws=["numpy"], random={"workers": "1"}, workers=2)
+    assert codes(workers) == ["same-augmentation"]
 
 
 def test_an_order_that_does_not_change_is_found_by_the_sampler():
@@ -220,9 +246,11 @@ def test_an_order_that_does_not_change_is_found_by_the_sampler():
     assert codes([{**one, "loaders": {"0": twice}} for one in RIGHT]) == ["no-set-epoch"]
 
 
-def test_other_gradients_than_those_of_one_process_are_named_with_their_tensor():
-    (found,) = compare(RIGHT, rank(0, step("abcd", (3, 1)))).findings
-    assert (found.code, found.tensor) == ("gradients-differ", "body.bias")
+def test_batch_statistics_are_usual_and_other_differences_are_not():
+    other = rank(0, step("abcd", (3, 1)))
+    (found,) = compare([{**one, "layers": ["BatchNorm1d"]} for one in RIGHT], other).findings
+    assert (found.code, found.level, found.tensor) == ("batch-norm", "info", "body.bias")
+    assert codes(RIGHT, other) == ["gradients-differ"]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +261,6 @@ def test_other_gradients_than_those_of_one_process_are_named_with_their_tensor()
         (RIGHT, rank(0, step("abcd", (1, 1), weights=(1.0, 1.0))), "the single process started with other weights"),
         ([RIGHT[0], rank(1, step("c", (3, 4)))], ONE, "batches of different sizes"),
         (RIGHT, rank(0), "made no step"),
-        ([{**one, "layers": ["BatchNorm1d"]} for one in RIGHT], rank(0, step("abcd", (3, 1))), "BatchNorm1d computes"),
         (RIGHT, {**ONE, "replay_problem": "the batches cannot be put together"}, "the batches cannot be put together"),
         ([{**one, "sharded": "DeepSpeed's ZeRO"} for one in RIGHT], ONE, "are sharded across ranks"),
         ([RIGHT[0], {**RIGHT[1], "shapes": {"0": [[2], [1]]}}], ONE, "pipeline or tensor parallel"),
@@ -244,3 +271,13 @@ def test_what_cannot_be_compared_is_said_and_no_finding(ranks, one, why):
     found = compare(ranks, one)
     assert not found.findings
     assert any(why in text for text in found.left_out), found.left_out
+
+
+def test_a_rate_that_stays_with_more_samples_is_information():
+    one = {**ONE, "loaders": {"0": {"own_size": 2}}}
+    (found,) = compare(RIGHT, one).findings
+    assert (found.code, found.level) == ("rate-not-scaled", "info")
+    assert "suggests 0.2" in found.remedy
+    shown = compare(RIGHT, one)
+    assert shown.is_right
+    assert "lr=0.1 * world_size)</pre>" in shown._repr_html_()

@@ -17,7 +17,7 @@ How the steps are recorded:
 * A batch is recorded when ``DataLoader`` returns it; in the single process it is replaced by the batches of all ranks.
 * The gradient of a step is the one that the innermost ``Optimizer.step`` uses.
 * Before the record is written, a few samples of each data set are read by index, with the same random numbers on all
-  ranks. They show whether the ranks have the same data set.
+  ranks. They show whether the ranks have the same data set, and whether reading a sample draws random numbers.
 * If random numbers are drawn between the first forward call and the backward pass (for example by dropout), the step
   cannot be compared with a single process.
 
@@ -225,6 +225,8 @@ class CheckRecording:
             if position is None:
                 return original(this)
             self._next_step()
+            if position[1:] == [0, 0]:
+                self._describe_random_states(position[0], this)
             self._has_begun = False
             batch = self._fetch(lambda: original(this), tuple(position))
             self._take_batch(tuple(position), batch)
@@ -243,11 +245,21 @@ class CheckRecording:
         self._data_sets[number] = loader.dataset, loader.collate_fn if loader.batch_sampler is not None else None
         sampler = getattr(loader, "sampler", None)
         about["line"] = getattr(loader, "_distdl_line", _NOWHERE)
+        about["workers"] = loader.num_workers
         about["iterable"] = isinstance(loader.dataset, _torch().utils.data.IterableDataset)
+        about["hugging_face"] = type(loader.dataset).__module__.partition(".")[0] == "datasets"
         about["sampler"] = type(sampler).__name__
+        about["part"] = [getattr(sampler, "num_replicas", None), getattr(sampler, "rank", None)]
         about["shuffles"] = bool(getattr(sampler, "shuffle", False)) and hasattr(sampler, "set_epoch")
         about["set_epoch"] = getattr(sampler, "_distdl_set_epoch", 0)
         about["epochs"] = [*about["epochs"][:passed], getattr(sampler, "epoch", None)]
+
+    @harmless
+    def _describe_random_states(self, number: int, iterator: Any) -> None:
+        """Record the random states with which a loader reads its first sample."""
+        workers = getattr(iterator, "_num_workers", 0)
+        states = {"workers": str(iterator._base_seed)} if workers else _random_states()  # noqa: SLF001
+        self._about["loaders"][str(number)]["random"] = states
 
     @harmless
     def _read_samples_of_all(self) -> None:
@@ -256,7 +268,7 @@ class CheckRecording:
             about = self._about["loaders"][str(number)]
             if about.get("samples") and not about["iterable"]:
                 with contextlib.suppress(Exception):  # a data set may be anything
-                    about["read"] = _read_samples(data_set, collate, about["samples"])
+                    about |= _read_samples(data_set, collate, about["samples"])
 
     def _watch_samplers(self, module: Any) -> None:
         @replaces(module.DistributedSampler, "set_epoch")
@@ -278,6 +290,7 @@ class CheckRecording:
         if not parts:
             return batch
         torch = _torch()
+        self._about["loaders"][str(position[0])].setdefault("own_size", _size(_tensors(batch, torch.Tensor)))
         try:
             return _joined(parts, torch.Tensor, torch.cat)
         except Exception as error:  # noqa: BLE001  a batch may be anything
@@ -293,8 +306,8 @@ class CheckRecording:
             # Copies on the CPU, because training code may modify the batch in place.
             self._batches[position] = _joined([batch], torch.Tensor, lambda parts: parts[0].detach().cpu().clone())
         if torch.is_grad_enabled():
-            size = next((int(tensor.shape[0]) for tensor in tensors if len(tensor.shape)), 0)
-            self._step_batches[position[0]] = {"pass": position[1], "size": size, "samples": _hash_samples(tensors)}
+            entry = {"pass": position[1], "size": _size(tensors), "samples": _hash_samples(tensors)}
+            self._step_batches[position[0]] = entry
 
     # forward and backward -----------------------------------------------------------------------
 
@@ -424,13 +437,23 @@ class CheckRecording:
                 self.write()
                 raise Finished
 
-    def _describe_weights(self, number: int, parameters: list[Any]) -> None:
-        """Record the model's names for an optimizer's weights, layers with batch statistics, and the libraries."""
-        horovod = sys.modules.get("horovod.torch")
+    def _describe_libraries(self, accelerator: str) -> None:
+        """Record the libraries that train, and the number of processes they know."""
+        horovod, accelerate = sys.modules.get("horovod.torch"), sys.modules.get("accelerate.state")
         self._about["horovod"] = horovod is not None and bool(horovod.is_initialized())
+        self._about["accelerate"] = accelerate is not None and bool(accelerate.PartialState._shared_state)  # noqa: SLF001
+        distributed = _torch().distributed
+        is_initialized = distributed.is_available() and distributed.is_initialized()
+        self._about["group"] = distributed.get_world_size() if is_initialized else 0
         for name, made, line in self._trainers:
             if (trainer := made()) is not None:
-                self._about["trainer"] = {"name": name, "size": int(trainer.world_size), "line": line}
+                devices = int(os.environ.get("LOCAL_WORLD_SIZE", self._size))
+                self._about["trainer"] = {"name": name, "size": int(trainer.world_size), "line": line,
+                                          "accelerator": accelerator, "devices": devices}  # fmt: skip
+
+    def _describe_weights(self, number: int, parameters: list[Any]) -> None:
+        """Record the model's names for an optimizer's weights, layers with batch statistics, and the libraries."""
+        self._describe_libraries("cpu" if parameters[0].device.type == "cpu" else "gpu")
         names: dict[int, str] = {}
         layers = set(self._about.get("layers", ()))
         mine = set(map(id, parameters))
@@ -532,14 +555,31 @@ def _random_state() -> str:
     return state + _digest(torch.cuda.get_rng_state()) if torch.cuda.is_initialized() else state
 
 
-def _read_samples(data_set: Any, collate: Any, length: int) -> list[str]:
-    """Return hashes of some samples of a data set, read with the same random numbers on all ranks."""
+def _random_states() -> dict[str, str]:
+    """Return a hash of the state of each global random number generator."""
+    states = {"torch": _digest(_torch().get_rng_state()), "random": _hash(repr(random.getstate()).encode())}
+    if (numpy := sys.modules.get("numpy")) is not None:
+        states["numpy"] = _hash(pickle.dumps(numpy.random.get_state()))
+    return states
+
+
+def _read_samples(data_set: Any, collate: Any, length: int) -> dict[str, Any]:
+    """Return hashes of some samples of a data set, and the random number generators that reading them uses."""
     _torch().manual_seed(0)
     random.seed(0)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(0)
+    before = _random_states()
     samples = [data_set[at] for at in sorted({0, length // 3, length // 2, length - 1})]
-    return _hash_samples(_tensors(samples if collate is None else collate(samples), _torch().Tensor))
+    batch = samples if collate is None else collate(samples)
+    after = _random_states()
+    draws = [name for name, state in before.items() if after[name] != state]
+    return {"read": _hash_samples(_tensors(batch, _torch().Tensor)), "draws": draws}
+
+
+def _size(tensors: list[Any]) -> int:
+    """Return the number of samples of a batch."""
+    return next((int(tensor.shape[0]) for tensor in tensors if len(tensor.shape)), 0)
 
 
 def _hash_samples(tensors: list[Any]) -> list[str]:
