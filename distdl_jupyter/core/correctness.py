@@ -189,8 +189,8 @@ class _Rule(NamedTuple):
     fixes: Mapping[str, tuple[str, str]] = {}
 
 
+#: Remedies and examples of several rules. DataLoader rejects a sampler for a stream.
 _SHARE = "Give each rank its own part of the data set."
-#: DataLoader rejects a sampler for a stream.
 _SHARE_STREAM = "Let each worker of each rank skip the samples that the others read."
 _SHARE_STREAM_CODE = (
     "def __iter__(self):\n"
@@ -200,6 +200,7 @@ _SHARE_STREAM_CODE = (
     "    return itertools.islice(self.read(), part, None, parts)"
 )
 _WRAP = "model = torch.nn.parallel.DistributedDataParallel(model)"
+#: What gives each rank random numbers of its own, by generator.
 _SEEDS = {
     "torch": "torch.manual_seed(seed + rank)",
     "random": "random.seed(seed + rank)",
