@@ -27,7 +27,6 @@ from distdl_jupyter.core import errors, limits
 from distdl_jupyter.core.errors import DistDLError, InvalidSpec, LaunchFailed, PluginUnavailable
 from distdl_jupyter.core.machine import requirement
 from distdl_jupyter.form.schema import FormRequest, FormState
-from distdl_jupyter.form.state import cell_state
 from distdl_jupyter.jobs import client
 from distdl_jupyter.views.job_table import JobRow
 from distdl_jupyter.views.sweep import SweepPanel
@@ -110,6 +109,8 @@ def form(context: ServerContext, gone: Future[None], body: FormRequest) -> FormS
         body = msgspec.structs.replace(body, notebook=str(notebook or ""))
     folder = notebook.parent if notebook else context.root
     if python == (sys.executable, {}) and len(body.code) < _SHORT:
+        from distdl_jupyter.form.state import cell_state  # captures code, which a server needs only here
+
         return cell_state(body, directory=str(folder))
     # A long text is read by a process, because reading it would delay the requests of others. The answer has the
     # fields of a FormState.

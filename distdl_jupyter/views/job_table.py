@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from distdl_jupyter.core.view import SHORT_WAIT, JobView, MetricView
 from distdl_jupyter.views.wire import finite, from_fields
 from distdl_jupyter.worker.hooks import frameworks
 
-_HEAD = ("Id", "State", "Name", "Processes", "Backend", "Elapsed", "Last", "Created")
 _EMPTY = "No jobs yet. Start a cell with %%distributed -p 2, or run: distdl submit -p 2 train.py"
 #: Points of the sparkline.
 _POINTS = 40
@@ -186,27 +185,37 @@ class JobTable(table.Display):
             return [_EMPTY]
         reasons = [f"{humanize.short_id(job.id)}: {job.says}" for job in self._jobs if job.state == "lost" and job.says]
         older = f"{humanize.plural(self._older, 'older job')} not shown: distdl ls --all, or %dist_jobs --all"
-        return [table.WholeRows([_HEAD, *map(self._row, self._jobs)]), *reasons, *([older] if self._older else [])]
+        rows = ([text(job, self._now) for text in COLUMNS.values()] for job in self._jobs)
+        return [table.WholeRows([list(COLUMNS), *rows]), *reasons, *([older] if self._older else [])]
 
-    def _row(self, job: JobRow) -> tuple[str, ...]:
-        state = humanize.shown_state(job.state, stalled=job.stalled)
-        shown = f"{humanize.SHAPE_SIGNS[humanize.SHOWN_SHAPES[state]]} {humanize.SHOWN_WORDS[state]}"
-        if job.state == "running" and job.total and job.done is not None:
-            shown += f" {humanize.percent(job.done, job.total)}"
-        end = self._now if job.ended is None else job.ended
-        waited = job.waited + (0.0 if job.queued_since is None else max(0.0, end - job.queued_since))
-        waited = waited if waited >= SHORT_WAIT else 0.0
-        value = "not finite" if job.value is None else humanize.number(job.value)
-        return (
-            job.id,
-            shown,
-            job.name,
-            humanize.processes(job.node_count, job.process_count_per_node),
-            job.backend,
-            humanize.ran_and_waited(end - job.created - waited, waited),
-            f"{job.metric} {value}" if job.metric else "",
-            humanize.ago(max(0.0, self._now - job.created)),
-        )
+
+def _state(job: JobRow, _now: float) -> str:
+    state = humanize.shown_state(job.state, stalled=job.stalled)
+    shown = f"{humanize.SHAPE_SIGNS[humanize.SHOWN_SHAPES[state]]} {humanize.SHOWN_WORDS[state]}"
+    is_counted = job.state == "running" and job.total and job.done is not None
+    return f"{shown} {humanize.percent(job.done or 0, job.total or 1)}" if is_counted else shown
+
+
+def _elapsed(job: JobRow, now: float) -> str:
+    end = now if job.ended is None else job.ended
+    waited = job.waited + (0.0 if job.queued_since is None else max(0.0, end - job.queued_since))
+    waited = waited if waited >= SHORT_WAIT else 0.0
+    return humanize.ran_and_waited(end - job.created - waited, waited)
+
+
+#: The columns of a table of jobs: the head, and the text of a job at a moment (epoch seconds).
+COLUMNS: dict[str, Callable[[JobRow, float], str]] = {
+    "Id": lambda job, _now: job.id,
+    "State": _state,
+    "Name": lambda job, _now: job.name,
+    "Processes": lambda job, _now: humanize.processes(job.node_count, job.process_count_per_node),
+    "Backend": lambda job, _now: job.backend,
+    "Elapsed": _elapsed,
+    "Last": lambda job, _now: (
+        f"{job.metric} {'not finite' if job.value is None else humanize.number(job.value)}" if job.metric else ""
+    ),
+    "Created": lambda job, now: humanize.ago(max(0.0, now - job.created)),
+}
 
 
 # summary.json -----------------------------------------------------------------------------------

@@ -86,11 +86,10 @@ class SweepTable(table.Display, list[Trial]):
         import pandas as pd
 
         metric = self._study.plan.metric
-        rows = (
+        return pd.DataFrame(
             {"trial": trial.number, metric: trial.value, **trial.params, "state": trial.state, "job": trial.id}
             for trial in self
         )
-        return pd.DataFrame(rows)
 
     def _parts(self) -> list[str | table.Rows]:
         names, metric = [*self._study.plan.parameters], self._study.plan.metric
@@ -130,11 +129,8 @@ class SweepDisplay(SweepTable):
 def mime_bundle(study: Study) -> dict[str, Any]:
     """Return the output of a cell: JupyterLab draws the sweep live by its id, other front ends its present state."""
     shown = SweepDisplay(study)
-    return {
-        SWEEP_MIME: {"id": study.id, "version": 1},
-        "text/html": shown._repr_html_(),
-        "text/plain": str(shown),
-    }
+    job = {"id": study.id, "version": 1}
+    return {SWEEP_MIME: job, "text/html": shown._repr_html_(), "text/plain": str(shown)}
 
 
 def value_text(value: Any) -> str:
