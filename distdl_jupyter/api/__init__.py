@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,11 +9,10 @@ if TYPE_CHECKING:
 
 #: Where all addresses are.
 BASE = "/distdl/api"
-_MODULES = ("clusters", "jobs", "source", "azure")
 
 
 def calls() -> list[ApiCall]:
     """Return all calls. They are imported here, because the extension must not delay the start of the server."""
-    for module in _MODULES:
-        importlib.import_module(f"{__name__}.{module}")
-    return importlib.import_module(f"{__name__}.call").CALLS  # type: ignore[no-any-return]
+    from distdl_jupyter.api import azure, call, clusters, jobs, source  # noqa: F401 - each adds its calls
+
+    return call.CALLS

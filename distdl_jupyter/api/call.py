@@ -86,7 +86,7 @@ class ApiCall:
     slow: bool = False
 
 
-#: All calls, in the order of the modules of this package.
+#: All calls, in the order in which their modules are imported.
 CALLS: list[ApiCall] = []
 
 

@@ -93,10 +93,9 @@ def _plugin(kind: registry.Kind, name: str) -> Plugin:
         problem = "" if defaults is None else str(plugin.unavailable(plugin.Options(**defaults)))
         title, labels = getattr(plugin, "title", "") or name, tuple(getattr(plugin, "labels", ()))
         return Plugin(kind, name, title, labels, _options(plugin), problem)
-    except DistDLError as known:
-        error = known
-    except Exception as failure:  # noqa: BLE001 - a broken third-party plug-in must not hide the others
-        error = DistDLError(f"It failed: {type(failure).__name__}: {failure}", code="plugin-failed")
+    except Exception as exc:  # noqa: BLE001 - a broken third-party plug-in must not hide the others
+        failure = DistDLError(f"It failed: {type(exc).__name__}: {exc}", code="plugin-failed")
+        error = exc if isinstance(exc, DistDLError) else failure
     return Plugin(kind, name, name, (), {"type": "object", "properties": {}}, error.message, error.hint, error.code)
 
 

@@ -87,15 +87,7 @@ def _parameter(name: str, schema: Json) -> Json:
         schema |= kind if kind != {"type": "null"} else {}
     if schema.get("default", ...) is None:
         del schema["default"]
-    description = schema.pop("description", "")
-    return {
-        "name": name,
-        "in": "query",
-        "required": required,
-        "description": description,
-        "explode": False,
-        "schema": schema,
-    }
+    return {"name": name, "in": "query", "required": required, "explode": False, "schema": schema}
 
 
 def _schema(kind: Any) -> Json:

@@ -86,12 +86,10 @@ def start_sweep(context: ServerContext, body: NewSweep) -> SweepPanel:
 
 def _start(context: ServerContext, source: NewJob | NewSweep) -> str:
     """Start the job, or the sweep, and return its id; it is started even if the page closes meanwhile."""
-    _check_size(context, source.code)
-    python = _python(context, source.kernel_name)
-    notebook = _notebook(context.root, source.notebook)
+    python, notebook, folder = _prepare(context, source)
     fields = {**to_json(source), "notebook": str(notebook or "")}
     del fields["kernel_name"]
-    return str(_ask(python, "submit", fields, notebook.parent if notebook else context.root, context.submit_seconds))
+    return str(_ask(python, "submit", fields, folder, context.submit_seconds))
 
 
 @post("/form", action="execute", slow=True)
@@ -101,13 +99,10 @@ def form(context: ServerContext, gone: Future[None], body: FormRequest) -> FormS
     A kernel that is free computes the form of its notebook itself, with the notebook's names. This is for a kernel
     that is busy or not started, and for text without a notebook.
     """
-    _check_size(context, body.code)
-    python = _python(context, body.kernel_name)
-    notebook = _notebook(context.root, body.notebook, required=body.own)
+    python, notebook, folder = _prepare(context, body, notebook_required=body.own)
     if body.own:
         # Only the kernel knows what a notebook's cell uses from beside it: there the notebook is only a name.
         body = msgspec.structs.replace(body, notebook=str(notebook or ""))
-    folder = notebook.parent if notebook else context.root
     if python == (sys.executable, {}) and len(body.code) < _SHORT:
         from distdl_jupyter.form.state import cell_state  # captures code, which a server needs only here
 
@@ -117,25 +112,14 @@ def form(context: ServerContext, gone: Future[None], body: FormRequest) -> FormS
     return _ask(python, "form", to_json(body), folder, context.form_seconds, gone)  # type: ignore[no-any-return]
 
 
-def _notebook(root: Path, path: str, *, required: bool = True) -> Path | None:
-    """Return the notebook or script with a path below the server's root, None for "".
+def _prepare(
+    context: ServerContext, source: SourceText | FormRequest, *, notebook_required: bool = True
+) -> tuple[tuple[str, dict[str, str]], Path | None, Path]:
+    """Return the Python for a text with the variables that it sets, the text's notebook below the root, and its folder.
 
-    For any other path, it returns None if the notebook is not ``required``, else raises InvalidSpec.
+    Raises InvalidSpec, also for a text that is too long, because parsing takes seconds of CPU time per megabyte.
     """
-    with contextlib.suppress(OSError, ValueError, RuntimeError):
-        file = (root / path.lstrip("/")).resolve()
-        if file.is_relative_to(root.resolve()) and file.suffix in (".ipynb", ".py") and file.parent.is_dir():
-            return file
-    if path and required:
-        raise InvalidSpec(
-            "The notebook or script does not exist in the server's folder.", code="notebook-unknown", field="notebook"
-        )
-    return None
-
-
-def _check_size(context: ServerContext, code: str) -> None:
-    """Raise InvalidSpec for a text that is too long, because parsing takes seconds of CPU time per megabyte."""
-    size = len(code.encode("utf-8", "surrogatepass"))
+    size = len(source.code.encode("utf-8", "surrogatepass"))
     if size > context.max_code_bytes:
         raise InvalidSpec(
             f"The code has {size:,} bytes, but the limit of this server is {context.max_code_bytes:,}.",
@@ -143,6 +127,16 @@ def _check_size(context: ServerContext, code: str) -> None:
             field="code",
             hint="Move long parts into a module or a file in the notebook's folder.",
         )
+    notebook = None
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        file = (context.root / source.notebook.lstrip("/")).resolve()
+        if file.is_relative_to(context.root.resolve()) and file.suffix in (".ipynb", ".py") and file.parent.is_dir():
+            notebook = file
+    if notebook is None and source.notebook and notebook_required:
+        raise InvalidSpec(
+            "The notebook or script does not exist in the server's folder.", code="notebook-unknown", field="notebook"
+        )
+    return _python(context, source.kernel_name), notebook, notebook.parent if notebook else context.root
 
 
 def _python(context: ServerContext, kernel_name: str) -> tuple[str, dict[str, str]]:

@@ -45,26 +45,20 @@ class DistDLApp(ExtensionApp):
     max_body_bytes = Int(10_000_000, min=1, help="Maximum size of a request body, in bytes.").tag(config=True)
     thread_count = Int(8, min=1, help="Number of threads that read files.").tag(config=True)
     cluster_seconds = Float(10.0, min=0.1, help="Timeout in seconds for the response of a cluster.").tag(config=True)
-    submit_seconds = Float(120.0, min=1.0, help="Timeout in seconds to start a job with a kernel's Python.").tag(
-        config=True
-    )
+    submit_seconds = Float(120.0, min=1.0, help="Timeout in seconds to start a job or sweep.").tag(config=True)
     form_seconds = Float(30.0, min=1.0, help="Timeout in seconds to compute a launch form.").tag(config=True)
     max_code_bytes = Int(300_000, min=1, help="Maximum size of a cell or script, in bytes.").tag(config=True)
     keep_alive_seconds = Float(8.0, min=0.1, help="Seconds between heartbeats to a page.").tag(config=True)
     linger_seconds = Float(30.0, min=0.1, help="Seconds to cache data after the last page has closed.").tag(config=True)
     list_seconds = Float(0.5, min=0.05, help="Seconds between scans of the job folders.").tag(config=True)
     clusters_seconds = Float(3.0, min=0.05, help="Seconds between polls of the clusters.").tag(config=True)
-    prune_older = Unicode("", help="Delete ended jobs older than this once a day (30d, 12h). Empty: never.").tag(
-        config=True
-    )
+    prune_older = Unicode("", help="Delete ended jobs older than this once a day (30d, 12h).").tag(config=True)
     prune_keep = Int(
         None,
         allow_none=True,
         help="Once a day, delete ended jobs except this many of the newest; with prune_older, only older ones.",
     ).tag(config=True)
-    #: What ``_start_jupyter_server_extension`` has started.
-    _warm_up: asyncio.TimerHandle | None = None
-    _pruning: asyncio.Task[None] | None = None
+    _background: asyncio.Task[None] | None = None
 
     # Plain attributes, created on first use: Jupyter reads the value of every trait at the start.
 
@@ -123,17 +117,15 @@ class DistDLApp(ExtensionApp):
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
         """Import the handlers and start pruning after the server has started."""
-        loop = asyncio.get_running_loop()
-        self._warm_up = loop.call_later(_WARM_UP, lambda: loop.run_in_executor(self.pool, lambda: self._routes.rules))
-        if self.prune_older or self.prune_keep is not None:
-            self._pruning = loop.create_task(self._prune_daily())
+        self._background = asyncio.create_task(self._work_in_background())
 
-    async def _prune_daily(self) -> None:
-        """Delete old jobs according to the settings until the server stops."""
-        from distdl_jupyter.jobs import retention
-
+    async def _work_in_background(self) -> None:
+        """Import the handlers, then delete old jobs according to the settings until the server stops."""
         await asyncio.sleep(_WARM_UP)
-        while True:
+        await self.run(lambda: self._routes.rules)
+        while self.prune_older or self.prune_keep is not None:
+            from distdl_jupyter.jobs import retention
+
             try:
                 done = await self.run(retention.prune_daily, self.prune_older or None, self.prune_keep, slow=True)
             except (DistDLError, OSError) as error:
@@ -145,9 +137,8 @@ class DistDLApp(ExtensionApp):
 
     async def stop_extension(self) -> None:
         """Close all connections and end the threads; jobs keep running."""
-        for waiting in (self._warm_up, self._pruning):
-            if waiting is not None:
-                waiting.cancel()
+        if self._background is not None:
+            self._background.cancel()
         if "feeds" in vars(self):
             self.feeds.stop()
             await asyncio.sleep(0)
@@ -176,15 +167,12 @@ class LazyRoutes(RuleRouter):
         addresses: dict[str, dict[str, ApiCall]] = {}
         for call in calls():
             addresses.setdefault(re.sub(r"\{(\w+)\}", _pattern, call.path), {})[call.verb] = call
-        rules = [Rule(self._matches(path), CallHandler, {"calls": verbs}) for path, verbs in addresses.items()]
-        return [
-            *rules,
-            Rule(self._matches("/events"), Events),
-            Rule(self._matches("(?:/.*)?"), CallHandler, {"calls": {}}),
+        handlers: list[tuple[str, Any, dict[str, Any]]] = [
+            *((path, CallHandler, {"calls": verbs}) for path, verbs in addresses.items()),
+            ("/events", Events, {}),
+            ("(?:/.*)?", CallHandler, {"calls": {}}),
         ]
-
-    def _matches(self, path: str) -> PathMatches:
-        return PathMatches(f"{self._base}{path}$")
+        return [Rule(PathMatches(f"{self._base}{path}$"), *handler) for path, *handler in handlers]
 
     def get_target_delegate(
         self, target: Any, request: HTTPServerRequest, **target_params: Any

@@ -14,7 +14,7 @@ from jupyter_server.base.websocket import WebSocketMixin
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from distdl_jupyter.core.errors import DistDLError, InvalidSpec
+from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.live.messages import Heartbeat, Subscription, SubscriptionError, Welcome
 from distdl_jupyter.live.subscriber import JobSubscriber
 from distdl_jupyter.server.feeds import ClustersFeed, Feed, Feeds, JobFeed, ListFeed, SnapshotFeed
@@ -35,6 +35,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
     """A page's WebSocket: the page sends a Subscription, which replaces the previous one, and receives Messages."""
 
     _sending: asyncio.Task[None] | None = None
+    _subscriber: Subscriber
 
     @web.authenticated
     async def get(self) -> None:  # type: ignore[override]  # awaited all the same
@@ -48,37 +49,36 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
         WebSocketMixin.open(self)
         # Some browsers omit this header, and JupyterHub then logs a warning whenever it identifies the user.
         self.request.headers.setdefault("Sec-Fetch-Mode", "websocket")
-        #: A received subscription that is not active yet.
-        self._pending: Subscription | None = None
         self._notify = asyncio.Event()
+        self._subscriber = Subscriber(self.app.feeds, Subscription(), self._notify)
         self.app.feeds.pages.add(self)
         self._sending = asyncio.ensure_future(self._send_messages())
 
     def on_message(self, message: str | bytes) -> None:
         """Replace the current subscription."""
         try:
-            self._pending = _subscription(message.encode() if isinstance(message, str) else message)
-        except DistDLError as error:
+            subscription = _subscription(message.encode() if isinstance(message, str) else message)
+        except InvalidSpec as error:
             self.write_message(encode(SubscriptionError(error_body(error, 400), "refused")))
             self.close(_POLICY, "The subscription was rejected.")
-        self._notify.set()
+            return
+        self._subscriber.close()
+        if self in self.app.feeds.pages:  # a received message may be handled after the connection was closed
+            self._subscriber = Subscriber(self.app.feeds, subscription, self._notify)
+            self._notify.set()
 
     def on_close(self) -> None:
         """Stop sending messages."""
         if self._sending is not None:
             self._sending.cancel()
+            self._subscriber.close()
         self.app.feeds.pages.discard(self)
 
     async def _send_messages(self) -> None:
-        subscriber = Subscriber(self.app.feeds, Subscription(), self._notify)
         next_check = time.monotonic() + self.app.keep_alive_seconds
         try:
             while True:
-                if self._pending is not None:
-                    subscriber.close()
-                    subscriber = Subscriber(self.app.feeds, self._pending, self._notify)
-                    self._pending = None
-                lines = await subscriber.due()
+                lines = await self._subscriber.due()
                 if time.monotonic() >= next_check:
                     next_check = time.monotonic() + self.app.keep_alive_seconds
                     if not await self._is_still_admitted():
@@ -87,14 +87,12 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
                     lines.append(encode(Heartbeat(time.time(), "alive")))
                 # Wait until the page has received them: a slow page delays only itself.
                 await asyncio.gather(*(self.write_message(line) for line in lines))
-                await subscriber.wait(max(0.0, next_check - time.monotonic()))
+                await self._subscriber.wait(max(0.0, next_check - time.monotonic()))
         except WebSocketClosedError:
             return
         except Exception:
             self.log.exception("WebSocket send failed; the client will reconnect.")
             self.close()
-        finally:
-            subscriber.close()
 
     async def _is_still_admitted(self) -> bool:
         """Authenticate the user again and return whether they may still read."""
@@ -111,7 +109,8 @@ class Subscriber:
 
     def __init__(self, feeds: Feeds, subscription: Subscription, notify: asyncio.Event) -> None:
         self._run, self._notify = feeds.app.run, notify
-        self._welcome: Welcome | None = Welcome(subscription.number, feeds.server_id, time.time(), "hello")
+        #: Messages that are due whatever the feeds contain.
+        self._first = [encode(Welcome(subscription.number, feeds.server_id, time.time(), "hello"))]
         lists: list[tuple[SnapshotFeed, str]] = []
         if subscription.jobs:
             lists.append((feeds.get(ListFeed), subscription.jobs_key))
@@ -123,20 +122,17 @@ class Subscriber:
         self._jobs = [JobSubscriber(feed.live, request) for feed, request in jobs.items()]
         self._feeds: list[Feed] = [*self._lists, *jobs]
         for feed in self._feeds:
-            feed.join(notify)
+            feed.subscribers.add(notify)
 
     def close(self) -> None:
         """Unsubscribe from all feeds."""
         for feed in self._feeds:
-            feed.leave(self._notify)
+            feed.subscribers.discard(self._notify)
 
     async def due(self) -> list[bytes]:
         """Return the messages that are due now."""
         self._notify.clear()
-        lines = []
-        if self._welcome is not None:
-            lines.append(encode(self._welcome))
-            self._welcome = None
+        lines, self._first = self._first, []
         for feed, (key, known) in self._lists.items():
             if feed.key not in ("", key):
                 lines.append(encode(feed.message(known)))

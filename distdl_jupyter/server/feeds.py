@@ -1,7 +1,7 @@
 """Feeds that pages subscribe to: jobs, the list of jobs, the clusters. Each is read once for all pages.
 
-Everything here runs in the event loop and reads in threads. Feeds without subscribers are not read, and are removed
-some time after their last page was closed.
+Everything here runs in the event loop and reads in threads. Feeds are removed some time after their last page was
+closed.
 """
 
 from __future__ import annotations
@@ -31,41 +31,26 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Feed")
 #: Close code: the server is shutting down (RFC 6455, section 7.4.1).
 GOING_AWAY = 1001
-#: Seconds between two polls of a file that grew a moment ago, of a quiet one, and of an ended job (it may be deleted).
-_POLL, _QUIET_POLL, _ENDED_POLL = 0.03, 0.1, 1.0
+#: Seconds between two polls of an active job, and of an ended one (it may be deleted).
+_POLL, _ENDED_POLL = 0.05, 1.0
 #: Seconds before a retry after a failed read.
 _RETRY = 2.0
 
 
 class Feed(ABC):
-    """Data that is polled while pages are subscribed; each change sets their events. Used in the event loop only."""
+    """Data that is polled until no page has subscribed for ``linger_seconds``. Used in the event loop only."""
 
     def __init__(self, app: DistDLApp) -> None:
         self._app = app
-        self._subscribers: set[asyncio.Event] = set()
-        self._has_subscribers = asyncio.Event()
-        self._expiry: asyncio.TimerHandle | None = None
+        #: The events of the subscribed pages, which are set at every change.
+        self.subscribers: set[asyncio.Event] = set()
         #: The error of the last poll, None after a success.
         self.problem: Exception | None = None
         self.task = asyncio.get_running_loop().create_task(self._run())
 
-    def join(self, notify: asyncio.Event) -> None:
-        """Subscribe: set ``notify`` at every change."""
-        self._subscribers.add(notify)
-        self._has_subscribers.set()
-        if self._expiry is not None:
-            self._expiry.cancel()
-
-    def leave(self, notify: asyncio.Event) -> None:
-        """Unsubscribe."""
-        if self._subscribers == {notify}:
-            self._has_subscribers.clear()
-            self._expiry = asyncio.get_running_loop().call_later(self._app.linger_seconds, self.task.cancel)
-        self._subscribers.discard(notify)
-
     def changed(self) -> None:
         """Notify all subscribers."""
-        for notify in self._subscribers:
+        for notify in self.subscribers:
             notify.set()
 
     @abstractmethod
@@ -74,9 +59,13 @@ class Feed(ABC):
 
     async def _run(self) -> None:
         pause: float | None = 0.0
+        last_used = time.monotonic()
         while pause is not None:
             await asyncio.sleep(pause)
-            await self._has_subscribers.wait()
+            if self.subscribers:
+                last_used = time.monotonic()
+            elif time.monotonic() > last_used + self._app.linger_seconds:
+                return
             try:
                 pause = await self.poll()
                 self.problem = None
@@ -93,7 +82,6 @@ class JobFeed(Feed):
     def __init__(self, app: DistDLApp, id_: str) -> None:
         super().__init__(app)
         self.live = LiveJob(id_)
-        self._moved = 0.0
 
     async def poll(self) -> float | None:
         """Read the job's files."""
@@ -102,13 +90,10 @@ class JobFeed(Feed):
         if live.gone:
             self.changed()
             return None
-        if live.settled and not moved:
-            return _ENDED_POLL
         if moved or live.complete != complete:
-            self._moved = time.monotonic()
             self.changed()
             return _POLL if live.complete else 0.0
-        return _POLL if time.monotonic() - self._moved < 5 else _QUIET_POLL
+        return _ENDED_POLL if live.settled else _POLL
 
 
 class SnapshotFeed(Feed):
@@ -134,13 +119,10 @@ class ListFeed(SnapshotFeed):
     async def poll(self) -> float:
         """Read what has changed."""
         old = self.value or {}
-        rows = await self._app.run(self._rows)
+        jobs = await self._app.run(lambda: [job.row for job in self._app.context.listing.all(TURN)])
+        rows = [*jobs, *await self._app.run(study_rows.rows, jobs)]
         self.update({row.id: old[row.id] if _is_same(old.get(row.id), row) else row for row in rows})
         return self._app.list_seconds
-
-    def _rows(self) -> list[JobRow]:
-        jobs = [job.row for job in self._app.context.listing.all(TURN)]
-        return [*jobs, *study_rows.rows(jobs)]
 
     def message(self, known: dict[str, JobRow] | None) -> JobsMessage:
         """Return the changes, or the whole list."""
@@ -183,7 +165,7 @@ class Feeds:
         """Return a feed, such as that of a job with an id, which may not exist."""
         key = kind, *args
         feed: F | None = self._all.get(key)
-        if feed is None or feed.task.done() or feed.task.cancelling():
+        if feed is None or feed.task.done():
             feed = new = self._all[key] = kind(self.app, *args)
             feed.task.add_done_callback(lambda _: self._all.get(key) is new and self._all.pop(key))
         return feed
@@ -192,7 +174,7 @@ class Feeds:
         """Run a function in a thread with the reader of a job, which has read all there is. Raises JobNotFound."""
         feed, notify = self.get(JobFeed, id_), asyncio.Event()
         live = feed.live
-        feed.join(notify)
+        feed.subscribers.add(notify)
         try:
             while not (live.complete or live.gone) and feed.problem is None:
                 await notify.wait()
@@ -204,7 +186,7 @@ class Feeds:
                 raise JobNotFound(f"Unknown job {id_!r}.", code="job-deleted")
             return await self.app.run(live.use, function)
         finally:
-            feed.leave(notify)
+            feed.subscribers.discard(notify)
 
     def stop(self) -> None:
         """Close all connections and stop all feeds."""

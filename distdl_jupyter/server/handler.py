@@ -142,18 +142,16 @@ class Handler(APIHandler):
         if status_of(error) >= 500 and not isinstance(error, errors.DistDLError):
             super().log_exception(kind, error, trace)
 
-    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
-        """Send an error response with the status of the error's class."""
-        error = (kwargs.get("exc_info") or (None, None))[1]
-        super().send_error(status_of(error) if error is not None else status_code, **kwargs)
-
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Write ``{message, type, hint, field, code}``; for an unknown verb, list those of the address."""
+        """Write ``{message, type, hint, field, code}`` with the status of the error's class."""
+        error = (kwargs.get("exc_info") or (None, None))[1]
+        if error is not None:
+            status_code = status_of(error)
+            self.set_status(status_code)
         if status_code == 405:
             self.set_header("Allow", ", ".join([*(verb.upper() for verb in self.calls), "OPTIONS"]))
         if status_code == 426:
             self.set_header("Upgrade", "websocket")
-        error = (kwargs.get("exc_info") or (None, None))[1]
         self.finish(encode(error_body(error, status_code)))
 
 
