@@ -27,7 +27,7 @@ def refusal(status: os.stat_result, *, closed: bool = False) -> str:
     if _CONTAINER in os.environ:
         return ""
     if status.st_uid not in (os.geteuid(), 0):
-        return f"belongs to another user (number {status.st_uid})"
+        return f"belongs to another user (uid {status.st_uid})"
     if not closed and is_open(status):
         return "is writable by others (run chmod go-w on it)"
     return ""

@@ -1,8 +1,8 @@
 """Sign-in to Azure through azure-identity: DefaultAzureCredential, a device code, or the browser of this machine.
 
-The method is a setting, and no credential is used before the user has set it. azure-identity stores the tokens of
-device code and browser in its persistent cache. Its ``AuthenticationRecord`` (names and ids, no token) is also a
-setting, so that every process of the user is signed in.
+The sign-in method is a setting, and no credential is used until the user has chosen one. azure-identity stores the
+tokens of device code and browser sign-ins in its persistent cache. The ``AuthenticationRecord`` (names and ids, no
+tokens) is stored in the settings, so that every process of the user is signed in.
 """
 
 from __future__ import annotations
@@ -33,32 +33,38 @@ if TYPE_CHECKING:
     from azure.storage.blob import BlobServiceClient
 
 HOW = "Sign in: %dist_config azure in a notebook, or distdl azure sign-in in a terminal."
-#: The name of azure-identity's persistent token cache, and the notice about it after a sign-out.
+#: The name of azure-identity's persistent token cache, and the notice shown after a sign-out.
 CACHE = "distdl_jupyter"
 REMAINS = (
     f"azure-identity has no call that empties its token cache {CACHE!r} (in the keyring, or in ~/.IdentityService). "
     "Tokens in it stay valid until they expire: delete it, or revoke the sessions of your account."
 )
 SUBSCRIPTIONS_VERSION = "2022-12-01"
-#: Timeout in seconds for the code of a sign-in, and the remaining seconds for which a cached token must be valid.
+#: Seconds to wait for the device code, and the minimum remaining validity of a cached token in seconds.
 _PROMPT_SECONDS, _MARGIN = 60.0, 300.0
-#: Seconds before a cache without a sign-in is read a second time.
+#: Seconds before a token cache that looks empty is read again.
 _PAUSE = 1.0
-#: Patterns of azure-identity's errors and their remedies; the first match counts.
+#: (pattern of an azure-identity error, remedy). The first match is used.
 HINTS = (
     (r"Failed to open a browser|start an HTTP server", "Sign in with a device code instead."),
-    (r"Cache encryption is impossible", "This machine has no keyring. Clear token_cache to allow a file instead."),
+    (
+        r"Cache encryption is impossible",
+        "This machine has no keyring. Clear the setting token_cache to store tokens in a file instead.",
+    ),
     (
         r"getaddrinfo|ame or service|resolve|Connection (refused|aborted|reset)|Max retries|timed out|unreachable",
         "Check the network connection of this machine. Behind a proxy, set HTTPS_PROXY.",
     ),
-    (r"DefaultAzureCredential failed", "Run az login, set AZURE_CLIENT_ID and others, or sign in with a device code."),
+    (
+        r"DefaultAzureCredential failed",
+        "Run az login, set AZURE_CLIENT_ID and its related variables, or sign in with a device code.",
+    ),
 )
-logging.getLogger("azure.identity").addHandler(logging.NullHandler())  # errors are raised, so they need not be logged
+logging.getLogger("azure.identity").addHandler(logging.NullHandler())  # errors are raised instead of logged
 
 
 class Credential:
-    """A TokenCredential of azure-core for the account that is signed in at the time of each request."""
+    """An azure-core TokenCredential that uses the account signed in at the time of each request."""
 
     def get_token(self, *scopes: str, **options: Any) -> AccessToken:
         """Return a token for the scopes. Raises NotSignedIn."""
@@ -68,7 +74,7 @@ class Credential:
         token = _tokens.get((key, scopes))
         if token is None or token.expires_on - time.time() < _MARGIN or options.get("claims"):
             try:
-                # Tokens with continuous access evaluation have a separate cache without a sign-in.
+                # azure-identity keeps CAE tokens in a separate cache, which the sign-in does not fill.
                 token = _request(key, scopes, {**options, "enable_cae": False})
             except (AzureError, ValueError, KeyError) as error:
                 raise explain(error) from None
@@ -84,7 +90,7 @@ def _request(key: tuple[AzureSettings, Cloud, object], scopes: tuple[str, ...], 
     except AuthenticationRequiredError as error:
         if "AADSTS" in str(error):  # Entra ID's own response
             raise
-        # azure-identity writes its cache in place, so the file looks empty while another process writes it.
+        # azure-identity overwrites its cache file in place, so the file can look empty while another process writes it.
         time.sleep(_PAUSE)
         _library_credential.cache_clear()
         return _library_credential(*key).get_token(*scopes, **options)
@@ -94,7 +100,7 @@ _tokens: dict[Any, AccessToken] = {}
 
 
 def credential() -> Credential:
-    """Return the credential of the settings. Raises NotSignedIn."""
+    """Return the credential for the current settings. Raises NotSignedIn."""
     _key()
     return Credential()
 
@@ -116,7 +122,7 @@ def blob_service(account: str) -> BlobServiceClient:
 
 
 def _key() -> tuple[AzureSettings, Cloud, tuple[tuple[str, str], ...]]:
-    """Return the inputs of azure-identity's credential. Raises NotSignedIn."""
+    """Return the cache key of the credential: settings, cloud and environment variables. Raises NotSignedIn."""
     config = settings.read()
     if not config.credential or (config.credential != "default" and not config.record):
         raise NotSignedIn("Not signed in to Azure.", code="azure-signed-out", hint=HOW)
@@ -140,7 +146,7 @@ def _library_credential(config: AzureSettings, cloud: Cloud, _variables: object)
 
 
 def _discovery(cloud: Cloud) -> dict[str, Any]:
-    """Return the option for a cloud from a file, because Entra ID does not know its authority."""
+    """Return the option that disables instance discovery for a custom cloud, which Entra ID does not know."""
     return {} if cloud.name in CLOUDS else {"disable_instance_discovery": True}
 
 
@@ -153,7 +159,7 @@ def _interactive_options(config: AzureSettings, cloud: Cloud) -> dict[str, Any]:
 
 
 class _Attempt:
-    """A pending sign-in in a thread of this process. ``shown`` is set when it has a code or has ended."""
+    """A pending sign-in in a thread of this process. ``shown`` is set once the attempt has a code or has ended."""
 
     def __init__(self, config: AzureSettings) -> None:
         self.settings = config
@@ -192,7 +198,7 @@ class _Attempt:
 
     @property
     def prompt(self) -> AzurePrompt | None:
-        """The address and code for the user, None for a sign-in by browser."""
+        """The address and code to show to the user, None for a browser sign-in."""
         return self.code and AzurePrompt(*self.code[:2], max(0.0, self.code[2] - time.time()))
 
 
@@ -201,7 +207,7 @@ _attempts: list[_Attempt] = []
 
 
 def sign_in(kind: str = "", **changes: Any) -> SignInStatus:
-    """Sign in by a method (default: that of the settings) and return the status.
+    """Sign in with a method (default: the one in the settings) and return the status.
 
     ``device_code`` and ``browser`` return while the sign-in is pending: call ``status()`` again. A pending sign-in ends
     with this process; a completed one is used by all processes. ``changes`` are settings such as ``tenant_id``. Raises
@@ -226,7 +232,7 @@ def sign_in(kind: str = "", **changes: Any) -> SignInStatus:
 
 
 def status() -> SignInStatus:
-    """Return the status of the sign-in, which includes failures. It may request a token."""
+    """Return the sign-in status, including a failure. May request a token."""
     attempt = _attempts[-1] if _attempts else None
     kind = ""
     try:
@@ -247,7 +253,7 @@ def status() -> SignInStatus:
 
 
 def _account(token: str, kind: str) -> AzureAccount:
-    """Return the account of an access token from its documented claims."""
+    """Return the account named by the documented claims of an access token."""
     claims: dict[str, Any] = {}
     with contextlib.suppress(IndexError, ValueError):
         claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
@@ -258,7 +264,7 @@ def _account(token: str, kind: str) -> AzureAccount:
 
 
 def cancel() -> SignInStatus:
-    """Cancel a pending sign-in and return the status; an earlier sign-in stays valid.
+    """Cancel a pending sign-in and return the status. An earlier sign-in stays valid.
 
     The port for the browser's response stays open for up to 5 minutes, because azure-identity cannot close it.
     """
@@ -302,13 +308,13 @@ def subscriptions() -> list[AzureSubscription]:
 
 
 def rest() -> Rest:
-    """Return the resource manager with the credential. Raises NotSignedIn."""
+    """Return a client of the resource manager with the credential. Raises NotSignedIn."""
     cloud = settings.read().endpoints
     return Rest(cloud.resource_manager, credential(), cloud.scope(cloud.resource_manager))
 
 
 def explain(error: BaseException) -> DistDLError:
-    """Return the error of a failed sign-in with its remedy and without tokens."""
+    """Return the error for a failed sign-in, with a remedy and with tokens masked."""
     if isinstance(error, DistDLError):
         return error
     text = mask(str(error))

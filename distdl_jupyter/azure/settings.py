@@ -87,7 +87,7 @@ def _read_cloud(name: str) -> Cloud:
             code="azure-cloud-unknown",
             field="cloud",
             hint=f"Use one of: {', '.join(CLOUDS)}; or the absolute path of a JSON file with its addresses, each of "
-            "which starts with https:// and has no slash at its end.",
+            "which must start with https:// and must not end with a slash.",
         ) from None
 
 

@@ -118,7 +118,7 @@ def _subscriptions(args: argparse.Namespace) -> Reply:
         match = next((each for each in subscriptions if args.use in (each.id, each.name)), None)
         if match is None:
             raise InvalidSpec(
-                f"The account has no access to a subscription {args.use!r}.",
+                f"The account has no access to subscription {args.use!r}.",
                 code="subscription-unknown",
                 field="subscription_id",
                 hint="List the subscriptions with: distdl azure subscriptions",

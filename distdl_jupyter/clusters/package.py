@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _ROOT = Path(__file__).parents[1]
-_EARLIEST = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip file
+_EARLIEST = (1980, 1, 1, 0, 0, 0)  # the earliest modification time that zip files support
 
 
 class PackageZip(NamedTuple):
@@ -45,15 +45,16 @@ def pack(root: Path) -> bytes:
     return buffer.getvalue()
 
 
-# the first program on a host --------------------------------------------------------------------- It unpacks the
-# package once per version and becomes the agent. Its source is sent over the standard input of Python, and it must not
-# read beyond its own input, because the agent reads the rest. Several versions can coexist, because several submitters
-# may use the host; a version that was unused for three months is removed. Files that another user may have created are
-# neither run nor removed.
+# the first program on a host ---------------------------------------------------------------------
 
-#: The oldest Python that the worker runs on.
+# It unpacks the package once per version and then becomes the agent. Its source is sent over the standard input of
+# Python, and it must not read beyond its own input, because the agent reads the rest. Versions of several submitters
+# coexist on a host; a version that was unused for three months is removed. Files that another user may have created
+# are neither run nor removed.
+
+#: The minimum Python version of the worker.
 OLDEST = (3, 11)
-#: Valid syntax for any Python, so that an old one reports its version.
+#: Uses only syntax that every Python accepts, so that an old Python can report its version.
 _FIRST = r"""
 import sys
 if sys.version_info < @OLDEST@:
@@ -61,7 +62,7 @@ if sys.version_info < @OLDEST@:
     sys.exit(3)
 exec(@PROGRAM@)
 """
-#: The rest, which follows the source of ``permissions``.
+#: The rest of the program; it is appended to the source of ``permissions``.
 _PROGRAM = r"""
 import io, re, shutil, sys, tempfile, time, zipfile
 
@@ -101,7 +102,7 @@ def unpack(base):
     return str(target)
 
 def is_old_version(path, status):
-    # Whole or broken off, a version has the name of its content and holds the package and nothing else.
+    # Complete or partial, the folder of a version is named after its digest and contains only the package.
     return (re.fullmatch("[0-9a-f]{16}(-[a-z0-9_]{8})?", path.name) and stat.S_ISDIR(status.st_mode)
             and status.st_uid == os.geteuid() and time.time() - status.st_mtime > 90 * 86400
             and os.listdir(path) == ["distdl_jupyter"])
@@ -126,9 +127,8 @@ os.execve(sys.executable, [sys.executable, "-P", "-m", "distdl_jupyter.node"] + 
 def first_input(python: str, base: str, arguments: Sequence[str]) -> bytes:
     """Return the input of the ssh process before the agent's first frame, except the package itself.
 
+    ``python`` and ``base`` are paths on the host (``~/`` is its home folder). ``arguments`` are passed to the agent.
     A host that lacks this version of the package sends ``request_marker()`` and then reads the content.
-
-    ``python`` and ``base`` are paths on the host (``~/`` is the home there), ``arguments`` those of the agent.
     """
     package, request = built(), request_marker().decode()
     values = json.dumps([base, package.digest, len(package.content), request, list(arguments)])
@@ -147,5 +147,5 @@ def first_lines(python: str, program: str) -> bytes:
 
 
 def request_marker() -> bytes:
-    """Return the line by which a host requests this version of the package; no login shell prints it."""
+    """Return the line with which a host requests this version of the package, unlike any output of a login shell."""
     return f"\n\x1edistdl-wants {built().digest}\n".encode()

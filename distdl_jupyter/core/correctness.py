@@ -212,7 +212,7 @@ _RULES = (
         "trainer-alone",
         "error",
         "Lightning's {trainer} uses one process on each rank, so the {ranks} ranks train independently.",
-        "Set devices to the number of processes on each node, and num_nodes to that of nodes.",
+        "Set devices to the number of processes on each node, and num_nodes to the number of nodes.",
         '{trainer}(accelerator="{accelerator}", devices={devices}{nodes}, strategy="ddp")',
     ),
     _Rule(

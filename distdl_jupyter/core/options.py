@@ -420,7 +420,7 @@ class JobOptions:
         (), _anything,
         "Data to copy to every node before the ranks start: blob://account/container/prefix, s3://bucket/prefix, "
         "gs://bucket/prefix, https://host/file, shared:/path or a path on this machine; ?shard gives each node a "
-        "part. Can be repeated", metavar="NAME=PLACE", repeats=True,
+        "part. Can be repeated", metavar="NAME=ADDRESS", repeats=True,
         label="Data", shown=lambda sources: ", ".join(f"{one.name}={one.url}" for one in sources),
     )  # fmt: skip
     #: Requirements (the text of the file) that are installed on every node before the ranks start.

@@ -247,12 +247,12 @@ def _check_private(folder: Path) -> None:
     # Root may use folders of other users, such as volumes of containers; their files are not unpickled (worker.owned).
     if me != 0 and status.st_uid not in (me, 0):
         raise DiskRefused(
-            f"{folder} belongs to another user (number {status.st_uid}).",
+            f"{folder} belongs to another user (uid {status.st_uid}).",
             code="folder-of-another-user",
             hint="Set DISTDL_HOME to a folder that belongs to you.",
         )
     if permissions.is_open(status):
-        who = "everybody" if status.st_mode & 0o002 else f"the group with number {status.st_gid}"
+        who = "everybody" if status.st_mode & 0o002 else f"the group with gid {status.st_gid}"
         raise DiskRefused(
             f"{folder} is writable by {who}, who could put code into your jobs.",
             code="folder-writable-by-others",

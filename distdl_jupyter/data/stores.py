@@ -1,8 +1,9 @@
-"""Opens object stores with obstore: selects credentials and translates errors.
+"""Open object stores with obstore: select credentials and translate errors.
 
-Blob is read with signatures from the supervisor. S3 and Google Cloud Storage are read with this machine's environment
-variables, else without credentials (public data), else with the role of the machine. Web servers are read without
-credentials. The text of obstore's errors may contain the server's response, so only codes are shown.
+Azure Blob Storage is read with SAS tokens from the supervisor. S3 and Google Cloud Storage are read with the user's
+credentials in environment variables or files; without any, anonymously (public data), else with the role of the
+machine. Web servers are read anonymously. Only codes of obstore's errors are shown, because their texts may contain the
+server's response.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 T = TypeVar("T")
-#: The maximum number of stores opened for one request if each of them denies it.
+#: The maximum number of credentials to try for one request.
 _ATTEMPTS = 3
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
-#: Parts of obstore's error texts, and the reason to show.
+#: Substring of an obstore error: reason to show.
 _REASONS = {
     "failed to lookup address": "its name cannot be resolved",
     "Connection refused": "Connection refused",
-    "TimedOut": "no more data arrives",
+    "TimedOut": "the connection timed out",
     "without LOCATION": "the bucket is in another region: set AWS_REGION",
     "UnexpectedEof": "the connection was closed",
     "ConnectionReset": "the connection was closed",
     "169.254.169.254": "this machine has no role",
 }
-#: Statuses after which a retry may succeed.
+#: HTTP statuses that may be temporary.
 _BUSY = {408, 429, 500, 502, 503, 504}
 READER, WRITER = "Storage Blob Data Reader", "Storage Blob Data Contributor"
 _FIREWALL = (
@@ -79,7 +80,7 @@ _REFUSALS = {
 
 
 class StoreError(Exception):
-    """An error of obstore: the HTTP status (0 without a response) and the store's code, or the reason."""
+    """An error of obstore: the HTTP status and the store's error code, or 0 and the reason if no response arrived."""
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(f"{status} {code}".removeprefix("0 ").strip())
@@ -93,20 +94,20 @@ def _store_error(error: BaseException) -> StoreError:
     match = _STATUS.search(text)
     if status := 404 if isinstance(error, FileNotFoundError) else int(match[1]) if match else 0:
         return StoreError(status, code[1] if (code := _CODE.search(text)) else "")
-    reasons = (reason for sign, reason in _REASONS.items() if sign in text)
+    reasons = (reason for substring, reason in _REASONS.items() if substring in text)
     return StoreError(0, next(reasons, type(error).__name__))
 
 
 def refusal(source: str, address: str, name: str, error: StoreError) -> StagingFailed:
-    """Return the failure for an unreadable object."""
+    """Return the error for an object that cannot be read."""
     if error.status and error.status not in _BUSY:
-        what, remedy = _REFUSALS.get(error.status, ("cannot be read", ""))
-        return StagingFailed(f"{name!r} of {source} {what} ({error}).", remedy, source)
+        problem, remedy = _REFUSALS.get(error.status, ("cannot be read", ""))
+        return StagingFailed(f"{name!r} of {source} {problem} ({error}).", remedy, source)
     host = address.split("/")[2] if address.startswith("https:") else address
     return StagingFailed(
         f"The download of {name!r} from {host} is incomplete ({error}).",
-        "Check the network of this node, and that SSL_CERT_FILE holds the certificate of your proxy or service. Then "
-        "submit the job again. Complete files are not downloaded again.",
+        "Check the network of this node, and that SSL_CERT_FILE contains the certificate of your proxy or service. "
+        "Then submit the job again. Complete files are not downloaded again.",
         source,
     )
 
@@ -119,7 +120,7 @@ def _errors() -> tuple[type[BaseException], ...]:
 
 
 def version(meta: ObjectMeta) -> str:
-    """Return the version of an object: its ETag without quotes, else its modification time, "" without either."""
+    """Return the version of an object: its ETag without quotes, else its modification time, "" if both are missing."""
     if meta["e_tag"]:
         return meta["e_tag"].replace('"', "")
     changed = meta["last_modified"].timestamp()
@@ -127,13 +128,13 @@ def version(meta: ObjectMeta) -> str:
 
 
 def condition(kind: str, version_: str) -> dict[str, Any]:
-    """Return the options of a request that only reads this version, if the store supports such a condition."""
+    """Return the options of a request that reads only this version; {} if the store cannot check it."""
     weak = version_.startswith(("W/", "time-"))  # RFC 9110, 13.1.1: If-Match compares strong ETags only
     return {} if kind == "https" and weak else {"if_match": f'"{version_}"'}
 
 
 def certificates() -> str:
-    """Return the CA certificates in the environment as PEM text, "" without any."""
+    """Return the CA certificates that environment variables name, as PEM text; "" if there are none."""
     paths = {os.environ.get(name) for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")}
     files = [Path(path) for path in sorted(filter(None, paths)) if os.access(path, os.R_OK)]
     return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
@@ -145,7 +146,7 @@ def certificates() -> str:
 class Access:
     """Read access to one source at ``address`` (see ``stager``).
 
-    ``ask`` requests a signature for Blob; ``ca`` has certificates to trust besides those of this machine.
+    ``ask`` returns a new SAS token for Azure Blob Storage; ``ca`` contains additional CA certificates as PEM text.
     """
 
     def __init__(
@@ -167,15 +168,15 @@ class Access:
         self._store: ObjectStore | None = None
 
     def use(self, call: Callable[[ObjectStore], T]) -> T:
-        """Call ``call`` with an open store and return its result; try other credentials if access is denied.
+        """Return ``call(store)`` with an open store; if access is denied, try other credentials.
 
-        Thread-safe. Raises StagingFailed, StoreError, and any exception of the call.
+        Thread-safe. Raises StagingFailed, StoreError, and any exception of ``call``.
         """
         store: ObjectStore | None = None
         refused = StoreError(0, "")
         for _ in range(_ATTEMPTS):
             with self._lock:
-                if self._store is store:  # otherwise another thread has opened the next store
+                if self._store is store:  # else another thread has already opened the next store
                     self._store = self._open(refused)
                 store = self._store
             assert store is not None
@@ -185,7 +186,7 @@ class Access:
                 error = _store_error(caught)
                 if error.status in (401, 403):
                     refused = error
-                elif error.status or not refused.status:  # a machine role may be denied without a status
+                elif error.status or not refused.status:  # without a machine role, the error has no status
                     raise error from None
         raise self._denied(refused)
 
@@ -204,9 +205,9 @@ class Access:
 
     def _denied(self, error: StoreError) -> StagingFailed:
         if self._kind == "blob":
-            advice = AZURE_REFUSALS.get(error.code) or AZURE_REFUSALS["AuthorizationPermissionMismatch"]
+            problem = AZURE_REFUSALS.get(error.code) or AZURE_REFUSALS["AuthorizationPermissionMismatch"]
             text = f"Azure Blob denied access to {self._source} ({error})."
-            return StagingFailed(text, advice[1].format(role=READER), self._source)
+            return StagingFailed(text, problem[1].format(role=READER), self._source)
         text = f"No permission to read {self._address}" if error.status else f"Cannot read {self._address}"
         return StagingFailed(f"{text} ({error}).", _REMEDIES[self._kind], self._source)
 
@@ -243,8 +244,8 @@ def _stores(
         for anonymous in (False,) if has_credentials else (True, False):
             yield S3Store(container, skip_signature=anonymous, **options)
     while kind == "blob":
-        # Use a provider, because AzureStore prefers an app in the environment to a signature. A signature is used until
-        # the service rejects it, because clocks may differ.
+        # Use a credential provider, because AzureStore prefers a service principal in the environment to a SAS token.
+        # Use each token until the service rejects it, because clocks may differ.
         provider: Any = functools.partial(dict, sas_token=ask(), expires_at=None)
         account = endpoint.rpartition("/")[2].partition(".")[0]
         yield AzureStore(container, account_name=account, endpoint=endpoint, credential_provider=provider, **options)
@@ -267,7 +268,7 @@ _WELL_KNOWN = Path("~/.config/gcloud/application_default_credentials.json")
 
 
 def _profile() -> dict[str, str]:
-    """Return the keys of the user's profile in the AWS credentials file, which obstore does not read."""
+    """Return the keys of the profile in the AWS credentials file, which obstore does not read."""
     if any(map(os.environ.get, _AMAZON)):
         return {}
     file = configparser.ConfigParser(interpolation=None)

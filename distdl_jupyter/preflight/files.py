@@ -135,7 +135,7 @@ def _lacking(calls: list[Call], sources: tuple[DataSource, ...]) -> Iterator[Fin
                 "warning",
                 "data-not-given",
                 f"{call.beginning} uses the data source {name!r}, but the job has {has}.",
-                f"Add it with --data {name}=PLACE, or data={{{name!r}: PLACE}}.",
+                f"Add it with --data {name}=ADDRESS, or data={{{name!r}: ADDRESS}}.",
             )
 
 

@@ -1,8 +1,8 @@
-"""Responses of ranks: events while a cell runs, then one answer; and which rank failed first. Plain data.
+"""Data classes for the responses of ranks: events while a cell runs, its result, and its failures.
 
-Values are unpickled on first use, so that showing a cell's result imports no modules. The rules for failures are those
-of jobs (``core.failure``): a lost-peer error is not the cause if there is another error. Errors are data as reported by
-ranks (``worker.failure.describe``).
+Values are unpickled on first use, so that showing the result of a cell does not import modules. Failures follow the
+rules of jobs (``core.failure``): a lost-peer error is not the cause if there is another error. Errors are dicts as
+reported by ranks (``worker.failure.describe``).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class RanksState(str):
 
     def __new__(cls, state: str, reason: str = "") -> RanksState:
         """Return the state with its reason."""
-        made = super().__new__(cls, state)
-        made.reason = reason
-        return made
+        instance = super().__new__(cls, state)
+        instance.reason = reason
+        return instance
 
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """Placeholder for a value that was not sent: its text on the rank, and the reason."""
+    """Placeholder for a value that was not sent: its ``repr`` on the rank, and the reason."""
 
     repr: str
     why: str
@@ -46,9 +46,9 @@ class Unsent:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A piece of a rank's output on "out" or "err", mostly whole lines.
+    """Output of a rank on the stream "out" or "err", usually complete lines.
 
-    A redrawn line begins with a carriage return.
+    A redrawn line, such as a progress bar, begins with a carriage return.
     """
 
     rank: int
@@ -58,11 +58,12 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A rank has finished. All its output was reported before.
+    """The last event of a rank: it has finished the cell.
 
-    ``repr`` is the value's text, at most 400 characters, and ``shown`` its representations by MIME type (``text/plain``
-    is the full text; pictures are base64), both empty for None. ``error`` is None, or the error as in a job's
-    ``result`` event (see worker.failure). ``unsent`` is why the value itself was not sent, "" if it was.
+    ``repr`` is the text of the value, at most 400 characters. ``shown`` has its representations by MIME type
+    (``text/plain`` is the full text; pictures are base64). Both are empty if the value is None. ``error`` has the form
+    of the error in a job's ``result`` event (see ``worker.failure``). ``unsent`` is the reason why the value was not
+    sent, "" if it was.
     """
 
     rank: int
@@ -76,7 +77,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A message for the user while a cell runs: which ranks it waits for, and what to do."""
+    """A message for the user while a cell runs, for example which ranks have not finished."""
 
     text: str
 
@@ -85,7 +86,7 @@ Event = Output | Done | Notice
 
 
 class Values(Mapping[int, Any]):
-    """Values by rank, each unpickled on first use; one that cannot be unpickled here is ``Unsent``."""
+    """Values by rank, each unpickled on first use. A value that cannot be unpickled is replaced by ``Unsent``."""
 
     def __init__(self) -> None:
         self._pickles: dict[int, tuple[bytes, str]] = {}
@@ -116,7 +117,7 @@ class Values(Mapping[int, Any]):
 def _load(data: bytes, text: str) -> Any:
     try:
         return pickle.loads(data)
-    except Exception as error:  # noqa: BLE001  a value's own code runs here and can raise anything
+    except Exception as error:  # noqa: BLE001  unpickling runs the code of the value, which can raise anything
         return Unsent(
             text,
             f"The value cannot be loaded here ({type(error).__name__}: {error}). Import what it "
@@ -126,7 +127,7 @@ def _load(data: bytes, text: str) -> Any:
 
 @dataclass(slots=True)
 class Answer:
-    """The result of one cell: ``values`` and ``errors`` by rank, ``seconds`` from the call to the last rank's end."""
+    """The result of one cell: ``values`` and ``errors`` by rank, and ``seconds`` until the last rank finished."""
 
     values: Values = field(default_factory=Values)
     errors: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -142,7 +143,7 @@ class Answer:
 
 
 class Interrupted(KeyboardInterrupt):
-    """The cell was interrupted and every rank has stopped; ``answer`` is the partial result."""
+    """The cell was interrupted on every rank. ``answer`` is the partial result."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__("The cell was interrupted. The ranks are idle again.")
@@ -154,9 +155,9 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """``first`` failed first, with ``error``; ``alike`` failed with the same error.
+    """The failures of a cell that ran on ``ranks``: rank ``first`` failed first, with ``error``.
 
-    ``others`` are (ranks, other error), ``ranks`` are all ranks of the cell.
+    The ranks ``alike`` failed with the same error. ``others`` has pairs of ranks and their error as text.
     """
 
     ranks: tuple[int, ...]
@@ -167,7 +168,7 @@ class Failures:
 
     @property
     def who(self) -> str:
-        """Return the start of a sentence: ``Rank 1 of 4 failed first``, ``All 4 ranks failed with ...``."""
+        """The subject and verb of a sentence: ``Rank 1 of 4 failed first``, ``All 4 ranks failed with ...``."""
         if len(self.alike) + 1 == len(self.ranks) > 1:
             return f"{('Both' if len(self.ranks) == 2 else f'All {len(self.ranks)}')} ranks failed with the same error"
         alone = len(self.ranks) == 1
@@ -180,7 +181,7 @@ class Failures:
 
     @property
     def where(self) -> str:
-        """Return ``Cell [7] in quickstart.ipynb, line 11``, "" if no frame is in the user's code."""
+        """The location, such as ``Cell [7] in quickstart.ipynb, line 11``; "" if no frame is in the user's code."""
         frames, at = self.error.get("frames") or [], self.error.get("values_at")
         return f"{frames[at]['label']}, line {frames[at]['line']}" if isinstance(at, int) and at < len(frames) else ""
 
@@ -192,16 +193,16 @@ class Failures:
         return f"{self.who}: {what(self.error).rstrip('.')}{location}."
 
     def rest(self) -> list[str]:
-        """Return one sentence for each group of the other failed ranks."""
+        """Return one sentence for each other error and its ranks."""
         partly = self.alike and len(self.alike) + 1 < len(self.ranks)
         groups = [*([(self.alike, "the same error")] if partly else []), *self.others]
         return [f"{named(ranks).capitalize()}: {error}." for ranks, error in groups]
 
 
 class CellFailed(JobFailed):
-    """A cell raised on at least one rank; the ranks stay alive.
+    """A cell raised an exception on at least one rank. The ranks keep running.
 
-    ``rank`` failed first, ``error`` is its exception as data, ``errors`` those of all ranks that failed.
+    ``rank`` failed first; ``error`` is its exception as a dict, and ``errors`` has the exceptions of all failed ranks.
     """
 
     code = "cell-failed"
@@ -221,12 +222,12 @@ class CellFailed(JobFailed):
         self._shown = shown
 
     def _render_traceback_(self) -> list[str]:
-        """Show one line if the cell's output shows the rest, else everything, but no frames of this process."""
+        """Return the lines to show in IPython, without frames of this process: one if the cell shows the rest."""
         return [f"CellFailed: {self.message}"] if self._shown else f"CellFailed: {self}".splitlines()
 
 
 def failures(errors: Mapping[int, Error], ranks: Sequence[int]) -> Failures | None:
-    """Return the failures on the ranks of the cell, None if there are none."""
+    """Return the failures of a cell, None if there are none."""
     if not errors:
         return None
 

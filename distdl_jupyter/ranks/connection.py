@@ -1,4 +1,7 @@
-"""Connections to a session's ranks. Addresses are in the job's private folder; one client at a time has the lock."""
+"""Connect to the ranks of a session and lock it for one client.
+
+The addresses of the ranks are in the job's private folder.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from distdl_jupyter.core.store import JobFolder, JobStore
 from distdl_jupyter.ranks.answer import RanksBusy
 from distdl_jupyter.worker.rank_socket import NOTES, ConnectionLost, MessageSocket, note_of, peer_uid
 
-#: Seconds within which a rank's service thread must respond; the user's code may hold the GIL that long.
+#: Timeout in seconds for the response of a rank's service thread, which waits while user code holds the GIL.
 _TIMEOUT = 60.0
 
 
 class RankConnection(MessageSocket):
-    """A connection to one rank. ``doing`` is what it was running when it accepted the connection ("": nothing)."""
+    """A connection to one rank. ``doing`` is what the rank was running when it accepted it, "" if it was idle."""
 
     def __init__(self, rank: int, connection: socket.socket) -> None:
         super().__init__(connection)
@@ -27,7 +30,7 @@ class RankConnection(MessageSocket):
         self.doing = ""
 
     def read_state(self) -> str:
-        """Return what the rank is running, after a request ``state`` was sent. Raises ConnectionLost."""
+        """Return the response to a ``state`` request: what the rank is running, "" if idle. Raises ConnectionLost."""
         while True:
             for message in self.receive():
                 if message.header.get("say") == "state":
@@ -50,7 +53,7 @@ def connect(folder: JobFolder, rank: int) -> RankConnection:
         unix.settimeout(_TIMEOUT)
         unix.connect(path)
         if peer_uid(unix) != os.getuid():
-            raise DistDLError(  # noqa: TRY301 - closed like all others
+            raise DistDLError(  # noqa: TRY301 - the handler closes the connection
                 f"Another process is listening at {path}.",
                 code="ranks-socket-taken",
                 hint="Set JUPYTER_RUNTIME_DIR to a folder that belongs to you.",
@@ -63,13 +66,13 @@ def connect(folder: JobFolder, rank: int) -> RankConnection:
     except BaseException as error:
         connection.close()
         if isinstance(error, OSError):
-            raise ConnectionLost(f"Rank {rank} is gone.") from error
+            raise ConnectionLost(f"The connection to rank {rank} failed.") from error
         raise
     return connection
 
 
 def stamps(folder: JobFolder) -> dict[str, int]:
-    """Return when the address file of each rank was written, in ns: a new supervisor writes it again."""
+    """Return the modification time in ns of each rank's address file, which a new supervisor rewrites."""
     times = {}
     for path in (folder.path / NOTES).glob("rank-*.json"):
         with contextlib.suppress(OSError):
@@ -78,10 +81,10 @@ def stamps(folder: JobFolder) -> dict[str, int]:
 
 
 def running() -> Iterator[JobFolder]:
-    """Yield the folders of sessions that may be alive and whose supervisor is on this machine, newest first.
+    """Yield the folders of sessions of this machine's supervisors that may be running, newest first.
 
-    No log is read. A session whose supervisor was killed may continue in a Slurm allocation; then its address files
-    still exist.
+    Logs are not read. If a supervisor was killed, its session may still run in a Slurm allocation; its address files
+    then exist.
     """
     for folder in JobStore().folders():
         if (folder.path / NOTES).is_dir():
@@ -95,9 +98,9 @@ def running() -> Iterator[JobFolder]:
 
 @contextlib.contextmanager
 def locked(folder: JobFolder, doing: str) -> Iterator[None]:
-    """Lock the session for one request; ``doing`` is its name for users. Raises RanksBusy if it is locked.
+    """Lock the session for one request. Raises RanksBusy if another request has locked it.
 
-    The lock is released when its process exits.
+    ``doing`` describes the request in messages to other clients. The lock is also released if this process exits.
     """
     fd = _open_lock(folder)
     try:
@@ -117,12 +120,12 @@ def locked(folder: JobFolder, doing: str) -> Iterator[None]:
 
 
 def lock_holder(folder: JobFolder) -> int:
-    """Return the id of the process that has locked the session, 0 if none has."""
+    """Return the pid of the process that has locked the session, 0 if it is not locked."""
     fd = _open_lock(folder)
     try:
         pid = int(_holder(fd).get("pid", 0))
         os.kill(pid, 0)
-    except (ProcessLookupError, PermissionError):  # it was killed
+    except (ProcessLookupError, PermissionError):  # the process was killed
         return 0
     finally:
         os.close(fd)
@@ -130,11 +133,11 @@ def lock_holder(folder: JobFolder) -> int:
 
 
 def busy(doing: str, pid: int = 0) -> RanksBusy:
-    """Return the error that names what the ranks are running, and for which process (0: it has exited)."""
-    of = "" if not pid else " of this notebook" if pid == os.getpid() else f" of another kernel (process {pid})"
-    started = "" if pid else ", started by a kernel that is gone"
+    """Return the error for busy ranks. ``pid`` is the process that started the cell, 0 if it has exited."""
+    owner = "" if not pid else " of this notebook" if pid == os.getpid() else f" of another kernel (process {pid})"
+    started = "" if pid else ", started by a kernel that has exited"
     return RanksBusy(
-        f"The ranks are busy with {doing or 'a cell'}{of}{started}.",
+        f"The ranks are busy with {doing or 'a cell'}{owner}{started}.",
         code="ranks-busy",
         hint="Wait for it to finish, or interrupt the ranks.",
     )

@@ -1,8 +1,8 @@
-"""A job's log on a disk that may be full: failed writes are buffered in memory, and notes inform the user.
+"""Write a job's log to a disk that may be full: buffer failed writes in memory and notify the user.
 
-A training of many hours must not die because another user filled the disk. So the ranks continue: their output is
-buffered here up to a limit; beyond it, log lines are dropped and counted. Status and metrics wait for the disk. The
-notes about it go into the job's log, in space that was reserved for them.
+A full disk must not end a training run of many hours. The ranks continue, and their output is buffered in memory. If
+the buffer is full, progress and log lines are dropped, and the lost lines are counted; status and metrics stay
+buffered. Disk space is reserved in advance for the notes about this in the job's log.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from distdl_jupyter.core.humanize import duration, plural
 from distdl_jupyter.core.logfile import EventWriter, LineFile
 from distdl_jupyter.core.store import JobFolder
 
-#: Bytes buffered before log lines and progress are dropped.
+#: Size of the buffer in bytes above which log lines and progress are dropped.
 _MOST_HELD = 4_000_000
 _DROPPABLE = ("log", "progress")
-#: Seconds between two retries.
+#: Seconds between retries.
 _RETRY_SECONDS = 0.5
 _MANY = re.compile(rb'\{"v":\d+,"t":[^,"]+,"type":"(log|count|progress|metric)s?"')
-#: Codes of the notes that the disk is full, and that writing works again.
+#: The codes of the notes when the disk is full and when it is writable again.
 FULL, ROOM = "disk-full", "disk-room"
-#: Seconds that an ended job waits for space for the whole buffer, and then for its end event alone.
+#: Seconds that an ended job waits for space to write its whole buffer, and then to write at least its end event.
 _WAIT_FOR_ALL, _WAIT_FOR_END = 10.0, 600.0
 
 
 class BufferedEventWriter(EventWriter):
-    """An ``EventWriter`` whose appends never raise OSError; ``fold`` receives its notes about the disk."""
+    """An ``EventWriter`` that buffers events instead of raising OSError. ``fold`` receives the notes about the disk."""
 
     def __init__(self, folder: JobFolder, fold: Callable[[Event], None]) -> None:
         super().__init__(folder.events)
         self._folder = folder
         self._fold = fold
         files.hold_reserve(folder.reserve)
-        #: Maximum size of the file in bytes, and how many of them are reserved for the end.
+        #: Maximum size of the file in bytes, and the bytes of it that are reserved for the end of the job.
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         self._limit = math.inf if limit == resource.RLIM_INFINITY else limit
         self._kept_free = min(files.RESERVE, self._limit / 2)
         self._held: deque[tuple[LineFile, bytes]] = deque()
         self._held_bytes = 0
         self._retry_at = 0.0
-        #: Why writes fail (None while they succeed), since when (epoch seconds), and whether a note was written.
+        #: The error of failing writes (None while they succeed), its epoch time, and whether a note was written.
         self._refused: OSError | None = None
         self._since = 0.0
         self._noted = False
@@ -60,7 +60,7 @@ class BufferedEventWriter(EventWriter):
         self._lost_lines = self._lost_metrics = 0
 
     def begin_part(self, **counts: Any) -> bool:
-        """Continue in a new part; while writes fail, stay in the current one."""
+        """Start a new part, unless writes fail. Return whether it was started."""
         if self._refused is None:
             with contextlib.suppress(OSError):
                 return super().begin_part(**counts)
@@ -74,7 +74,7 @@ class BufferedEventWriter(EventWriter):
         return True
 
     def append_lines(self, file: LineFile, lines: bytes) -> None:
-        """Append whole encoded lines, or buffer them behind those already waiting."""
+        """Append complete encoded lines, or add them to the end of the buffer."""
         if self._refused is None:
             try:
                 self._append(file, lines)
@@ -87,22 +87,22 @@ class BufferedEventWriter(EventWriter):
             self._held_bytes += len(lines)
 
     def _append(self, file: LineFile, lines: bytes) -> None:
-        """Append as many lines as fit without using the part of the size limit that is reserved for the end."""
-        room = self._limit - self._kept_free - file.part_size
-        if len(lines) <= room:
+        """Append the lines that fit without using the space reserved for the end. Raises OSError if some do not."""
+        available = self._limit - self._kept_free - file.part_size
+        if len(lines) <= available:
             file.append(lines)
             return
-        file.append(lines[: lines.rfind(b"\n", 0, max(0, int(room))) + 1])
+        file.append(lines[: lines.rfind(b"\n", 0, max(0, int(available))) + 1])
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
     def check(self) -> None:
-        """Write one note when the disk is full, retry periodically, and write another note when it has recovered."""
+        """Retry failed writes periodically. Write a note when writes begin to fail, and when they work again."""
         if self._refused is None:
             return
         if not self._noted:
             self._noted = True
             why = f"The job's folder {self._folder.path} cannot be written ({self._refused.strerror})."
-            self._note("warning", f"{why} Training continues, but its log is on hold. Free space there.", FULL)
+            self._note("warning", f"{why} Training continues, but its log is paused. Free space there.", FULL)
         if time.monotonic() < self._retry_at:
             return
         self._retry_at = time.monotonic() + _RETRY_SECONDS
@@ -114,7 +114,7 @@ class BufferedEventWriter(EventWriter):
             self._lost_lines = self._lost_metrics = 0
 
     def _write_held(self) -> bool:
-        """Write the buffer; return True if all of it was written."""
+        """Write the buffer. Return whether all of it was written."""
         while self._held:
             file, lines = self._held[0]
             try:
@@ -128,7 +128,7 @@ class BufferedEventWriter(EventWriter):
         return True
 
     def finish(self) -> bool:
-        """Write the end of the job before the log is closed; return False if the log is incomplete."""
+        """Write the end of the job before the log is closed. Return whether the log is complete."""
         if self._refused is None:
             return True
         self.check()
@@ -143,7 +143,7 @@ class BufferedEventWriter(EventWriter):
         self._note("warning", f"The last part of the job's log could not be written. {self._losses()}", ROOM)
         self._release_reserve()
         if not self._wait(_WAIT_FOR_END):
-            print(f"The end of the job cannot be written: {self._refused}.", file=sys.stderr)  # noqa: T201 - supervisor.log
+            print(f"Cannot write the end of the job log: {self._refused}.", file=sys.stderr)  # noqa: T201 - supervisor.log
         return False
 
     def _release_reserve(self) -> None:
@@ -151,7 +151,7 @@ class BufferedEventWriter(EventWriter):
         self._kept_free = 0.0
 
     def _wait(self, seconds: float) -> bool:
-        """Wait for the disk, unless the file is at its size limit; return True when the buffer is empty."""
+        """Retry for some seconds, or once if the file is at its size limit. Return whether the buffer was written."""
         at_its_limit = self._refused is not None and self._refused.errno == errno.EFBIG
         until = time.monotonic() + (0.0 if at_its_limit else seconds)
         while self._refused is not None and not self._write_held():
@@ -161,7 +161,7 @@ class BufferedEventWriter(EventWriter):
         return True
 
     def _drop_many(self) -> None:
-        """Keep only the outcome of the job in the buffer, because the reserve has no space for more."""
+        """Remove all but the outcome of the job from the buffer, because the reserve has space for no more."""
         held = [(file, line) for file, lines in self._held for line in lines.splitlines(keepends=True)]
         self._held = deque()
         for file, line in held:
@@ -179,7 +179,7 @@ class BufferedEventWriter(EventWriter):
         return f"{plural(self._lost_lines, 'line')} of the log{metrics} were lost. Training was not affected."
 
     def _note(self, level: str, text: str, code: str) -> None:
-        """Write a note ahead of the buffer, into the reserved space."""
+        """Write a note before the buffered events, using the reserved space."""
         event = {"v": VERSION, "t": round(time.time(), 4), "type": "note", "level": level, "text": text, "code": code}
         if self._refused is None:
             self.put([event])

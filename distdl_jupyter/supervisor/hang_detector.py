@@ -1,7 +1,7 @@
-"""Watches the progress of one attempt: notes stalls, stops hangs, and collects stacks.
+"""Detect stalls and hangs of one attempt, and collect the stacks of its ranks.
 
-``HangDetector`` only sets ``hang``, the reason with which the attempt then stops itself. ``StallTimer`` is pure.
-``core.stacks`` is imported lazily, because most jobs never need it.
+``HangDetector`` does not stop ranks: it sets ``hang``, and the attempt stops itself for that reason. ``StallTimer`` has
+no side effects. ``core.stacks`` is imported lazily, because most jobs never need it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from distdl_jupyter.supervisor.recorder import EventRecorder
 if TYPE_CHECKING:
     from distdl_jupyter.core.stacks import Taken
 
-#: Seconds without activity that count as a stall, instead of a limit from the job's own pace; 0: never.
+#: Environment variable with the stall limit in seconds (0: never); by default the limit follows the job's pace.
 VARIABLE = "DISTDL_STALL_SECONDS"
-#: Seconds without activity that are never a stall; and the same while a job is importing or its pace is unknown.
+#: The minimum stall limit in seconds, and the limit while ranks import or the job's pace is unknown.
 _SHORT, _UNKNOWN = 60.0, 300.0
-#: Seconds that ranks have to return their stacks before they are stopped because another rank failed.
+#: Timeout in seconds for stacks that are requested because a rank failed; the other ranks are stopped after it.
 _FAILURE_SECONDS = 1.5
-#: Multiple of the longest pause so far after which a pause counts as a stall.
+#: The stall limit as a multiple of the longest pause so far.
 _TIMES = 5.0
 
 
 class HangDetector:
-    """Watches one attempt; ``tick`` is called periodically."""
+    """Detects stalls and hangs of one attempt. Call ``tick`` periodically."""
 
     def __init__(self, run: Run, recorder: EventRecorder) -> None:
         self._run = run
@@ -51,29 +51,29 @@ class HangDetector:
         recorder.take_activity()  # discard activity of an earlier attempt
 
     def collect_stacks(self, why: str) -> None:
-        """Begin to collect the stacks of all ranks."""
+        """Start collecting the stacks of all ranks."""
         if self._stacks is None:
             self._stacks = StackCollector(self._run, self._recorder, self._silence_of)
         self._stacks.request(why)
 
     @property
     def explains_failure(self) -> bool:
-        """Whether stacks that explain a failure are pending, so that no rank may be stopped yet."""
+        """Whether stacks that explain a failure are pending. Ranks must not be stopped until they have arrived."""
         return self._stacks is not None and self._stacks.why == "failure"
 
     def explain_failure(self) -> None:
-        """Collect the stacks of the other ranks when one failed in a collective operation."""
+        """Collect the stacks of the other ranks if a rank failed in a collective operation."""
         ranks = self._recorder.view.ranks
         if len(ranks) > 1 and any(concerns_collectives(rank.error) for rank in ranks):
             self.collect_stacks("failure")
 
     def finish(self) -> None:
-        """Save the stacks collected so far when no rank is left."""
+        """Save the stacks collected so far, after the last rank has ended."""
         if self._stacks is not None:
             self._stacks.finish()
 
     def stacks_collected(self, why: str) -> bool:
-        """Collect stacks before the ranks are stopped; return whether they are collected or unavailable."""
+        """Collect stacks before the ranks are stopped. Return True once they are collected or unavailable."""
         if not self._recorder.connected:
             return True
         if self._collected_for != why:
@@ -82,7 +82,7 @@ class HangDetector:
         return self._stacks is None or not self._stacks.why
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Process new activity and stacks, and report stalls and hangs."""
         taken = self._stacks.tick() if self._stacks is not None else None
         now = time.monotonic()
         for rank, begins in self._recorder.take_activity().items():
@@ -120,7 +120,7 @@ class HangDetector:
     def _report_stall(self, now: float, taken: Taken) -> None:
         silence = self._timer.silence(now)
         differ, where = list(taken.differ), taken.sentence
-        # No duration, which would soon be outdated; ``since`` has the time.
+        # Without the duration, which would soon be outdated: ``since`` has the time.
         text = f"No progress{f': {where}' if where else ''}."
         if taken.finding is not None:
             text, differ = f"No progress. {taken.explanation}", list(taken.finding.ranks)
@@ -157,7 +157,7 @@ def _limit() -> float | None:
 class StallTimer:
     """Detects stalls: ``limit`` seconds without activity (None: derived from the job's pace; 0: never).
 
-    It receives activity and the time in seconds of any monotonic clock, and knows neither events nor stacks.
+    Times are in seconds of any monotonic clock.
     """
 
     def __init__(self, now: float, limit: float | None = None) -> None:
@@ -166,11 +166,11 @@ class StallTimer:
         self._longest: float | None = None
         self._last: dict[int, float] = {}
         self._signs = 0
-        #: Whether a rank has finished its imports: it joined the others, printed or reported something.
+        #: Whether a rank has finished its imports, because it connected, printed or reported something.
         self.begun = False
 
     def on_activity(self, now: float, rank: int | None = None, *, begins: bool = True) -> None:
-        """Record activity of a rank (None: of all ranks); ``begins`` unless it may still be importing."""
+        """Record activity of a rank (None: of all ranks); ``begins`` is False if the rank may still be importing."""
         if self._signs and self.begun:
             self._longest = max(self._longest or 0.0, now - self._since)
         self._signs += 1
@@ -191,7 +191,7 @@ class StallTimer:
         return max(0.0, now - self._last[rank]) if rank in self._last else None
 
     def effective(self, seconds: float) -> float:
-        """Return the limit that applies now instead of ``seconds``: imports from a slow disk take longer."""
+        """Return the limit that applies now: ``seconds``, or longer during imports, which a slow disk can delay."""
         return seconds if self.begun else max(seconds, _UNKNOWN)
 
     @property
@@ -208,10 +208,10 @@ class StallTimer:
 
 
 class StackCollector:
-    """Collects the stacks of all ranks: requests them, polls for a few seconds, then saves and records them.
+    """Requests the stacks of all ranks, polls for a few seconds, then saves and records them.
 
-    A request during a pending one shares its responses. ``silence_of`` returns the seconds since a rank was last
-    active, None if it never was.
+    A request made while another is pending shares its responses. ``silence_of`` returns the seconds since a rank was
+    last active, None if it never was.
     """
 
     def __init__(self, run: Run, recorder: EventRecorder, silence_of: Callable[[int], float | None]) -> None:
@@ -219,15 +219,15 @@ class StackCollector:
         self._run = run
         self._recorder = recorder
         self._silence_of = silence_of
-        #: Why responses are pending, "" while none are.
+        #: The reason for the pending request, "" if none is pending.
         self.why = ""
         self._until = 0.0
         self._answers: dict[int, StackDump] = {}
-        #: What was collected last, and why.
+        #: The last collected stacks.
         self.last: Taken | None = None
 
     def request(self, why: str) -> None:
-        """Request stacks of all ranks. During a pending request, only record the more serious reason."""
+        """Request the stacks of all ranks. If a request is pending, only a more serious reason replaces its reason."""
         if self.why:
             if why == "failure":
                 self._until = min(self._until, time.monotonic() + _FAILURE_SECONDS)
@@ -240,7 +240,7 @@ class StackCollector:
             self._run.ask_stacks()
 
     def tick(self) -> Taken | None:
-        """Receive responses; once all have arrived or the timeout has passed, save, record and return them."""
+        """Receive responses. Once all have arrived or the timeout has passed, save, record and return them."""
         if not self.why:
             return None
         self._answers.update(self._run.stacks())
@@ -250,7 +250,7 @@ class StackCollector:
         return self.finish()
 
     def finish(self) -> Taken | None:
-        """Save and record the responses received so far; None without a pending request."""
+        """Save, record and return the responses received so far, or return None if no request is pending."""
         if not self.why:
             return None
         why, self.why = self.why, ""
@@ -266,7 +266,7 @@ class StackCollector:
         known = [*stacks.numbers(self._folder), *(earlier.number for earlier in self._recorder.view.stacks)]
         number = max(known, default=0) + 1
         data, code = self._data(why), stacks.payload(self._folder)
-        with contextlib.suppress(OSError):  # full disk: still record the positions of the ranks
+        with contextlib.suppress(OSError):  # if the disk is full, still record where the ranks are
             path = stacks.path(self._folder, number)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             files.keep(path, json.dumps(data))
@@ -281,9 +281,9 @@ class StackCollector:
         from distdl_jupyter.core import stacks
 
         ranks, answers = self._recorder.view.ranks, self._answers
-        answered = {rank: answer for rank, answer in answers.items() if answer.text}
-        dumps = {str(rank): self._of(rank, answer) for rank, answer in sorted(answered.items())}
-        missing = {str(rank.rank): self._reason(rank) for rank in ranks if rank.rank not in answered}
+        with_text = {rank: answer for rank, answer in answers.items() if answer.text}
+        dumps = {str(rank): self._of(rank, answer) for rank, answer in sorted(with_text.items())}
+        missing = {str(rank.rank): self._reason(rank) for rank in ranks if rank.rank not in with_text}
         texts = [(dump["text"], dump["about"]) for dump in dumps.values()]
         lines = stacks.sources(self._folder, stacks.payload(self._folder), texts)
         collectives = {
@@ -322,7 +322,7 @@ class StackCollector:
 
 
 def _ending(rank: RankView) -> str:
-    """Return how a rank has ended, for the table of collective operations; "" while it runs."""
+    """Return the outcome of a rank for the table of collective operations, "" while the rank runs."""
     if rank.ok:
         return "finished"
     if has_failed(rank):

@@ -277,7 +277,7 @@ class ClusterContract(ClusterTests):
             listener = RunListener(sample.start(), sample.nonce)
             has_started = True
             listener.close()
-        assert not at or calls < at or (calls == at and not has_started), "the start went on after it was canceled"
+        assert not at or calls < at or (calls == at and not has_started), "the start continued after it was canceled"
         self.leaves_nothing(sample.id)
         return calls
 

@@ -1,6 +1,6 @@
-"""Adapters of experiment trackers: one run of a job in MLflow, TensorBoard or Weights & Biases.
+"""Adapters for experiment trackers: MLflow, TensorBoard and Weights & Biases. A job is one run.
 
-An adapter may raise anything: ``runs`` turns it into one sentence without addresses or secrets.
+Adapters may raise any exception; ``runs`` translates it into one sentence without addresses or secrets.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.tracking import TrackerRecord
 from distdl_jupyter.core.user_settings import ReportingSettings
 
-#: The MLflow experiment and the W&B project of jobs whose environment names none.
+#: The default MLflow experiment and W&B project.
 _PROJECT = "distdl_jupyter"
-#: MLflow's maximum number of metrics and of parameters per request, and maximum length of a parameter and of a tag.
+#: Limits of MLflow: metrics and parameters per request, characters of a parameter and of a tag.
 _BATCH, _PARAMS, _LONGEST_PARAM, _LONGEST_TAG = 1000, 100, 500, 5000
-#: Variables that limit the response time of servers and disable usage reports and output of the libraries.
+#: Environment variables that set short timeouts, and disable telemetry and output of the tracker libraries.
 SILENCE = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -58,17 +58,18 @@ class MeanPoint(NamedTuple):
 
 
 class Tracker:
-    """The base class of adapters; DistDLError and ImportError mean that a retry cannot help.
+    """Base class of the adapters.
 
-    ``open`` opens the recorded run, else that of the job, else a new one, and returns run, experiment and page.
-    ``describe`` may be called again. ``write`` returns when the points are stored. ``close`` ends the run with the
-    state of the job (and its end in epoch seconds), or leaves it open for another process (None).
+    ``open`` opens the recorded run, else an existing run of the job, else a new run. It returns the ids of the run and
+    its experiment, and the address of its page. ``describe`` is idempotent. ``write`` returns after the points are
+    stored. ``close`` ends the run with the state of the job and its end in epoch seconds; with None, the run stays open
+    for another process. DistDLError and ImportError are not retried.
     """
 
     name: str
     #: The location of the run, without secrets.
     location: str
-    #: Whether another process must write the whole run again.
+    #: Whether another process must rewrite the run from the start.
     starts_over = False
 
     def __init__(self, spec: JobSpec, job: Path, settings: ReportingSettings) -> None:
@@ -77,16 +78,16 @@ class Tracker:
         self.folder = tracking.folder_of(job, self.name)
 
     def describe(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
-        """Write parameters and tags; TensorBoard has none."""
+        """Write parameters and tags. Does nothing by default."""
 
     def upload(self, folder: Path, files: Sequence[Path]) -> None:
-        """Store files, all in ``folder``, as artifacts; TensorBoard has none."""
+        """Upload files below ``folder`` as artifacts. Does nothing by default."""
 
 
 def host_of(address: str) -> str:
-    """Return the host of an address without user and password, "this machine" for a local one."""
-    is_named = address.startswith("databricks")
-    return urlsplit(address).netloc.rpartition("@")[2] or ("databricks" if is_named else "this machine")
+    """Return the host of an address without credentials, "this machine" for a local address."""
+    is_databricks = address.startswith("databricks")
+    return urlsplit(address).netloc.rpartition("@")[2] or ("databricks" if is_databricks else "this machine")
 
 
 def local_store() -> str:
@@ -95,12 +96,12 @@ def local_store() -> str:
 
 
 def mlflow_address(settings: ReportingSettings) -> str:
-    """Return the address of MLflow in the settings or the environment, else that of the user's own store."""
+    """Return the MLflow address in the settings or the environment, else the user's own store."""
     return settings.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or local_store()
 
 
 class MLflow(Tracker):
-    """A run in MLflow, or in Azure ML behind its ``azureml://`` address."""
+    """A run in MLflow, or in Azure ML with an ``azureml://`` address."""
 
     name = "mlflow"
 
@@ -131,21 +132,21 @@ class MLflow(Tracker):
         name = self.group or os.environ.get("MLFLOW_EXPERIMENT_NAME") or _PROJECT
         options = {"artifact_location": str(store.home() / "mlflow" / "artifacts")} if self._is_local else {}
         if self._client.get_experiment_by_name(name) is None:
-            with contextlib.suppress(Exception):  # another job may have created it at the same moment
+            with contextlib.suppress(Exception):  # another job may have created it in the meantime
                 self._client.create_experiment(name, **options)
         return str(self._client.get_experiment_by_name(name).experiment_id)
 
     def _find_or_create(self, experiment: str) -> str:
-        """Return the run of the job, which already exists if an earlier response was lost."""
+        """Return the run of the job. It may already exist, if the response to an earlier request was lost."""
         runs = self._client.search_runs([experiment], f"tags.`distdl.job_id` = '{self.spec.id}'", max_results=1)
         if not runs:
-            tags, begun = {"distdl.job_id": self.spec.id}, int(1000 * self.spec.created)
-            runs = [self._client.create_run(experiment, begun, tags, self.spec.name)]
+            tags, created = {"distdl.job_id": self.spec.id}, int(1000 * self.spec.created)
+            runs = [self._client.create_run(experiment, created, tags, self.spec.name)]
         return str(runs[0].info.run_id)
 
     def describe(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """Write parameters and tags."""
-        # MLflow's own names of the commit, the branch and the notebook.
+        # Set MLflow's tags for the commit, the branch and the notebook too.
         names = {"git.commit": "source.git.commit", "git.branch": "source.git.branch", "distdl.notebook": "source.name"}
         tags = {**tags, **{f"mlflow.{theirs}": tags[ours] for ours, theirs in names.items() if ours in tags}}
         entities = self._mlflow.entities
@@ -174,7 +175,7 @@ class MLflow(Tracker):
 
 
 def _name(text: str) -> str:
-    """Return a name that MLflow accepts."""
+    """Replace the characters that MLflow does not accept in names."""
     return re.sub(r"[^\w\-. :/]", "_", text, flags=re.ASCII).strip("/ ") or "_"
 
 
@@ -185,7 +186,7 @@ class TensorBoard(Tracker):
 
     def __init__(self, spec: JobSpec, job: Path, settings: ReportingSettings) -> None:
         super().__init__(spec, job, settings)
-        # Prevents TensorBoard from importing TensorFlow, which takes seconds and is not needed.
+        # Prevent TensorBoard from importing TensorFlow, which takes seconds and is not needed.
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -213,7 +214,7 @@ class TensorBoard(Tracker):
 
 
 class WandB(Tracker):
-    """A run in Weights & Biases with the id of the job; offline it is a folder for ``wandb sync``."""
+    """A run in Weights & Biases with the id of the job. Offline, it is a folder for ``wandb sync``."""
 
     name = "wandb"
 
@@ -225,7 +226,7 @@ class WandB(Tracker):
 
         self._wandb: Any = wandb
         self._run: Any = None
-        # Offline, another process cannot append to a run, so it writes a new folder.
+        # An offline run cannot be resumed, so another process writes it to a new folder.
         self.starts_over = os.environ.get("WANDB_MODE") == "offline"
         server = os.environ.get("WANDB_BASE_URL", "https://wandb.ai")
         self.location = str(self.folder) if self.starts_over else host_of(server)
@@ -249,7 +250,7 @@ class WandB(Tracker):
             mode="offline" if self.starts_over else "online",
             resume=None if self.starts_over else "allow",
         )
-        # After a restart of the ranks, steps may decrease, which W&B's own steps cannot.
+        # Use a metric as the step, because W&B's own step cannot decrease after a restart of the ranks.
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
         return self.spec.id, project, "" if self.starts_over else str(self._run.url or "")

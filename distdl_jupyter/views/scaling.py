@@ -1,4 +1,4 @@
-"""How training scales: the sentences, a DataFrame and a plotly figure of a study."""
+"""Show a scaling study as text, a table, a DataFrame or a plotly figure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from distdl_jupyter.core.step_times import Scaling, ScalingPoint, Straggler
 if TYPE_CHECKING:
     import pandas as pd
 
-#: The share of a step below which a loss is not worth a sentence.
+#: The share of a step below which a bottleneck is not mentioned.
 _LEAST = 0.03
-#: How far batches may be from those of weak or strong scaling, as a share.
+#: The relative tolerance of batch sizes that count as equal.
 _LIKE = 0.1
 NOT_COMPARABLE = "not comparable"
 _NOTE = "Computation, communication and waiting are in ms per step, median of the ranks."
@@ -24,10 +24,10 @@ _NOTE = "Computation, communication and waiting are in ms per step, median of th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Facts of a study besides its points. ``done`` of ``size`` points are measured, in ``seconds``.
+    """Facts of a study besides its points: ``done`` of ``size`` points were measured in ``seconds``.
 
-    ``problem`` is why the study was interrupted, "" if it was not; ``stragglers`` are by backend and number of
-    processes.
+    ``problem`` is the reason why the study was interrupted, "" if it was not. ``stragglers`` maps backend and number of
+    processes to the straggler.
     """
 
     id: str
@@ -42,9 +42,9 @@ class Facts:
 
 
 class ScalingView(table.Display, Scaling):
-    """A scaling study for notebooks and terminals: ``print``, display, ``table``, ``figure``."""
+    """A scaling study for notebooks and terminals. Print or display it, or use ``table`` and ``figure``."""
 
-    #: None for points that belong to no study.
+    #: None if the points do not belong to a study.
     facts: Facts | None = None
 
     def _parts(self) -> list[str | table.Rows]:
@@ -53,17 +53,17 @@ class ScalingView(table.Display, Scaling):
 
     @property
     def id(self) -> str:
-        """Return the id of the study, or "" for points that belong to no study."""
+        """The id of the study, "" if the points do not belong to a study."""
         return self.facts.id if self.facts else ""
 
     @property
     def unit(self) -> Literal["samples", "batches"]:
-        """Return the unit of the rates: samples, or batches if the batch size is unknown."""
+        """The unit of the rates: samples, or batches if a batch size is unknown."""
         return "samples" if all(point.counts_samples for point in self.points) else "batches"
 
     @property
     def mode(self) -> Literal["weak", "strong", ""]:
-        """Return "weak" if each process has a batch of one size, "strong" if all share one, "" for neither."""
+        """The scaling mode: "weak" if the batch per process is constant, "strong" if the total batch is, else ""."""
         points = self.of(self.backends[0]) if self.points else []
         if len(points) < 2 or self.unit != "samples":
             return ""
@@ -75,13 +75,13 @@ class ScalingView(table.Display, Scaling):
 
     @property
     def sentences(self) -> list[str]:
-        """Return which points are not comparable and why, then where the time of the largest run goes."""
+        """Sentences about points that are not comparable, then about the bottleneck of the largest run."""
         if len(self.points) == len(self.backends):
             return ["Only one number of processes has been measured." if self.points else "No measurements yet."]
         return [*filter(None, map(self.why_not_comparable, self.points)), *filter(None, [self._bottleneck()])]
 
     def why_not_comparable(self, point: ScalingPoint) -> str:
-        """Return why a point has no efficiency, "" if it has one."""
+        """Return the reason why a point has no efficiency, "" if it has one."""
         if self.efficiency(point) is not None:
             return ""
         first = self.of(point.backend)[0]
@@ -98,33 +98,33 @@ class ScalingView(table.Display, Scaling):
         )
 
     def _bottleneck(self) -> str:
-        """Return what limits the most processes of the first backend."""
+        """Return a sentence about the bottleneck of the first backend with the most processes."""
         points = self.of(self.backends[0])
         first, last = points[0], points[-1]
         share = self.efficiency(last)
         if first is last or share is None:
             return ""
-        reached = f"{count(last.processes)} processes reach {100 * share:.0f} % of ideal."
+        summary = f"{count(last.processes)} processes reach {100 * share:.0f} % of ideal."
         step = last.own + last.communication + last.waiting
-        lost = {
+        losses = {
             "spent on communication": last.communication,
             "spent waiting for other ranks, not always the same one": last.waiting,
             f"additional computation compared with {plural(first.processes, 'process')}, for example because "
             "processes share cores": last.own - first.own,
         }
-        where, seconds = max(lost.items(), key=lambda part: part[1])
+        where, seconds = max(losses.items(), key=lambda part: part[1])
         straggler = self.facts.stragglers.get((last.backend, last.processes)) if self.facts else None
         least = max(_LEAST * step, last.own - first.own, last.communication)
         if straggler is not None and straggler.seconds >= least:
-            what = "sending data of rank {} over its link" if straggler.cause == "link" else "waiting for rank {}"
-            where = f"spent {what.format(straggler.rank)}"
+            activity = "sending data of rank {} over its link" if straggler.cause == "link" else "waiting for rank {}"
+            where = f"spent {activity.format(straggler.rank)}"
             seconds, step = straggler.seconds, last.batch / last.rate
         elif seconds < _LEAST * step:
-            return reached
-        return f"{reached} {milliseconds(seconds)} of {milliseconds(step)} ms per step are {where}."
+            return summary
+        return f"{summary} {milliseconds(seconds)} of {milliseconds(step)} ms per step are {where}."
 
     def _head(self, facts: Facts) -> str:
-        """Return one line on the study: where it ran, with which processes and batches, and its progress."""
+        """Return one line with the name, state, target, mode and progress of the study."""
         runs = f"{plural(facts.runs, 'short run')}, {duration(facts.seconds)}"
         parts = (
             f"Scaling of {self.name} ({facts.id}): {facts.state.value}",
@@ -141,9 +141,9 @@ class ScalingView(table.Display, Scaling):
 
     @property
     def table(self) -> pd.DataFrame:
-        """Return one row per backend and number of processes; times are in seconds.
+        """A DataFrame with one row per backend and number of processes. Times are in seconds.
 
-        ``efficiency`` is missing where runs are not comparable; ``not_comparable`` says why.
+        ``efficiency`` is missing if the runs are not comparable; ``not_comparable`` has the reason.
         """
         import pandas as pd
 
@@ -154,7 +154,7 @@ class ScalingView(table.Display, Scaling):
 
     @property
     def figure(self) -> Any:
-        """Return a plotly Figure of the measured rates over processes, with the ideal line."""
+        """A plotly Figure of the rate over the number of processes, with the line of ideal scaling."""
         import plotly.graph_objects as go
 
         figure = go.Figure()
@@ -198,5 +198,5 @@ class ScalingView(table.Display, Scaling):
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a time in ms without the unit, with a tenth below 100."""
+    """Format seconds as milliseconds without the unit, with one decimal below 100 ms."""
     return f"{1000 * seconds:.1f}" if seconds < 0.09995 else count(round(1000 * seconds))

@@ -1,4 +1,4 @@
-"""The submitter's side: pass a job to the template or start it cold, and start a template for the next job."""
+"""Start jobs from the submitting process: warm through the template, else cold, with a template for the next job."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 #: The code of the notice with the reason for a cold start.
 COLD = "cold-start"
-#: Timeout in seconds for the template's reply, as it may be importing; a cold start takes longer.
+#: Timeout in seconds for the template's reply, which is late while the template imports; a cold start takes longer.
 _TIMEOUT = 1.0
 
 
 def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], *, python: str = "") -> str:
     """Start the supervisor of a published job, warm if possible, and pass the lock to it.
 
-    Return the reason for a cold start, one sentence that is also a notice in the job's log. Return "" for a warm start,
-    and if warm starts do not apply: on other machines, inside a rank, or if disabled. Raises OSError if the supervisor
-    cannot be started.
+    Return the reason for a cold start as one sentence, which is also written to the job's log. Return "" for a warm
+    start, and if warm starts do not apply (remote cluster, not Linux, inside a rank, or disabled). Raises OSError if
+    the supervisor cannot be started.
     """
     spec = folder.spec()
-    # Elsewhere the mark of a forked rank cannot be written (see ``process_state``). A job inside a rank belongs to
-    # that rank's processes and must end with it.
+    # Forked ranks can be marked on Linux only (see ``process_state``). A job inside a rank belongs to that rank's
+    # processes and must end with them.
     applies = sys.platform == "linux" and spec.cluster == "local" and "DISTDL_JOB_ID" not in os.environ
     if not applies or template_files.switched_off():
         control.start_supervisor(folder, lock, secret_variables, python=python)
@@ -71,7 +71,7 @@ def begin(folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str],
 def start_warm(
     files: TemplateFiles, folder: JobFolder, lock: JobLock, secret_variables: Mapping[str, str], spec: JobSpec
 ) -> str:
-    """Let the template start the job. Return "" on success, else the reason in one sentence."""
+    """Request a start from the template. Return "" on success, else the reason for a cold start as one sentence."""
     inherited = _inherited()
     request = {
         "type": "start",
@@ -101,7 +101,7 @@ def start_warm(
 
 
 def _inherited() -> dict[str, str]:
-    """Return this process's environment without the mark of its own job, if any."""
+    """Return the environment of this process without its job mark."""
     return {name: value for name, value in os.environ.items() if name not in ("DISTDL_JOB_ID", process_state.FILLER)}
 
 
@@ -121,29 +121,32 @@ def _connect(files: TemplateFiles) -> socket.socket:
 
 
 def is_being_made(files: TemplateFiles) -> bool:
-    """Return whether a template is running, ready or not."""
+    """Return whether a template is running, even if it is still importing."""
     return locks.is_held(files.lock)
 
 
 def status(files: TemplateFiles) -> dict[str, Any] | None:
-    """Return a template's status: ``pid python modules since jobs running learning unfit loads``; None without one."""
+    """Return the status of the template, None if none is ready.
+
+    Keys: ``pid python modules since jobs running learning unfit loads``.
+    """
     return _ask(files, "status")
 
 
 def stop(files: TemplateFiles, timeout: float = 10.0) -> bool:
-    """Stop the template and wait for its exit; jobs that it has started continue.
+    """Stop the template and wait up to ``timeout`` seconds for its exit. Jobs that it has started continue.
 
-    Return False without a template, or if it does not provably run on this host; then no signal is sent.
+    Return False if no template is running or it has not exited. A template that may run on another host gets no signal.
     """
-    # For a template without the lock: it is just starting, or waits for another one to exit.
+    # Also stops a template without the lock, which is starting or waits for another template to exit.
     with contextlib.suppress(FileNotFoundError):
         files.stopped.write_text(repr(time.time()), encoding="ascii")
     if not is_being_made(files):
         return False
     received = _ask(files, "stop") is not None
-    until = time.monotonic() + timeout
-    while is_being_made(files) and time.monotonic() < until:
-        # It is still importing. The lock file names its owner, which may be on another host that shares this folder.
+    deadline = time.monotonic() + timeout
+    while is_being_made(files) and time.monotonic() < deadline:
+        # A template that is importing cannot reply: signal it, unless it runs on another host that shares this folder.
         with contextlib.suppress(OSError):
             received = received or processes.send_marked(files.lock.read_text(encoding="utf-8"), signal.SIGTERM)
         time.sleep(0.02)
@@ -160,15 +163,15 @@ def _ask(files: TemplateFiles, type_: str) -> dict[str, Any] | None:
 
 
 def make(files: TemplateFiles, folder: JobFolder | None = None) -> None:
-    """Start a template unless one is running; with ``folder``, it imports once that job runs. Raises OSError."""
+    """Start a template unless one is running; with ``folder``, it imports after that job starts. Raises OSError."""
     job = str(folder.path.absolute()) if folder else ""
     spawn(files, {"environment": for_ranks_here(_inherited()), "job": job, "made": time.time()})
 
 
 def spawn(files: TemplateFiles, order: Mapping[str, Any]) -> None:
-    """Start a template process (see ``template.main``); it waits for the end of an earlier one. Raises OSError."""
+    """Start a template process (see ``template.main``); it waits until an earlier one has exited. Raises OSError."""
     files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # In memory and complete before the start, because the submitting process may exit at once.
+    # Write the order to memory before the start, because the submitting process may exit at once.
     with open(files.log, "ab", opener=owned.private) as log, open(os.memfd_create("order"), "w+b") as stdin:  # noqa: PTH123
         stdin.write(json.dumps(order).encode())
         stdin.seek(0)
@@ -177,7 +180,7 @@ def spawn(files: TemplateFiles, order: Mapping[str, Any]) -> None:
             stdin=stdin,
             stdout=log,
             stderr=log,
-            # All processes of this user can read the initial environment of a program.
+            # Without secrets, because all processes of this user can read a program's initial environment.
             env={
                 **{name: value for name, value in order["environment"].items() if not is_secret(name, value)},
                 **process_state.FILLER_VARIABLE,
@@ -185,14 +188,14 @@ def spawn(files: TemplateFiles, order: Mapping[str, Any]) -> None:
             cwd=files.folder,
             start_new_session=True,
         )
-    # An exited child stays a zombie until it is reaped, or until this process exits if no thread can be started.
+    # Reap the child, which would otherwise stay a zombie until this process exits.
     with contextlib.suppress(RuntimeError):
         threading.Thread(target=process.wait, name="reap-template", daemon=True).start()
 
 
 def wait_until_ready(files: TemplateFiles, timeout: float = 120.0) -> dict[str, Any] | None:
-    """Wait until a template is ready and return its status, None after ``timeout`` seconds."""
-    until = time.monotonic() + timeout
-    while (reply := status(files)) is None and time.monotonic() < until:
+    """Wait until a template is ready and return its status, or None after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while (reply := status(files)) is None and time.monotonic() < deadline:
         time.sleep(0.05)
     return reply

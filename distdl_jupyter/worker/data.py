@@ -37,7 +37,7 @@ def data_path(name: str = "data") -> Path:
     names = sorted(key.removeprefix(VARIABLE).lower() for key in os.environ if key.startswith(VARIABLE))
     known = f"The job has {', '.join(names)}." if names else "The job has none."
     raise LookupError(
-        f"Unknown data source {name!r}. {known} Add sources with data= of submit(), or --data NAME=PLACE."
+        f"Unknown data source {name!r}. {known} Add sources with data= of submit(), or --data NAME=ADDRESS."
     )
 
 

@@ -41,7 +41,7 @@ def test_a_base_that_others_may_write_takes_no_job_and_no_copy(tmp_path):
 def test_a_folder_of_another_user_takes_no_job(tmp_path, below):
     (tmp_path / "jobs").mkdir()
     os.chown(tmp_path / below, 4321, 4321)
-    with pytest.raises(PermissionError, match=r"belongs to another user \(number 4321\)"):
+    with pytest.raises(PermissionError, match=r"belongs to another user \(uid 4321\)"):
         files.find(JOB, "", None, str(tmp_path))
 
 
@@ -50,7 +50,7 @@ def test_a_copy_that_another_user_has_put_there_is_not_used(tmp_path):
     (tmp_path / "copies" / DIGEST).mkdir(parents=True)
     assert data_cache.copied(DIGEST, str(tmp_path)) == str(tmp_path / "copies" / DIGEST)
     os.chown(tmp_path / "copies" / DIGEST, 4321, 4321)
-    with pytest.raises(PermissionError, match=r"belongs to another user \(number 4321\)"):
+    with pytest.raises(PermissionError, match=r"belongs to another user \(uid 4321\)"):
         data_cache.copied(DIGEST, str(tmp_path))
 
 

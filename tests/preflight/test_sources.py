@@ -35,7 +35,7 @@ def test_the_code_asks_for_what_is_given():
 def test_a_source_that_is_not_given(data, says):
     finding = found(READS, data)["data-not-given"]
     assert finding.text == says
-    assert finding.remedy == "Add it with --data train=PLACE, or data={'train': PLACE}."
+    assert finding.remedy == "Add it with --data train=ADDRESS, or data={'train': ADDRESS}."
 
 
 def test_a_dataframe_is_refused_with_what_to_do():

@@ -140,9 +140,9 @@ def test_a_kernel_that_is_killed_leaves_the_cell_running_and_the_next_one_finds_
         kernel.kill()
         kernel.wait()
         kernel.stdout.close()
-    with pytest.raises(ranks.RanksBusy, match=r"busy with In \[4\], started by a kernel that is gone"):
+    with pytest.raises(ranks.RanksBusy, match=r"busy with In \[4\], started by a kernel that has exited"):
         wait_for(lambda: found.run("1"))
-    assert found.state().reason == "The ranks are busy with In [4], started by a kernel that is gone."
+    assert found.state().reason == "The ranks are busy with In [4], started by a kernel that has exited."
     go.touch()
     wait_for(lambda: found.state() == "idle")
     assert dict(found.run("done").values) == {0: "whole", 1: "whole"}

@@ -89,7 +89,7 @@ def test_no_file_of_a_job_is_open_to_others_whatever_the_umask(distdl_home, back
     assert [path for path in left if too_open(path)] == []
 
 
-@pytest.mark.parametrize(("mode", "who"), [(0o777, "everybody"), (0o775, "the group with number")])
+@pytest.mark.parametrize(("mode", "who"), [(0o777, "everybody"), (0o775, "the group with gid")])
 def test_a_data_directory_that_others_may_write_is_refused(distdl_home, mode, who):
     distdl_home.mkdir()
     distdl_home.chmod(mode)
@@ -111,7 +111,7 @@ def test_a_data_directory_of_another_user_is_refused():
             f"home = Path({str(home)!r})\nos.setgid(4322)\nos.setuid(4322)\nmake_private(home, home / 'jobs')"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-        assert f"{home} belongs to another user (number 4321)." in done.stderr
+        assert f"{home} belongs to another user (uid 4321)." in done.stderr
     finally:
         shutil.rmtree(home)
 
@@ -142,7 +142,7 @@ def test_a_look_at_jobs_of_another_user_starts_nothing_that_they_name(distdl_hom
     view, study = jobs()[0].view(), sweep(folder.id).study
     for state, why in ((view.state, view.reason), (study.state, study.problem)):
         assert state is State.LOST
-        assert "belongs to another user (number 4321)" in why
+        assert "belongs to another user (uid 4321)" in why
     time.sleep(0.5)
     assert not (tmp_path / "started").exists()
     assert not JobStore().folder(jobs()[0].id).summary.exists()

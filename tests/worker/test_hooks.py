@@ -34,7 +34,7 @@ def test_a_failing_hook_is_a_note_and_not_an_error(finder, tmp_path, monkeypatch
     assert importlib.import_module("framework_b").value == 1
     ((level, text, code),) = notes
     assert (level, code) == ("warning", "hook-failed")
-    assert text.startswith("Metrics may be incomplete: after the import of framework_b AttributeError was raised")
+    assert text.startswith("Metrics may be incomplete: AttributeError was raised after the import of framework_b")
 
 
 def test_a_module_that_fails_to_import_can_be_imported_later(finder, tmp_path):

@@ -1,10 +1,10 @@
-"""Requests to a workspace of Azure ML: azure-ai-ml to submit, plain requests to follow a job.
+"""Client of an Azure ML workspace: azure-ai-ml submits jobs, plain REST requests follow and cancel them.
 
-azure-ai-ml takes about two seconds to import; it is imported by a supervisor that submits a job, or when a compute
-cluster is requested. Its telemetry is off. It only reads the log of the first process, and the whole file at each
-request, so details, logs and cancellation of a run use ``azure.rest``.
+azure-ai-ml takes about two seconds to import, so it is imported only to submit a job or to manage compute clusters. Its
+telemetry is off. azure-ai-ml can only read the log of the first process, and downloads the whole file each time.
+Therefore the details, logs and cancellation of a run use ``azure.rest``.
 
-Addresses and api-versions are those of azure-ai-ml 1.35.2. Errors of Azure are translated into a sentence with a
+Addresses and api-versions are those of azure-ai-ml 1.35.2. Errors of Azure are translated into one sentence and a
 remedy.
 """
 
@@ -40,7 +40,7 @@ _environ = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The three names of a workspace."""
+    """The names that identify a workspace."""
 
     subscription_id: str
     resource_group: str
@@ -54,7 +54,7 @@ class Address:
 
     @classmethod
     def of(cls, options: Any) -> Address:
-        """Return the workspace in a cluster's options. Raises InvalidSpec, which names a missing option."""
+        """Return the workspace in a cluster's options. Raises InvalidSpec if an option is missing."""
         for name in ("resource_group", "workspace"):
             if not getattr(options, name):
                 raise missing(name)
@@ -62,7 +62,7 @@ class Address:
 
 
 def subscription_of(options: Any) -> str:
-    """Return the subscription in a cluster's options, else in the settings. Raises InvalidSpec without one."""
+    """Return the subscription in a cluster's options, else in the settings. Raises InvalidSpec if neither has one."""
     subscription = options.subscription_id or settings.read().subscription_id
     if not subscription:
         raise missing("subscription_id")
@@ -70,13 +70,13 @@ def subscription_of(options: Any) -> str:
 
 
 def missing(option: str) -> InvalidSpec:
-    """Return the error for options without a required one; ``%dist_config azure`` sets the subscription."""
-    more = ", or choose a subscription: %dist_config azure" if option == "subscription_id" else "."
+    """Return the error for a missing required option."""
+    suffix = ", or choose a subscription: %dist_config azure" if option == "subscription_id" else "."
     return InvalidSpec(
         f"The Azure ML cluster has no {option}.",
         code="azureml-option-missing",
         field=option,
-        hint=f"Set the cluster option {option}{more}",
+        hint=f"Set the cluster option {option}{suffix}",
     )
 
 
@@ -101,7 +101,7 @@ class Workspace:
         return Rest(api, identity.credential(), cloud.scope(cloud.resource_manager))
 
     def without_token(self, url: str) -> Rest:
-        """Return a client for the host of a signed address, such as that of a log."""
+        """Return a client without credentials for the host of a signed URL, such as the URL of a log."""
         split = urlsplit(url)
         host = f"{split.scheme}://{split.netloc}"
         if host not in self._hosts:
@@ -120,7 +120,7 @@ class Workspace:
         return self._get(f"/jobs/{quote(name)}", API_JOB)
 
     def details(self, name: str) -> dict[str, Any]:
-        """Return a run's status, error and log files ({name: address with a signature})."""
+        """Return a run's status, error and log files (``{name: signed URL}``)."""
         history = self._history
         path = f"{history.address}/history/v1.0{self.address.path}/runs/{quote(name)}/details"
         return dict(history.get(path, "v1.0"))
@@ -130,7 +130,7 @@ class Workspace:
         self.manager.post(f"{self.address.path}/jobs/{quote(name)}/cancel", API_CANCEL)
 
     def has_environment(self, name: str, version: str) -> bool:
-        """Return whether the workspace has this version of an image. Raises AzureRefused for anything but 404."""
+        """Return whether the workspace has this version of an image. Raises AzureRefused for any error except 404."""
         try:
             self._get(f"/environments/{quote(name)}/versions/{quote(version)}", API_ENVIRONMENT)
         except AzureRefused as error:
@@ -140,21 +140,21 @@ class Workspace:
         return True
 
     def datastore(self, name: str) -> dict[str, Any]:
-        """Return the properties of a datastore."""
+        """Return the properties of a datastore. Raises AzureRefused."""
         return dict(self._get(f"/datastores/{quote(name)}", API_DATASTORE)["properties"])
 
     def secrets(self, name: str) -> dict[str, Any]:
-        """Return the short-lived signature of a datastore without identity-based access."""
+        """Return the short-lived SAS token of a datastore that does not use identity-based access."""
         path = f"{self.address.path}/datastores/{quote(name)}/listSecrets"
         return dict(self.manager.post(path, API_DATASTORE, {"expirableSecret": True}))
 
 
 @contextlib.contextmanager
 def submitting(address: Address) -> Iterator[Any]:
-    """Yield azure-ai-ml's client for a workspace, valid inside only. Raises LaunchFailed, NotSignedIn.
+    """Yield azure-ai-ml's client for a workspace, valid inside the block. Raises LaunchFailed, NotSignedIn.
 
-    Git is disabled inside, because azure-ai-ml would add the remote address and the branch of the current folder to the
-    job's record, which all users of the workspace can read.
+    Git is disabled in the block. Otherwise azure-ai-ml would add the remote URL and branch of the current folder to
+    the job's record, which all users of the workspace can read.
     """
     with _quiet(GIT_DIR=os.devnull), contextlib.redirect_stderr(io.StringIO()):
         yield _client(address)
@@ -192,7 +192,7 @@ def _client(address: Address) -> Any:
 
 
 def _cloud_options() -> dict[str, Any]:
-    """Return the cloud for azure-ai-ml: by name where it knows it, else by name and addresses."""
+    """Return azure-ai-ml's arguments for the cloud: the name of a built-in cloud, else a name and the addresses."""
     cloud = settings.read().endpoints
     if CLOUDS.get(cloud.name) == cloud:
         return {"cloud": cloud.name}
@@ -204,31 +204,31 @@ def _cloud_options() -> dict[str, Any]:
         "storage_endpoint": urlsplit(cloud.blob.format(account="x")).netloc.removeprefix("x.blob."),
         "registry_discovery_endpoint": f"{cloud.ml_audience}/",
     }
-    # azure-ai-ml caches the addresses of a name for the lifetime of the process.
+    # The name depends on the addresses, because azure-ai-ml caches the addresses of a name while the process runs.
     return {"cloud": f"{cloud.name}-{zlib.crc32(json.dumps(metadata).encode()):x}", "cloud_metadata": metadata}
 
 
 @contextlib.contextmanager
 def _quiet(**variables: str) -> Iterator[None]:
-    """Set environment variables and ignore warnings of the SDK; restore all variables at the end."""
+    """Set environment variables and ignore warnings of the SDK, then restore the variables."""
     with _environ, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        before = {name: os.environ.get(name) for name in (*variables, "AZUREML_CURRENT_CLOUD")}
+        previous = {name: os.environ.get(name) for name in (*variables, "AZUREML_CURRENT_CLOUD")}
         os.environ.update(variables)
         try:
             yield
         finally:
-            for name, value in before.items():
+            for name, value in previous.items():
                 os.environ.pop(name, None)
                 os.environ.update({name: value} if value is not None else {})
 
 
 # errors of Azure -------------------------------------------------------------------------------
 
-# Error codes differ between services, so texts are matched as well. They come from public issues and from the documents
-# on quotas (learn.microsoft.com, how-to-manage-quotas) and on roles (how-to-assign-roles).
+# Error codes differ between services, so error texts are matched too. The texts come from public issues and from the
+# pages on quotas (learn.microsoft.com, how-to-manage-quotas) and roles (how-to-assign-roles).
 _CHECK = "Check the options subscription_id, resource_group and workspace."
-#: Error texts of Azure and their remedies; the first match counts.
+#: Pattern of an error text: remedy. The first match is used.
 _REMEDIES = {
     r"preempt|evict|low.?priority": "Submit the job again from a checkpoint, or use dedicated nodes.",
     r"image build|build.*image|docker": "Check the build log above and the option environment.",
@@ -252,7 +252,7 @@ _MISSING = {
 
 
 def remedy(text: str, role: str = "AzureML Data Scientist in the workspace") -> str:
-    """Return the remedy for an error of Azure, "" if unknown; ``role`` is the role that a user needs."""
+    """Return the remedy for an error of Azure, "" if unknown; ``role`` is the required role."""
     for pattern, hint in _REMEDIES.items():
         if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
             return hint
@@ -263,7 +263,7 @@ def remedy(text: str, role: str = "AzureML Data Scientist in the workspace") -> 
 
 @contextlib.contextmanager
 def translated(options: Any) -> Iterator[None]:
-    """Translate errors of Azure inside into errors for users of this workspace."""
+    """Translate errors of Azure in the block into errors with a remedy."""
     from azure.core.exceptions import AzureError, HttpResponseError
 
     try:
@@ -287,7 +287,7 @@ def translated(options: Any) -> Iterator[None]:
 
 
 def _translate(error: AzureRefused, options: Any) -> DistDLError:
-    """Return the error with its remedy; the same error if it is unknown."""
+    """Return the error with its remedy, or the same error if no remedy is known."""
     field, text = _MISSING.get(error.azure_code, ("", ""))
     if field:
         text = text.format(getattr(options, field))
@@ -303,7 +303,7 @@ def _translate(error: AzureRefused, options: Any) -> DistDLError:
 
 
 def rejected(error: Exception) -> LaunchFailed:
-    """Return why Azure ML rejected a job, as one sentence with a remedy and without signatures."""
+    """Return the error for a rejected job: one sentence without signatures, and a remedy."""
     if isinstance(error, AzureRefused):
         return LaunchFailed(f"Azure ML rejected the job: {error.message}", code=error.code, hint=error.hint)
     message = getattr(getattr(error, "error", None), "message", None) or getattr(error, "message", None) or str(error)
@@ -316,16 +316,16 @@ def rejected(error: Exception) -> LaunchFailed:
 
 
 def failure(error: str) -> str:
-    """Return why a job failed in Azure ML, in one line, with a remedy if known."""
+    """Return one line with the reason why a job failed in Azure ML, and the remedy if known."""
     text = " ".join(error.split())[:600].rstrip(".")
     if not text:
-        return "The job failed in Azure ML. Azure gives no reason."
+        return "The job failed in Azure ML. Azure did not give a reason."
     role = "Storage Blob Data Reader on the storage account for the identity of the compute target"
     return f"The job failed in Azure ML: {text}. {remedy(text, role)}".strip()
 
 
 def message_of(details: dict[str, Any]) -> str:
-    """Return the message of a run's error including nested errors, "" without one."""
+    """Return the messages of a run's error and its nested errors, "" without an error."""
     return " ".join(dict.fromkeys(_messages(details.get("error"))))
 
 

@@ -151,7 +151,7 @@ def submit(arguments: Sequence[str], secrets: Mapping[str, str]) -> str:
     """
     output = run("sbatch", "--parsable", *arguments, more=secrets).strip()
     if not re.fullmatch(r"\d+(;.*)?", output):  # the name of the cluster may follow
-        raise SlurmFailed(f"sbatch printed {output[:200]!r} instead of the job's number.", code="sbatch-answer-invalid")
+        raise SlurmFailed(f"sbatch printed {output[:200]!r} instead of a job ID.", code="sbatch-answer-invalid")
     return output.partition(";")[0]
 
 

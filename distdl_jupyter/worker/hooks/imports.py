@@ -1,8 +1,8 @@
-"""Runs our code right after a framework's module was imported, without importing any framework.
+"""Call hooks after the modules of a framework are imported, without importing the framework.
 
-It installs a finder at the start of ``sys.meta_path``. For the few modules with registered hooks, it lets the other
-finders find the module and makes the loader call the hooks after the module's code has run; for every other name the
-cost is one dictionary lookup. If a hook fails, the user gets a notice, and user code is not affected.
+A finder at the start of ``sys.meta_path`` delegates to the other finders. If hooks are registered for a module, its
+loader calls them after it has executed the module. For all other modules the overhead is two dictionary lookups. A
+hook that fails sends a notice to the user and does not affect user code.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ Before = Callable[[], None]
 
 
 class PostImport:
-    """A finder that only delegates to the others; see the module."""
+    """A finder that delegates to the other finders and calls hooks after imports."""
 
     def __init__(self) -> None:
         self._after: dict[str, list[After]] = {}
         self._before: dict[str, Before] = {}
 
     def after(self, name: str, call: After) -> None:
-        """Call ``call(module)`` after the module ``name`` is imported; at once if it already is."""
+        """Call ``call(module)`` after the module ``name`` is imported, or now if it is already imported."""
         if name in sys.modules:
             guarded(f"after the import of {name}", call, sys.modules[name])
         else:
             self._after.setdefault(name, []).append(call)
 
     def before(self, name: str, check: Before) -> None:
-        """Call ``check()`` before the module ``name`` is imported; its ImportError makes the import fail."""
+        """Call ``check()`` before the module ``name`` is imported. An ImportError of ``check`` fails the import."""
         self._before[name] = check
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return a spec with a prepared loader, or None for the other finders (import protocol)."""
+        """Return a spec whose loader calls the hooks, or None to use the other finders (import protocol)."""
         if (check := self._before.get(name)) is not None:
             check()
         if name not in self._after:
@@ -61,7 +61,7 @@ class PostImport:
         return None
 
     def _call_after(self, loader: Any, name: str) -> None:
-        """Make this loader object call the hooks without changing its class, which frameworks may check."""
+        """Make the loader call the hooks, but keep its class, because frameworks may check it."""
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
@@ -81,7 +81,7 @@ def install() -> PostImport:
 
 
 def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a replacement for a function of a class or module; its first argument is the original."""
+    """Return a decorator that replaces a function of a class or module. Its first argument is the original function."""
     original = getattr(owner, name)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,11 +99,11 @@ _reported: set[str] = set()
 
 
 def guarded(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call one of our functions from user code; if it fails, send a notice and return None."""
+    """Call a hook. If it raises, send a notice and return None. ``what`` says when the hook runs."""
     try:
         return call(*arguments)
-    except Exception as error:  # noqa: BLE001  our failure must not become the user's
-        text = f"Metrics may be incomplete: {what} {type(error).__name__} was raised ({error!s:.200})."
+    except Exception as error:  # noqa: BLE001  a failing hook must not break user code
+        text = f"Metrics may be incomplete: {type(error).__name__} was raised {what} ({error!s:.200})."
         if text not in _reported:
             _reported.add(text)
             channel.note("warning", text, "hook-failed")
@@ -112,7 +112,7 @@ def guarded(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def connecting(facts: Callable[[], dict[str, Any]]) -> Iterator[None]:
-    """Report that this rank is connecting, and after the block that it is connected, with the group's facts."""
+    """Report that this rank is connecting and, after the block, that it is connected to a group with these facts."""
     guarded("before the ranks connected", channel.send, "rendezvous")
     yield
     guarded("after the ranks connected", lambda: channel.send("ready", **facts()))

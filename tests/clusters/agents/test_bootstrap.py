@@ -88,7 +88,7 @@ def test_code_of_another_user_is_not_run(tmp_path, below):
     told = trouble(tmp_path)
     assert not (tmp_path / "ran").exists()
     assert told.says.startswith(f"On the host, {tmp_path / below} ".rstrip("/"))
-    assert "belongs to another user (number 4321)" in told.says
+    assert "belongs to another user (uid 4321)" in told.says
 
 
 def test_a_folder_that_others_may_write_is_refused_and_one_with_the_sticky_bit_is_none(tmp_path):
