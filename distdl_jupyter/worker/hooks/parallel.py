@@ -69,7 +69,7 @@ def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
     if not all(value.requires_grad for value in unused):
         return (
             f"{missing}, because requires_grad was set to False after DistributedDataParallel had "
-            "wrapped the model. Set it before that."
+            "wrapped the model. Set it before wrapping the model."
         )
     if model.static_graph:
         return (
@@ -77,7 +77,7 @@ def unused_hint(error: BaseException, _views: Sequence[View]) -> str:
             "step. Pass find_unused_parameters=True instead of it to DistributedDataParallel."
         )
     if model.find_unused_parameters:
-        return f"{missing}, because the loss lacks a value that the model returned. Return only what the loss needs."
+        return f"{missing}, because the loss does not use all outputs of the model. Return only the outputs it uses."
     setting = "find_unused_parameters=True to DistributedDataParallel"
     if "transformers.trainer" in sys.modules:
         setting = "ddp_find_unused_parameters=True to TrainingArguments"
