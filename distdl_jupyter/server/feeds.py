@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Feed")
 #: Close code: the server is shutting down (RFC 6455, section 7.4.1).
 GOING_AWAY = 1001
-#: Seconds between two polls of an active job, and of an ended one (it may be deleted).
-_POLL, _ENDED_POLL = 0.05, 1.0
+#: Seconds between two polls of a job that has just written something, of a quiet one, and of an ended one (it may be
+#: deleted).
+_POLL, _QUIET_POLL, _ENDED_POLL = 0.03, 0.1, 1.0
 #: Seconds before a retry after a failed read.
 _RETRY = 2.0
 
@@ -93,7 +94,7 @@ class JobFeed(Feed):
         if moved or live.complete != complete:
             self.changed()
             return _POLL if live.complete else 0.0
-        return _ENDED_POLL if live.settled else _POLL
+        return _ENDED_POLL if live.settled else _QUIET_POLL
 
 
 class SnapshotFeed(Feed):

@@ -34,10 +34,11 @@ from distdl_jupyter.core.spec import JobSpec
 #: Timeouts in seconds of a check: for connecting (ssh's limit plus the start of Python), and in total.
 _REACH_SECONDS, _CHECK_SECONDS = command.CONNECT_SECONDS + 5.0, 28.0
 _SWEEP_SECONDS = 10.0
-#: Timeout in seconds of a query of the hosts' states.
-STATE_SECONDS = 4.0
-#: Seconds after which the state of a host that is up, and of one that is down, is queried again.
-QUERY_SECONDS, RETRY_SECONDS = 10.0, 30.0
+#: Timeout in seconds of a query of the hosts' states; a login can take several seconds.
+STATE_SECONDS = 8.0
+#: Seconds after which the state of a host that is up, and of one that is down, is queried again. Each query is a login,
+#: and pages ask as long as they show the list.
+QUERY_SECONDS, RETRY_SECONDS = 30.0, 60.0
 #: Seconds before a host that refused a login is tried again; repeated failed logins often lock an account.
 _PAUSES = {"unreachable-denied": 300.0}
 

@@ -63,7 +63,7 @@ def test_the_reason_is_told_and_a_check_after_the_remedy_tries_again_at_once(hos
     assert node.state == "down"
     assert "host key" in node.detail
     lab.know_all()
-    assert states(options) == {"node-a": "down"}  # by itself it is tried again after half a minute
+    assert states(options) == {"node-a": "down"}  # by itself it is tried again after a minute
     SshCluster().checks(options)
     assert states(options) == {"node-a": "up"}
 
