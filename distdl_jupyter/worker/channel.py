@@ -1,11 +1,10 @@
-r"""Sends the reports of a rank, as complete marked lines on its standard output, and decodes such lines.
+r"""Sends the reports of a rank as marked lines on its standard output, and decodes these lines.
 
-It duplicates the descriptor of that stream, so reports still arrive when training code redirects descriptor 1. It is
-safe to use from several threads and from a forked child. It does not interpret reports.
+A channel writes to a duplicate of descriptor 1, so reports still arrive when training code redirects that descriptor.
+It is safe to use from several threads and from a forked child. The content of reports is not interpreted here.
 
-A line is ``\x1e<nonce> <compact strict JSON>\n``. The nonce is random for each job, so printed text cannot be mistaken
-for a report. Text without a newline may precede the marker on the same line; ASCII escapes keep the JSON free of
-control characters.
+A line is ``\x1e<nonce> <compact strict JSON>\n``. Each job has a random nonce, so printed text cannot be mistaken for a
+report. Text without a newline may precede the marker on the same line. Control characters in the JSON are escaped.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ import threading
 import time
 from typing import Any
 
-#: Characters of a picture in one report, which has about 150 more.
+#: Number of characters of a picture in one report. The rest of the report has about 150.
 _PART = max(256, select.PIPE_BUF - 256)
-#: Our descriptors have high numbers, because code that closes "all" descriptors mostly closes the first ones.
+#: Lowest number of our descriptors. Code that closes "all" descriptors usually closes only those with low numbers.
 _HIGH = 100
 
 
 def lifted(fd: int) -> int:
-    """Move a descriptor to a high number and return it; unchanged if none is free."""
+    """Move a descriptor to a high number and return the number. If none is free, return the descriptor unchanged."""
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
     except OSError:
@@ -37,7 +36,7 @@ def lifted(fd: int) -> int:
 
 
 class Channel:
-    """Sends the reports of one rank. A missing reader is ignored, because the lifeline ends such a rank."""
+    """Sends the reports of one rank. Write errors are ignored: if there is no reader, the lifeline ends the rank."""
 
     def __init__(self, fd: int, nonce: str, rank: int) -> None:
         self.rank = rank
@@ -47,24 +46,24 @@ class Channel:
         self._lock = threading.RLock()
 
     def renew(self) -> None:
-        """Create a new lock in a forked child, because another thread of the parent may have held the old one."""
+        """Replace the lock in a forked child, because another thread may have held it during the fork."""
         self._lock = threading.RLock()
 
     def send(self, type_: str, /, *, t: float | None = None, **fields: Any) -> None:
-        """Write one report stamped with ``t`` (default: now) and the rank. Numbers must be finite."""
+        """Write one report with the rank and the time ``t`` in epoch seconds (default: now). Numbers must be finite."""
         moment = round(time.time() if t is None else t, 4)
         self._write(encode(self._nonce, {"type": type_, "t": moment, "rank": self.rank, **fields}))
 
     def note(self, level: str, text: str, code: str = "") -> None:
-        """Report a notice for the user; ``level`` is info, warning or error."""
+        """Send a notice for the user. ``level`` is info, warning or error."""
         self.send("note", level=level, text=text, code=code)
 
     def metric(
         self, step: float, values: dict[str, float | str], t: float | None = None, *, replace: bool = False
     ) -> None:
-        """Report the values of one step, in several reports if they exceed one atomic write to a pipe.
+        """Send the metric values of one step, in several reports if they exceed one atomic write to a pipe.
 
-        With ``replace`` they replace what was reported for this and later steps.
+        With ``replace`` they replace the values reported for this and later steps.
 
         The line is assembled here because the JSON encoder is several times slower, and this runs in the training loop.
         Values are finite numbers or the strings nan, inf and -inf.
@@ -82,7 +81,7 @@ class Channel:
             self.metric(step, {name: values[name] for name in part}, moment, replace=replace)
 
     def picture(self, data: bytes) -> None:
-        """Report a picture, in parts that each fit one atomic write to a pipe."""
+        """Send a picture in parts that each fit one atomic write to a pipe."""
         text = binascii.b2a_base64(data, newline=False).decode()
         with self._lock:
             for begin in range(0, len(text), _PART):
@@ -124,7 +123,7 @@ def opened(nonce: str, rank: int) -> Channel | None:
 def current() -> Channel | None:
     """Return this process's channel; None if it is not a rank of a job.
 
-    A program that a rank has started finds the rank in its environment and reports on its own standard output.
+    A program started by a rank reads the rank from its environment and reports on its own standard output.
     """
     if not _looked:
         nonce, rank = os.environ.get("DISTDL_NONCE", ""), os.environ.get("DISTDL_RANK", "")
@@ -133,13 +132,13 @@ def current() -> Channel | None:
 
 
 def send(type_: str, /, **fields: Any) -> None:
-    """Send a report of this process; nothing happens outside a job."""
+    """Send a report from this process. Does nothing outside a job."""
     if (out := current()) is not None:
         out.send(type_, **fields)
 
 
 def note(level: str, text: str, code: str = "") -> None:
-    """Report a notice for the user; nothing happens outside a job."""
+    """Send a notice for the user. Does nothing outside a job."""
     send("note", level=level, text=text, code=code)
 
 
@@ -151,7 +150,7 @@ def _renew() -> None:
 os.register_at_fork(after_in_child=_renew)
 
 
-# lines -------------------------------------------------------------------------------------------
+# encoding and decoding of lines ------------------------------------------------------------------
 
 
 Report = dict[str, Any]
@@ -160,7 +159,7 @@ _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def marker(nonce: str) -> bytes:
-    """Return the prefix of every report of the job."""
+    """Return the bytes with which each report of the job begins."""
     return b"\x1e" + nonce.encode() + b" "
 
 
@@ -173,10 +172,10 @@ def encode(nonce: str, report: Report) -> bytes:
 
 
 def split(line: bytes, nonce: str) -> tuple[bytes, Report | None]:
-    """Split one line into the text before the report and the report.
+    """Split a line into the text before the report and the report.
 
-    Without a report, return the line and None: a marker with another nonce, or one that is not followed by a JSON
-    object with a "type", is plain text.
+    If the line contains no report, return the line and None. A marker with another nonce is plain text, and so is one
+    that is not followed by a JSON object with a "type".
     """
     mark = marker(nonce)
     start = line.find(mark)
@@ -193,7 +192,7 @@ def _decode(text: bytes) -> Report | None:
         return None
     try:
         report = _loads(text.decode())
-        if rb"\ud" in text.lower():  # lone surrogates, which JSON allows but UTF-8 does not, become question marks
+        if rb"\ud" in text.lower():  # replace lone surrogates, which JSON allows but UTF-8 does not, by question marks
             report = _loads(json.dumps(report, ensure_ascii=False).encode(errors="replace").decode())
     except (ValueError, RecursionError):
         return None

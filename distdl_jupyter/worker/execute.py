@@ -27,17 +27,17 @@ _loop: asyncio.AbstractEventLoop | None = None
 
 
 def run(folder: Path, payload: Payload, sources: CellSources, runner: Runner | None = None) -> Any:
-    """Run the payload and return the rank's value; use ``runner`` unless the payload is code to run once.
+    """Run the payload with ``runner`` (default: run its code once) and return the rank's value.
 
-    Raises what the code raises.
+    Exceptions of the code are propagated.
     """
     runner = runner or _run
     if "DISTDL_RAY" not in os.environ:
         return runner(folder, payload, sources)
     from distdl_jupyter.worker.hooks import ray_cluster
 
-    with ray_cluster.in_cluster(os.environ["DISTDL_RAY"]) as lends:
-        return None if lends else runner(folder, payload, sources)
+    with ray_cluster.in_cluster(os.environ["DISTDL_RAY"]) as is_helper:
+        return None if is_helper else runner(folder, payload, sources)
 
 
 def _run(folder: Path, payload: Payload, sources: CellSources) -> Any:
@@ -48,7 +48,7 @@ def _run(folder: Path, payload: Payload, sources: CellSources) -> Any:
     if payload.kind == "script":
         return run_script(payload.script, lay(payload.layout, payload.arguments))
     main = payloads.fresh_main()
-    # As in a notebook, display is a built-in name, also in functions and imported modules.
+    # As in a notebook, display is a built-in name, so functions and imported modules can use it too.
     builtins.display = pictures.display  # type: ignore[attr-defined]
     values = payloads.load(folder, payload, main.__dict__)
     if payload.kind == "function":
@@ -71,7 +71,7 @@ def _enter(directory: str) -> None:
 def run_cell(code: str, filename: str, sources: CellSources, namespace: dict[str, Any]) -> Any:
     """Run a cell in ``namespace`` and return the value of its last expression.
 
-    None if it ends with another statement or a semicolon, as in a notebook.
+    As in a notebook, return None if the cell ends with another statement or with a semicolon.
     """
     code = code.replace("\r\n", "\n")
     # Prepend blank lines instead of shifting nodes, so that a SyntaxError also has the notebook's line number.
@@ -79,11 +79,11 @@ def run_cell(code: str, filename: str, sources: CellSources, namespace: dict[str
     with deep_recursion():
         tree = ast.parse(code, filename)
     last = tree.body[-1] if tree.body else None
-    shown = isinstance(last, ast.Expr) and not _ends_in_semicolon(code, last)
-    if shown:
+    has_value = isinstance(last, ast.Expr) and not _ends_in_semicolon(code, last)
+    if has_value:
         tree.body.pop()
     _evaluated(tree, filename, "exec", namespace)
-    if not shown or not isinstance(last, ast.Expr):
+    if not has_value or not isinstance(last, ast.Expr):
         return None
     return _evaluated(ast.Expression(last.value), filename, "eval", namespace)
 
@@ -96,7 +96,7 @@ def _evaluated(tree: ast.Module | ast.Expression, filename: str, mode: str, name
 
 
 def _awaited(coroutine: Any) -> Any:
-    """Run top-level await in one event loop for all cells of this process, like a notebook."""
+    """Run top-level ``await`` in the event loop that all cells of this process share, as in a notebook."""
     global _loop
     import asyncio
 
@@ -113,7 +113,7 @@ def _ends_in_semicolon(code: str, last: ast.Expr) -> bool:
 
 
 def run_script(script: str, arguments: tuple[str, ...]) -> None:
-    """Run a file as ``__main__``, with its arguments in ``sys.argv``, like Python."""
+    """Run a file as ``__main__`` with its arguments in ``sys.argv``, as the ``python`` command does."""
     import runpy
 
     sys.argv = [script, *arguments]
@@ -123,9 +123,9 @@ def run_script(script: str, arguments: tuple[str, ...]) -> None:
 def lay(layout: Mapping[str, Any], arguments: tuple[str, ...]) -> tuple[str, ...]:
     """Prepare the environment that a script written for another system expects, and return its arguments.
 
-    Set ``variables`` (pairs, in order), create ``folders``, and expand variables in the arguments. This is done in the
-    rank because only it knows the job's folder, its rank and its data folders. Texts may contain ``$NAME`` for
-    environment variables and for variables set earlier. Without a layout, the arguments are unchanged.
+    Set the environment ``variables`` of the layout (pairs, in order), create its ``folders``, and expand ``$NAME`` in
+    values, folders and arguments. A value may use the variables before it. This happens in the rank, because only the
+    rank knows the job's folder, its number and its data folders. Without a layout, the arguments are unchanged.
     """
     if not layout:
         return arguments

@@ -1,6 +1,6 @@
-"""Writes private files, and opens a file only if no other user can have written it: unpickling runs code as the user.
+"""Writes private files, and opens a file only if no other user can have written it, because unpickling runs code.
 
-The job's folder is private; this also protects if it was opened to others or contains a link or file of theirs.
+The job's folder is private. The checks also apply if it was opened to others, who may have put a file or link there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from distdl_jupyter import permissions
 
 
 def open_own(path: Path) -> IO[bytes]:
-    """Open a regular file of this user (or of root) that no other user may write.
+    """Open a regular file that belongs to this user (or root) and that no other user may write.
 
     Raises FileNotFoundError, OSError, and PermissionError with the reason if another user could write it.
     """
@@ -33,19 +33,19 @@ def open_own(path: Path) -> IO[bytes]:
 
 
 def refusal(status: os.stat_result) -> str:
-    """Return why a file with this status is not trusted, "" if it is."""
+    """Return the reason why a file with this status is not trusted, "" if it is trusted."""
     if not stat.S_ISREG(status.st_mode):
         return "is not a regular file"
     return permissions.refusal(status)
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file with access for its owner alone, regardless of the umask (an ``opener`` for ``open``)."""
+    """Open a file with mode 0600 regardless of the umask (an ``opener`` for ``open``)."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def write(path: Path, data: bytes | bytearray, *, sync: bool = False) -> None:
-    """Write a private file that becomes visible only when it is complete. Raises OSError and then leaves no file."""
+    """Write a private file atomically. Raises OSError; a failed write leaves no temporary file."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(hidden, "wb", opener=private) as file:
@@ -55,5 +55,5 @@ def write(path: Path, data: bytes | bytearray, *, sync: bool = False) -> None:
                 os.fsync(file.fileno())
         hidden.replace(path)
     except OSError:
-        hidden.unlink(missing_ok=True)  # on a full disk, an unfinished file takes space from others
+        hidden.unlink(missing_ok=True)  # a partial file would use space on a full disk
         raise

@@ -1,4 +1,4 @@
-"""The lifecycle of one rank: streams, greeting, the job's code, its value or error, orderly exit."""
+"""Runs one rank: adopts its streams, reports its start, runs the job's code, reports the result, and disconnects."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def main() -> int:
     return code
 
 
-#: The hooks for frameworks that training code imports.
+#: The modules with hooks for the frameworks that training code imports.
 _HOOKS = (
     payload,
     gpu_memory,
@@ -124,7 +124,7 @@ def _serve(folder: Path, session: payload.Payload, sources: CellSources) -> None
 
 
 def _quiet() -> None:
-    """Ignore further SIGINTs, so that they do not interrupt the report of the end."""
+    """Ignore further SIGINTs, so that they cannot interrupt the final reports, and flush all output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(Exception):
         report.flush()
@@ -174,7 +174,7 @@ def _report_failure(error: BaseException, identity: Identity, sources: CellSourc
 
 
 def _collectives(identity: Identity) -> dict[str, Any]:
-    """Return the last collective operations of a rank, to explain what other ranks are waiting for."""
+    """Return the last collective operations of this rank, which show what the other ranks are waiting for."""
     with contextlib.suppress(Exception):
         if identity.world_size > 1 and (operations := stacks.last_operations(identity.folder / "code")):
             return {"collectives": operations}
@@ -182,7 +182,7 @@ def _collectives(identity: Identity) -> dict[str, Any]:
 
 
 def _printed(failure: dict[str, Any]) -> str:
-    """Return the log text of an error; shortened for a lost-peer error, which would hide the original failure."""
+    """Return the log text of an error. A lost-peer error is shortened, because it would hide the original failure."""
     type_, message = str(failure["type"]), str(failure["message"])
     if not frameworks.says_peer_is_gone(type_, message):
         return str(failure["traceback"])
@@ -196,13 +196,13 @@ def _interruption(failure: dict[str, Any]) -> str:
 
 
 def _report_exec() -> None:
-    """Report when another program replaces this one (os.exec), because it will not report a result."""
+    """Report when the code replaces this process by another program (os.exec), which will not report a result."""
     rank = os.getpid()
 
     def reporting(replace: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         @functools.wraps(replace)
         def replaced(*args: Any, **kwargs: Any) -> NoReturn:
-            if os.getpid() == rank:  # not a child that was forked to run a program
+            if os.getpid() == rank:  # not in a child that was forked to run a program
                 channel.send("exec")
             replace(*args, **kwargs)
 
@@ -213,6 +213,6 @@ def _report_exec() -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the relevant packages."""
+    """Return the installed versions of the packages in ``frameworks.OF_RANKS``."""
     packages = installed.packages()
     return {name: packages[name] for name in frameworks.OF_RANKS if name in packages}

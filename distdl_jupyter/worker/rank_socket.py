@@ -1,12 +1,12 @@
-"""Connections to a persistent rank: their messages, both ends, and the listening socket of the rank.
+"""Connections to a persistent rank: the message format, both ends of a connection, and the rank's listening socket.
 
-A message is ``<header length, 4 bytes> <body length, 8 bytes> <header> <body>``: lengths in network order, a JSON
-header, and a body, usually a pickle, which is opened only if the other end is authenticated.
+A message is ``<header length, 4 bytes> <body length, 8 bytes> <header> <body>``. Lengths are in network byte order, the
+header is JSON, and the body is usually a pickle, which is loaded only if the other end is authenticated.
 
 The rank listens in the run's private folder on its host. A note next to the socket contains its path and token. The
-host's agent passes the note to the supervisor, which writes it to the job's folder (``NOTES``). Other users are kept
-out by the modes of the folder (0700) and the socket (0600), by the user id that the operating system reports for the
-other end, and by the token, which is stored only in private folders.
+host's agent passes the note to the supervisor, which writes it to the job's folder (``NOTES``). Other users are denied
+access by the modes of the folder (0700) and the socket (0600), by a check of the user id that the operating system
+reports for the other end, and by the token, which is stored only in private folders.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from typing import Any, NamedTuple
 
 from distdl_jupyter.worker import owned
 
-#: Folder of a job in which notes name the sockets of its ranks.
+#: Subfolder of a job's folder with the notes of its ranks.
 NOTES = "serving"
-#: Bytes of the longest header, which holds errors with their frames and pictures of values; and of a greeting.
+#: Maximum size in bytes of a header, which can contain errors with frames and images of values, and of a greeting.
 LONGEST_HEADER, _LONGEST_GREETING = 64 * 1024 * 1024, 4096
-#: Bytes of the longest body.
+#: Maximum size of a body in bytes.
 LONGEST_BODY = 64 * 1024 * 1024 * 1024
 _LENGTHS = struct.Struct("!IQ")
 _READ = 1024 * 1024
@@ -43,7 +43,7 @@ _GREETING_TIMEOUT = 10.0
 
 
 class InvalidMessage(ValueError):
-    """The received data is not a message, or the message is too long."""
+    """The received data is not a valid message, or the message is too long."""
 
 
 class ConnectionLost(ConnectionError):
@@ -51,14 +51,14 @@ class ConnectionLost(ConnectionError):
 
 
 class RankMessage(NamedTuple):
-    """One message."""
+    """A message with its decoded header."""
 
     header: dict[str, Any]
     body: bytes = b""
 
 
 def encode(header: dict[str, Any], body: bytes | bytearray | memoryview = b"") -> list[bytes | bytearray | memoryview]:
-    """Return the message as pieces to be sent in order; the body is not copied."""
+    """Return the pieces of a message, to be sent in order. The body is not copied."""
     text = json.dumps(header, separators=(",", ":")).encode()
     head = _LENGTHS.pack(len(text), memoryview(body).nbytes) + text
     return [head, body] if memoryview(body).nbytes else [head]
@@ -67,8 +67,8 @@ def encode(header: dict[str, Any], body: bytes | bytearray | memoryview = b"") -
 class MessageReader:
     """Assembles messages from the bytes of a socket.
 
-    With ``strict`` it accepts one short header without a body, from an end that has not sent the token yet; what
-    follows is read when ``strict`` is False again.
+    With ``strict`` it accepts only one short header without a body, because the other end has not sent the token yet.
+    It returns later messages only after ``strict`` is set to False.
     """
 
     def __init__(self, *, strict: bool = False) -> None:
@@ -76,7 +76,7 @@ class MessageReader:
         self.strict = strict
 
     def feed(self, data: bytes) -> list[RankMessage]:
-        """Add bytes and return the messages that are now complete. Raises BrokenMessage."""
+        """Add bytes and return the messages that are now complete. Raises InvalidMessage."""
         self._data += data
         messages: list[RankMessage] = []
         while not (self.strict and messages) and (message := self._next()) is not None:
@@ -104,14 +104,14 @@ class MessageReader:
 
 
 class MessageSocket:
-    """One end of a connection, which sends and receives whole messages."""
+    """One end of a connection. It sends and receives complete messages."""
 
     def __init__(self, connection: socket.socket, *, strict: bool = False) -> None:
         self._socket = connection
         self._reader = MessageReader(strict=strict)
 
     def fileno(self) -> int:
-        """Return the descriptor, for a selector."""
+        """Return the file descriptor, for use with a selector."""
         return self._socket.fileno()
 
     def send(self, header: dict[str, Any], body: bytes | bytearray | memoryview = b"") -> None:
@@ -123,7 +123,7 @@ class MessageSocket:
             raise ConnectionLost(str(error)) from error
 
     def receive(self) -> list[RankMessage]:
-        """Read once and return the messages that are now complete. Raises ConnectionLost, BrokenMessage."""
+        """Read once and return the messages that are now complete. Raises ConnectionLost, InvalidMessage."""
         try:
             data = self._socket.recv(_READ)
         except OSError as error:
@@ -133,15 +133,15 @@ class MessageSocket:
         return self._reader.feed(data)
 
     def close(self) -> None:
-        """Close the connection; code in the rank continues to run."""
+        """Close the connection. Code that runs in the rank is not interrupted."""
         with contextlib.suppress(OSError):
             self._socket.close()
 
 
 class ServedConnection(MessageSocket):
-    """The rank's end: one thread reads requests, another sends replies.
+    """The rank's end of a connection. One thread reads requests and another sends replies.
 
-    Neither blocks the rank's own code. ``on_message`` is called for each message after the token.
+    Neither thread blocks the user's code. ``on_message`` is called for each message after the token.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class ServedConnection(MessageSocket):
             threading.Thread(target=work, name="distdl-serving", daemon=True).start()
 
     def reply(self, header: dict[str, Any], body: bytes = b"") -> None:
-        """Send a message as soon as the other end reads; does nothing if it is gone."""
+        """Queue a message for the other end. It is dropped if the connection is closed."""
         self._outbox.put(encode(header, body))
 
     def _read(self) -> None:
@@ -198,7 +198,7 @@ _connections: weakref.WeakSet[ServedConnection] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """Close the copies in a forked child, which would hide this process's exit from the other side."""
+    """Close the inherited connections in a forked child. Open copies would hide the rank's exit from the other end."""
     for connection in list(_connections):
         connection.close()
 
@@ -206,7 +206,7 @@ def _close_all() -> None:
 os.register_at_fork(after_in_child=_close_all)
 
 
-# the socket ---------------------------------------------------------------------------------------
+# the listening socket ----------------------------------------------------------------------------
 
 
 class Listener:
@@ -221,7 +221,7 @@ class Listener:
         os.register_at_fork(after_in_child=self.socket.close)
 
     def accept(self) -> socket.socket:
-        """Return the next connection of this user; those of other users are closed unread."""
+        """Return the next connection from this user. Connections from other users are closed without reading."""
         while True:
             connection, _ = self.socket.accept()
             with contextlib.suppress(OSError):
@@ -250,12 +250,12 @@ def peer_uid(connection: socket.socket) -> int:
 
 
 def note_of(folder: Path, rank: int) -> Path:
-    """Return the note of a rank in a folder; it exists while the rank listens."""
+    """Return the path of a rank's note in a folder. The file exists while the rank listens."""
     return folder / f"rank-{rank}.json"
 
 
 def listening(path: Path) -> socket.socket:
-    """Return a socket that listens in a folder which only its owner may enter. Raises PermissionError, OSError."""
+    """Return a socket that listens in a private folder of this user (mode 0700). Raises PermissionError, OSError."""
     status = path.parent.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:
         raise PermissionError(f"{path.parent} is not a private folder of its owner, so the rank does not listen there.")
@@ -271,6 +271,6 @@ def listening(path: Path) -> socket.socket:
 
 
 def write_note(path: Path, data: dict[str, Any]) -> None:
-    """Write a note, which becomes visible only when it is complete."""
+    """Write a note atomically."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     owned.write(path, json.dumps(data).encode())

@@ -24,12 +24,12 @@ from distdl_jupyter.worker import channel, step_times
 from distdl_jupyter.worker.channel import Channel
 from distdl_jupyter.worker.hooks.tensors import cuda_event
 
-#: Seconds between two lines that ``log`` prints outside a job.
+#: Minimum seconds between two lines that ``log`` prints outside a job.
 PRINT_EVERY = 0.5
 
-#: Names that training code logs itself; automatic logging skips them.
+#: Names of metrics that the user's code logs. Automatic logging skips them.
 own_names: set[str] = set()
-#: Whether training code reports its own progress.
+#: Whether the user's code has called ``progress``.
 own_progress = False
 
 _count = itertools.count()
@@ -61,7 +61,7 @@ def send(step: float, metrics: dict[str, Any]) -> None:
     values: dict[str, Number] = {}
     later: dict[str, Any] = {}
     for name, value in metrics.items():
-        # Common case first: this is on the hot path of every training step.
+        # The most common case comes first, because this runs in every training step.
         if type(value) is float and math.isfinite(value):
             values[name] = value
         elif out is not None and getattr(value, "is_cuda", False):
@@ -71,13 +71,13 @@ def send(step: float, metrics: dict[str, Any]) -> None:
     if out is None:
         _print(step, values)
         return
-    for placed in _axis.assign_steps(step, metrics):
-        waiting = {name: later[name] for name in placed.names if name in later}
-        ready = {name: values[name] for name in placed.names if name in values}
-        if waiting:
-            _defer(out, placed.step, waiting, replace=placed.replace)
+    for assignment in _axis.assign_steps(step, metrics):
+        pending = {name: later[name] for name in assignment.names if name in later}
+        ready = {name: values[name] for name in assignment.names if name in values}
+        if pending:
+            _defer(out, assignment.step, pending, replace=assignment.replace)
         if ready:
-            out.metric(placed.step, ready, replace=placed.replace)
+            out.metric(assignment.step, ready, replace=assignment.replace)
 
 
 def progress(done: float, total: float | None = None, unit: str = "") -> None:
@@ -91,12 +91,12 @@ def progress(done: float, total: float | None = None, unit: str = "") -> None:
 
 
 def send_progress(done: float, total: float | None, unit: str) -> None:
-    """Report progress from user code or a framework; does nothing outside a job."""
+    """Report progress from user code or a framework. Does nothing outside a job."""
     channel.send("progress", done=done, total=total, unit=unit)
 
 
 def flush() -> None:
-    """Wait until all GPU values are sent."""
+    """Wait until all GPU values are sent, then send the step times."""
     _flush_deferred()
     step_times.recorder.flush()
 
@@ -127,7 +127,7 @@ def _print(step: float, values: dict[str, Number]) -> None:
 
 # numbers -----------------------------------------------------------------------------------------
 
-#: Larger integers are sent as floats, because JavaScript cannot represent them exactly.
+#: Integers of larger magnitude are sent as floats, because JavaScript cannot represent them exactly.
 _EXACT = 2**53
 
 Number = float | str
@@ -136,9 +136,9 @@ Number = float | str
 def to_json(name: str, value: Any) -> Number:
     """Return ``value`` as a JSON number, or as "nan", "inf" or "-inf".
 
-    ``value`` is a Python or numpy number, or an array or tensor with one element; only attributes common to all array
-    libraries (``shape``, ``item``, ``numpy``) are used. Raises TypeError, which names the metric, if it is not a single
-    real number. Waits for the GPU if the value is on one.
+    ``value`` is a Python or numpy number, or an array or tensor with one element. Only attributes common to all array
+    libraries (``shape``, ``item``, ``numpy``) are used. Raises TypeError with the metric's name if it is not a single
+    real number. Waits for the GPU if the value is stored there.
     """
     type_ = type(value)
     if type_ is not float and type_ is not int:
@@ -153,7 +153,7 @@ def to_json(name: str, value: Any) -> Number:
 
 
 def _plain(name: str, value: Any) -> float:
-    """Return the Python number inside an object. Raises TypeError."""
+    """Return a metric's value as a Python number. Raises TypeError."""
     if not isinstance(value, numbers.Real):
         value = _element(name, value)
     if isinstance(value, numbers.Real):
@@ -199,16 +199,16 @@ def _article(value: Any) -> str:
 
 # step numbers ------------------------------------------------------------------------------------
 #
-# Every metric has its own step count. If a count returns to its first step, as with each epoch, it continues after its
-# last one, and metrics logged at the same steps move together. If a count returns to a later step that was logged
-# before (because a checkpoint was loaded in the process), the values logged from there on are replaced.
+# Steps are counted per metric. If a metric returns to its first step, for example at each epoch, its count continues
+# after its last step; metrics logged at the same steps continue together. If it returns to a later step that was logged
+# before (because the process loaded a checkpoint), the values logged from that step on are replaced.
 
-#: Number of reported steps remembered per metric, to tell a return to an earlier step from a late report.
+#: Number of recent steps stored per metric, to distinguish a return to an earlier step from a late report.
 _RECENT = 1000
 
 
 class StepAssignment(NamedTuple):
-    """Metrics and the step at which they are stored. ``replace``: they replace what was logged from there on."""
+    """The step at which metrics are stored. With ``replace`` they replace the values logged from this step on."""
 
     step: float
     names: list[str]
@@ -217,18 +217,18 @@ class StepAssignment(NamedTuple):
 
 @dataclass(slots=True)
 class _Count:
-    """The step count of one metric: its first and last step since it started over, and the offset added to them."""
+    """The step count of one metric: its first and last step since the last restart, and the offset added to them."""
 
     first: float
     last: float
     offset: float = 0
     stride: float = 1
-    #: Whether it is logged at the same steps as another metric.
+    #: Whether the metric is logged at the same steps as another one.
     shared: bool = False
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
     def is_at(self, step: float) -> bool:
-        """Return whether ``step`` is the count's last step or the one that follows it."""
+        """Return whether ``step`` is between the last step and the next expected one, inclusive."""
         return self.last <= step <= self.last + self.stride
 
     def start_over(self, step: float, offset: float) -> None:
@@ -242,14 +242,14 @@ class _Count:
         return self.offset + self.last + self.stride - step
 
     def goes_back(self, step: float) -> bool:
-        """Handle a step below the last one; return whether it was logged before and is logged again."""
+        """Process a step before the last one. Return whether it was logged before."""
         if step in self.recent or (self.recent and step < self.recent[0] and len(self.recent) == _RECENT):
             while self.recent and self.recent[-1] >= step:
                 self.recent.pop()
             self.last = step
             return True
         if step < self.first:
-            self.first = self.last = step  # a decreasing count
+            self.first = self.last = step  # the code counts down
         return False
 
 
@@ -262,13 +262,13 @@ class StepAxis:
         self._newest: _Count | None = None
 
     def assign_steps(self, step: float, names: Iterable[str]) -> list[StepAssignment]:
-        """Return where to store metrics that are logged at ``step``."""
+        """Return the steps at which to store the metrics that are logged at ``step``."""
         groups: dict[tuple[float, bool], list[str]] = {}
         counts = self._counts
-        # A new metric follows the others of its call, so process those first.
+        # A new metric adopts the offset of the others in its call, so process those first.
         for name in sorted(names, key=lambda name: name not in counts):
             groups.setdefault(self._assign_step(name, step), []).append(name)
-        return [StepAssignment(placed, group, replace) for (placed, replace), group in groups.items()]
+        return [StepAssignment(stored, group, replace) for (stored, replace), group in groups.items()]
 
     def _assign_step(self, name: str, step: float) -> tuple[float, bool]:
         count, newest, replace = self._counts.get(name), self._newest, False
@@ -292,7 +292,7 @@ class StepAxis:
         return count.offset + step, replace
 
     def _moved(self, count: _Count, newest: _Count, step: float) -> bool:
-        """Restart a count if the metric logged before it restarted; return whether it did."""
+        """Restart the count if the most recently logged metric has restarted. Return whether it was restarted."""
         if newest.is_at(step):
             if newest.offset <= count.offset:
                 return False
@@ -310,16 +310,16 @@ _axis = StepAxis()
 
 # values on a GPU ---------------------------------------------------------------------------------
 #
-# ``Tensor.item()`` would block the training loop until the GPU has caught up. Instead, the copy to the host is enqueued
-# on the GPU's current stream after the work that computes the value, an event marks its end, and a thread waits for
-# the event. A single thread and queue keep the order. Queued values are lost if the process is killed.
+# ``Tensor.item()`` would block the training loop until the GPU has caught up. Instead, the copy to the host is queued
+# on the GPU's current stream, an event marks its end, and a thread waits for the event. A single thread with one queue
+# preserves the order. Queued values are lost if the process is killed.
 
-#: Maximum seconds that ``flush`` waits for a GPU, so that a hanging GPU does not block the exit of the process.
+#: Timeout of ``flush`` in seconds. A GPU that hangs must not block the exit of the process.
 _GPU_TIMEOUT = 10.0
 
 
 class _DeferredValues(NamedTuple):
-    """The values of one call: host copies that are valid once all events have completed."""
+    """The values of one ``log`` call, as host copies that are valid when all events have completed."""
 
     out: Channel
     step: float
@@ -370,7 +370,7 @@ def _send_deferred() -> None:
 
 
 def _reset_after_fork() -> None:
-    """Reset the queue in a forked child, which has no thread; the parent sends the queued values."""
+    """Reset the queue in a forked child, where the thread does not run. The parent sends the queued values."""
     global _queue, _thread
     _queue, _thread = queue.Queue(), None
 

@@ -1,25 +1,25 @@
-"""The rank's standard streams, and the lifeline that ends the rank when they have no reader.
+"""The rank's standard streams, and the lifeline pipe that ends the rank when its writer exits.
 
-Under ``mpirun`` the streams of all ranks are merged, so the job creates named pipes for each rank. A rank opens them
-first, because earlier output cannot be assigned to a rank.
+Under ``mpirun`` the streams of all ranks are merged, so the job creates named pipes for each rank. A rank opens its
+pipes before it prints anything, because earlier output cannot be attributed to a rank.
 
-Streams are line-buffered as on a terminal: no line is lost in a crash, and each line is one write. Text without a
-newline is flushed within ``PARTIAL`` seconds.
+Streams are line-buffered as on a terminal, so that each line is one write and a crash loses no complete line. Text
+without a newline is flushed within ``PARTIAL`` seconds.
 
 While the flushing thread writes, it holds the lock of the stream's buffer. A child forked at that moment would inherit
-the lock without its owner and wait for it forever. This cannot happen:
+a locked lock without the thread that releases it, and would deadlock. The following rules prevent this:
 
-* The thread flushes only while it holds ``_flushing``; a fork acquires that lock before (``_hold``) and releases it
-  after. So during a fork the thread holds no stream's lock, nor any other lock that a child acquires.
-* The fork does not wait forever. The thread holds ``_flushing`` while it writes, until the pipe accepts the bytes or
-  has no reader, or while it waits for a stream that another thread writes to, which ends in the same way. The forking
-  thread is that other thread only if a signal handler forks after interrupting a write. ``flush`` detects this, and the
-  wait is limited to ``INTERRUPTED`` seconds: a thread that has not released the lock by then waits for the interrupted
-  write, without any stream's lock (or the other stream's pipe was full for that long).
-* A fork by a handler that interrupts ``_hold`` acquires the lock again, because it is reentrant. The child starts with
-  a new lock, whichever thread held the parent's.
+* The thread flushes only while it holds ``_flushing``. A fork acquires that lock first (``_hold``) and releases it
+  afterwards. So during a fork the thread does not hold the lock of a stream, or any other lock that a child acquires.
+* A fork does not wait forever. The thread holds ``_flushing`` while it writes, until the pipe accepts the bytes or has
+  no reader. It also holds it while another thread writes to the stream, and that write ends in the same way. The
+  forking thread is that other thread only if a signal handler interrupts a write and forks. ``flush`` detects this
+  case, and the fork then waits at most ``INTERRUPTED`` seconds. A thread that still holds ``_flushing`` by then is
+  waiting for the interrupted write and holds no stream's lock, or the pipe of the other stream was full all the time.
+* ``_flushing`` is reentrant, so a signal handler that interrupts ``_hold`` can fork too. The child creates a new lock,
+  whichever thread held the parent's.
 
-Locks held by other threads during a fork are not handled: they print as on a terminal.
+Locks held by other threads during a fork are not handled, as in any Python program that prints to a terminal.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from distdl_jupyter.worker.channel import lifted
 TIMEOUT = 30.0
 #: Seconds between the request to exit and the forced exit when the lifeline breaks.
 GRACE = 2.0
-#: Seconds after which text without a newline is flushed, and between two calls of ``at_each_look``.
+#: Interval in seconds in which text without a newline is flushed and the functions in ``at_each_look`` are called.
 PARTIAL = 0.25
-#: Seconds that a fork waits for the flushing thread if it interrupts a write of its own thread.
+#: Timeout in seconds for a fork to wait for the flushing thread, if the fork interrupts a write of its own thread.
 INTERRUPTED = 1.0
 #: Exit code of a rank whose lifeline broke and that did not exit on request.
 ORPHANED = 70
-#: Functions that the thread calls regularly; they must not block.
+#: Functions that the flushing thread calls every ``PARTIAL`` seconds. They must not block.
 at_each_look: list[Callable[[], None]] = []
 _is_attended = False
 
 
 def adopt(pipes: Path | None, rank: int) -> None:
-    """Use the rank's named pipes as standard streams and watch the lifeline, if they exist in ``pipes``.
+    """Use the named pipes in ``pipes`` as the rank's standard streams and watch the lifeline, as far as they exist.
 
     A rank that cannot open its pipe keeps its original stream and prints a message there.
     """
@@ -79,7 +79,7 @@ def _replace(fd: int, path: Path) -> None:
 
 
 def _open_for_writing(path: Path) -> int:
-    """Open a named pipe, with a timeout for its reader. Raises OSError (ENXIO: no reader)."""
+    """Open a named pipe, waiting up to ``TIMEOUT`` seconds for its reader. Raises OSError (ENXIO: no reader)."""
     until = time.monotonic() + TIMEOUT
     while True:
         try:
@@ -93,7 +93,7 @@ def _open_for_writing(path: Path) -> int:
             return pipe
 
 
-#: The original streams of this process, which training code may have replaced.
+#: The line-buffered streams created here. Training code may replace ``sys.stdout`` and ``sys.stderr``.
 _own: list[io.TextIOWrapper] = []
 
 
@@ -107,9 +107,9 @@ def _write_whole_lines() -> None:
 
 
 def _by_line(fd: int, name: str) -> io.TextIOWrapper:
-    """Return a stream like Python's for a terminal.
+    """Return a line-buffered stream. Its buffer completes a write that a signal interrupts.
 
-    Its buffer completes a write that a signal has interrupted; Python's unbuffered streams would lose the rest.
+    Python's unbuffered streams would lose the rest.
     """
     raw = io.FileIO(fd, "w", closefd=False)
     raw.name = name
@@ -125,25 +125,25 @@ _flushing = threading.RLock()
 
 
 def flush() -> bool:
-    """Flush text without a newline; return False if this thread is in the middle of a write."""
+    """Flush text without a newline. Return False if a signal handler calls this in the middle of a write."""
     interrupted = False
     for stream in _own:
         try:
             stream.flush()
         except RuntimeError:
             interrupted = True
-        except (OSError, ValueError):  # no reader; closed
+        except (OSError, ValueError):  # the pipe has no reader, or the stream is closed
             pass
     return not interrupted
 
 
 def _hold() -> None:
-    """Prepare a fork: a child would print buffered text again, and could wait for the flushing thread forever."""
+    """Prepare a fork. Otherwise the child would print buffered text again and could deadlock (see the module)."""
     _flushing.acquire(timeout=-1 if flush() else INTERRUPTED)
 
 
 def _release() -> None:
-    with contextlib.suppress(RuntimeError):  # it was not acquired
+    with contextlib.suppress(RuntimeError):  # the lock was not acquired
         _flushing.release()
 
 
@@ -153,13 +153,13 @@ def _renew() -> None:
 
 
 def _attend(lifeline: Path | None) -> None:
-    """Start the thread that flushes and, with a pipe ``lifeline``, ends this process when the pipe has no writer.
+    """Start the flushing thread. If the pipe ``lifeline`` exists, the thread ends this process when it has no writer.
 
-    The writer must have opened the pipe before the rank starts, or the rank ends at once.
+    The writer must open the pipe before the rank starts; otherwise the rank ends at once.
     """
     pipe = None
     if lifeline is not None and lifeline.exists():
-        # Without O_NONBLOCK, opening would wait for a writer, forever if that has died.
+        # Without O_NONBLOCK, open() would block until a writer opens the pipe, which never happens if it has exited.
         pipe = lifted(os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     global _is_attended
     _is_attended = True
@@ -172,12 +172,12 @@ def is_attended() -> bool:
 
 
 def _keep_up(pipe: int | None) -> None:
-    waiting = select.poll()
+    poller = select.poll()
     if pipe is not None:
-        waiting.register(pipe, select.POLLIN)
-    # Read each time, because poll() does not report the end if the last writer was gone before the pipe was opened.
+        poller.register(pipe, select.POLLIN)
+    # Read each time, because poll() does not report the end if the last writer exited before the pipe was opened.
     while pipe is None or not _has_ended(pipe):
-        waiting.poll(PARTIAL * 1000)
+        poller.poll(PARTIAL * 1000)
         with _flushing:
             flush()
         for call in at_each_look:
@@ -187,10 +187,10 @@ def _keep_up(pipe: int | None) -> None:
 
 
 def _die_with_parent() -> None:
-    """Make the kernel send TERM when the parent process dies (Linux).
+    """Make the kernel send SIGTERM when the parent exits (Linux).
 
-    This backs up the thread, which cannot run while a library holds the GIL. It is used only if the parent is the
-    supervisor itself, because a launcher may end one of its threads at any time.
+    This is a fallback for the thread, which cannot run while a library holds the GIL. It is used only if the parent is
+    the supervisor itself, because the kernel also sends the signal when a launcher's thread that started the rank ends.
     """
     if sys.platform == "linux":
         import ctypes
