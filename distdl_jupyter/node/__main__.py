@@ -1,6 +1,6 @@
 """The agent as a program: ``python -m distdl_jupyter.node [TIMEOUT]`` speaks frames on its standard streams.
 
-``TIMEOUT`` is the number of seconds without a message from the supervisor after which it stops everything (default 20).
+The agent stops everything after ``TIMEOUT`` seconds (default 20) without a message from the supervisor.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _take_streams() -> tuple[int, int]:
-    """Take over standard input and output, and replace them with /dev/null so that nothing else writes to them."""
+    """Return copies of stdin and stdout; redirect stdin to /dev/null and stdout to stderr, for all other code."""
     source, sink = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     os.dup2(2, 1)
     return source, sink
 
@@ -32,4 +32,4 @@ def _take_streams() -> tuple[int, int]:
 if __name__ == "__main__":
     code = main(sys.argv[1:])
     sys.stderr.flush()
-    os._exit(code)  # threads that wait for a disk or a host must not hold up the end
+    os._exit(code)  # threads that wait for a disk or a host must not delay the exit

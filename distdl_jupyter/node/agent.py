@@ -2,8 +2,8 @@
 
 It starts processes, sends the output of each on a separate channel, and reports the exit of each. It stops everything
 when the supervisor is gone: at once when its input ends, or after ``timeout`` seconds without a message. The loop only
-waits for its descriptors; slow work is done in threads. If the agent itself is killed, its watchdog cleans up. That is
-a tiny process, forked before the agent does anything else, which only waits for the end of a pipe.
+waits on its descriptors; threads do slow work. If the agent itself is killed, its watchdog cleans up: a tiny process,
+forked before the agent does anything else, that only waits for the end of a pipe.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GOODBYE = "goodbye"
 
 
 class Watchdog:
-    """The agent's end of the watchdog's pipe. Raises OSError if no process can be forked."""
+    """Starts the watchdog and holds the pipe to it. Raises OSError if it cannot be forked."""
 
     def __init__(self) -> None:
         read, self._write = os.pipe()
@@ -50,7 +50,7 @@ class Watchdog:
         os.close(read)
 
     def watch(self, marks: Mapping[str, str], run: Path, copied: Path | None, base: str = "") -> None:
-        """Set which processes to kill (by their marks) and which folders to remove: private, copied and staged data."""
+        """Set the marks of the processes to kill, and the private, copied and staged folders to remove."""
         self._say({"marks": dict(marks), "run": str(run), "copied": str(copied) if copied else None, "base": base})
 
     def dismiss(self) -> None:
@@ -79,11 +79,11 @@ def _watch(read: int) -> None:
 
 
 def _close_others(read: int) -> None:
-    """Close all descriptors but one, which becomes number 3, because an open copy would keep the connection open."""
+    """Move ``read`` to descriptor 3 and close all others, because an open copy would keep the connection open."""
     os.dup2(read, 3)
-    nothing = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
-        os.dup2(nothing, fd)
+        os.dup2(null, fd)
     os.closerange(4, 65_536)
 
 
@@ -104,12 +104,12 @@ UNAVAILABLE = 69
 _SOON = 0.05
 #: Timeout in seconds for sending the last response.
 _LAST = 5.0
-#: Maximum number of pieces that threads may queue for the outbox.
+#: Maximum length of the queue through which threads send frames to the loop.
 _READY = 16
 
 
 class Agent:
-    """``source`` and ``sink`` are the descriptors to the supervisor."""
+    """Serves one supervisor: reads its requests from descriptor ``source`` and writes to descriptor ``sink``."""
 
     #: Seconds between two heartbeats.
     beat_seconds: ClassVar[float] = 1.0
@@ -129,7 +129,7 @@ class Agent:
         #: Resource samples to send with the next heartbeat.
         self._samples: list[dict[str, Any]] = []
         self._over = False
-        #: Whether SIGTERM has come.
+        #: Whether SIGTERM was received.
         self.terminating = False
         self._writing = False
         self.channels = Channels(self._selector, self._outbox)
@@ -140,10 +140,10 @@ class Agent:
         self.slot: QueueSlot | None = None
         self._wake_read, self._wake_write = os.pipe()
 
-    # for the requests -------------------------------------------------------------------------
+    # called by request handlers ----------------------------------------------------------------
 
     def begin(self, name: str, workdir: Workdir, base: str) -> None:
-        """Begin the job, and stop what an earlier supervisor has left of it. Raises OSError."""
+        """Begin the job, and stop the processes that an earlier supervisor has left. Raises OSError."""
         if self.job is not None:
             self.job.kill()
             self.job.clear(None)
@@ -158,7 +158,7 @@ class Agent:
         def run() -> None:
             try:
                 answer = work()
-            except Exception as error:  # noqa: BLE001  it becomes the answer
+            except Exception as error:  # noqa: BLE001  it becomes the response
                 answer = requests.failure(str(fields["type"]), error)
             if (frame := _reply(fields, answer)) is not None:
                 self.post(frame)

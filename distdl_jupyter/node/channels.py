@@ -1,7 +1,7 @@
-"""Bytes between the processes of a job and the supervisor: pipes, queued frames, received bytes, joined sockets.
+"""Forward bytes between a job's processes and the supervisor: pipes, frame queues, receive buffers and sockets.
 
-While the supervisor reads slowly, nothing is read here, so processes block as on any full pipe. Reading each
-line at once would take CPU time from the training loop. This module does not know which channel belongs to which rank.
+If the supervisor reads slowly, the agent stops reading, so processes block as on any full pipe. Reads are paced:
+reading each line at once would slow down training. This module does not know which channel belongs to which rank.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 from distdl_jupyter.node import frames
 
-#: Capacity in bytes of all pipes of one reader, and of one pipe. Linux limits a user to 64 MB (see pipe(7)).
+#: Capacity in bytes of all pipes of one reader, and maximum and minimum of one. Linux allows 64 MB a user (pipe(7)).
 _ALL, _MOST_OF_ONE, LEAST = 16 * 1024 * 1024, 1024 * 1024, 64 * 1024
-#: Seconds between two rounds under constant output, and the number of rounds that may follow without a pause.
+#: Seconds between two rounds under constant output, and number of rounds without a pause after an idle time.
 _PAUSE, BURST = 0.03, 20
 
 
@@ -36,7 +36,7 @@ class ReadPace:
         self._at = time.monotonic()
 
     def round(self, *, hurried: bool) -> None:
-        """Count a round that read something; ``hurried``: a pipe was half full, so there is no pause."""
+        """Record a round that read data. A ``hurried`` round, in which a pipe was half full, needs no pause."""
         now = time.monotonic()
         self._left = min(BURST, self._left + (now - self._at) / _PAUSE) - (not hurried)
         self._at = now
@@ -67,12 +67,12 @@ def waiting(fd: int) -> int:
 # to the supervisor ---------------------------------------------------------------------------------
 
 
-#: Bytes: more than a frame of data, but little memory for a slow reader.
+#: Queued bytes above which an outbox is full, and below which it has room again. Both exceed one frame of data.
 _FULL, _ROOM = 1024 * 1024, 256 * 1024
 
 
 class Outbox:
-    """The frames for one descriptor."""
+    """Queue of frames that are written to one descriptor without blocking."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
@@ -84,7 +84,7 @@ class Outbox:
         self.size = 0
 
     def put(self, frames: bytes) -> None:
-        """Add one or more whole frames at the end."""
+        """Add one or more complete frames at the end."""
         self._frames.append(frames)
         self.size += len(frames)
 
@@ -125,7 +125,7 @@ class Outbox:
         return bool(self._begun)
 
 
-# from the other side -------------------------------------------------------------------------------
+# received bytes ------------------------------------------------------------------------------------
 
 
 #: Pieces of fewer bytes are joined, to save the memory overhead of each.
@@ -138,7 +138,7 @@ class Inbox:
     ``has_room`` is called when a reader that was ``behind`` has consumed half of the buffer.
     """
 
-    #: Bytes from which the reader counts as behind.
+    #: Number of unread bytes above which the reader is behind.
     MOST = 16 * 1024 * 1024
 
     def __init__(self, skip: int = 0, has_room: Callable[[], object] = bool) -> None:
@@ -149,7 +149,7 @@ class Inbox:
         self._pieces: deque[bytes] = deque()
         self._on_fed: Callable[[], object] = bool
         self._closed = False
-        #: Unread bytes, and whether the end was received.
+        #: Number of unread bytes, and whether the end was received.
         self.pending = 0
         self.ended = False
 
@@ -205,7 +205,7 @@ class Inbox:
         return b"".join(content)
 
     def close(self) -> None:
-        """Discard all bytes, also those still to come."""
+        """Discard all bytes, including those received later."""
         with self._fed:
             self._closed, self._on_fed, self.pending = True, bool, 0
             self._pieces.clear()
@@ -216,7 +216,7 @@ class Inbox:
 # from processes and sockets ------------------------------------------------------------------------
 
 
-#: Buffered bytes for a socket above which the supervisor is told to pause, and below which it may continue.
+#: Buffered bytes for a socket above which the supervisor is asked to pause, and below which it may resume.
 _MOST, _LEAST = 4 * 1024 * 1024, 1024 * 1024
 
 
@@ -233,9 +233,9 @@ def watch(
 
 @dataclass(slots=True, eq=False)
 class ChannelSource:
-    """One descriptor and the channel to which its bytes are sent; ``open`` until its end was forwarded.
+    """A descriptor, and the channel on which its bytes are sent; ``open`` until the descriptor is closed.
 
-    ``half`` is half of its minimum capacity. A ``held`` source is not read: the reader of its channel is behind.
+    ``half`` is half of its capacity in bytes. A ``held`` source is not read: the reader of its channel is behind.
     """
 
     fd: int
@@ -264,7 +264,7 @@ class Channels:
     def add(self, fd: int, channel: int) -> ChannelSource | None:
         """Forward ``fd`` to the channel until it ends."""
         os.set_blocking(fd, False)
-        # The final number of pipes is unknown, and wide pipes for the first must leave room for the last.
+        # The final number of pipes is unknown, so the first pipes must leave capacity for later ones.
         source = ChannelSource(fd, channel, widen(fd, max(64, 4 * len(self._sources))) // 2)
         self._sources.append(source)
         self._watch(source)
@@ -291,14 +291,14 @@ class Channels:
                 self._watch(source)
 
     def pause(self) -> float:
-        """Return the seconds until the sources are read again (see ``ReadPace``), after each round."""
+        """Return the seconds until the next round (see ``ReadPace``). Call it once per round."""
         if self._came:
             self._pace.round(hurried=self._hurried)
         self._came = self._hurried = False
         return self._pace.pause()
 
     def _read(self, source: ChannelSource) -> None:
-        # The round that filled the outbox may hold more readable sources.
+        # More sources may be ready in the round that filled the outbox.
         if not source.open or self._outbox.full:
             return
         try:

@@ -34,13 +34,13 @@ PART = ".part"
 #: Names of folders and files that the cache creates; anything else belongs to the user.
 _FOLDER, _FILE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{62}")
 _DIGEST = re.compile(r"[0-9a-f]{16,64}")
-#: Share of the disk and bytes for the cache without a configured limit: ``statvfs`` does not report quotas.
+#: Default limit of the cache: disk size / _SHARE, at most _MOST bytes, because ``statvfs`` does not report quotas.
 _SHARE, _MOST = 10, 100 * 10**9
 #: Files up to this size are published without fsync, because their length proves that they are complete.
 _SMALL = 4 * 2**20
-#: Errors of file systems without hard links, or for a file with too many.
+#: Error numbers of a file system without hard links, and of a file with too many links.
 _NO_LINKS = {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
-#: Entries of a folder that a fingerprint covers.
+#: Maximum number of a folder's entries that a fingerprint covers.
 _ENTRIES = 10_000
 _SIGNATURE = re.compile(r"(sig=)[^&\s\"']+", re.IGNORECASE)
 _PASSWORD = re.compile(r"(://)[^/\s:@]*:[^/\s@]*@")
@@ -90,7 +90,7 @@ class _Entry(NamedTuple):
 
 
 class Cache:
-    """``base/blobs``, and ``base/staged`` beside it on the same disk."""
+    """Cached files in ``base/blobs``, and links to them in ``base/staged`` on the same disk."""
 
     def __init__(self, base: str = "") -> None:
         self.base = Path(base).expanduser() if base else default_base()
@@ -109,7 +109,7 @@ class Cache:
             raise StagingFailed(f"Cannot store data in {self.base} ({why})." if why else f"{error}.", _OTHER) from None
 
     def path(self, address: str, name: str, version: str) -> str:
-        """Return the path of this version of an object, which need not exist."""
+        """Return the path for this version of an object. The file need not exist."""
         key = hashlib.sha256(f"{address}\0{name}\0{version}".encode()).hexdigest()
         folder = f"{self._blobs}/{key[:2]}"
         if folder not in self._made:
@@ -182,12 +182,12 @@ class Cache:
 
 
 def stamp(path: str) -> int:
-    """Return the modification time of a complete cached file; with any other time it was modified."""
+    """Return the modification time that every complete cached file has; a file with another time was modified."""
     return 1_000_000_000 + int(path[-7:], 16)
 
 
 def _remove(path: str) -> bool:
-    """Remove a file, unless another program is fetching it; return whether it is gone."""
+    """Remove a file, unless another program is fetching it; return whether it was removed."""
     try:
         if not path.endswith(PART):
             Path(path).unlink()
@@ -255,11 +255,11 @@ class PartialFile:
         os.close(self.fd)
 
 
-# what ranks see -------------------------------------------------------------------------------------
+# the folders that ranks read -------------------------------------------------------------------------
 
 
 class Tree:
-    """The folders of a job on one node, with links into the cache, one for each source. Removes earlier ones."""
+    """A job's folders on one node, one for each source, with links into the cache. Removes earlier folders."""
 
     def __init__(self, cache: Cache, job: str, node: int) -> None:
         self._root = cache.staged / job / str(node)
@@ -300,7 +300,7 @@ class Tree:
 
 
 def forget(job: str, base: str = "") -> None:
-    """Remove the folders of a job on this machine; the cache stays. Raises OSError."""
+    """Remove the job's folders of links on this machine, but not the cached files. Raises OSError."""
     staged = Cache(base).staged
     if permissions.is_own(staged) and permissions.is_own(staged / job):
         with contextlib.suppress(FileNotFoundError):
@@ -313,7 +313,7 @@ def forget(job: str, base: str = "") -> None:
 def fingerprint(path: str) -> dict[str, Any]:
     """Return a fingerprint by which two machines recognize the same folder or file.
 
-    Only names and sizes of the first level count, no content. Raises OSError.
+    It covers the names and sizes of the first level, not the content. Raises OSError.
     """
     root = Path(path)
     if not root.is_dir():
@@ -382,7 +382,7 @@ class Copy:
         """Let ``unpack`` fill the folder, publish it, and return its path with the fields that ``unpack`` returns."""
         try:
             fields = unpack()
-            with contextlib.suppress(OSError):  # another job copied the same meanwhile
+            with contextlib.suppress(OSError):  # another job has copied the same folder
                 self.folder.rename(self._final)
             if not permissions.is_own(self._final):
                 raise OSError(f"{self._final} cannot be created.")

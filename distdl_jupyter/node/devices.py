@@ -1,4 +1,4 @@
-"""The accelerators and fast networks of this host, and how busy the NVIDIA GPUs are, as the driver reports it.
+"""List the accelerators and fast networks of this host, and read the utilization of NVIDIA GPUs from the driver.
 
 No framework is imported and no device is opened. A partitioned GPU (MIG) counts as its instances, each of which serves
 one process. NVML is read through nvidia-ml-py; it reports memory for an instance, but not its utilization.
@@ -22,7 +22,7 @@ _INFINIBAND = Path("/sys/class/infiniband")
 _DRIVER = Path("/sys/module/nvidia/version")
 #: Timeout in seconds for nvidia-smi, which takes seconds to load the driver without persistence mode.
 _TIMEOUT = 8.0
-#: Seconds for which its output is cached.
+#: Seconds for which the output of nvidia-smi is cached.
 _KNOWN_SECONDS = 60.0
 #: Lines of ``nvidia-smi -L``: a GPU, and a MIG instance of the GPU above.
 _WHOLE = re.compile(r"GPU (\d+): (.*) \(UUID: ([^)]+)\)")
@@ -39,7 +39,7 @@ class Gpu(NamedTuple):
 
 
 def visible() -> list[Gpu]:
-    """Return the GPUs that ranks may use here, limited by CUDA_VISIBLE_DEVICES. Raises as ``gpus``."""
+    """Return the GPUs that ranks may use here, limited by CUDA_VISIBLE_DEVICES. Raises the errors of ``gpus``."""
     return selected(known(int(time.monotonic() // _KNOWN_SECONDS)), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
@@ -88,9 +88,9 @@ def driver() -> str:
 
 
 def named(visible: str, present: Sequence[tuple[str, str]]) -> dict[int, str]:
-    """Return the positions in ``present`` (index, UUID) that ``CUDA_VISIBLE_DEVICES`` names, with its identifiers.
+    """Return {position in ``present``: identifier} for the devices that ``CUDA_VISIBLE_DEVICES`` names.
 
-    An identifier is an index, a UUID or the beginning of one, as CUDA reads it; others are ignored.
+    ``present`` has (index, UUID) pairs. An identifier is an index or a prefix of a UUID, as in CUDA. Ignores others.
     """
     matches: dict[int, str] = {}
     for identifier in filter(None, map(str.strip, visible.split(","))):
@@ -140,7 +140,7 @@ _MISSING = "GPU utilization cannot be read because nvidia-ml-py is not installed
 
 
 class Gpus:
-    """The GPUs of ranks. ``visible`` has the CUDA_VISIBLE_DEVICES of each rank. Never raises."""
+    """Samples the GPUs of ranks through NVML. ``visible`` has the CUDA_VISIBLE_DEVICES of each rank. Never raises."""
 
     def __init__(self, visible: Mapping[int, str]) -> None:
         self._found: dict[int, tuple[Any, list[int]]] = {}
@@ -183,7 +183,7 @@ class Gpus:
         return whole + parts
 
     def about(self) -> tuple[list[dict[str, Any]], str]:
-        """Return each GPU's number, name, memory (bytes) and ranks, and why there are none despite a driver."""
+        """Return each GPU's number, name, memory (bytes) and ranks, and why GPUs cannot be read ("" if they can)."""
         return [
             {
                 "number": number,

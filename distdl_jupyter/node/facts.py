@@ -44,7 +44,7 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
     with ThreadPoolExecutor(2) as pool:  # these start other programs, each with its own timeout
         gpus = pool.submit(_guarded, "gpus", lambda: [gpu._asdict() for gpu in devices.visible()], problems)
         version = pool.submit(_guarded, "mpirun", lambda: _mpirun_version(mpirun), problems)
-        questions: dict[str, Callable[[], Any]] = {
+        probes: dict[str, Callable[[], Any]] = {
             "host": socket.gethostname,
             "user": getpass.getuser,
             "system": lambda: sys.platform,
@@ -62,7 +62,7 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
             "interfaces": interfaces,
             "ranks": lambda: len(rank_marks()),
         }
-        known = {name: _guarded(name, ask, problems) for name, ask in questions.items()}
+        known = {name: _guarded(name, ask, problems) for name, ask in probes.items()}
         known |= {"gpus": gpus.result(), "mpirun": version.result()}
     return {"time": begin, **known, "problems": problems, "until": time.time()}
 
@@ -138,7 +138,7 @@ def _mpirun_version(program: str) -> str:
 
 def _disk() -> dict[str, dict[str, Any]]:
     """Return the bytes available to this user in the folders of jobs (``jobs``) and temporary files (``temp``)."""
-    # For jobs this package was copied to BASE/lib/DIGEST.
+    # An agent's copy of this package is in BASE/lib/DIGEST.
     copied = Path(__file__).resolve().parents[3]
     base = copied.parent if copied.name == "lib" else Path.home()
     paths = {"jobs": str(base), "temp": tempfile.gettempdir()}
@@ -161,7 +161,7 @@ def rank_marks() -> set[tuple[bytes, bytes]]:
 
 
 def _space(pid: str) -> str:
-    """Return the namespace of a process's host name, because a container counts as another host."""
+    """Return the UTS namespace of a process, because a container counts as another host."""
     try:
         return str((_PROC / pid / "ns" / "uts").readlink())
     except OSError:
@@ -192,11 +192,11 @@ def interfaces() -> list[dict[str, Any]]:
 
 def _addresses(sock: socket.socket) -> list[tuple[bytes, bytes]]:
     """Return (label, packed address) of all addresses, including secondary ones."""
-    room = array.array("B", bytes(_ENTRY * 512))
-    where, size = room.buffer_info()
-    answer = fcntl.ioctl(sock, _SIOCGIFCONF, struct.pack("iP", size, where))
+    buffer = array.array("B", bytes(_ENTRY * 512))
+    pointer, size = buffer.buffer_info()
+    answer = fcntl.ioctl(sock, _SIOCGIFCONF, struct.pack("iP", size, pointer))
     used = struct.unpack("iP", answer)[0]
-    content = room.tobytes()[:used]
+    content = buffer.tobytes()[:used]
     entries = [content[at : at + _ENTRY] for at in range(0, used, _ENTRY)]
     return [(entry[:16].split(b"\0", 1)[0], entry[20:24]) for entry in entries]
 
@@ -217,7 +217,7 @@ def _described(sock: socket.socket, label: bytes, address: bytes) -> dict[str, A
 
 
 def _ask(sock: socket.socket, question: int, label: bytes, address: bytes) -> bytes:
-    """Send an ioctl with the address, or the kernel answers for the interface's first one."""
+    """Send an ioctl with the address; without it, the kernel uses the first address of the interface."""
     request = label.ljust(16, b"\0") + struct.pack("HH", socket.AF_INET, 0) + address
     return fcntl.ioctl(sock, question, request.ljust(_ENTRY, b"\0"))
 
@@ -225,7 +225,7 @@ def _ask(sock: socket.socket, question: int, label: bytes, address: bytes) -> by
 def _speed(name: str) -> int:
     try:
         return max(0, int((_SYSTEM / name / "speed").read_text()))
-    except (OSError, ValueError):  # many virtual devices have none
+    except (OSError, ValueError):  # many virtual devices report no speed
         return 0
 
 

@@ -1,6 +1,6 @@
-"""The files of a job on this host: its folder, and tar streams out of a folder and into one.
+"""Manage a job's folder on this host, and transfer files from and to a folder as tar streams.
 
-If this host sees the job's folder, the agent uses it; otherwise it uses a copy that is removed at the end. The
+If this host shares the job's folder, the agent uses it; otherwise it uses a copy that is removed at the end. The
 supervisor writes a random text into the job's folder; an agent that reads the same text there shares the folder.
 Streams are not trusted in either direction: nothing is read through a link that leads out of the folder, and nothing is
 written outside the folder, whatever names the archive or links the folder contains.
@@ -24,16 +24,16 @@ from distdl_jupyter import permissions
 from distdl_jupyter.node import frames
 from distdl_jupyter.node.channels import Inbox
 
-#: Bytes of one read or write; a multiple of tar's 512.
+#: Bytes of one read or write; a multiple of tar's block size of 512.
 _PIECE = 64 * 1024
 
 
 class Refused(ValueError):
-    """An archive or a list of paths leads out of the folder; the message names the path."""
+    """An archive or a path was rejected, for example because it leads out of the folder; the message says why."""
 
 
 class TransferSummary(NamedTuple):
-    """The number of files transferred, their bytes, and the paths skipped because they are not files of the folder."""
+    """The number of files transferred, their bytes, and the paths skipped because they are not files in it."""
 
     files: int
     bytes: int
@@ -47,13 +47,13 @@ class Readable(Protocol):
         """Return ``size`` bytes, fewer only at the end."""
 
 
-# out of a folder -----------------------------------------------------------------------------------
+# pack a folder -------------------------------------------------------------------------------------
 
 
 def pack(folder: Path, paths: Iterable[str], write: Callable[[bytes], object]) -> TransferSummary:
     """Write the files below ``paths``, relative to ``folder``, as one tar; missing paths are skipped.
 
-    Raises Refused for a path out of the folder, OSError if something cannot be read.
+    Raises Refused for a path outside the folder, and OSError if a path cannot be read.
     """
     root = folder.resolve()
     files = count = 0
@@ -129,7 +129,7 @@ class _Writer(io.RawIOBase):
 
 
 class _FixedSizeFile(io.RawIOBase):
-    """A file cut or padded to its announced size, in case it is modified while it is read."""
+    """A file truncated or padded to its announced size, in case it is modified while it is read."""
 
     def __init__(self, file: io.BufferedReader, size: int) -> None:
         self._file = file
@@ -142,7 +142,7 @@ class _FixedSizeFile(io.RawIOBase):
         return content + bytes(length - len(content))
 
 
-# into a folder -------------------------------------------------------------------------------------
+# unpack into a folder ------------------------------------------------------------------------------
 
 
 def unpack(
@@ -150,8 +150,8 @@ def unpack(
 ) -> TransferSummary:
     """Write the files of a tar into ``folder``, replacing existing files and skipping those that ``accepts`` rejects.
 
-    Raises Refused for a member that is not a file or folder or leads out, OSError, and tarfile.TarError for an
-    invalid tar.
+    Raises Refused for a member that is outside the folder or neither a file nor a folder, tarfile.TarError for an
+    invalid tar, and OSError.
     """
     files = count = 0
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -218,7 +218,7 @@ class Incoming(Inbox):
         """Write the files as they arrive and return their count. Raises OSError, and Refused for a bad archive."""
         try:
             moved = unpack(self._folder, self)
-            while self.read(_PIECE):  # a tar may be padded behind its end
+            while self.read(_PIECE):  # a tar may be padded after its end
                 pass
         except tarfile.TarError as error:
             raise Refused(f"The received data is not a valid tar archive: {error}.") from None
@@ -243,7 +243,7 @@ DEFAULT_BASE = "~/.cache/distdl"
 #: Folders that ranks write to; kept if a job ends before they are collected.
 KEPT = ("outputs", "results")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-#: Folders of every copy until it is collected.
+#: Folders that every copied folder of a job contains until it is collected.
 _PARTS = ("code", *KEPT)
 
 
@@ -255,9 +255,9 @@ class Workdir(NamedTuple):
 
 
 def find(job: str, folder: str, proof: tuple[str, str] | None, base: str) -> Workdir:
-    """Return the job's own folder if it contains the proof (name, text), else a new folder below ``base``.
+    """Return the job's folder if it contains the proof (name and text of a file), else a new folder below ``base``.
 
-    Raises OSError, also if others could write to it, and ValueError if the name of the job or proof is a path.
+    Raises OSError, also if other users could write to it, and ValueError if the name of the job or proof is a path.
     """
     if proof is not None and _holds(Path(folder), *proof):
         return Workdir(Path(folder), copied=False)
@@ -308,7 +308,7 @@ def of_job(job: str, base: str) -> Iterator[Path]:
 
 
 def remove(folder: Path) -> None:
-    """Remove a copied folder with all that is in it."""
+    """Remove a copied folder and its content."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -40,11 +40,11 @@ BEAT_SECONDS = 5.0
 FAILED = "failed"
 #: The file to which the batch script writes that the job will end soon.
 WARNED = "warned"
-#: Seconds between two checks of that file, and of ranks that installed a handler later.
+#: Seconds between two checks of that file, and of ranks for a handler that was installed later.
 _WARN_SECONDS = 1.0
 #: Seconds that ranks may run after another rank has failed, if no supervisor stops them.
 _FAILED_TIMEOUT = 60.0
-#: Polling interval of a file in seconds: while it grows, and at most.
+#: Polling interval of a file in seconds: while it grows, and otherwise.
 _SOON, _LATER = 0.02, 0.2
 #: Seconds without data after which polling slows down.
 _BUSY = 2.0
@@ -92,7 +92,7 @@ class Follower:
 
 
 class _Mailbox:
-    """The files of one node, as two descriptors for the agent."""
+    """Connects the files of one node to two pipes, from which the agent reads and to which it writes."""
 
     def __init__(self, folder: Path, node: int) -> None:
         inbox, self._read, outbox = (folder / name for name in files(node))
@@ -114,7 +114,7 @@ class _Mailbox:
         most = _PIECE
         while True:
             content = b""
-            with contextlib.suppress(OSError):  # the file server may come back
+            with contextlib.suppress(OSError):  # the file server may recover
                 content = self._inbox.read(most)
             count = frames.whole(content)
             _write(self._to_agent, content[:count])
@@ -156,7 +156,7 @@ class _Mailbox:
 
 
 def _write(fd: int, content: bytes) -> None:
-    """Write all bytes; retry while the disk is full, which must not end the ranks."""
+    """Write all bytes. Retry after an error, because a full disk must not end the ranks."""
     view = memoryview(content)
     while view:
         try:
@@ -239,7 +239,7 @@ def main(folder: Path, node: int) -> int:
     mailboxes: list[_Mailbox] = []
 
     def build(watchdog: Any) -> Agent:
-        # Threads come after the watchdog, which is forked.
+        # Start threads only after the watchdog was forked.
         mailboxes.append(_Mailbox(folder, node))
         return FolderAgent(folder, mailboxes[0], watchdog)
 
@@ -252,4 +252,4 @@ def main(folder: Path, node: int) -> int:
 if __name__ == "__main__":
     ended = main(Path(sys.argv[1]), int(sys.argv[2]))
     sys.stderr.flush()
-    os._exit(ended)  # threads that wait for a disk or a host must not hold up the end
+    os._exit(ended)  # threads that wait for a disk or a host must not delay the exit

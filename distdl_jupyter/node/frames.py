@@ -1,10 +1,10 @@
 """The wire format between a supervisor and its agent on another machine: frames over one pair of byte streams.
 
 A frame is one letter, the length of its body in 4 bytes (big-endian), and the body. ``J`` is a message: a JSON object
-with a ``type``. ``D`` is data: the number of a channel in 4 bytes, then bytes of that channel. What a login shell
-prints first is not a frame, so the agent starts with ``GREETING`` and a reader skips everything before it.
+with a ``type``. ``D`` is data: the number of a channel in 4 bytes, then bytes of that channel. A login shell
+may print other text first, so the agent starts with ``GREETING`` and a reader skips everything before it.
 
-Pure: bytes in, frames out. It does not interpret messages or channels.
+This module does no I/O and does not interpret messages or channels.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 GREETING = b"\n\x1edistdl-agent 1\n"
 #: Maximum length of a body in bytes; data is split into much smaller pieces.
 MAX_BODY = 64 * 1024 * 1024
-#: Bytes that a login shell may print before the greeting.
+#: Maximum number of bytes that a login shell may print before the greeting.
 MAX_BEFORE = 1024 * 1024
-#: Bytes of data in one frame at most.
+#: Maximum bytes of data in one frame.
 PIECE = 64 * 1024
 
 _HEAD = struct.Struct(">cI")

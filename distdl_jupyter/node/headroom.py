@@ -1,7 +1,7 @@
-"""What is left for this user on this host (open files, processes, bytes of memory), and whether memory ran out.
+"""Report how many files, processes and bytes of memory this user has left on this host, and out-of-memory kills.
 
 Every call reads the kernel's current values. None means unlimited or not reported by this system. Threads count as
-processes. The kernel counts its kills for lack of memory for each control group and for the whole host (cgroups(7):
+processes. The kernel counts out-of-memory kills for each control group and for the whole host (cgroups(7):
 memory.events of version 2, memory.oom_control of version 1, and oom_kill in /proc/vmstat); it does not name processes.
 """
 
@@ -20,7 +20,7 @@ _UNLIMITED = 1 << 60
 
 
 def room() -> dict[str, int | None]:
-    """Return what is left: ``files``, ``processes`` (by ``ulimit -u``), ``tasks`` (by ``pids.max``), ``memory``."""
+    """Return the remaining ``files``, ``processes`` (``ulimit -u``), ``tasks`` (``pids.max``), ``memory`` (bytes)."""
     return {"files": files(), "processes": processes(), "tasks": tasks(), "memory": memory()}
 
 
@@ -30,12 +30,12 @@ def files() -> int | None:
     if limit == resource.RLIM_INFINITY:
         return None
     with contextlib.suppress(OSError):
-        return max(0, limit - len(os.listdir("/dev/fd")))  # noqa: PTH208  names alone are wanted
+        return max(0, limit - len(os.listdir("/dev/fd")))  # noqa: PTH208  only names are needed
     return limit
 
 
 def processes() -> int | None:
-    """Return how many more processes this user may start; the kernel does not count those of root."""
+    """Return how many more processes this user may start; root has no limit."""
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if limit == resource.RLIM_INFINITY or os.getuid() == 0 or not _PROC.is_dir():
         return None
@@ -131,7 +131,7 @@ def _least(amounts: Iterator[int | None]) -> int | None:
     return min((amount for amount in amounts if amount is not None), default=None)
 
 
-# kills for lack of memory --------------------------------------------------------------------------
+# out-of-memory kills -------------------------------------------------------------------------------
 
 
 def counters() -> dict[str, int]:

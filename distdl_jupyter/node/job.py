@@ -1,4 +1,4 @@
-"""One job on this host: its folders and processes, and how they are started, found, signaled and stopped.
+"""Start, find, signal and stop the processes of one job on this host, and manage its folders.
 
 Each process leads its own session, so that a signal reaches it with its children, and its exit is reported exactly
 once. A supervisor that was forked from a warm template may fork its programs instead of starting them; its creator then
@@ -29,21 +29,21 @@ from distdl_jupyter.node.run_dir import Pipes
 if TYPE_CHECKING:
     from distdl_jupyter.node.resources import Sampler
 
-#: Types of processes. A process is identified by its type and a number, for a rank the rank.
+#: Types of processes. A type and a number identify a process; the number of a rank is its rank.
 RANK, SERVICE, LAUNCHER, SHELL, DATA = "rank", "service", "launcher", "shell", "data"
-#: The job's interpreter in a command line.
+#: Placeholder for the job's interpreter in a command line.
 PYTHON = "{python}"
 _SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
 #: Seconds to wait after an exit for the last output while a child of the process keeps the stream open.
 _LINGER = 1.0
 #: Seconds between TERM and KILL when the job has lost its supervisor.
 _GRACE = 2.0
-#: Maximum share of the time spent on searching for processes.
+#: Maximum fraction of the time to spend on searching for processes.
 _SHARE = 0.02
 
 
 class ChildProcess(Protocol):
-    """A child of this process, as ``subprocess.Popen`` shows it."""
+    """A child of this process, with the interface of ``subprocess.Popen``."""
 
     pid: int
     stdin: IO[bytes] | None
@@ -53,10 +53,10 @@ class ChildProcess(Protocol):
         """The exit code, negative for a signal; None until ``poll`` or ``wait`` has detected the exit."""
 
     def poll(self) -> int | None:
-        """Return the exit code when it has ended."""
+        """Return the exit code, None while the process runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end. Raises subprocess.TimeoutExpired."""
+        """Wait for the exit and return its code. Raises subprocess.TimeoutExpired."""
 
     def kill(self) -> None:
         """Send KILL."""
@@ -66,7 +66,7 @@ class ChildProcess(Protocol):
 class Program:
     """A program to run in its own session.
 
-    ``stdin`` is subprocess.PIPE or DEVNULL, the others are descriptors.
+    ``stdin`` is subprocess.PIPE or DEVNULL; ``stdout`` and ``stderr`` are descriptors.
     """
 
     arguments: Sequence[str]
@@ -112,7 +112,7 @@ class Child:
     popen: ChildProcess
     sources: tuple[ChannelSource, ...]
     open_input: bool
-    #: Its GPUs as CUDA knows them.
+    #: Its CUDA_VISIBLE_DEVICES.
     gpus: str = ""
     ended_at: float | None = None
     reported: bool = False
@@ -125,7 +125,7 @@ class NotStarted(Exception):
 class Job:
     """Everything that runs for one job on this host.
 
-    ``spared`` are processes of the agent itself, ``python`` is the job's interpreter.
+    ``spared`` are the pids of the agent's own processes, ``python`` is the job's interpreter.
     """
 
     def __init__(
@@ -151,13 +151,13 @@ class Job:
 
     @property
     def marks(self) -> dict[str, str]:
-        """The environment variables of every process of the job."""
+        """The environment variables that mark every process of the job."""
         return {processes.MARK: self.name, "DISTDL_PIPES": str(self.pipes.folder)}
 
     # start ------------------------------------------------------------------------------------
 
     def start(self, programs: Sequence[Mapping[str, Any]]) -> dict[int, int]:
-        """Start processes, all or none: {process: pid}. Raises NotStarted, and KeyError for a missing field.
+        """Start all processes or none; return {process: pid}. Raises NotStarted, and KeyError for a missing field.
 
         ``out`` and ``err`` are channels, by default one for both streams. ``open_input`` gives a process a standard
         input that ends with the job, instead of an empty one; ``python`` is the interpreter for ``{python}``.
@@ -204,7 +204,7 @@ class Job:
         return Child(str(program.get("kind") or RANK), int(program["process"]), popen, sources, open_input, gpus)
 
     def feed(self, kind: str, text: str) -> None:
-        """Write to the standard input of the process of a type, which may block; does nothing if it has exited."""
+        """Write to the standard input of the process of this type. May block; does nothing if it has exited."""
         for child in self._children:
             if child.kind == kind and child.open_input and child.popen.stdin is not None:
                 with contextlib.suppress(BrokenPipeError, ValueError):
@@ -237,7 +237,7 @@ class Job:
 
     def open_pipes(self, ranks: Sequence[Mapping[str, Any]], variables: Sequence[Any]) -> None:
         """Create named pipes for ranks that a launcher will start. Raises KeyError and OSError."""
-        # A launcher may have a TMPDIR of its own, and its ranks would inherit it.
+        # A launcher may set another TMPDIR, which its ranks would inherit.
         shared = {"TMPDIR": tempfile.gettempdir()}
         whole = [{**shared, **rank_variables, **self._gpu_variables(rank_variables)} for rank_variables in variables]
         self.pipes.write_variables(whole)
@@ -275,7 +275,7 @@ class Job:
         return {"kind": child.kind, "process": child.number, "code": code, "signal": name, "evidence": evidence}
 
     def evidence_of_kill(self) -> str:
-        """Return one sentence if the kernel killed for lack of memory since the start, else ""."""
+        """Return one sentence if memory ran out since the start (see ``headroom.evidence``), else ""."""
         return headroom.evidence(self._memory)
 
     @property
@@ -312,7 +312,7 @@ class Job:
         return self._all(processes.table())
 
     def drain(self) -> str:
-        """Forward all output, and return a sentence if the kernel killed for lack of memory, else ""."""
+        """Forward all output, and return a sentence if memory ran out, else ""."""
         self._channels.drain_all()
         return self.evidence_of_kill()
 
@@ -320,7 +320,7 @@ class Job:
         return processes.of_job(self.marks, running, self._spared, orphans=True)
 
     def count(self) -> int:
-        """Return the recent number of living processes."""
+        """Return the number of living processes, cached to limit the time spent on the search."""
         now = time.monotonic()
         if self.any_started and now >= self._count_until:
             self._count = len(self.alive())
@@ -332,7 +332,7 @@ class Job:
         if not self.any_started:
             return math.inf
         if self._sampler is None:
-            from distdl_jupyter.node.resources import Sampler  # after the start of ranks, not to delay it
+            from distdl_jupyter.node.resources import Sampler  # lazy: must not delay ranks
 
             self._sampler = Sampler()
         return self._sampler.due(now)
@@ -405,7 +405,7 @@ class Job:
 
         def left() -> set[int]:
             pids = self.everything()
-            # Killed processes that are blocked in the kernel exit when it returns.
+            # Do not wait for killed processes that are blocked in the kernel; they exit when it returns.
             rest = pids.difference(processes.stuck(pids & killed))
             killed.update(pids)
             return rest

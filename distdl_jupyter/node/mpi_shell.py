@@ -2,8 +2,8 @@
 
 ``python -m distdl_jupyter.node.mpi_shell HOST COMMAND...`` lets the agent run COMMAND on HOST and behaves as
 ``ssh HOST COMMAND``: it prints the output and exits with the command's exit code, or 255 without a connection.
-It needs no second ssh connection, key or host name. The agent forwards the request to the supervisor, which has it run
-on the other host.
+It needs no second ssh connection, key or host name. The agent forwards the request to the supervisor, which runs the
+command on the other host.
 """
 
 from __future__ import annotations

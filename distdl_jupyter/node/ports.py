@@ -1,8 +1,8 @@
-"""Free TCP ports of this host that stay free until the job binds them, and whether another host reaches one.
+"""Reserve free TCP ports of this host until a job binds them, and check whether hosts can connect to each other.
 
-They are below Linux's ephemeral range (32768, ip-sysctl.txt), where no outgoing connection takes them, and each is
-reserved among this user's jobs by a lock file that lives as long as the agent. The files are in the temporary
-directory, or in the user's own cache where another user has taken the folder's name: that stops no job.
+Ports are below Linux's ephemeral range (32768, ip-sysctl.txt), so outgoing connections do not use them. The agent holds
+a lock on one file per port, so that no other job of this user gets the port. The files are in the temporary directory,
+or in the user's cache folder if another user has taken the name of the folder.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _lock(fd: int) -> bool:
 def _is_free(address: str, port: int) -> bool:
     """Return whether the port can be bound and is not in use on the IPv6 loopback."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    # On a host without IPv6 it is not in use there.
+    # On a host without IPv6, binding fails with another error.
     return _refusal(family, address, port) is None and _refusal(socket.AF_INET6, "::1", port) != errno.EADDRINUSE
 
 
@@ -120,7 +120,7 @@ def listen(address: str) -> tuple[socket.socket, int]:
 
 
 def _greeting(address: str, port: int) -> bytes:
-    """Return the greeting of a host, which tells it from a gateway that accepts every connection."""
+    """Return the greeting of a host, which distinguishes it from a gateway that accepts every connection."""
     return f"distdl {address}:{port}\n".encode()
 
 

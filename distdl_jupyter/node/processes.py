@@ -1,10 +1,10 @@
-"""The processes of a job on this host, found by the marks they carry, never by name.
+"""Find and signal the processes of a job on this host, identified by environment variables, never by name.
 
 All processes of a job inherit two variables: ``DISTDL_JOB_ID`` names the job, ``DISTDL_PIPES`` the agent's private
 folder. Together they distinguish the processes of this agent from those of another agent on the same machine.
 Descendants of known processes are included in case one of them cleared its environment. A daemonized process without
-marks is adopted by the supervisor or the agent, or by the watchdog if that was killed (Linux). It escapes only if both
-were killed at the same moment. This module does not know ranks, streams or the supervisor.
+marks is adopted by the supervisor or the agent, or by the watchdog if that was killed (Linux). It escapes only if that
+process and the watchdog were killed at the same moment. This module does not know ranks, streams or the supervisor.
 
 Processes are read from ``/proc`` on Linux, and with psutil elsewhere.
 """
@@ -63,7 +63,7 @@ def users() -> set[int] | None:
     uids = set[int]()
     for name in filter(str.isdigit, names):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # The kernel shows a process whose memory no other may read as one of root's.
+            # In /proc, a process whose memory others may not read belongs to root.
             uid = (_PROC / name).stat().st_uid
             uids.add(uid or int(read(int(name), "status").partition(b"\nUid:")[2].split()[1]))
     return uids
@@ -107,7 +107,7 @@ def _environment(pid: int) -> set[bytes]:
 
 
 def descendants(roots: Iterable[int], running: Mapping[int, ProcessEntry]) -> set[int]:
-    """Return the living among ``roots`` and everything that descends from any of them."""
+    """Return the living processes among ``roots`` and their living descendants."""
     children: dict[int, list[int]] = {}
     for process in running.values():
         children.setdefault(process.parent, []).append(process.pid)
@@ -129,8 +129,8 @@ def of_job(
 ) -> set[int]:
     """Return every living process of a job: marked processes with all descendants, except ``spared``.
 
-    With ``orphans``, include the children of this process, which adopts orphans and runs only this job. Its own
-    children are ``spared`` or in its own session, which never contains processes of the job.
+    With ``orphans``, include the orphans that this process has adopted, which are its children in other sessions. It
+    runs only this job, and its other children are ``spared`` or in its session.
     """
     running = table() if running is None else running
     spared = {*spared, os.getpid()}
@@ -144,7 +144,7 @@ def _adopted(running: Mapping[int, ProcessEntry]) -> list[int]:
 
 
 def workers(pids: Iterable[int]) -> list[int]:
-    """Return the processes that were started as a rank."""
+    """Return the processes whose command line is that of a rank."""
     commands = {pid: _arguments(pid) for pid in pids}
     return [pid for pid, argv in commands.items() if any(tuple(argv[at : at + 2]) == _WORKER for at in range(1, 5))]
 
@@ -195,7 +195,7 @@ def _waits(pid: int) -> bool:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of daemonised grandchildren, so that they stay findable even without their marks."""
+    """Become the parent of daemonized descendants, so that they can be found even without marks."""
     global _adopts
     # A Python built without libffi has no ctypes; most orphans are still found by their marks.
     with contextlib.suppress(ImportError, OSError, AttributeError):

@@ -6,7 +6,7 @@ thread. The messages:
 ======== ============================================== ====================================================
 type     fields                                         reply
 ======== ============================================== ====================================================
-facts    modules, programs, packages (all optional)     what ``facts.gather`` returns
+facts    modules, programs, packages (all optional)     the result of ``facts.gather``
 listen   address                                        port
 reach    targets, seconds                               reached
 prepare  job, folder, proof: [name, text] or null,      shared, folder, run, and working_directory_there
@@ -14,9 +14,9 @@ prepare  job, folder, proof: [name, text] or null,      shared, folder, run, and
 put      channel; then a tar as data of it, b"" ends it files, bytes (when all is written)
 get      channel, paths                                 a tar as data, b"" ends it; then files, bytes, skipped
 ports    count, address                                 ports
-look     path                                           fingerprint, null where nothing can be read
+look     path                                           fingerprint, null if it cannot be read
 copied   digest, base                                   path of a folder with this content, "" without one
-copy     channel, digest, base; then a tar as data,     path, files, bytes (when all is there)
+copy     channel, digest, base; then a tar as data,     path, files, bytes (when all is written)
          b"" ends it
 start    processes: [{kind, process, argv, environment, pids: {process: pid}; data of ``out`` and ``err`` and a
          directory, out, err, open_input, python}]      message ``exit`` {kind, process, code, signal, evidence}
@@ -26,12 +26,12 @@ signal   name: INT, TERM, KILL; to: ranks, all          sent
 alive                                                   alive, and how many of them are workers
 stuck                                                   pids that no signal reaches
 stacks   ranks                                          answers: {rank: ``stacks.StackDump`` as data}
-profile  ranks, recording                               (nothing) ranks find the request (``worker.hooks.profile``)
+profile  ranks, recording                               (nothing) ranks read the request (``worker.hooks.profile``)
 serving  rank                                           where a persistent rank listens: socket, token
-connect  rank, channel                                  (nothing) the channel is a connection to that rank, both ways
+connect  rank, channel                                  (nothing) the channel is relayed to and from that rank
 hold     channel, held                                  (nothing) the channel is not read while it is held; a
                                                         message ``hold`` requests the same of the supervisor
-drain                                                   evidence of a KILL for lack of memory, "" without any,
+drain                                                   evidence of an out-of-memory kill, "" for none,
                                                         after all output written so far
 answer   shell, then any of out, err (texts), code      (nothing)
 slots    job, name, need: [gpus, devices, amounts],     held: its devices, null while it waits; then
@@ -162,10 +162,10 @@ def _on_copied(_agent: Agent, fields: Fields) -> Answer | None:
 
 
 def _on_copy(agent: Agent, fields: Fields) -> Answer | None:
-    begun = data_cache.Copy(str(fields["digest"]), str(fields.get("base") or ""))
-    incoming = Incoming(begun.folder, agent.wake)
+    copy = data_cache.Copy(str(fields["digest"]), str(fields.get("base") or ""))
+    incoming = Incoming(copy.folder, agent.wake)
     agent.expect(int(fields["channel"]), incoming)
-    return agent.later(fields, lambda: begun.finish(incoming.unpack))
+    return agent.later(fields, lambda: copy.finish(incoming.unpack))
 
 
 def _on_put(agent: Agent, fields: Fields) -> Answer | None:
@@ -194,7 +194,7 @@ def _on_slots(agent: Agent, fields: Fields) -> Answer | None:
     return agent.later(fields, ask)
 
 
-# its processes -------------------------------------------------------------------------------------
+# processes of the job ------------------------------------------------------------------------------
 
 
 def _on_start(agent: Agent, fields: Fields) -> Answer | None:

@@ -7,11 +7,11 @@ outside Linux, only those of psutil are available.
 ``t``                 epoch seconds
 ``node``              cpu (percent of one core, of all processes of the host), memory and limit (bytes; the
                       least limit of the machine and this process's control groups), disk_read, disk_written,
-                      received, sent (bytes a second; not what goes over the loopback interface)
+                      received, sent (bytes a second; without the loopback interface)
 ``ranks``             {rank: [cpu, memory]}: percent of one core and resident bytes of its process tree
-``gpus``              {number: [busy, memory, power]}: percent, bytes, watts (see ``nvml``)
-``about``             in the first sample: host, cores, gpus: [{number, name, memory, ranks}], and no_gpus, why
-                      those that are there cannot be sampled
+``gpus``              {number: [busy, memory, power]}: percent, bytes, watts (see ``devices.Gpus``)
+``about``             in the first sample: host, cores, gpus: [{number, name, memory, ranks}], and no_gpus, the
+                      reason why GPUs cannot be sampled
 ===================== ========================================================================================
 """
 
@@ -33,9 +33,9 @@ _PROC = Path("/proc")
 _BLOCK = Path("/sys/block")
 _NET = Path("/sys/class/net")
 _INFINIBAND = Path("/sys/class/infiniband")
-#: Maximum share of the time spent on reading the process table.
+#: Maximum fraction of the time to spend on reading the process table.
 _SHARE = 0.002
-#: proc_diskstats(5) counts in sectors of 512 bytes, the counters of InfiniBand's ports in words of 4.
+#: Bytes of a sector in proc_diskstats(5), and of a word in the counters of InfiniBand ports.
 _SECTOR, _WORD = 512, 4
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -50,7 +50,7 @@ class _Usage(NamedTuple):
 
 
 class Sampler:
-    """Samples the ranks of one job once they were started. The first sample has no rates."""
+    """Samples the resource usage of one job's ranks and this host. The first sample has no rates."""
 
     def __init__(self) -> None:
         self._due = self._last = time.monotonic()
@@ -70,8 +70,8 @@ class Sampler:
     def sample(self, started: Mapping[int, int], launchers: Collection[int], gpus: Mapping[int, str]) -> dict[str, Any]:
         """Return a sample.
 
-        ``started`` are the processes of ranks {rank: pid}, ``launchers`` those whose descendants are ranks, ``gpus``
-        what ranks have as CUDA_VISIBLE_DEVICES.
+        ``started`` is {rank: pid}, ``launchers`` are the pids of processes whose descendants are ranks, and ``gpus``
+        has the CUDA_VISIBLE_DEVICES of each rank.
         """
         now = time.monotonic()
         seconds, self._last = now - self._last, now
@@ -155,8 +155,8 @@ def _usage(pid: int) -> _Usage | None:
     if not _PROC.is_dir():
         return _usage_of_psutil(pid)
     fields = processes.stat(pid)
-    # They begin with field 3: 14 and 15 are user and system time, 22 is the start, 24 the resident pages, of which a
-    # process that is ending has none.
+    # The list begins with field 3. Fields 14 and 15 are user and system time, 22 is the start time, and 24 the number
+    # of resident pages, which is 0 in an exiting process.
     if not fields or fields[0] in (b"Z", b"X") or fields[21] == b"0":
         return None
     return _Usage(int(fields[19]), (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE)
@@ -175,14 +175,14 @@ def _usage_of_psutil(pid: int) -> _Usage | None:
 def _shared(pid: int) -> int:
     """Return the resident bytes that a process shares with others (proc_pid_smaps(5)).
 
-    Data loaders are forked: most of their pages are those of the rank.
+    Data loaders are forked, so they share most of their pages with the rank.
     """
     lines = processes.read(pid, "smaps_rollup").splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith((b"Shared_Clean:", b"Shared_Dirty:")))
 
 
 def _rank_of(pid: int) -> int | None:
-    """Return the rank of a process that a launcher has started, None before it can be known."""
+    """Return the rank of a process that a launcher has started, None if it is not known yet."""
     variables = processes.variables(pid)
     for name in (b"DISTDL_RANK", b"OMPI_COMM_WORLD_RANK", b"HOROVOD_RANK", b"RANK"):
         if variables.get(name, b"").isdigit():
@@ -201,7 +201,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _cpu() -> dict[str, float]:
-    """Return the seconds in which cores of the host were busy (proc_stat(5))."""
+    """Return the busy time of all cores of the host in seconds (proc_stat(5))."""
     for line in _lines(_PROC / "stat")[:1]:
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, line.split()[1:9])
         return {"cpu": (user + nice + system + irq + softirq + steal) / _TICKS}
@@ -221,7 +221,7 @@ def _disk() -> dict[str, float]:
 
 
 def _network() -> dict[str, float]:
-    """Return the bytes received and sent over physical devices, or virtual ones if there are no others; no loopback.
+    """Return the bytes received and sent over physical devices, or virtual ones if there are none, without loopback.
 
     InfiniBand traffic that bypasses the kernel is counted by its ports.
     """

@@ -1,8 +1,8 @@
-"""The private folder of a run in this host's temporary directory: named pipes, the lifeline ``alive``, sockets.
+"""The private folder of a run in this host's temporary directory, with named pipes, sockets and a lifeline ``alive``.
 
 Ranks started by a launcher write their output to the named pipes. Every rank watches the lifeline, which closes when
-its owner exits. On Linux, the folder has a counterpart of the same name in shared memory, for the files through which
-Open MPI's ranks share memory and which stay behind when the ranks are killed (``worker.identity`` passes the path on).
+its owner exits. On Linux, the folder has a counterpart of the same name in shared memory, for the shared memory
+files of Open MPI's ranks, which remain when the ranks are killed (``worker.identity`` passes on the path).
 
 The owner removes the folder. If the owner was killed, the lifeline is closed once the ranks have exited too, and
 ``sweep`` removes the folder. Its name contains only a short hash of the job id, because Open MPI creates sockets in it
@@ -29,7 +29,7 @@ from distdl_jupyter import permissions
 #: The named pipe that the owner of the run keeps open and that every rank watches.
 LIFELINE = "alive"
 _LONGEST = 107
-#: Seconds in which a new folder may not have its lifeline yet.
+#: Age in seconds up to which a folder may not have its lifeline yet.
 _FRESH = 60.0
 #: Seconds that a killed process may still hold the lifeline: the kernel frees its memory before closing its files.
 _DYING = 1.0
@@ -66,7 +66,7 @@ def lifeline(folder: Path) -> int:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder and its counterpart in shared memory, that one first: ``sweep`` finds it through the folder."""
+    """Remove a folder after its counterpart in shared memory, because ``sweep`` finds that through the folder."""
     for path in (_SHARED / folder.name, folder):
         if permissions.is_own(path):
             shutil.rmtree(path, ignore_errors=True)

@@ -1,16 +1,16 @@
-"""The queue of a machine, made of files and locks without a daemon: what running jobs hold, and which jobs wait.
+"""The job queue of a machine, made of files and locks without a daemon: resources of running jobs, and waiting jobs.
 
 * Every user has a folder ``distdl-queue-UID`` in a sticky, world-writable system folder (``/run/lock``, else ``/tmp``),
   with one file for each job that waits or holds something. The job's supervisor, or its agent on another host, holds a
   write lock on the file. A write lock requires write permission, so other users cannot fake it. A file without a write
-  lock belongs to a job that is gone.
+  lock belongs to a job that has exited.
 * The files of all users are read, but only the user's own are written. A folder is accepted only if it belongs to the
   user in its name and no other user may write to it; a file, if it belongs to that user. Links are not followed, and
   anything else is ignored. For every other user, a bounded number of files of a fixed size is read, and their content
   is validated and truncated (``_parse``).
 * A job is identified by its user and its file. The job id in a file is for display only.
 * A job that can start writes a claim for what it needs, and then reads all files. It holds the resources if enough is
-  left beside all that others hold or claim. Otherwise it withdraws its claim, or waits for a later job to withdraw.
+  left besides what other jobs hold or claim. Otherwise it withdraws its claim, or waits for a later job to withdraw.
   Every job writes before it reads, so of two competing jobs at least one sees the other.
 * Running jobs rewrite files that were deleted. After a folder was lost, no job starts until they have done so.
 
@@ -53,7 +53,7 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _RECORD = 4_096
 #: Limits: jobs of one user in the queue, files opened of another user, and names listed.
 _MOST_JOBS, _MOST_FILES, _MOST_NAMES = 256, 300, 600
-#: Names in the system folder above which folders are found by user id instead of by listing.
+#: Number of names in the system folder above which users' folders are found by user id, not by listing.
 _MOST_LISTED = 4_000
 #: Limits of the content of another user's file.
 _MOST_DEVICES, _LONGEST_DEVICE, _LONGEST_JOB, _LONGEST_NAME = 128, 80, 100, 60
@@ -67,9 +67,9 @@ WAITS, CLAIMS, HOLDS = "waits", "claims", "holds"
 _CLAIM_SECONDS, _CLAIM_PAUSE = 1.0, 0.005
 #: Seconds for which other jobs wait for a job that could start.
 _TURN_SECONDS = 20.0
-#: Seconds between two checks of a running job for its file, and seconds without a start after a loss.
+#: Seconds between two checks that a running job's file exists, and seconds without starts after a folder was lost.
 _BEAT, _AFTER_LOSS = 1.0, 2.5
-#: Seconds between two reads of the queue (multiplied by the position behind the front), size of the front, maximum.
+#: Seconds between two reads of the queue, multiplied by the position behind _FRONT, up to _READ_AT_MOST seconds.
 _READ, _FRONT, _READ_AT_MOST = 0.25, 4, 10.0
 #: Maximum number of running jobs in a ``Turn``, and of holders in a ``QueuePosition``.
 _MOST_SHOWN, _MOST_NAMED = 16, 4
@@ -80,7 +80,7 @@ _UNTIL = ".until"
 
 
 class Need(NamedTuple):
-    """What a job holds while it runs: ``gpus`` of the devices ``among``, the first preferred, and amounts by name.
+    """The resources of a job: the number of ``gpus``, chosen from ``among`` (preferred first), and ``amounts`` by name.
 
     GPUs are devices with names; everything else (cores, bytes of memory) is an amount.
     """
@@ -94,9 +94,9 @@ class Need(NamedTuple):
 
 
 class QueueEntry(NamedTuple):
-    """A job in the queue. ``key`` identifies its user and file; ``job`` is the id that this user has written.
+    """A job in the queue. ``key`` identifies its user and file; ``job`` is the id that this user wrote.
 
-    ``number`` is its position by time. Nothing is kept for a waiting job that is ``blocked``.
+    ``number`` is its position by time. Nothing is reserved for a waiting job that is ``blocked``.
     """
 
     key: str
@@ -126,9 +126,9 @@ class QueueEntry(NamedTuple):
 class QueuePosition(NamedTuple):
     """A job's position in the queue, from 1, and whether it can start ``now``, with its ``gpus``.
 
-    ``lacks`` names what is not free ("gpus", or the name of an amount), or is ``ORDER`` alone. ``holders`` are keys of
-    the first jobs that hold it or for which it is reserved, ``others`` the number of further jobs. ``free`` is the free
-    amount of each resource that the job needs.
+    ``lacks`` names the resources that are not free ("gpus" or an amount), or contains only ``ORDER``. ``holders`` are
+    the keys of the first jobs that hold or reserve these resources, ``others`` is the number of further jobs. ``free``
+    is the free amount of each resource that the job needs.
     """
 
     key: str
@@ -144,7 +144,7 @@ class QueuePosition(NamedTuple):
 class Turn(NamedTuple):
     """A job's position among ``of`` waiting jobs. ``entries`` are running jobs, and those that ``place`` names.
 
-    ``number`` is the job's position by time. ``problem`` is why nothing can be acquired now.
+    ``number`` is the job's position by time. ``problem`` says why nothing can be acquired now.
     """
 
     place: QueuePosition
@@ -164,9 +164,9 @@ def limits() -> dict[str, float]:
 
 
 def order_jobs(waiting: Iterable[QueueEntry]) -> list[QueueEntry]:
-    """Sort jobs by priority, then time, where a priority moves a job only among the jobs of its user.
+    """Sort jobs by time; a priority moves a job only among the jobs of its user.
 
-    The positions by time belong to users, and each user's jobs fill that user's positions in the user's own order.
+    Each user keeps the positions that the user's jobs have by time, and fills them in order of priority, then time.
     """
     by_time = sorted(waiting, key=lambda job: job.order)
     by_user: dict[int, list[QueueEntry]] = {}
@@ -214,7 +214,7 @@ def schedule(
 
 
 class _Usage:
-    """The job of each device, and how much of each amount is used, by which jobs."""
+    """The job that has each device, and the used amount and the jobs of each other resource."""
 
     def __init__(self) -> None:
         self.owners: dict[str, str] = {}
@@ -464,7 +464,7 @@ def _lock(fd: int, kind: int) -> None:
 
 
 def _is_locked(fd: int) -> bool:
-    """Return whether the write lock of a file is held; acquires no lock if the system can query it."""
+    """Return whether the write lock of a file is held. Linux can query it without acquiring a lock."""
     if _ON_LINUX:
         answer = fcntl.fcntl(fd, _GET_LOCK, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
         return bool(struct.unpack(_FLOCK, answer)[0] == fcntl.F_WRLCK)
@@ -620,7 +620,7 @@ class QueueSlot:
         return Turn(QueuePosition(self._key, 1, now=False), 1, self._fields["number"], (), problem)
 
     def _is_due(self) -> bool:
-        """Return whether to read the queue again, which jobs in front do more often."""
+        """Return whether to read the queue again; jobs in front read it more often."""
         assert self._turn is not None
         pause = min(_READ_AT_MOST, _READ * max(1, self._turn.place.place - _FRONT))
         return time.monotonic() - self._looked_at > pause
@@ -636,7 +636,7 @@ class QueueSlot:
             return False
 
     def _write(self, changes: Mapping[str, Any]) -> None:
-        """Write the file with ``changes``. Raises OSError and then changes nothing."""
+        """Write the file with ``changes``. After an OSError, nothing has changed."""
         fields, sequence = {**self._fields, **changes}, self._sequence + 1
         record = _pack(fields, sequence)
         if self._is_there():

@@ -112,7 +112,7 @@ class _RankRequest:
         return self._last() if now - self._since > TIMEOUT else None
 
     def _last(self) -> StackDump:
-        """Return the response after the timeout, however incomplete."""
+        """Return the response after the timeout, even if it is incomplete."""
         text = self._read()
         pid = int(self._about["pid"])
         letter, started = _state(pid)
@@ -157,10 +157,10 @@ class StackRequest:
 
 def gather(folder: Path, ranks: Iterable[int]) -> dict[int, StackDump]:
     """Request stacks and wait for all responses, at most ``TIMEOUT`` seconds."""
-    asking, answers = StackRequest(folder, ranks), dict[int, StackDump]()
+    request, answers = StackRequest(folder, ranks), dict[int, StackDump]()
     while True:
-        answers |= asking.answers()
-        if asking.done:
+        answers |= request.answers()
+        if request.done:
             return answers
         time.sleep(0.05)
 
