@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not hasattr(args, "run"):
             parser.print_help()
             return 0
-        # Installers draw their own progress and print no foreign text.
+        # Installers draw their own progress bars and print no untrusted text.
         is_raw = args.run is _install or getattr(args, "raw", False)
         with contextlib.nullcontext() if is_raw else terminal.guarded():
             return _run(args)

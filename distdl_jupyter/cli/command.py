@@ -25,8 +25,8 @@ _ID = "id of the job, or the last part of it"
 class Reply:
     """The reply of a command.
 
-    ``value`` is the object that a notebook displays. A terminal prints ``text``, or ``value`` without one, and then the
-    ``notes``. ``code`` is the exit code.
+    ``value`` is the object that a notebook displays. A terminal prints ``text``, or ``value`` if there is no ``text``,
+    then the ``notes``. ``code`` is the exit code.
     """
 
     value: Any = None
@@ -50,9 +50,9 @@ def add_command(
     reads: bool = False,
     job: Literal["", "newest", "required"] = "",
 ) -> Parser:
-    """Add a command and return its parser; ``more`` follows ``text`` in its help. With ``reads``, it has ``--json``.
+    """Add a command and return its parser; ``more`` follows ``text`` in its help. ``reads`` adds ``--json``.
 
-    With ``job`` it has the id of a job, by default that of the newest one.
+    ``job`` adds the argument of a job id, which is "required" or by default that of the newest job.
     """
     description = f"{text[0].upper()}{text[1:]}. {more}".strip()
     parser: Parser = commands.add_parser(name, help=text, description=description, aliases=aliases)
@@ -110,7 +110,7 @@ def _data(value: Any) -> Any:
 
 
 def ranks_of(text: str, size: int) -> list[int]:
-    """Return the ranks that ``0,2`` or ``1-3`` names, ascending. Raises InvalidSpec."""
+    """Parse ranks such as ``0,2`` or ``1-3`` and return them in ascending order. Raises InvalidSpec."""
     ranks: set[int] = set()
     for part in text.split(","):
         span = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())

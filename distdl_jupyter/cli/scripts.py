@@ -198,7 +198,7 @@ def _replaced_programs() -> dict[str, str]:
     return {program: label for backend in registry.backends() for program, label in backend.replaces.items()}
 
 
-#: Flags that many scripts have themselves.
+#: Flags that many scripts define, too.
 _OF_SCRIPTS = ("-b", "--name", "--data", "--env", "--outputs", "--use-gpu", "--vm-size", "--price-per-hour")
 
 

@@ -16,7 +16,7 @@ from distdl_jupyter.core.humanize import STYLES, printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: No limit: a reader of a log may need any part of a line.
+#: No length limit: a reader of a log may need any part of a line.
 _ENDLESS = sys.maxsize // 8
 
 
@@ -54,7 +54,7 @@ class Guarded:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Make everything that is printed inside safe."""
+    """Escape everything that is printed in this context."""
     out: Any = Guarded(sys.stdout)
     err: Any = Guarded(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -1,7 +1,7 @@
 """The facade of jobs: submit, list, attach, rerun, results, the queue of this machine.
 
-``distdl_jupyter.jobs()`` lists the jobs: this module can be called, because a function of that name would hide the
-package, or the package would hide it.
+``distdl_jupyter.jobs()`` lists the jobs: the module is callable, because a function named ``jobs`` would
+shadow the package, or be shadowed by it.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Job:
     def _completed(self, timeout: float | None) -> JobView:
         """Wait for the end and return the view. Raises JobFailed, TimeoutError.
 
-        A job that was canceled after all its ranks had delivered their values still has them.
+        A job that was canceled after all its ranks had returned their values counts as completed.
         """
         self.wait(timeout)
         view = self.view()
@@ -148,7 +148,7 @@ class Job:
         """Yield the lines of the log, of all ranks or of one ``rank``.
 
         Each line has ``rank``, ``stream``, ``time`` and ``text``; ``str(line)`` is the text. With ``follow``, new lines
-        are yielded until the job has ended. With ``tail``, only the last ``tail`` lines of the present log are yielded.
+        are yielded until the job has ended. With ``tail``, only the last ``tail`` lines of the current log are yielded.
         """
         follower = JobReader(self.folder, lines=True)
         if tail is not None:
@@ -210,7 +210,7 @@ class Job:
             )
 
     def declare_lost(self) -> None:
-        """Declare that the host of the job's supervisor is gone for good, which this host cannot detect.
+        """Declare the host of the job's supervisor permanently lost, which this host cannot detect.
 
         A job on that host ends as lost; a job on other machines gets a supervisor on this host. Raises JobNotRunning if
         the job has ended, JobStillRunning if its supervisor has responded recently.
@@ -226,7 +226,7 @@ class Job:
                 hint=f"Stop it with: distdl stop {short_id(self.id)}",
             )
         if finalize_abandoned(self.folder, gone=supervisor if supervisor.host else None):
-            # If it is still alive, it exits as soon as it sees this directory again.
+            # If that supervisor is still alive, it exits as soon as it can read this directory again.
             control.request(self.folder.control, "cancel", now=True)
 
     def _check_ended(self, remedy: str) -> None:
@@ -430,7 +430,7 @@ class Job:
 
         with contextlib.suppress(JobNotFound):
             alone = attach(correctness.single(self.folder.path))
-            if alone.spec.check.get("replay") == str(self.folder.path):  # the note alone is not proof
+            if alone.spec.check.get("replay") == str(self.folder.path):  # the note alone does not prove it
                 alone.remove()
 
     def __eq__(self, other: object) -> bool:
@@ -445,7 +445,7 @@ class Job:
         return f"<Job {self.id} {self.name!r} {job.state}, {processes}>"
 
     def _ipython_display_(self) -> None:
-        # A method needs no %load_ext in a restarted kernel.
+        # This method also works in a restarted kernel without %load_ext.
         from distdl_jupyter.jobs.output import show
 
         show(self)
@@ -480,18 +480,18 @@ def rows() -> list[JobRow]:
 
 
 def nothing_started() -> str:
-    """Return the explanation of an interrupt before the start."""
+    """Return the message for an interrupt before the start."""
     return "Interrupted before the start. No job was started."
 
 
 def interrupted(job: Job, stop: str = "") -> str:
-    """Return the explanation of an interrupt that leaves a job as it is; ``stop`` is the command before its id."""
+    """Return the message for an interrupt that leaves the job running; ``stop`` is the command before its id."""
     id_ = short_id(job.id)
     return left_as_it_is(f"job {job.name} ({id_})", job.state, f"{stop} {id_}" if stop else f"attach({id_!r}).cancel()")
 
 
 def left_as_it_is(what: str, state: State, stop: str) -> str:
-    """Return the explanation of an interrupt that leaves a job or a sweep as it is; ``stop`` is the whole command."""
+    """Return the message for an interrupt that leaves a job or sweep unchanged; ``stop`` is the whole command."""
     if state.ended:
         return f"Interrupted; {what} has ended ({state.value})."
     return f"Interrupted; {what} is still {state.value}. To stop it, run {stop}"
@@ -597,8 +597,8 @@ def publish(
 
     ``before_start`` is called when the folder is complete but still hidden, and may raise.
 
-    An interrupt before the start leaves nothing behind. One during the start is raised after the start has succeeded,
-    with the message of ``describe_started``. Raises DiskRefused, LaunchFailed; these leave nothing behind.
+    An interrupt before the start leaves nothing behind. An interrupt during the start is raised after the start has
+    succeeded, with the message of ``describe_started``. Raises DiskRefused, LaunchFailed; neither leaves files behind.
     """
     with explain_interrupt(nothing_started), files.writing(store.jobs):
         store.sweep()
@@ -628,7 +628,7 @@ def publish(
 
 
 def _prepared(store: JobStore, spec: JobSpec) -> tuple[JobSpec, JobFolder]:
-    """Return the spec with a new unique id, later than those of all jobs, and its hidden folder."""
+    """Return the spec with a new unique id that sorts after all existing ids, and the job's hidden folder."""
     while True:
         spec = dataclasses.replace(spec, id=store.later(spec.id))
         try:

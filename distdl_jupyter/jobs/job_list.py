@@ -1,6 +1,6 @@
-"""All jobs of a data directory as rows, which are reread only if they may have changed.
+"""Cached rows of all jobs in a data directory. A row is reread only if it may have changed.
 
-The row of an ended job is read from its ``summary.json``, once; the other jobs are followed. Thread-safe.
+The row of an ended job is read once, from its ``summary.json``; a ``JobReader`` follows each other job. Thread-safe.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from distdl_jupyter.views.job_table import Listed, listed, read_summary, write_s
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Time limit in seconds of a page that lists jobs; the remaining jobs are read by its next update.
+#: Seconds for which one update of a page may read jobs; its next update reads the remaining jobs.
 TURN = 0.4
 
 
@@ -37,8 +37,8 @@ class JobIndex:
         """Return the current row of every job, newest first.
 
         The single-process run of a check is omitted once it has completed. An ended job without a summary is read,
-        which takes less than 1 ms. With a time limit in ``seconds``, jobs that cannot be read in time are left out,
-        but at least one more than the call before is included.
+        which takes less than 1 ms. Jobs that cannot be read within ``seconds`` are left out, but each call reads
+        at least one more job than the call before.
         """
         ids = self._ids()
         return _with_checks_as_one(self._read(ids, seconds), ids)
@@ -88,7 +88,7 @@ class JobIndex:
                 self._readers[id_] = reader
                 return entry
             if not permissions.is_own(folder.path):
-                return entry  # it may have ended in this view only
+                return entry  # the end may be in this view only, not in the job's files
             write_summary(folder, entry)
         self._ended[id_] = entry
         return entry

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _HEAD = ("Place", "Job", "Name", "Waits", "Priority")
 _HELD_HEAD = ("Holds", "Job", "Name")
 _CLUSTER_HEAD = ("Place", "Job", "Name", "User", "Asks for", "Partition", "Now")
-#: Rows of a cluster's queue that are printed; the rest are counted.
+#: Maximum number of printed rows of a cluster's queue; the other rows are only counted.
 _MOST = 40
 
 
@@ -75,9 +75,9 @@ class ClusterQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InUse:
-    """The used, total and free resources of this machine over the jobs of all users, and the number of queued jobs.
+    """The used, total and free resources of this machine, and its queued jobs; counts the jobs of all users.
 
-    ``total`` and ``free`` are GPUs, cores and bytes of memory; cores and memory are those that jobs have requested.
+    ``total`` and ``free`` are GPUs, cores and bytes of memory. A job uses the cores and memory that it has requested.
     """
 
     holding: tuple[Holding, ...]
@@ -90,8 +90,8 @@ class InUse:
 class Queue(table.Display):
     """The running jobs ``holding`` resources of this machine, and all queued jobs, those of this machine first.
 
-    ``total`` and ``free`` are this machine's GPUs, cores and bytes of memory; cores and memory are those that running
-    jobs have requested. ``clusters`` are the own queues of this user's clusters.
+    ``total`` and ``free`` are this machine's GPUs, cores and bytes of memory; a running job uses
+    the cores and memory that it has requested. ``clusters`` are the queues that this user's clusters manage themselves.
     """
 
     waiting: tuple[WaitingJob, ...]
@@ -160,7 +160,7 @@ def in_use(entries: list[QueueEntry] | None = None) -> InUse:
 
 
 def _cluster_queues() -> Iterator[ClusterQueue]:
-    """Yield the queue of each cluster with its own queue that this user has added or has queued jobs on."""
+    """Yield the queue of each cluster that manages one and that this user has added or has queued jobs on."""
     targets = [row.row.compute_target for row in job_list.here().all() if not State(row.row.state).ended]
     kinds: list[str] = []
     with contextlib.suppress(DistDLError):  # an invalid cluster file is reported where clusters are used

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.data import DataSource
     from distdl_jupyter.core.spec import Group
 
-#: Default seconds without a cell after which persistent ranks on other machines end.
+#: Default idle timeout of persistent ranks on other machines: seconds without a cell.
 _IDLE_SECONDS = 7200.0
 
 
@@ -42,20 +42,20 @@ def build(
 ) -> tuple[JobSpec, dict[str, str]]:
     """Return the spec of a draft and the values of its secret environment variables.
 
-    ``group`` is the study it belongs to, ``python`` the Python of its ranks, by default this one.
+    ``group`` is the study of the job, ``python`` the interpreter of its ranks (default: this one).
     Raises InvalidSpec or PluginUnavailable with a message that names the fix.
     """
     spec, secret, run_dry = planned(draft, options, id_=id_, group=group, python=python)
     run_dry()
     redact.refuse({**spec.cluster_options, **spec.backend_options})
-    known = Redactor.of(os.environ, {**secret, **redact.hidden(spec.script_arguments, draft.true_arguments)})
-    return redact.spec(_with_findings(spec, draft), known), secret
+    redactor = Redactor.of(os.environ, {**secret, **redact.hidden(spec.script_arguments, draft.true_arguments)})
+    return redact.spec(_with_findings(spec, draft), redactor), secret
 
 
 def planned(
     draft: CapturedCode, options: Mapping[str, Any], *, id_: str = "", group: Group | None = None, python: str = ""
 ) -> tuple[JobSpec, dict[str, str], Callable[[], None]]:
-    """Return the spec before its code is checked, the secret values, and a function that computes its plan once.
+    """Return the spec with unchecked code, the secret values, and a function that computes the plan once.
 
     That function raises InvalidSpec for conflicting options; its run time grows with the number of ranks.
     Raises InvalidSpec or PluginUnavailable for options that cannot be used.
@@ -76,9 +76,9 @@ def planned(
     backend, backend_options = registry.backend(label, backend_given)
     _refuse_strays(resolved_options, {*cluster_given, *backend_given}, label, target.name)
     python = python or sys.executable
-    # Packages of other machines and other Pythons are checked there.
-    here = not cluster.is_remote and python == sys.executable
-    is_checked_here = here and not any(map(values.get, packages.FIELDS))
+    # The packages of another machine or another Python are checked there.
+    is_local = not cluster.is_remote and python == sys.executable
+    is_checked_here = is_local and not any(map(values.get, packages.FIELDS))
     if reason := cluster.unavailable(cluster_options):
         raise PluginUnavailable(reason, code="cluster-not-usable")
     if is_checked_here and (reason := backend.unavailable(backend_options)):
@@ -125,17 +125,17 @@ def planned(
         **{"name": check_name(draft.name), **values},
     )
     _check_min_node_count(spec)
-    if here and any(getattr(spec, name) for name in packages.FIELDS):
+    if is_local and any(getattr(spec, name) for name in packages.FIELDS):
         spec = _with_ready_python(spec)
     return spec, secret, lambda: _dry_run(spec, cluster, cluster_options, backend, backend_options)
 
 
 def _with_ready_python(spec: JobSpec) -> JobSpec:
-    """Return the spec with the Python of its packages if that environment exists, so that it can start warm."""
+    """Return the spec with the Python of its package environment if that exists, so that the job can start warm."""
     from distdl_jupyter.data import packages as environments  # lazy: few jobs request packages
 
-    made = environments.ready(environments.from_options(spec))
-    return dataclasses.replace(spec, python=made) if made else spec
+    python = environments.ready(environments.from_options(spec))
+    return dataclasses.replace(spec, python=python) if python else spec
 
 
 def _check_min_node_count(spec: JobSpec) -> None:
@@ -203,7 +203,7 @@ def _refuse_strays(options: Mapping[str, Any], used: set[str], label: str, targe
 
 
 def data_sources(value: Any, working_directory: Path, cluster: Cluster) -> tuple[DataSource, ...]:
-    """Return the sources of ``data=`` for a cluster, local paths absolute. Raises InvalidSpec."""
+    """Return the sources of ``data=`` for a cluster, with absolute local paths. Raises InvalidSpec."""
     data = tuple(_absolute(source, working_directory) for source in sources(value))
     refused = data_refusal(cluster)
     if data and refused:
@@ -305,9 +305,9 @@ def _refuse_restarts(count: int, cluster: Cluster, draft: CapturedCode) -> None:
 def _persistent_rank_defaults(
     options: Mapping[str, Any], cluster: Cluster, target: str, draft: CapturedCode
 ) -> dict[str, Any]:
-    """Return the defaults of persistent ranks. Raises InvalidSpec if they cannot receive requests, and for other jobs.
+    """Return the defaults of persistent ranks. Raises InvalidSpec if the ranks cannot be reached.
 
-    On other machines they hold shared resources, so forgotten ranks stop after an idle timeout.
+    Forgotten ranks on other machines stop after an idle timeout. For other jobs, a timeout raises InvalidSpec.
     """
     idle = options.get("idle_timeout_seconds")
     if draft.kind != "ranks":

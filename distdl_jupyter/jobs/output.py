@@ -1,6 +1,6 @@
 """The output of a cell that shows a job.
 
-JupyterLab and Notebook draw it by the id of the job, with the view of their job pages, which the server updates. For
+JupyterLab and Notebook draw it from the job's id with the component of their job pages, which the server updates. For
 other front ends, the page stored in the notebook (``html.job``) is redrawn once a second. A saved notebook contains the
 final page of the job.
 """
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 JOB_MIME = "application/vnd.distdl.job+json"
 #: Seconds between two updates of a page.
 REDRAW = 1.0
-#: Seconds for which old curves are read before a page is drawn.
+#: Maximum seconds of reading old curves before a page is drawn.
 _FIRST = 0.2
-#: Seconds in which a waiting cell may write the end of the job before a thread does.
+#: Seconds that the thread waits after the end of the job, so that a waiting cell can draw the final page first.
 _TURN = 1.0
 #: Maximum size of one job's pictures in a notebook, in bytes.
 _KEPT = 1_000_000
@@ -59,10 +59,10 @@ class JobOutput:
         threading.Thread(target=self._watch, name=f"distdl-output-{self._job.id}", daemon=True).start()
 
     def waited(self) -> None:
-        """Write the last state of the ended job from the cell that waits for it.
+        """Draw the final page of the job from the cell that waits for it.
 
-        A program that executes a notebook accepts only output of the running cell. A front end with widgets gets one
-        message, from the thread.
+        A program that executes a notebook accepts only output of the running cell. A front end with widgets gets only
+        one message, from the thread.
         """
         with self._settling:
             if not self._waited and not (self._settled and self._accepts_updates):
@@ -118,9 +118,9 @@ def forms(reader: PageReader, *, removed: bool = False) -> dict[str, str]:
     """Return the page and the text of a job for a saved notebook, by MIME type."""
     view = reader.view
     result = view.ranks[0].result or ""
-    shown = newest_pictures(reader)
+    pictures = newest_pictures(reader)
     return {
-        "text/html": saved.html(view, reader.book, reader.log, reader.spec, result, shown, removed=removed),
+        "text/html": saved.html(view, reader.book, reader.log, reader.spec, result, pictures, removed=removed),
         "text/plain": saved.text(view, reader.book, reader.spec, result, removed=removed),
     }
 
@@ -128,12 +128,12 @@ def forms(reader: PageReader, *, removed: bool = False) -> dict[str, str]:
 def newest_pictures(reader: PageReader) -> list[ShownPicture]:
     """Return the newest pictures of a job within the notebook's limit, oldest first."""
     shown: list[ShownPicture] = []
-    left = _KEPT
+    remaining = _KEPT
     for picture in reversed(reader.view.pictures):
         data = reader.folder.read_picture(picture.number)
         if data is not None:
-            left -= len(data[0])
-            if left < 0:
+            remaining -= len(data[0])
+            if remaining < 0:
                 break
             shown.append((picture, *data))
     return shown[::-1]

@@ -50,7 +50,7 @@ def _not_saved(
 
 
 def ask_stacks(folder: JobFolder, view: JobView) -> None:
-    """Write the request. Raises JobNotRunning when no rank is running."""
+    """Request stacks without waiting for them. Raises JobNotRunning if no rank is running."""
     _check_can_answer(folder, view)
     control.request(folder.control, "stacks")
 
@@ -107,7 +107,7 @@ def take_stacks(folder: JobFolder, read_view: Callable[[], JobView], timeout: fl
 
 
 def ask_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[int] | None) -> None:
-    """Write the request.
+    """Request a profile without waiting for it.
 
     Raises InvalidSpec for an invalid number of steps or an unknown rank, JobNotRunning if no rank can record or a
     profile is already in progress.
@@ -137,7 +137,7 @@ def ask_profile(folder: JobFolder, view: JobView, steps: int, ranks: Sequence[in
 
 
 def _cannot_record(view: JobView, ranks: Sequence[int] | None) -> str:
-    """Return why nothing can be recorded, as the end of a sentence; "" if it can."""
+    """Return why no step can be recorded, as the end of a sentence; "" if steps can be recorded."""
     if view.state.ended:
         return f"has ended ({view.state.value}), so it has no step to record."
     if view.compute_target == "azureml":
@@ -165,7 +165,7 @@ def take_profile(
 ) -> ProfileShown:
     """Request a profile, wait for it and return it; for an ended job return the last saved one.
 
-    Raises the errors of ``ask_profile``, JobNotRunning with the reason if nothing could be recorded, TimeoutError.
+    Raises the errors of ``ask_profile``, JobNotRunning with the reason if no step could be recorded, TimeoutError.
     """
     view = read_view()
     if view.state.ended and profiles.numbers(folder):

@@ -43,20 +43,20 @@ if TYPE_CHECKING:
 _SILENCE = 1.0
 #: Seconds between two polls of the file.
 POLL = 0.1
-#: Bytes of events read at once; bytes of events, and of samples (slower to decode), before other readers of a page run.
+#: Maximum bytes of one read: of events; for pages, of events, and of samples, which are slower to decode.
 _BATCH, _PAGE_BATCH, _PAGE_SAMPLES = 8 * 1024 * 1024, 512 * 1024, 128 * 1024
-#: Number of last events that show whether several supervisors died in a row.
+#: Number of newest events that are checked for several supervisors that died in a row.
 _LATEST = 100
 #: Number of step records whose mean is shown while a job runs.
 NEWEST_STEPS = 100
 
 
 class Untrusted(PermissionError):
-    """Another user could have written a job's folder: nothing in it is started, signaled or ended."""
+    """Another user could have written to a job's folder, so none of its processes is started, signaled or ended."""
 
 
 class JobReader:
-    """A reader of a job's events, with the ``view`` up to its ``cursor``.
+    """Reads a job's events and folds them into ``view``, up to ``cursor``.
 
     With ``curves`` it folds metrics into ``book``. With ``lines`` it returns the log lines as events, after the other
     events; otherwise it only counts them.
@@ -85,10 +85,10 @@ class JobReader:
                 return batch
 
     def read_once(self, most: int = _BATCH) -> list[Event]:
-        """Read about ``most`` bytes of events once, and the log if this reader reads it."""
+        """Read about ``most`` bytes of events and the new log lines, which are only counted without ``lines``."""
         batch: list[Event] = []
         if events.size(self.folder.events) > self.cursor:
-            # Make few calls while nothing is new: each one yields to a busy kernel's main thread.
+            # Make few calls while there are no new events: each one yields to the main thread of a busy kernel.
             batch, self.cursor = events.read(self.folder.events, self.cursor, most)
         if self._lines:
             lines, self.log_cursor = logfile.read(self.folder.log, self.log_cursor)
@@ -127,7 +127,7 @@ class JobReader:
     def listen(self, *, received: bool) -> bool:
         """Note whether events were received; if a running job is quiet for too long, check that it has a writer.
 
-        Returns True when this call wrote the job's end, which can be read then.
+        Return True if this call wrote the job's end, which can then be read.
         """
         now = time.monotonic()
         if received:
@@ -151,7 +151,7 @@ class JobReader:
         try:
             ended = finalize_abandoned(self.folder)
         except OSError as error:
-            # Without write access the job cannot be ended either; retry after the next timeout.
+            # A reader without write access cannot end the job; try again after the next timeout.
             if self.folder.supervisor().is_dead and (error.errno == errno.EROFS or isinstance(error, Untrusted)):
                 self.fold(_unwritten(error))
             ended = False
@@ -164,7 +164,7 @@ class JobReader:
         self.view.elsewhere = writer if writer.is_elsewhere and not self.view.state.ended else None
 
     def catch_up(self) -> JobView:
-        """Read all there is now and return the view."""
+        """Read everything written so far and return the view."""
         while self.read():
             pass
         return self.view
@@ -194,7 +194,7 @@ class JobReader:
 
 
 class PageReader(JobReader):
-    """A reader in small steps for pages: first the events, then the newest log rows, then new data.
+    """Reads a job in small steps for pages: first the events, then the newest log rows, then new data.
 
     State and metrics never wait for the log, because ``step`` reads them first. ``log`` holds the newest ``tail``
     rows, ``window`` has the earlier ones, ``resources`` the usage of ranks and machines, ``steps`` the newest steps.
@@ -203,9 +203,9 @@ class PageReader(JobReader):
     def __init__(self, folder: JobFolder, *, tail: int = TAIL) -> None:
         super().__init__(folder, curves=True)
         self.window = LogWindow(folder.log, self.view.process_count, tail)
-        #: Whether the initial contents were read completely: of the events, of the log.
+        #: Whether all initial events (``seen``) and the initial log (``complete``) were read.
         self.seen = self.complete = False
-        #: Increases with every step that read something; whether the last step read nothing.
+        #: ``version`` increases with every step that reads data; ``idle`` is true after a step that read none.
         self.version, self.idle = 0, False
         self._samples = ResourceReader(folder.resources)
         self.resources = ResourceBook(self._samples.about)
@@ -240,7 +240,7 @@ class PageReader(JobReader):
         return ended or self.version > before
 
     def step(self) -> bool:
-        """Read a little more; return False if there is nothing more now."""
+        """Read one batch of new data; return whether there was any."""
         before = self.cursor
         self.read_once(_PAGE_BATCH)
         if not self.seen and self.cursor > before:
@@ -259,7 +259,7 @@ class PageReader(JobReader):
         """Do nothing: the log window counts the lines that it reads."""
 
     def catch_up(self) -> JobView:
-        """Read all there is now and return the view."""
+        """Read everything written so far and return the view."""
         while self.step():
             pass
         if self.listen(received=False):

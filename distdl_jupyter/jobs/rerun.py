@@ -62,7 +62,7 @@ class EarlierCode:
         missing or another user could have written them, InvalidSpec, OSError.
         """
         with self._readable("code"):
-            owned.open_own(self._folder.spec_file).close()  # it names the interpreter
+            owned.open_own(self._folder.spec_file).close()  # the spec names the interpreter to run
             _copy_own(self._folder.path / "payload.json", folder.path / "payload.json")
             with contextlib.suppress(FileNotFoundError):
                 _copy_own(self._folder.payload, folder.payload)
@@ -109,7 +109,7 @@ class EarlierCode:
             )
 
     def heading(self) -> str:
-        """Return number and size of the captured names, and the job they are from."""
+        """Return the number and size of the captured variables, and the job that they come from."""
         if not self._spec.captured:
             return f"as in {self._folder.id}"
         bytes_ = sum(variable.size for variable in self._spec.captured)
@@ -262,8 +262,8 @@ def _changed(folder: JobFolder, earlier: JobSpec, options: Mapping[str, Any]) ->
     if "node_count" in new and isinstance(new["node_count"], int) and earlier.min_node_count is not None:
         options_of_job["min_node_count"] = min(earlier.min_node_count, new["node_count"])
     secrets = secrets_of(earlier, variables)
-    later = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
-    new_options = override(options_of_job, later) | {"environment_variables": {**variables, **secrets}}
+    others = {name: value for name, value in options.items() if ALIASES.get(name, name) != "environment_variables"}
+    new_options = override(options_of_job, others) | {"environment_variables": {**variables, **secrets}}
     spec, secrets = jobspec.build(_draft(folder, earlier), new_options, id_=new_id(), python=earlier.python)
     if not {"vm_size", "price_per_hour", "compute_target"} & new.keys():
         spec = dataclasses.replace(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
     from distdl_jupyter.views.steps import StepTimesShown
 
-#: Bytes at the end of a log that are searched for a rank's last lines.
+#: Maximum bytes at the end of a log that are searched for a rank's last lines.
 _END = 16 * 1024 * 1024
 #: Seconds between two polls of a tracker.
 _POLL = 0.2
@@ -109,11 +109,11 @@ def _original(error: dict[str, Any]) -> BaseException | None:
         if issubclass(exception_type, DistDLError):
             return exception_type(str(error.get("message", "")), code=str(error.get("code", "")))
         exception = exception_type.__new__(exception_type, *arguments)
-        if not isinstance(exception, OSError):  # OSError stores the file name apart from them
+        if not isinstance(exception, OSError):  # OSError removes the file name from args
             exception.args = tuple(arguments)
         if isinstance(
             exception_type.__init__, WrapperDescriptorType
-        ):  # a C type sets SystemExit.code, StopIteration.value
+        ):  # only a C __init__ sets SystemExit.code or StopIteration.value
             exception_type.__init__(exception, *arguments)
     except Exception:  # noqa: BLE001  a foreign class
         return None
@@ -178,7 +178,7 @@ def _last_lines(folder: JobFolder, rank: int, count: int = 10) -> str:
 
 def _texts_of(lines: Sequence[LogLine], rank: int | None, count: int) -> list[str]:
     texts = (line.text for line in lines if line.rank == rank and line.text.strip(" -"))
-    return [text for text in texts if not text.startswith("Extension modules:")][-count:]  # faulthandler's, kilobytes
+    return [text for text in texts if not text.startswith("Extension modules:")][-count:]  # faulthandler's long line
 
 
 def _others(failure: Failure, process_count: int) -> tuple[str, ...]:
@@ -200,7 +200,7 @@ _OWN_COLUMNS = 4
 
 
 def metrics_frame(folder: JobFolder) -> pd.DataFrame:
-    """Return one row per report: ``rank``, ``step``, ``time`` (UTC), and a column a metric (NaN: not reported).
+    """Return one row per report: ``rank``, ``step``, ``time`` (UTC), and one column per metric (NaN: not reported).
 
     In very long runs, reports that fall on the same point of a curve are merged into the last one
     (supervisor.recorder). Values parsed from the output are left out if ranks have reported the same metric, and so
@@ -237,9 +237,9 @@ def _without_metrics(
     remaining = []
     for row in rows:
         matches = rank in (None, row["rank"]) and row["step"] >= step
-        left = {name: value for name, value in row.items() if name not in names} if matches else row
-        if len(left) > _OWN_COLUMNS:
-            remaining.append(left)
+        reduced = {name: value for name, value in row.items() if name not in names} if matches else row
+        if len(reduced) > _OWN_COLUMNS:
+            remaining.append(reduced)
     return remaining
 
 
@@ -277,8 +277,8 @@ def track(
     of_job = [*(record.tracker for record in tracking.of_job(folder.path)), *user_settings.trackers_of(folder.spec())]
     processes = control.start_trackers(folder, names or of_job, detached=True)
     while any(process.poll() is None for process in processes.values()):
-        known = [tracking.read(folder.path, name) for name in processes]
-        if all(record.done or (record.trouble and record != before[record.tracker]) for record in known):
+        records = [tracking.read(folder.path, name) for name in processes]
+        if all(record.done or (record.trouble and record != before[record.tracker]) for record in records):
             break
         if until is not None and time.monotonic() > until:
             break

@@ -47,7 +47,7 @@ class OldJob:
 
 @dataclass(frozen=True, slots=True)
 class KeptJobs:
-    """How many jobs are kept for a reason."""
+    """The number of jobs that are kept for one reason."""
 
     reason: Reason
     count: int
@@ -111,7 +111,7 @@ def prune(older: str | timedelta | None = None, keep: int | None = None, *, dry_
 
 
 def prune_daily(older: str | None, keep: int | None) -> Pruned | None:
-    """Prune, unless this data directory was pruned within a day (None). Raises the errors of ``prune``, and OSError."""
+    """Prune this data directory, at most once a day (otherwise None). Raises the errors of ``prune``, and OSError."""
     _checked(older, keep)
     mark = JobStore().jobs.with_name("pruned")
     try:
@@ -158,8 +158,8 @@ def _select_old(seconds: float | None, keep: int | None) -> tuple[list[OldJob], 
     jobs_to_delete: list[OldJob] = []
     counts: Counter[Reason] = Counter()
     now, jobs = time.time(), client.rows()
-    every = sorted([*jobs, *study_rows.without_trials(jobs)], key=lambda row: row.id, reverse=True)
-    for position, row in enumerate(every):
+    rows = sorted([*jobs, *study_rows.without_trials(jobs)], key=lambda row: row.id, reverse=True)
+    for position, row in enumerate(rows):
         folder = JobStore(kind="sweeps" if study_rows.is_study(row) else "jobs").folder(row.id)
         ended = row.last_sign if row.ended is None else row.ended
         try:

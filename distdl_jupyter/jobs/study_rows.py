@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 #: The module that drives a sweep, started like a supervisor.
 DRIVER = "distdl_jupyter.studies.sweep_driver"
-#: Seconds after a run in which the next one may still start.
+#: Seconds after the end of a run within which the next run may still start.
 _NEXT = 8.0
-#: Drivers that may die in a row without any trial started or ended between them.
+#: Maximum number of drivers that may die in a row without any trial started or ended in between.
 _TRIES = 3
 
 
@@ -148,7 +148,7 @@ def scaling_state(newest: JobRow, now: float, *, complete: bool) -> tuple[State,
 def _efficiency(means: dict[tuple[str, int], float]) -> float | None:
     """Return the rate per process at the highest process count relative to the lowest, for the first backend.
 
-    None for runs that cannot be compared.
+    Return None if the runs cannot be compared.
     """
     points = sorted((count, rate) for (backend, count), rate in means.items() if backend == next(iter(means))[0])
     return step_times.efficiency(points[0], points[-1]) if len(points) > 1 else None
@@ -179,7 +179,7 @@ def _sweep_row(runs: Sequence[JobRow], group: RowGroup) -> dict[str, Any]:
 
 
 def _ended(runs: Sequence[JobRow]) -> int:
-    """Return the number of ended trials, without those that are repeated."""
+    """Return the number of ended trials that are not repeated."""
     return sum(State(run.state).ended and run.state != "lost" and run.says != STOPPED for run in runs)
 
 
@@ -243,13 +243,13 @@ def _restart_driver(folder: JobFolder, runs: Sequence[JobRow]) -> tuple[State, d
 
 def _is_hopeless(folder: JobFolder, runs: Sequence[JobRow]) -> bool:
     """Count a restart of the driver, and return whether too many died without any trial started or ended since."""
-    path, come = folder.path / "driven-on.json", [len(runs), sum(State(run.state).ended for run in runs)]
+    path, progress = folder.path / "driven-on.json", [len(runs), sum(State(run.state).ended for run in runs)]
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-        tries = known["tries"] + 1 if known["come"] == come else 1
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+        tries = earlier["tries"] + 1 if earlier["come"] == progress else 1
     except (OSError, ValueError, KeyError, TypeError):
         tries = 1
-    files.write(path, {"come": come, "tries": tries})
+    files.write(path, {"come": progress, "tries": tries})
     return tries > _TRIES
 
 

@@ -1,4 +1,4 @@
-"""``check(train)``: checks distributed training code: compares its first steps on several ranks and on one process."""
+"""``check(train)``: checks distributed training by comparing its first steps on several ranks and on one process."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.views.job_page import JobCheck
 
-#: Maximum steps and seconds of each of the two runs; maximum ranks when checking a job.
+#: Maximum steps and maximum seconds of each of the two runs; maximum ranks in the check of a job.
 MOST_STEPS, _SECONDS, _MOST_RANKS = 100, 900.0, 4
-#: Seconds after the first run within which the second one starts.
+#: Maximum seconds between the end of the first run and the start of the second one.
 _PATIENCE = 10.0
 #: Seconds between two polls of a run.
 _POLL = 0.2
@@ -41,12 +41,12 @@ def check(
 ) -> Comparison:
     """Run the first training steps of a function on several ranks and on one process, and compare them.
 
-    The unchanged function runs on two ranks, or as set by ``options`` (those of ``submit``), and is ended after
-    ``steps`` optimizer steps, like by ``sys.exit()``. Then one process repeats these steps with the ``DataLoader``
+    The unchanged function runs on two ranks, or as set by ``options`` (those of ``submit``), and exits after
+    ``steps`` optimizer steps, as by ``sys.exit()``. Then one process repeats these steps with the ``DataLoader``
     batches of all ranks, from the same weights. Samples, losses, gradients and weights are compared; ``.findings``
     lists what is wrong and which line to change.
 
-    A job can be passed instead of a function; its code and values are run.
+    If a job is passed instead of a function, its code and values are checked.
 
     Raises InvalidSpec, JobFailed if the function fails, and the errors of ``submit``.
     """
@@ -70,10 +70,10 @@ def compare(code: CapturedCode | Job, *, steps: int = 3, **options: Any) -> Comp
 
 
 def start(code: CapturedCode | Job, *, steps: int = 3, **options: Any) -> Job:
-    """Start the run on several ranks; ``finish`` does the rest.
+    """Start the run on several ranks; ``finish`` waits for it and starts the run on one process.
 
-    The code of a job runs on as many ranks as the job had, from 2 to ``_MOST_RANKS``; ``options`` replace those of the
-    job.
+    The code of a job runs on as many ranks as the job had, but at least 2 and at most ``_MOST_RANKS``.
+    ``options`` replace those of the job.
     """
     if isinstance(code, client.Job):
         return _start_again(code, steps, options)

@@ -50,7 +50,7 @@ KIND = "scale"
 _INSTEAD = {"process_count_per_node": "processes", "node_count": "nodes", "distributed_backend": "backends"}
 #: Seconds between two polls of a run.
 _POLL = 0.2
-#: A run is long enough once the relative error of its rate is below this, or after this multiple of ``seconds``.
+#: Relative error of the rate below which a run is long enough; multiple of ``seconds`` after which it always is.
 _PRECISE, _AT_MOST = 0.02, 3.0
 #: Seconds that a run may last beyond its measurement if its driver has exited.
 _SPARE = 600.0
@@ -72,8 +72,8 @@ def scale(
     Each run is measured for about ``seconds`` seconds of steps, without the first steps, and then canceled unless the
     function has returned. Runs are repeated until two of them agree. ``nodes`` is a number of nodes, or one for each
     item of ``processes``. Batch sizes are those of the function: the same on each process (weak scaling), or divided by
-    the number of ranks (strong scaling). All runs have equally many threads per process: as many as each process of the
-    largest run has cores. ``options`` are those of ``submit``.
+    the number of ranks (strong scaling). All runs have the same number of threads per process: the number of cores per
+    process in the largest run. ``options`` are those of ``submit``.
 
     ``.table`` is a DataFrame, ``.figure`` a plotly figure, ``str()`` the sentences. The study is stored with its jobs:
     ``distdl_jupyter.scaling(id)`` opens it, ``.resume()`` continues an interrupted one.
@@ -150,11 +150,11 @@ def _measure_missing(group: Group, known: dict[tuple[str, int], list[Run]], star
 def of_options(
     draft: CapturedCode, processes: Sequence[int], options: Mapping[str, Any], *, seconds: float = 10.0
 ) -> ScalingStudy:
-    """Run ``scale`` with options of a magic or command line, where nodes are per run and backends are a list."""
-    more = dict(options)
-    nodes, backends = more.pop("node_count", 1), more.pop("distributed_backend", registry.DEFAULT)
-    more |= {"nodes": nodes, "backends": backends, "seconds": seconds}
-    return of_draft(draft, processes, **more)
+    """Run ``scale`` with the options of a magic or command line, which may list nodes per run and backends."""
+    study_options = dict(options)
+    nodes, backends = study_options.pop("node_count", 1), study_options.pop("distributed_backend", registry.DEFAULT)
+    study_options |= {"nodes": nodes, "backends": backends, "seconds": seconds}
+    return of_draft(draft, processes, **study_options)
 
 
 def _interrupted(id_: str) -> str:
@@ -375,7 +375,7 @@ def _points(runs: Sequence[_StudyRun]) -> list[ScalingPoint]:
     """Return a point for each measured backend and number of processes, in the order of the runs."""
     groups: dict[tuple[str, int, int], list[Run]] = {}
     for job in sorted(runs, key=lambda job: not job.is_whole):
-        # An unfinished or incomplete run counts only if there is no other.
+        # An unfinished or incomplete run counts only if its point has no complete run.
         if job.run is not None and (job.is_whole or not groups.get(job.key)):
             groups.setdefault(job.key, []).append(job.run)
     return [point(*key, group) for key, group in groups.items()]

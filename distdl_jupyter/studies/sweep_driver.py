@@ -46,16 +46,16 @@ if TYPE_CHECKING:
 
 #: Seconds between two polls of the trials.
 _POLL = 0.5
-#: Failed trials after which the sweep ends if none has completed or been pruned; else, failures in a row of trials
-#: whose ranks did not start.
+#: Number of failures after which the sweep ends: of all failed trials while none has completed or been pruned, then of
+#: trials in a row whose ranks did not start.
 _FAILURES = 3
-#: Lost trials in a row after which the sweep ends. Trials that were running at the same loss count once.
+#: Number of lost trials in a row after which the sweep ends. Trials that were lost together count once.
 _LOSSES = 3
-#: Completed trials before one may be pruned. With ``prune_after``, a quarter of the trials is enough for the median.
+#: Completed trials before any trial is pruned. With ``prune_after``, the median needs at most a quarter of all trials.
 _STARTUP = 5
 #: The TPE sampler draws a third of the trials at random before it uses results: at least 3, at most this many.
 _MOST_RANDOM = 10
-#: Share of a trial's steps before which it is not pruned unless ``prune_after`` is set.
+#: Share of its steps that a trial makes before it may be pruned, unless ``prune_after`` is set.
 _EARLIEST = 0.1
 SAMPLERS, PRUNERS = ("tpe", "random", "grid", "qmc", "gp"), ("median", "halving", "hyperband", "none")
 
@@ -95,7 +95,7 @@ def make_search(plan: SweepPlan, seed: int | None) -> tuple[optuna.samplers.Base
         "none": optuna.pruners.NopPruner,
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # some samplers
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # some samplers are experimental
         return samplers[plan.sampler](), pruners[plan.pruner]()
 
 
@@ -172,7 +172,7 @@ class Driver:
         )
         self._distributions = distributions(self._plan.parameters)
         self._running: dict[int, _RunningTrial] = {}
-        #: Number of trials lost in a row, each started after the loss of the one before, and the time of the last loss.
+        #: Number of trials lost in a row, each started after the previous loss; epoch seconds of the last loss.
         self._losses, self._lost_at = 0, 0.0
         #: Number of trials in a row that failed before their ranks started.
         self._refusals = 0
@@ -182,7 +182,7 @@ class Driver:
         self._resume_trials()
         while True:
             if not self._folder.path.exists():
-                return State.CANCELED  # running trials are jobs of their own
+                return State.CANCELED  # running trials are separate jobs and continue
             if any(request["type"] == "cancel" for request in self._control.read()):
                 self._stop()
                 return State.CANCELED
@@ -220,7 +220,7 @@ class Driver:
             self._launch(self._study.ask(self._distributions))
 
     def _count(self) -> int:
-        """Return the number of trials without lost ones."""
+        """Return the number of started trials that were not lost."""
         import optuna
 
         waiting = optuna.trial.TrialState.WAITING
@@ -239,7 +239,7 @@ class Driver:
     def _update(self, number: int, running: _RunningTrial) -> None:
         try:
             view = running.reader.catch_up()
-        except JobNotFound:  # deleted by the user, so it is not repeated
+        except JobNotFound:  # the user deleted the job, so the trial is not repeated
             self._finish(number, None)
             return
         self._report_values(running, ended=view.state.ended)
@@ -331,7 +331,7 @@ class Driver:
             self._study.tell(running.trial, state=optuna.trial.TrialState.FAIL)
 
     def _lost(self, number: int, running: _RunningTrial) -> None:
-        if running.reader.spec.created > self._lost_at:  # otherwise it was lost together with the last one
+        if running.reader.spec.created > self._lost_at:  # otherwise it was lost together with the previous one
             self._losses, self._lost_at = self._losses + 1, time.time()
         self._requeue(number, running)
         if self._losses >= _LOSSES:
@@ -343,14 +343,14 @@ class Driver:
             )
 
     def _requeue(self, number: int, running: _RunningTrial) -> None:
-        """Queue a trial without a result again, with the same values."""
+        """Queue a new trial with the values of a trial that has no result."""
         values = {name: running.trial.params[name] for name in self._plan.parameters}
         running.trial.set_user_attr("lost", True)  # noqa: FBT003 - Optuna takes it by position
         self._finish(number, None)
         self._study.enqueue_trial(values)
 
     def _check_failures(self, view: JobView) -> None:
-        """Raise JobFailed if trials fail and none has completed, or the last ones could not start."""
+        """Raise JobFailed if too many trials failed and none succeeded, or if the last ones could not start."""
         study = sweep_study.read(self._id)
         failed = [trial for trial in study.trials if trial.state == State.FAILED]
         has_success = any(trial.state in ("completed", "pruned") for trial in study.trials)

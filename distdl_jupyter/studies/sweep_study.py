@@ -1,4 +1,4 @@
-"""Reads a sweep from its own folder and those of its trials, in any process, while it runs and afterwards.
+"""Reads a running or ended sweep from its folder and those of its trials, in any process.
 
 Each trial is a job whose spec names the sweep, its number and its values (``core.spec``). Its result is in its curve,
 and the reason for pruning in its end event. The sweep's folder ``$DISTDL_HOME/sweeps/<id>/`` is like that of a job, and
@@ -6,7 +6,7 @@ also contains:
 
     journal.log     Optuna's storage, a JournalStorage file that Optuna's own tools open
     end.json        how the sweep ended; missing while it runs
-    driven-on.json  how often another driver had to be started (``jobs.study_rows``)
+    driven-on.json  how often the driver was restarted (``jobs.study_rows``)
     slurm/          on Slurm: its job array (``clusters.slurm.array``)
 """
 
@@ -98,11 +98,11 @@ def read(id_: str) -> Study:
     assert spec.group is not None
     plan = SweepPlan.of(spec.group)
     state, end = study_rows.sweep_state(id_, rows, plan.trials)  # read before the trials, so that no end is missed
-    every = [trial for row in rows if (trial := _trial(row, plan)) is not None and trial.state != State.LOST]
+    runs = [trial for row in rows if (trial := _trial(row, plan)) is not None and trial.state != State.LOST]
     trials = tuple(
         trial
-        for trial in every  # a stopped trial is queued again with another number
-        if not trial.was_stopped or all(other.number <= trial.number or other.params != trial.params for other in every)
+        for trial in runs  # a stopped trial is queued again with another number
+        if not trial.was_stopped or all(other.number <= trial.number or other.params != trial.params for other in runs)
     )
     return Study(
         id=id_,
@@ -168,7 +168,7 @@ def _trial(row: JobRow, plan: SweepPlan) -> SweepTrial | None:
 
 @functools.lru_cache(maxsize=2048)
 def _curve(path: str, metric: str) -> tuple[tuple[tuple[float, float], ...], float | None]:
-    """Return some points of a job's curve, and its newest value (None if it is not a number)."""
+    """Return a job's curve with a reduced number of points, and its newest value (None if it is not a number)."""
     reader = JobReader(JobFolder(Path(path)), curves=True)
     reader.catch_up()
     if metric not in reader.book.metrics:

@@ -65,7 +65,7 @@ class Sweep:
 
     @property
     def panel(self) -> SweepPanel:
-        """Return the content of the panel as plain data."""
+        """Return the content of the sweep's panel as plain data."""
         return views.panel(self.study)
 
     @property
@@ -178,10 +178,10 @@ class Sweep:
         folder = sweep_study.folder(self.id)
         spec = folder.spec()
         secrets, study = rerun.secrets_of(spec), self.study
-        most = space.combinations(study.plan.parameters) if study.plan.sampler == "grid" else None
-        total = study.plan.trials if trials is None else min(_count(trials, "trials"), most or MAX_PROCESSES)
+        limit = space.combinations(study.plan.parameters) if study.plan.sampler == "grid" else None
+        total = study.plan.trials if trials is None else min(_count(trials, "trials"), limit or MAX_PROCESSES)
         if study.state.ended and study.done >= total:
-            more = "" if study.done == most else f"Give a higher number: resume(trials={2 * study.done})"
+            more = "" if study.done == limit else f"Give a higher number: resume(trials={2 * study.done})"
             raise JobNotRunning(
                 f"All {study.done} trials of sweep {self.id} have ended.", code="sweep-trials-done", hint=more
             )
@@ -276,19 +276,19 @@ def of_draft(draft: CapturedCode, parameters: space.Space, **options: Any) -> Sw
     trials, maximize = plan_options.pop("trials", None), plan_options.pop("maximize", None)
     flags = {} if draft.kind == "function" else _flags(draft, parameters)
     plain = {name.lstrip("-").replace("-", "_"): domain for name, domain in parameters.items()}
-    every = space.combinations(plain)
+    combinations = space.combinations(plain)
     is_grid = plan_options.get("sampler") == "grid"
-    if is_grid and every is None:
+    if is_grid and combinations is None:
         raise InvalidSpec(
             "The sampler grid needs lists or integers, because a continuous range has infinitely many values.",
             code="sampler-grid",
             field="sampler",
             hint="Use lists, or another sampler.",
         )
-    count = _count(trials if trials is not None else every if is_grid else TRIALS, "trials")
+    count = _count(trials if trials is not None else combinations if is_grid else TRIALS, "trials")
     plan = SweepPlan(
         parameters=plain,
-        trials=min(count, every or MAX_PROCESSES) if is_grid else count,
+        trials=min(count, combinations or MAX_PROCESSES) if is_grid else count,
         maximize=more_is_better(plan_options["metric"]) if maximize is None else maximize,
         flags=flags,
         **plan_options,
@@ -387,14 +387,14 @@ def _flags(draft: CapturedCode, parameters: space.Space) -> dict[str, str]:
 
 
 def _flag(draft: CapturedCode, name: str, stored: int | None = None) -> tuple[str, str]:
-    """Return a parameter's name and its flag, with the spelling of the user, else of the code.
+    """Return a parameter's name and its flag, spelled as the user did, else as the code does.
 
     ``stored`` is the line in which a cell sets the name. Raises InvalidSpec.
     """
     spellings = [name] if name.startswith("-") else [f"--{name}", f"--{name.replace('_', '-')}"]
-    known = [spelling for spelling in spellings if any(spelling in text.text for text in draft.texts)]
-    if known or name.startswith("-"):
-        return name.lstrip("-").replace("-", "_"), (known or spellings)[0]
+    matches = [spelling for spelling in spellings if any(spelling in text.text for text in draft.texts)]
+    if matches or name.startswith("-"):
+        return name.lstrip("-").replace("-", "_"), (matches or spellings)[0]
     if draft.kind == "script":
         raise InvalidSpec(
             f"{draft.name}.py has no option {spellings[0]}.",
