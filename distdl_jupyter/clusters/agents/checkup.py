@@ -1,7 +1,7 @@
 """Checks hosts before a job starts on them: queries all hosts in parallel and lets them connect to each other.
 
 ``check_hosts`` uses connections that are already open. Every request has a timeout, so a host that stops responding
-does not delay the others. ``checks`` judges the answers.
+does not delay the others. ``checks`` evaluates the answers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Checkup:
 
     @property
     def errors(self) -> tuple[NodeCheck, ...]:
-        """The rows of errors, which prevent a job from running."""
+        """The rows of problems that prevent a job from running."""
         return tuple(check for check in self.checks if check.level == "error")
 
 
@@ -86,7 +86,7 @@ def check_hosts(
 
 
 def with_required(modules: Sequence[str]) -> tuple[str, ...]:
-    """Return the modules of a job, extended by those that every job needs."""
+    """Return the modules of a job and the modules that every job needs."""
     return tuple(dict.fromkeys((*modules, *ALWAYS)))
 
 
@@ -96,7 +96,7 @@ def here(modules: Sequence[str]) -> dict[str, Any]:
 
 
 def complete(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts with empty values for everything that a host could not report."""
+    """Return the facts with an empty value for each fact that the host could not report."""
     empty: dict[str, Any] = {
         **{name: {} for name in ("packages", "modules", "programs", "disk", "problems")},
         **{name: [] for name in ("interfaces", "gpus", "infiniband")},
@@ -132,9 +132,9 @@ class _Requests:
         with _proof(self._options) as proof:
             fields = {"modules": modules, "programs": [*programs, proof] if proof else programs, "packages": COMPARED}
             # Leave time for the test connections.
-            most = min(_FACTS_SECONDS, self._until - time.monotonic() - _LISTEN_SECONDS)
+            timeout = min(_FACTS_SECONDS, self._until - time.monotonic() - _LISTEN_SECONDS)
             sent_at = time.time()
-            rows = self._ask("facts", [(connection, fields) for connection in self._connections], most)
+            rows = self._ask("facts", [(connection, fields) for connection in self._connections], timeout)
         reports = {}
         for connection, _, answer in rows:
             facts = complete(answer)
@@ -144,7 +144,7 @@ class _Requests:
         return reports
 
     def meet(self, reports: Mapping[str, HostReport]) -> Meeting:
-        """Let every host listen on its addresses and connect to all other hosts."""
+        """Test the connections: every host listens on its addresses and connects to all other hosts."""
         interfaces = {host: report.facts["interfaces"] for host, report in reports.items()}
         offered = {host: checks.endpoints(host, each, self._options.network) for host, each in interfaces.items()}
         if len(offered) < 2:
@@ -170,7 +170,7 @@ class _Requests:
 
 @contextlib.contextmanager
 def _proof(options: Any) -> Iterator[str]:
-    """Create a file with a random name in the jobs folder and yield its path. Hosts that see it share the folder.
+    """Create a file with a random name in the jobs folder and yield its path. Hosts that see the file share the folder.
 
     Yields "" if the option says that hosts share nothing, or if the file cannot be written.
     """

@@ -1,7 +1,7 @@
 """Base class of clusters whose machines run agents.
 
 ``place`` checks the machines, selects the network for the ranks, and copies the job's files and data; ``start`` passes
-them to the run. Each type of cluster implements how its agents are started (``_connect``).
+them to the run. Subclasses start the agents (``_connect``).
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ class AgentCluster(Cluster):
     has_agents = True
     is_remote = True
     installs = True
-    #: Whether a host may have several nodes of a job.
+    #: Whether several nodes of a job may run on one host.
     several_per_host: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._connections: list[Connection] = []
         self._nodes: list[AgentNode] = []
-        #: The job's allocation from a scheduler; ownership passes to the nodes of a started job.
+        #: The job's allocation from a scheduler. After the start, the nodes of the job own it.
         self._held = contextlib.ExitStack()
 
     def default_options(self) -> dict[str, Any] | None:
-        """Return None: a user names the machines."""
+        """Return None, because a user must name the machines."""
         return None
 
     @abstractmethod
     def _connect(self, spec: JobSpec, options: Any, context: Context) -> tuple[JobSpec, list[Unreachable]]:
-        """Start an agent on each node, into ``_connections``; return the startable spec and the unreachable hosts.
+        """Start an agent on each node and append its connection to ``_connections``.
 
-        Raises DistDLError.
+        Return the spec of the job that can start, and the unreachable hosts. Raises DistDLError.
         """
 
     def _job(self, spec: JobSpec, options: Any, context: Context) -> StagedJob:
@@ -68,7 +68,7 @@ class AgentCluster(Cluster):
 
     @abstractmethod
     def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
-        """Return ``_nodes`` as a run owns them; the run closes them."""
+        """Return the job's nodes with ``_nodes``; the run owns and closes them."""
 
     def place(self, spec: JobSpec, ports: int, options: Any, context: Context) -> Placement:
         """Connect to the machines, check them, and select the network for the ranks."""
@@ -102,7 +102,7 @@ class AgentCluster(Cluster):
             cores, memory = (facts.get("cores"), memory) if self.slots else (None, None)
             queueing.refuse_too_much(spec, spec.process_count_per_node, len(gpus), cores, memory, host)
         for check in result.checks:
-            if check.level == "warning" and check.what != checks.READS_DATA:  # the stager reports it where data is read
+            if check.level == "warning" and check.what != checks.READS_DATA:  # stagers report it if data is read
                 context.note(RunNotice("warning", _sentence(check), check.code or "host-check"))
         return result
 
@@ -142,16 +142,16 @@ class AgentCluster(Cluster):
     def _stage(self, job: StagedJob, context: Context) -> None:
         """Copy the job's files to every host that does not see them."""
         self._nodes = staging.prepare(job, self._connections)
-        apart = [node for node in self._nodes if not node.shared]
-        if not apart:
+        unshared = [node for node in self._nodes if not node.shared]
+        if not unshared:
             context.report("stage", "nothing to copy")
             return
-        context.report("stage", f"copying the job's files to {listing([node.host for node in apart])}")
-        with ThreadPoolExecutor(min(len(apart), _AT_ONCE)) as pool:
-            list(pool.map(lambda node: staging.copy(job, node), apart))
-        if lacking := [node.host for node in apart if node.work_is_empty]:
+        context.report("stage", f"copying the job's files to {listing([node.host for node in unshared])}")
+        with ThreadPoolExecutor(min(len(unshared), _AT_ONCE)) as pool:
+            list(pool.map(lambda node: staging.copy(job, node), unshared))
+        if hosts := [node.host for node in unshared if node.work_is_empty]:
             text = (
-                f"{listing(lacking)} {'has' if len(lacking) == 1 else 'have'} no folder {job.spec.working_directory}, "
+                f"{listing(hosts)} {'has' if len(hosts) == 1 else 'have'} no folder {job.spec.working_directory}, "
                 "so ranks there run in an empty folder. Put the files that ranks read where every host sees them."
             )
             context.note(RunNotice("info", text, "working-directory"))
@@ -172,9 +172,9 @@ class AgentCluster(Cluster):
 
 
 def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Checkup, context: Context) -> Checkup:
-    """Wait until the job has acquired slots on every host; return the result with only its own GPUs.
+    """Wait until the job has acquired slots on every host; return the checkup with only the GPUs of the job.
 
-    The agents acquire them from the queues of the hosts (``node.slots``). All jobs acquire hosts in the same order,
+    The agents acquire slots from the queues of their hosts (``node.slots``). All jobs use the same order of hosts,
     which prevents deadlocks. Raises LaunchFailed if a host has too few resources or does not respond.
     """
     facts = dict(checkup.facts)
@@ -192,7 +192,7 @@ def _acquire_slots(connections: Sequence[Connection], spec: JobSpec, checkup: Ch
 def _await_slots(
     connection: Connection, need: Need, spec: JobSpec, facts: Mapping[str, Any], context: Context
 ) -> dict[str, Any]:
-    """Wait until the job has acquired slots on a host; return the facts with only its own GPUs."""
+    """Wait until the job has acquired slots on a host; return the facts with only the GPUs of the job."""
     gpus = facts.get("gpus") or ()
     labels = {str(gpu["uuid"]): str(gpu["number"]) for gpu in gpus}
     while True:
@@ -213,13 +213,13 @@ def _await_slots(
         time.sleep(_POLL_SECONDS)
 
 
-# where ranks run -------------------------------------------------------------------------------
+# placement of ranks ----------------------------------------------------------------------------
 
 
 def rank_slots(
     spec: JobSpec, names: Sequence[str], checkup: Checkup | None = None, common: Common | None = None
 ) -> tuple[RankSlot, ...]:
-    """Return a slot for each rank, with GPU, interface and cores if the host has reported them."""
+    """Return a slot for each rank, with its GPU, interface and cores if the host has reported them."""
     per_node, each = spec.process_count_per_node, spec.gpus or 1
     slots = []
     for rank in range(spec.process_count):
@@ -242,7 +242,7 @@ def rank_slots(
 def before_contact(spec: JobSpec, gpus: int, configured: object = None) -> Placement:
     """Return the placement on nodes whose names are not known yet. Raises InvalidSpec if they have too few GPUs.
 
-    ``gpus`` is the number of GPUs of a job on each node, ``configured`` the option gpus_per_node if it differs.
+    ``gpus`` is the job's number of GPUs on each node, ``configured`` the value of gpus_per_node if it differs.
     """
     if spec.use_gpu and gpus < spec.process_count_per_node:
         raise InvalidSpec(

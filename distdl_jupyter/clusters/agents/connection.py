@@ -26,13 +26,13 @@ from distdl_jupyter.node import frames
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.stacks import StackDump
 
-#: Timeout in seconds of an agent's greeting: 10 for ssh, the rest for the start of Python on a slow disk.
+#: Timeout in seconds for an agent's greeting: 10 s for ssh, the rest for starting Python from a slow disk.
 REACH_SECONDS = 25.0
 #: Timeouts in seconds for all hosts to end their processes, and for one agent to exit after its input was closed.
 _END_SECONDS, _CLOSE_SECONDS = 10.0, 5.0
 #: The default folder of jobs on a host.
 DIRECTORY = "~/.cache/distdl"
-#: Seconds without a heartbeat after which an agent of a scheduler exits; usually its input is closed earlier.
+#: Seconds without a heartbeat after which an agent that a scheduler started exits; its input usually closes earlier.
 TIMEOUT = "20"
 #: The limit in bytes of the send queue, above which senders wait.
 _MOST_UNSENT = 4 * 1024 * 1024
@@ -41,17 +41,17 @@ _PAUSE = 0.02
 
 
 class Connection(AgentConnection):
-    """An agent on one host; ``python`` is the path of its interpreter there, "" until it is known."""
+    """A connection to the agent of one host; ``python`` is the path of its interpreter, "" until it is known."""
 
     def __init__(self, host: Host, python: str, link: Link, first_input: bytes = b"", first: int = 1) -> None:
-        """Prepare to send ``first_input`` before all frames.
+        """Create a connection that sends ``first_input`` before all frames.
 
         Requests and channels are numbered from ``first``, above all numbers that an earlier supervisor has used.
         """
         super().__init__(host.name)
         self.target = host
         self.python = python
-        #: The command prefix with which a user runs commands there: "ssh gpu1".
+        #: The prefix of commands that a user runs on the host: "ssh gpu1".
         self.shell = ""
         #: Set when the agent's greeting has arrived.
         self.greeted = threading.Event()
@@ -60,12 +60,12 @@ class Connection(AgentConnection):
         self._numbers = itertools.count(first)
         self._channels = itertools.count(first)
         self._lock = threading.Condition()
-        #: Pending requests: the type and the future of each.
+        #: The type and the future of each pending request, by number.
         self._waiting: dict[int, tuple[str, Future[dict[str, Any]]]] = {}
         self._sinks: dict[int, Callable[[bytes], None]] = {}
         self._holds: dict[int, Callable[[bool], object]] = {}
         self._inboxes: list[Inbox] = []
-        #: Frames to send, None at the end; it belongs to the loop.
+        #: Frames to send, None at the end; used only on the event loop.
         self._unsent: asyncio.Queue[bytes | None] = asyncio.Queue()
         if first_input:
             self._unsent.put_nowait(first_input)
@@ -74,7 +74,7 @@ class Connection(AgentConnection):
         self._backpressure_bypassed = 0
         self._begun = self._closing = False
         self._received_at = time.monotonic()
-        #: Set on the loop to close the connection immediately.
+        #: Set on the event loop to close the connection immediately.
         self._cut = asyncio.Event()
         self._ended = threading.Event()
         #: The ranks of the pending stack request, and its answer.
@@ -170,7 +170,7 @@ class Connection(AgentConnection):
         self._stack_request = list(ranks), self.begin("stacks", ranks=list(ranks))
 
     def stacks(self) -> Mapping[int, StackDump]:
-        """Return each answer once. For a failed or lost host, the answer of each rank is the reason."""
+        """Return each dump once, by rank. If the host failed or is lost, each dump contains the reason."""
         if self._stack_request is None or not self._stack_request[1].done():
             return {}
         (ranks, answer), self._stack_request = self._stack_request, None
@@ -178,7 +178,7 @@ class Connection(AgentConnection):
             return dict.fromkeys(ranks, StackDump(missing=str(getattr(error, "says", error))))
         return dict(msgspec.convert(answer.result(), _Stacks, str_keys=True).answers)
 
-    # begin and end --------------------------------------------------------------------------------
+    # start and close ------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start to transfer frames."""
@@ -212,7 +212,7 @@ class Connection(AgentConnection):
             wire.loop().call_soon_threadsafe(self._cut.set)
             self._ended.wait()
 
-    # on the loop ------------------------------------------------------------------------------
+    # event loop -------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
@@ -247,7 +247,7 @@ class Connection(AgentConnection):
         while True:
             while sum(inbox.pending for inbox in self._inboxes) > Inbox.MOST and not self._backpressure_bypassed:
                 await asyncio.sleep(_PAUSE)
-                self._received_at = time.monotonic()  # this side has paused reading
+                self._received_at = time.monotonic()  # silent only because this side paused reading
             content = await self._link.read()
             if not content:
                 return await self._link.why_ended(time.monotonic() - self._received_at)
@@ -367,7 +367,7 @@ def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None
 
 
 # messages of an agent -------------------------------------------------------------------------
-# Training code runs on the same host and may tamper with the agent, so its messages are validated.
+# Training code runs on the same host and may tamper with the agent, so messages of agents are validated.
 
 Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 #: The maximum number of process ids on Linux.

@@ -30,7 +30,7 @@ from distdl_jupyter.node.job import DATA
 if TYPE_CHECKING:
     from distdl_jupyter.data.staging import JobStaging
 
-#: The maximum number of characters of a line in one message.
+#: The maximum number of characters per message; longer lines are split.
 _PIECE = 1 << 20
 #: Timeout in seconds of requests to an agent.
 _SECONDS = 60.0
@@ -68,7 +68,7 @@ def stage_data(spec: JobSpec, nodes: Sequence[AgentNode], base: str, context: Co
 
 
 def _agree(path: str, nodes: Sequence[AgentNode]) -> None:
-    """Raise DataUnavailable if the content at a path differs between hosts; hosts without it report that themselves."""
+    """Raise DataUnavailable if the content of a path differs between hosts. Stagers report a missing path."""
     answers = ask_all_or_raise([(node.connection, {"path": path}) for node in nodes], "look", _SECONDS)
     present = [
         (node.host, answer["fingerprint"])
@@ -113,11 +113,11 @@ class AgentStager(stagers.NodeStager):
         return {**order, "sources": sources}
 
     def write(self, line: bytes) -> None:
-        """Send a line in small parts, which do not delay other traffic of the connection."""
+        """Send a line in small parts, so that other messages on the connection are not delayed."""
         text = line.decode()
         with contextlib.suppress(HostFailed):
-            for at in range(0, len(text), _PIECE):
-                self._connection.ask("feed", _SECONDS, kind=DATA, text=text[at : at + _PIECE])
+            for start in range(0, len(text), _PIECE):
+                self._connection.ask("feed", _SECONDS, kind=DATA, text=text[start : start + _PIECE])
 
     @property
     def lost_reason(self) -> str:
@@ -125,15 +125,15 @@ class AgentStager(stagers.NodeStager):
         return str(self._connection.lost)
 
     def end(self) -> None:
-        """Stop reading; the agent ends a program that still runs."""
+        """Stop reading; the agent ends the stager if it still runs."""
         self.out.close()
 
 
-# folders of this machine ----------------------------------------------------------------------------
+# folders on this machine ----------------------------------------------------------------------------
 
 
 class _Folder:
-    """A folder or file of this machine that hosts get; its digest is computed once, for the first that needs it."""
+    """A folder or file of this machine to copy to hosts. The digest is computed once, when a host first needs it."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
@@ -147,8 +147,8 @@ class _Folder:
             if self._digest:
                 return self._digest
             digest = hashlib.blake2b(digest_size=20)
-            below = sorted(path for path in self.path.rglob("*") if path.is_file())
-            for path in below if self.path.is_dir() else [self.path]:
+            paths = sorted(path for path in self.path.rglob("*") if path.is_file())
+            for path in paths if self.path.is_dir() else [self.path]:
                 size = path.stat().st_size
                 name = path.relative_to(self.path.parent).as_posix()
                 digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
@@ -163,7 +163,7 @@ class _Folder:
 
 @dataclass(slots=True, eq=False)
 class _Copy:
-    """The copy of one source to one host; ``path`` is its place there, once it is known."""
+    """The copy of one source to one host. ``path`` is the path of the copy on the host, "" until it is known."""
 
     number: int
     node: AgentNode
@@ -176,7 +176,7 @@ class _Copy:
     is_running: bool = False
 
     def run(self, stop: threading.Event) -> None:
-        """Copy the folder to the host, unless it sees the same content at the same path, or has a copy of it."""
+        """Copy the folder to the host, unless it has the same content at the same path or in its cache."""
         path, connection = self.folder.path, self.node.connection
         try:
             if connection.ask("look", _SECONDS, path=str(path))["fingerprint"] == fingerprint(str(path)):
@@ -206,7 +206,7 @@ class _Copy:
         files.pack(self.folder.path.parent, [self.folder.path.name], write_part)
 
     def message(self) -> dict[str, Any]:
-        """Return the progress as a message of a stager."""
+        """Return the progress in the format of a stager's message."""
         folder, complete = self.folder, bool(self.path)
         done = folder.total if complete else min(self.done, folder.total)
         return {"type": "progress", "source": self.name, "done": done, "total": folder.total,

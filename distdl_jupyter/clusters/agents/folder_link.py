@@ -16,7 +16,7 @@ from distdl_jupyter.node import folder, frames
 from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.node.folder import Follower
 
-#: Seconds after the end of a job in which its last writes on a node may become visible here.
+#: Seconds after the end of a job until its last writes on a node are visible here.
 GRACE_SECONDS = 3.0
 #: Seconds between two polls of the agent's read position.
 _PAUSE = 0.2
@@ -47,7 +47,7 @@ class Tail:
             await asyncio.sleep(self._file.pause)
 
     def stop(self) -> None:
-        """End the stream after the bytes that exist now."""
+        """End the stream after the bytes that are in the file now."""
         self._stopping = True
 
     def open_stream(self) -> Inbox:
@@ -68,7 +68,7 @@ class FolderLink(wire.Link):
     """The link to the agent of one node. ``why_lost`` returns the reason if the node is lost, else "".
 
     With ``takeover``, it waits until the agent has read the messages of an earlier supervisor. Raises LaunchFailed.
-    The agent's own output is part of the job's output, and the batch system handles its exit code.
+    Text that the agent prints is part of the job's output, and the batch system handles its exit code.
     """
 
     beat_seconds = folder.BEAT_SECONDS
@@ -85,19 +85,19 @@ class FolderLink(wire.Link):
         self._tail = Tail(run / outbox, why_lost)
 
     async def open(self) -> None:
-        """Start to erase messages that were read."""
+        """Start erasing messages that the agent has read."""
         self._forgetting = asyncio.create_task(self._forget())
 
     def _await_reader(self) -> int:
-        """Wait until the agent has read all complete frames, cut off an incomplete one, and return the position."""
+        """Wait until the agent has read all complete frames, truncate an incomplete one, and return the position."""
         until = time.monotonic() + _TAKEOVER_SECONDS
         while True:
-            at = self._count_read()
+            position = self._count_read()
             with self._inbox.open("rb+") as file:
-                file.seek(at)
+                file.seek(position)
                 if not frames.whole(file.read()):
-                    file.truncate(at)
-                    return at
+                    file.truncate(position)
+                    return position
             if self._why_lost():
                 return self._inbox.stat().st_size  # the node is lost, but its output can still be read
             if time.monotonic() > until:
@@ -138,7 +138,7 @@ class FolderLink(wire.Link):
                 await asyncio.sleep(_PAUSE)
 
     async def _forget(self) -> None:
-        """Overwrite bytes that were read, because they may contain secrets."""
+        """Overwrite bytes that the agent has read, because they may contain secrets."""
         forgotten = 0
         while True:
             await asyncio.sleep(_PAUSE)

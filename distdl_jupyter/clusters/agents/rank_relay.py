@@ -1,8 +1,8 @@
 """Local sockets that relay to persistent ranks on other hosts, so that a kernel connects to all ranks the same way.
 
 Each connection is a channel of the agent on the rank's host, which forwards the bytes to the rank's own socket there.
-The relay does not parse them: the rank checks its token, which is written into the job's private folder. It applies
-backpressure: when a few MiB are buffered on either host, it stops reading from the sender. All of it runs on the event
+The relay does not parse the bytes; the rank checks its token, which is stored in the job's private folder. The relay
+applies backpressure: when a few MiB are buffered on either host, it stops reading from the sender. It runs on the event
 loop of the links (``wire``).
 """
 
@@ -23,7 +23,7 @@ from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.node import run_dir
 from distdl_jupyter.worker.rank_socket import NOTES, listening, note_of, peer_uid, write_note
 
-#: Maximum bytes of one read, and bytes buffered for a kernel before its rank must pause.
+#: The maximum number of bytes per read; the number of bytes buffered for a kernel above which its rank must pause.
 _PIECE, _MOST = 1024 * 1024, 4 * 1024 * 1024
 
 
@@ -52,7 +52,7 @@ class RankRelay:
     async def _offer(
         self, connection: Connection, rank: int, answer: Future[dict[str, Any]], failed: Callable[[OSError], None]
     ) -> None:
-        with contextlib.suppress(DistDLError):  # the host is gone or the rank has ended, which is reported elsewhere
+        with contextlib.suppress(DistDLError):  # the host is lost or the rank has ended, which is reported elsewhere
             note = answer.result()
             path = self._folder / f"rank-{rank}.sock"
             carry = functools.partial(self._carry, connection, rank)
@@ -87,7 +87,7 @@ class RankRelay:
         async def pause_rank() -> None:
             """Pause the rank's output until the kernel has read the buffer."""
             connection.begin("hold", channel=channel, held=True)
-            with contextlib.suppress(OSError):  # the kernel is gone; the rank's connection is closed below
+            with contextlib.suppress(OSError):  # the kernel has disconnected; the rank's connection is closed below
                 await writer.drain()
             drain_tasks.clear()
             connection.begin("hold", channel=channel, held=False)
@@ -98,7 +98,7 @@ class RankRelay:
 
         channel = connection.channel(send, lambda held: can_send.clear() if held else can_send.set())
         connection.begin("connect", rank=rank, channel=channel).add_done_callback(connected)
-        with contextlib.suppress(OSError, DistDLError):  # the kernel was killed, or the host is gone
+        with contextlib.suppress(OSError, DistDLError):  # the kernel was killed, or the host is lost
             while content := await reader.read(_PIECE):
                 await asyncio.to_thread(connection.write, channel, content)
                 await can_send.wait()
@@ -106,7 +106,7 @@ class RankRelay:
             connection.write(channel, b"", wait=False)  # the rank then closes its end, and ``send`` gets b""
 
     def close(self) -> None:
-        """Stop listening and remove the folder; open connections end with those of the agents."""
+        """Stop listening and remove the folder; relayed connections end with the connections to the agents."""
         for server in self._servers:
             wire.loop().call_soon_threadsafe(server.close)
         os.close(self._lifeline)

@@ -1,10 +1,10 @@
-"""A started job whose nodes have agents: its services, streams, signals and exits, on any machine.
+"""Runs of jobs whose nodes have agents: their services, streams, signals and exits.
 
 The agents of a ``DirectRun`` start the ranks, so that every exit is known exactly. The ranks of a ``LauncherRun`` are
 started by a program such as ``mpirun`` on node 0; agents start its daemons on other hosts (``Relay``). Each rank
-connects its output to named pipes on its own machine, and the end of the launcher's output names the rank that ended
-first. Nothing waits for a machine that does not respond: it is lost with its ranks after some seconds, and its agent
-ends them there.
+connects its output to named pipes on its machine, and the end of the launcher's output names the rank that ended first.
+No call waits for a machine that does not respond. After some seconds, the machine and its ranks count as lost, and its
+agent ends the ranks.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ WORKER = ("{python}", "-P", "-m", "distdl_jupyter.worker")
 _SERVICE_SECONDS = 60.0
 #: Timeout in seconds for a machine to start the processes of one request.
 START_SECONDS = 60.0
-#: The number of ranks that one request starts; the start can be canceled between two requests.
+#: The number of ranks started per request; the start can be canceled between two requests.
 _AT_ONCE = 8
 _WARNED = ("The job will be stopped soon by its time limit or for another job. Ranks were asked to save a checkpoint "
            "(should_checkpoint(), SIGUSR1).")  # fmt: skip
-#: Seconds between two polls of a starting service, and the number of output bytes per read.
+#: Seconds between two polls of a starting service, and the maximum number of bytes per read of its output.
 _POLL_SECONDS, _PIECE = 0.5, 65_536
-#: The maximum number of living processes per machine that is reported.
+#: The maximum number of living processes to report per machine.
 _MAX_COUNTED = 10_000
 
 
 class AgentRun(Run):
-    """A started job, however its ranks are started."""
+    """Base class of runs with agents; subclasses start the ranks."""
 
     def __init__(self, placement: Placement, plan: Plan, context: Context, nodes: JobNodes) -> None:
         self._placement = placement
@@ -214,7 +214,7 @@ class AgentRun(Run):
         return (*self._streams, *self._nodes.streams)
 
     def started(self) -> list[Start]:
-        """Return every rank's process with its id on its machine."""
+        """Return the process of each rank, with its process id on its machine."""
         return list(self._started)
 
     def notices(self) -> list[RunNotice]:
@@ -277,7 +277,7 @@ class AgentRun(Run):
             self._exits.append(exit_)
 
     def alive(self) -> list[str]:
-        """Return the machine of each living process; a lost machine has none."""
+        """Return the host name of each living process; a lost machine counts as having no processes."""
         answers = self._ask_all("alive")
         return [node.host for node, data in answers for _ in range(min(int(data["alive"]), _MAX_COUNTED))]
 
@@ -326,7 +326,7 @@ class AgentRun(Run):
                 node.connection.begin("profile", ranks=ranks_here, recording=dict(request))
 
     def expose_endpoint(self, rank: int) -> None:
-        """Write the address of the rank's socket; for a remote rank, that of a relay (its errors: see ``poll``)."""
+        """Write the address of the rank's socket, or of a relay to a remote rank; ``poll`` raises errors."""
         node = self._nodes.node_of(self._placement.ranks[rank])
         self._served.add(rank)
         answer = node.connection.begin("serving", rank=rank)
@@ -476,7 +476,7 @@ def resume(
 ) -> Run:
     """Return the run of a job that an earlier supervisor started. Raises LaunchFailed.
 
-    ``handle`` is that of its run, ``read`` the number of bytes read of each stream. The run closes the nodes.
+    ``handle`` is that run's handle, ``read`` the number of bytes read so far of each stream. The run closes the nodes.
     """
     name = handle.get("first_exit")
     plan = Plan(({},) * len(placement.ranks), launcher=LaunchCommand((), _reader_of(name)) if name else None)
@@ -549,7 +549,7 @@ class LauncherRun(AgentRun):
         self._nodes.note_start(launcher=Path(launcher.argv[0]).name)
 
     def _variables(self, slot: RankSlot) -> dict[str, str]:
-        """Return the variables of one rank, in addition to those of all; its TMPDIR differs from the launcher's."""
+        """Return the variables of one rank, besides those of all ranks; its TMPDIR differs from the launcher's."""
         temporary = self._nodes.environment(self._nodes.node_of(slot)).get("TMPDIR")
         return {**({"TMPDIR": temporary} if temporary else {}), **self.rank_environment(slot)}
 
@@ -604,7 +604,7 @@ class LauncherRun(AgentRun):
         """End a launcher whose ranks have all ended; if the launcher's machine is lost, report their exits.
 
         Daemons of Open MPI 5 can miss the exit of the last rank if several end at once; the launcher then never ends.
-        It does not block.
+        Does not block.
         """
         now = time.monotonic()
         if now < self._count_at or not all(count.done() for count in self._counts):
@@ -626,7 +626,7 @@ class LauncherRun(AgentRun):
 def exit_of(rank: int, first: First | None, code: int, reason: str, evidence: str = "") -> Exit:
     """Return the exit of a rank whose launcher failed; ``first`` is the rank that ended first.
 
-    Without ``first``, the exit has the launcher's ``code`` and ``reason``; ``evidence`` is that of a KILL.
+    Without ``first``, the exit has the launcher's ``code`` and ``reason``. ``evidence`` explains a KILL.
     """
     if first is None:
         return Exit(rank, code, None, reason)
@@ -646,16 +646,16 @@ def _code(end: Mapping[str, Any]) -> int:
     return 128 + signal_number(str(end["signal"]))
 
 
-# Open MPI's remote shell without a second ssh -------------------------------------------------------
+# remote shell for Open MPI, without a second ssh ----------------------------------------------------
 
-#: Exit code of ssh's own failures.
+#: The exit code with which ssh reports its own failures.
 _NO_CONNECTION = 255
-#: Runs a command like sshd: Open MPI writes it for the user's login shell.
+#: Runs a command as sshd does, because Open MPI writes it for the user's login shell.
 _LOGIN_SHELL = 'case "$SHELL" in *csh) exec "$SHELL" -c "$0";; esac; exec /bin/sh -c "$0"'
 
 
 class Relay:
-    """The remote shell of one job. ``environments`` has the variables of all ranks on each host."""
+    """The remote shell of one job. ``environments`` maps a host to the variables that all of its ranks share."""
 
     def __init__(
         self,

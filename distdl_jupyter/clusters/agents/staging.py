@@ -1,8 +1,8 @@
 """Copies a job to hosts that do not share its folder, and its results back.
 
-A host shares the folder if it sees a file there that this machine has just written. Otherwise it gets its own folder
-with the payload, its paths adapted, the modules beside the notebook, and the script. The files of ranks in ``results``
-and ``outputs`` are copied back at the end.
+A host shares the folder if it sees a file there that this machine has just written. Any other host receives a folder
+with the payload (with the paths of the host), the modules next to the notebook, and the script. The files of ranks in
+``results`` and ``outputs`` are copied back at the end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PREPARE_SECONDS = 30.0
 _WORK, _SCRIPT = "work", "script"
 RESULTS = "results"
 _RETURNED = (RESULTS, "outputs")
-#: Checkpoints from which ranks resume; they are on every host before the ranks start.
+#: Checkpoints from which ranks resume; they are copied to every host before the ranks start.
 _CHECKPOINTS = "outputs/checkpoints"
 
 
@@ -49,11 +49,11 @@ class StagedJob(NamedTuple):
     options: Any
 
 
-# to the hosts ---------------------------------------------------------------------------------------------
+# copy to the hosts ----------------------------------------------------------------------------------------
 
 
 def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode]:
-    """Create the job's folder on every host. Raises LaunchFailed, also if the option ``shared`` is wrong."""
+    """Create the job's folder on every host. Raises LaunchFailed, HostFailed if ``shared`` is wrong."""
     with _proof(job) as proof:
         fields = {
             "job": job.spec.id,
@@ -68,7 +68,7 @@ def prepare(job: StagedJob, connections: Sequence[Connection]) -> list[AgentNode
 
 @contextlib.contextmanager
 def _proof(job: StagedJob) -> Iterator[list[str] | None]:
-    """Write a random text into the job's folder; yield None if the option says that hosts share nothing."""
+    """Write a random text to a file in the job's folder; yield its name and text, or None if hosts share nothing."""
     if job.options.shared is False:
         yield None
         return
@@ -83,7 +83,7 @@ def _proof(job: StagedJob) -> Iterator[list[str] | None]:
 
 def _agent_node(job: StagedJob, connection: Connection, answer: dict[str, Any]) -> AgentNode:
     folder, shared, working_directory = str(answer["folder"]), bool(answer["shared"]), job.spec.working_directory
-    there = bool(answer.get("working_directory_there")) or not working_directory
+    has_directory = bool(answer.get("working_directory_there")) or not working_directory
     if job.options.shared and not shared:
         raise HostFailed(
             connection.host,
@@ -91,15 +91,15 @@ def _agent_node(job: StagedJob, connection: Connection, answer: dict[str, Any]) 
             "Remove the option shared, or set DISTDL_HOME to a folder that all hosts mount.",
             code="shared-folder-missing",
         )
-    if shared and not there:
+    if shared and not has_directory:
         raise HostFailed(
             connection.host,
             f"The host sees the job's folder, but not the working directory {working_directory}.",
             "Submit from a folder that all hosts mount, or set the cluster option shared to False.",
             code="working-directory-missing",
         )
-    directory = working_directory if there else f"{folder}/{_WORK}"
-    return AgentNode(connection, folder, directory, str(answer["run"]), shared=shared, work_is_empty=not there)
+    directory = working_directory if has_directory else f"{folder}/{_WORK}"
+    return AgentNode(connection, folder, directory, str(answer["run"]), shared=shared, work_is_empty=not has_directory)
 
 
 def copy(job: StagedJob, node: AgentNode) -> None:
@@ -131,7 +131,7 @@ def _put(node: AgentNode, produce: Callable[[Callable[[bytes], object]], object]
 
 
 def _pack_rest(job: StagedJob, node: AgentNode, write: Callable[[bytes], object]) -> None:
-    """Write the payload's description with the paths of the host, the script, and an empty working directory."""
+    """Pack the payload's description with the paths of the host, the script, and an empty working directory."""
     payload = json.loads((job.folder.path / "payload.json").read_text(encoding="utf-8"))
     script = Path(payload["script"]) if payload.get("script") else None
     if script is not None:
@@ -155,25 +155,25 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     archive.addfile(info, io.BytesIO(content))
 
 
-# from the hosts ----------------------------------------------------------------------------------------------
+# copy back from the hosts ------------------------------------------------------------------------------------
 
 
 def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collection[int]) -> None:
     """Copy the files of ranks from a host into the job's folder. Raises HostFailed, LaunchFailed.
 
-    Only the values of ``ranks`` are accepted, the ranks of this host, because a host must not forge those of others.
-    ``copied`` holds the files that came from other hosts or were written here; the files of this host are added. On a
+    Only the values of ``ranks``, the ranks of this host, are accepted, so that no host can forge values of other hosts.
+    ``copied`` holds the files from other hosts and those written here; the files of this host are added. On a
     name conflict the file is stored in a subfolder named after the host, except for checkpoints, where the first file
     wins. Files of earlier attempts are replaced.
     """
-    arrived = job.folder.path / f".from-{node.host}"
-    shutil.rmtree(arrived, ignore_errors=True)
-    arrived.mkdir(mode=0o700)
+    received = job.folder.path / f".from-{node.host}"
+    shutil.rmtree(received, ignore_errors=True)
+    received.mkdir(mode=0o700)
     try:
-        _get(node, arrived, ranks)
+        _get(node, received, ranks)
         for name in _RETURNED:
-            for path in sorted(path for path in (arrived / name).rglob("*") if path.is_file()):
-                _store(path, job.folder.path / name, path.relative_to(arrived / name), node, copied)
+            for path in sorted(path for path in (received / name).rglob("*") if path.is_file()):
+                _store(path, job.folder.path / name, path.relative_to(received / name), node, copied)
     except OSError as error:
         raise LaunchFailed(
             f"Cannot store the files of {node.host} in {job.folder.path}: {error}.",
@@ -181,7 +181,7 @@ def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collect
             hint="Free disk space, or check the permissions of that folder.",
         ) from error
     finally:
-        shutil.rmtree(arrived, ignore_errors=True)
+        shutil.rmtree(received, ignore_errors=True)
 
 
 def existing_files(job: StagedJob) -> set[Path]:
@@ -201,7 +201,7 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
             node.keeps_folder = True
         return not why
 
-    _moved, result = _unpack(node, _RETURNED, target, accepts)
+    _summary, result = _unpack(node, _RETURNED, target, accepts)
     if skipped := [str(name) for name in result.get("skipped") or ()]:
         shown = ", ".join(skipped[:3]) + (" ..." if len(skipped) > 3 else "")
         text = f"{node.host}: {shown} not copied back, because only regular files inside the job's folder are copied."
@@ -211,12 +211,12 @@ def _get(node: AgentNode, target: Path, ranks: Collection[int]) -> None:
 def _unpack(
     node: AgentNode, paths: Sequence[str], target: Path, accepts: Callable[[str, int], bool]
 ) -> tuple[files.TransferSummary, dict[str, Any]]:
-    """Copy the files below ``paths`` that ``accepts`` allows; return the copied files and the agent's answer."""
+    """Copy the files below ``paths`` that ``accepts`` allows; return their summary and the agent's answer."""
     channel, stream = node.connection.open_stream()
     answer = node.connection.begin("get", channel=channel, paths=list(paths))
     try:
         with contextlib.closing(stream):
-            moved = files.unpack(target, stream, accepts)
+            summary = files.unpack(target, stream, accepts)
             while stream.read(1 << 16):  # skip the padding after the end of the archive
                 pass
     except (tarfile.TarError, files.Refused) as error:
@@ -224,7 +224,7 @@ def _unpack(
         raise HostFailed(
             node.host, f"The host sent an invalid archive: {error}.", code="host-archive-invalid"
         ) from error
-    return moved, node.connection.result(answer, "get", _PREPARE_SECONDS)
+    return summary, node.connection.result(answer, "get", _PREPARE_SECONDS)
 
 
 def fetch(folder: JobFolder, node: AgentNode, path: str, most: int) -> None:
@@ -232,8 +232,8 @@ def fetch(folder: JobFolder, node: AgentNode, path: str, most: int) -> None:
 
     Raises HostFailed, OSError.
     """
-    moved, _result = _unpack(node, [path], folder.path, lambda name, bytes_: name == path and bytes_ <= most)
-    if not moved.files:
+    summary, _result = _unpack(node, [path], folder.path, lambda name, bytes_: name == path and bytes_ <= most)
+    if not summary.files:
         raise HostFailed(node.host, f"The host has no file {path} of at most {most} bytes.", code="host-file-missing")
 
 
@@ -267,7 +267,7 @@ def remove_stale_checkpoints(job: StagedJob, copied: Collection[Path]) -> None:
 
 
 class AgentNodes(JobNodes):
-    """Hosts with agents. ``handle`` identifies the remains of the job there, ``release`` frees the hosts."""
+    """Hosts with agents. ``handle`` is the data for a sweep, ``release`` frees the hosts."""
 
     def __init__(
         self,
@@ -298,9 +298,9 @@ class AgentNodes(JobNodes):
 
     def collect(self) -> None:
         """Copy back the files of ranks from hosts that do not share the folder, one host after the other."""
-        apart, missing = [node for node in self.nodes if not node.shared], list[str]()
-        copied = existing_files(self._job) if len(apart) < len(self.nodes) else set()
-        for node in apart:
+        unshared, missing = [node for node in self.nodes if not node.shared], list[str]()
+        copied = existing_files(self._job) if len(unshared) < len(self.nodes) else set()
+        for node in unshared:
             try:
                 # Compare names, because the list of nodes does not contain lost hosts.
                 ranks_here = [slot.rank for slot in self._placement.ranks if slot.host == node.host]
@@ -308,7 +308,7 @@ class AgentNodes(JobNodes):
             except DistDLError as error:
                 self._uncollected.add(node.host)
                 missing.append(f"{node.host} ({node.folder}): {getattr(error, 'says', error.message)}")
-        if not missing and len(apart) == len(self.nodes):
+        if not missing and len(unshared) == len(self.nodes):
             remove_stale_checkpoints(self._job, copied)
         self._uncollected |= {node.host for node in self.nodes if node.keeps_folder}
         for node in self.nodes:
@@ -331,10 +331,10 @@ class AgentNodes(JobNodes):
         self._release()
 
 
-# which values are accepted from other machines -------------------------------------------------------
+# validation of values from other machines ------------------------------------------------------------
 
 
-#: The maximum size in bytes of a rank's value; larger data belongs into the job's outputs.
+#: The maximum size in bytes of a rank's value; larger data belongs in the job's outputs.
 LARGEST = 4 * 2**30
 _VALUE = re.compile(r"rank-(0|[1-9]\d{0,8})\.pkl")
 

@@ -1,7 +1,7 @@
 """Agents that connect to the supervisor (``node.connect_back``): the listener, and the link of each connection.
 
-A scheduler starts the other side on some host, with the port, a secret and the job's own certificate. A connection is
-unproven until it has sent the secret. The number of unproven connections and their lifetime are limited.
+A scheduler starts the agent's side on a host, with the port, a secret and the certificate of the job. A connection is
+unproven until its client has sent the secret. The number of unproven connections and their lifetime are limited.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from distdl_jupyter.node import frames
 
 #: Timeouts in seconds for sending the secret: normally, and while other connections wait to be accepted.
 _HELLO_SECONDS, _CROWDED_SECONDS = 10.0, 1.0
-#: The maximum number of unproven connections. All nodes of a job connect at once, so it exceeds most node counts.
+#: The maximum number of unproven connections. It exceeds most node counts, as all nodes of a job connect at once.
 _MAX_UNPROVEN = 256
 _PIECE = 256 * 1024
 _INPUT, _OUTPUT = 0, 1
@@ -46,7 +46,7 @@ class ConnectedAgent(NamedTuple):
 
 
 class AgentListener:
-    """A listening port for the nodes of one job; ``agents`` are the connected nodes."""
+    """A listening port for the nodes of one job; ``agents`` holds the connected nodes by number."""
 
     def __init__(self, host: str, lost: Callable[[str], str]) -> None:
         """Listen on the address ``host``; ``lost`` returns the message for a lost node of a given name."""
@@ -71,13 +71,13 @@ class AgentListener:
         return len({agent.hostname for agent in self.agents.values()}) < len(self.agents)
 
     async def _accept(self) -> None:
-        """Accept connections while few of them are unproven."""
+        """Accept connections; pause while too many of them are unproven."""
         loop = asyncio.get_running_loop()
         while True:
             await self._make_room()
             try:
                 connection, _address = await loop.sock_accept(self._socket)
-            except OSError:  # no file descriptor is free, or the client has disconnected
+            except OSError:  # out of file descriptors, or the client has disconnected
                 await asyncio.sleep(_CROWDED_SECONDS)
                 continue
             task = asyncio.create_task(self._admit(connection))
@@ -93,14 +93,14 @@ class AgentListener:
         """Wait until fewer connections are unproven; end those that have timed out."""
         while len(self._unproven) >= _MAX_UNPROVEN:
             now = asyncio.get_running_loop().time()
-            late = [task for task, since in self._unproven.items() if now - since >= _CROWDED_SECONDS]
-            for task in late:
+            expired = [task for task, since in self._unproven.items() if now - since >= _CROWDED_SECONDS]
+            for task in expired:
                 task.cancel()
-            left = 0.0 if late else _CROWDED_SECONDS - (now - min(self._unproven.values()))
+            left = 0.0 if expired else _CROWDED_SECONDS - (now - min(self._unproven.values()))
             await asyncio.wait(list(self._unproven), timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
     async def _admit(self, connection: socket.socket) -> bool:
-        """Keep a connection from a node of this job and return True; close any other connection."""
+        """Register a connection from a new node of this job and return True; close any other and return False."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
@@ -115,7 +115,7 @@ class AgentListener:
                     self.agents[agent.number] = agent
                     transport = None
                     return True
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # and TimeoutError, an OSError
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # TimeoutError is an OSError
             pass
         finally:
             if transport is not None:
@@ -158,7 +158,7 @@ class AgentListener:
 
 
 class TcpLink(Link):
-    """The link to an agent over a connection that it opened."""
+    """The link to an agent over a connection that the agent has opened."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: Callable[[str], str]) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class TcpLink(Link):
         return self._code
 
     def close_input(self) -> None:
-        """End its standard input; idempotent."""
+        """Close the agent's standard input; idempotent."""
         if not self._input_ended:
             self._input_ended = True
             self._writer.write(frames.data(_INPUT, b""))
@@ -262,10 +262,10 @@ def _certificate() -> tuple[ssl.SSLContext, str]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "distdl")])
     now, day = dt.datetime.now(dt.UTC), dt.timedelta(days=1)
-    made = x509.CertificateBuilder(
+    base = x509.CertificateBuilder(
         name, name, key.public_key(), x509.random_serial_number(), now - day, now + 365 * day
     )
-    signed = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, hashes.SHA256())
+    signed = base.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, hashes.SHA256())
     certificate = signed.public_bytes(serialization.Encoding.PEM)
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -1,7 +1,7 @@
 """The event loop that transfers the streams of agents, and the base class of links.
 
 One asyncio loop in its own thread serves the links to all hosts, so transfers continue while the supervisor's thread
-waits for Slurm or Azure. It never blocks on a host or on a reader of output.
+waits for Slurm or Azure. The loop never blocks on a host or on a reader of output.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
 _READ = 256 * 1024
-#: The number of bytes kept from the end of error output.
+#: The maximum number of bytes of error output to store; earlier bytes are discarded.
 ERROR_TAIL = 8192
 
 
@@ -37,9 +37,9 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 def _in_child() -> None:
-    """Reset the loop in a forked child, which has no such thread; it starts its own loop if needed.
+    """Reset the loop in a forked child, which does not inherit the thread; ``loop`` then starts a new one.
 
-    The parent's loop is kept: closing it would change the list of its epoll, which both processes share.
+    The parent's loop stays referenced, because closing it would change its epoll set, which both processes share.
     """
     global _loop, _starting
     _inherited.append(_loop)
@@ -137,6 +137,6 @@ class Link(ABC):
 
     @property
     def last_line(self) -> str:
-        """The last line of error output with a leading ": "; "" without one."""
+        """The last line of error output with a leading ": "; "" without error output."""
         lines = [line.strip() for line in self.error_tail.decode(errors="replace").splitlines() if line.strip()]
         return f": {lines[-1][:300].rstrip('.')}" if lines else ""
