@@ -1,6 +1,6 @@
 """Train deep networks on many processes from a notebook.
 
-Names are loaded when they are first used, so that importing the package stays quick and pulls in no framework.
+Public names are imported on first use, so that importing the package is fast and does not import any framework.
 """
 
 from __future__ import annotations
@@ -107,12 +107,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("clusters", "jobs", "ranks"):  # packages: the first two can be called
+    if name in ("clusters", "jobs", "ranks"):  # subpackages; the first two are callable
         return importlib.import_module(f"distdl_jupyter.{name}")
-    home = _HOMES.get(name)
-    if home is None:
+    module = _HOMES.get(name)
+    if module is None:
         raise AttributeError(f"module 'distdl_jupyter' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"distdl_jupyter.{home}"), name)
+    value = getattr(importlib.import_module(f"distdl_jupyter.{module}"), name)
     globals()[name] = value
     return value
 
@@ -122,18 +122,18 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """``%load_ext distdl_jupyter``: register the magics."""
+    """Register the magics (``%load_ext distdl_jupyter``)."""
     from distdl_jupyter.magic import load
 
     load(ipython)
 
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:
-    """Where the built JupyterLab extension lies in this package, and under which name JupyterLab finds it."""
+    """Return the folder of the built JupyterLab extension and the name that JupyterLab uses for it."""
     return [{"src": "labextension", "dest": "distdl-jupyter"}]
 
 
 def _jupyter_server_extension_points() -> list[dict[str, Any]]:
-    """What ``jupyter server`` loads: the HTTP API of jobs and clusters."""
-    home = "distdl_jupyter.server.app"
-    return [{"module": home, "app": importlib.import_module(home).DistDLApp}]
+    """Return the extension that ``jupyter server`` loads: the HTTP API of jobs and clusters."""
+    module = "distdl_jupyter.server.app"
+    return [{"module": module, "app": importlib.import_module(module).DistDLApp}]

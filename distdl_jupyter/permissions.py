@@ -1,9 +1,9 @@
-"""Whether what lies on a disk is this user's alone: what is run, imported or unpickled from there runs as the user.
+"""Check that no other user could have created or changed a file whose code or pickles run as this user.
 
-A file or folder that belongs to another user, or that others may write, is not used. The owner's private group (the
-group of the user's own name, without other members) is nobody else: with it many systems make every folder.
+A file or folder is not used if it belongs to another user or if others can write to it. The user's private group (named
+after the user, with no other members) may write to it, because many systems create every folder with that group.
 
-``node``, ``worker`` and the first program on a host (``clusters.package``) use it: the standard library only.
+Standard library only, because ``node``, ``worker`` and the first program on a host (``clusters.package``) use it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import os
 import stat
 from pathlib import Path
 
-#: A container of Azure ML belongs to one job, and the file systems in it tell no owners.
+#: Set in an Azure ML container, which belongs to a single job and whose file systems do not report owners.
 _CONTAINER = "AZUREML_RUN_ID"
-#: The right of others to enter a folder.
+#: Mode bits that let other users enter a folder.
 _ENTER = 0o011
 
 
 def refusal(status: os.stat_result, *, closed: bool = False) -> str:
-    """Return why another user could have created or changed it, "" if none could.
+    """Return why another user could have created or changed a file or folder, or "" if none could.
 
-    ``closed``: no other user can enter its folder, or it is a link, so its mode does not matter.
+    ``closed``: no other user can enter its folder, or it is a link, so its mode is ignored.
     """
     if _CONTAINER in os.environ:
         return ""
@@ -34,7 +34,7 @@ def refusal(status: os.stat_result, *, closed: bool = False) -> str:
 
 
 def is_open(status: os.stat_result) -> bool:
-    """Return whether others may write it; the sticky bit of a folder protects the user's files there."""
+    """Return whether others can write to it. A sticky folder is not open, because the user's files are protected."""
     if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
         return False
     return bool(status.st_mode & 0o002 or (status.st_mode & 0o020 and not _is_private_group(status.st_gid)))
@@ -55,7 +55,7 @@ def _is_private_group(number: int) -> bool:
 
 
 def user_folder(folder: Path) -> Path:
-    """Return a folder that the user configured, created (0700) if missing. Raises PermissionError, OSError."""
+    """Return a folder that the user configured; create it (0700) if missing. Raises PermissionError, OSError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     reason = refusal(folder.stat())
     if reason or folder.lstat().st_uid not in (os.geteuid(), folder.stat().st_uid, 0):
@@ -64,9 +64,9 @@ def user_folder(folder: Path) -> Path:
 
 
 def private_folder(folder: Path) -> Path:
-    """Return a folder of this package below a configured one, created (0700) if missing.
+    """Return a folder of this package inside a configured one; create it (0700) if missing.
 
-    Removes write access of other users. Raises PermissionError for a link or another user's folder; OSError.
+    Revokes write access of other users. Raises PermissionError for a link or another user's folder; OSError.
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -82,9 +82,9 @@ def private_folder(folder: Path) -> Path:
 
 
 def tree_refusal(path: Path) -> str:
-    """Return which file or folder in a tree another user could have created or changed and why, "" for none.
+    """Return the first path in a tree that another user could have created or changed, with the reason, or "".
 
-    A missing tree has none. Raises OSError.
+    Return "" for a missing tree. Raises OSError.
     """
     if not os.path.lexists(path):
         return ""

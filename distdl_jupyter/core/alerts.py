@@ -1,4 +1,4 @@
-"""Alerts of a job: its end, a stall, a metric that is NaN or infinite, or a rule of the user that holds.
+"""Alerts of a job: its end, a stall, a NaN or infinite metric, or a rule of the user that is met.
 
 ``AlertWatch`` reads the events of a job in order and yields each alert once; recipients are chosen elsewhere.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.core.view import JobView
 
 Kind = Literal["end", "failure", "stall", "nan", "rule"]
-#: Prefix of the code of a note that is an alert.
+#: Prefix of the codes of notes that are alerts.
 CODE = "alert-"
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
@@ -68,7 +68,7 @@ def rule(text: str, field: str = "notify_when") -> Rule:
 
 
 def check_rules(value: Any, field: str) -> tuple[str, ...] | None:
-    """Return rules as text, None for none. Raises InvalidSpec."""
+    """Return the rules in normal form, or None if there are none. Raises InvalidSpec."""
     if value in (None, "", (), []):
         return None
     rules = [value] if isinstance(value, str) else value
@@ -83,7 +83,7 @@ def check_rules(value: Any, field: str) -> tuple[str, ...] | None:
 
 
 class AlertWatch:
-    """Yields the alerts of a job: each alert once per job, a stall once each time it happens."""
+    """Yields the alerts of a job: a stall each time it occurs, any other alert once per job."""
 
     def __init__(self, rules: Sequence[str] = ()) -> None:
         self._rules = [rule(text) for text in rules]
@@ -91,7 +91,7 @@ class AlertWatch:
         self._ended = False
 
     def take(self, event: Event, view: JobView) -> Iterator[Alert]:
-        """Process the next event; the view already includes it."""
+        """Yield the alerts of the next event, which the view already includes."""
         if event["type"] == "metric":
             yield from self._metrics(event, view)
         elif event["type"] == "stall" and event.get("text"):
@@ -101,7 +101,7 @@ class AlertWatch:
             yield _end(view)
 
     def skip(self, event: Event) -> None:
-        """Process an event whose alert was sent by an earlier supervisor."""
+        """Do not repeat the alert in an event that an earlier supervisor has written."""
         text = str(event.get("text", ""))
         if event.get("code") == f"{CODE}rule":
             self._rules = [pending for pending in self._rules if not text.startswith(f"{pending}:")]
@@ -115,11 +115,11 @@ class AlertWatch:
                 step = number(float(event["step"]))
                 yield Alert("nan", f"{name} is {float(value):g} on rank {event['rank']} at step {step}.")
         for pending in [pending for pending in self._rules if pending.metric in event["values"]]:
-            known = view.metrics.get(pending.metric)
-            if known is not None and pending.holds(known.mean):
+            metric = view.metrics.get(pending.metric)
+            if metric is not None and pending.holds(metric.mean):
                 self._rules.remove(pending)
-                step = number(known.step)
-                yield Alert("rule", f"{pending}: mean {pending.metric} is {number(known.mean)} at step {step}.")
+                step = number(metric.step)
+                yield Alert("rule", f"{pending}: mean {pending.metric} is {number(metric.mean)} at step {step}.")
 
 
 def _end(view: JobView) -> Alert:

@@ -1,7 +1,7 @@
-"""Option names: ours are the primary names, and the names used by similar tools are accepted as aliases.
+"""Resolve option names: the names that similar tools use are accepted as aliases of the primary names.
 
 Sources of the aliases: Azure ML's PyTorch estimator and v2 distributions, Batch AI, torchrun, horovodrun, accelerate,
-SageMaker, TorchDistributor and HorovodRunner. An alias keeps the meaning it has there.
+SageMaker, TorchDistributor and HorovodRunner. An alias has the same meaning as in its tool.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ ALIASES: dict[str, str] = {alias: name for name, about in options.ABOUT.items() 
 
 #: Aliases for the total number of processes, which is divided by the number of nodes.
 TOTALS = ("np", "num_proc", "num_processes", "num_workers")
-#: The command-line flags of all aliases with their names; ``--env`` and ``--use-gpu`` are primary flags.
+#: Maps the command-line flag of each alias to its name, except ``--env`` and ``--use-gpu``, which are primary flags.
 OTHER_FLAGS = {f"--{name.replace('_', '-')}": name for name in (*ALIASES, *TOTALS) if name not in ("env", "useGpu")}
 
 
 def resolve(arguments: Mapping[str, Any], allowed: Iterable[str]) -> dict[str, Any]:
     """Return the options in ``arguments`` under their primary names.
 
-    Raises InvalidSpec for an unknown name (the message names the nearest allowed ones), for one value given under two
-    names, and for a total that does not divide by the nodes.
+    Raises InvalidSpec for an unknown name (the message suggests similar names), for one option given under two names
+    with different values, and for a total number of processes that is not divisible by the number of nodes.
     ``np < 0`` means ``-np`` processes on this machine, as in HorovodRunner; ``local_mode=True`` means
     ``compute_target="local"``, as in TorchDistributor.
     """
@@ -100,7 +100,7 @@ def _apply_totals(totals: dict[str, Any], resolved: dict[str, Any], spelled: dic
 
 
 def override(options: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``options`` updated with ``later``; an alias replaces its primary name and the reverse."""
+    """Return ``options`` updated with ``later``; an alias replaces its primary name, and vice versa."""
     replaced = {_meaning(name) for name in later}
     return {name: value for name, value in options.items() if _meaning(name) not in replaced} | dict(later)
 
@@ -109,13 +109,13 @@ def _meaning(name: str) -> str:
     return "process_count_per_node" if name in TOTALS else ALIASES.get(name, name)
 
 
-#: Maximum number of names in an error message: without a similar name, and with similar names.
+#: An error message lists at most ``_NEAREST`` similar names, or all allowed names if there are at most ``_LISTED``.
 _LISTED = 10
 _NEAREST = 5
 #: Names of elastic Horovod's options.
 _ELASTIC = ("elastic", "min_np", "min_num_proc", "min_process_count", "host_discovery", "host_discovery_script",
             "elastic_timeout", "elastic_timeout_seconds")  # fmt: skip
-#: Minimum similarity of a suggestion, and its maximum distance from the best one.
+#: Minimum similarity of a suggestion (1 is identical), and how far below the best suggestion it may be.
 _ALIKE, _LESS_ALIKE = 0.65, 0.2
 
 
@@ -129,8 +129,8 @@ def unknown(
 ) -> str:
     """Return the error message for an unknown name with the nearest allowed names.
 
-    ``where`` follows the name, such as "of the cluster lab" or "for monitoring". Without a similar name, a short list
-    is shown in full; a long list would hide the error.
+    ``where`` is inserted after the name, such as "of the cluster lab" or "for monitoring". If no name is similar, the
+    message lists all allowed names, unless the list is so long that it would hide the error.
     """
     if what == "option" and _letters(name) in _ELASTIC:
         return (
@@ -147,7 +147,7 @@ def unknown(
 
 
 def _nearest(name: str, allowed: Iterable[str], aliases: Mapping[str, str]) -> list[str]:
-    """Return the most similar names, the most similar first; an alias is replaced by its primary name."""
+    """Return similar names, the most similar first; an alias is replaced by its primary name."""
     spellings = {option: option for option in allowed}
     spellings |= {alias: option for alias, option in aliases.items() if option in spellings}
     scores: dict[str, float] = {}
@@ -159,9 +159,9 @@ def _nearest(name: str, allowed: Iterable[str], aliases: Mapping[str, str]) -> l
 
 
 def _likeness(name: str, spelling: str) -> float:
-    """Compare a name with a spelling and with its beginning; the shorter of two equal ones is more similar."""
-    whole, start = (difflib.SequenceMatcher(None, name, text).ratio() for text in (spelling, spelling[: len(name)]))
-    return max(whole, 0.95 * start) - len(spelling) / 10_000
+    """Return the similarity of a name to a spelling or its prefix. If two are equal, the shorter spelling wins."""
+    full, prefix = (difflib.SequenceMatcher(None, name, text).ratio() for text in (spelling, spelling[: len(name)]))
+    return max(full, 0.95 * prefix) - len(spelling) / 10_000
 
 
 def _letters(name: str) -> str:

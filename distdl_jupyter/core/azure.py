@@ -1,4 +1,4 @@
-"""The sign-in to Azure, as values."""
+"""Data classes of the Azure sign-in."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AzureSubscription:
 
 @dataclass(frozen=True, slots=True)
 class AzurePrompt:
-    """What to do at the sign-in page: open ``address`` and enter ``user_code`` within ``seconds_left``."""
+    """Instructions for the sign-in: open ``address`` and enter ``user_code`` within ``seconds_left``."""
 
     user_code: str
     address: str
@@ -38,7 +38,7 @@ class AzurePrompt:
 
 @dataclass(frozen=True, slots=True)
 class AzureProblem:
-    """Why the sign-in failed, the remedy, and the code of the error."""
+    """The reason why the sign-in failed, the fix, and the error code."""
 
     message: str
     hint: str

@@ -1,9 +1,9 @@
-"""The checkpoints of a job: what training code left in ``checkpoint_dir()``, each with its step, metrics and size.
+"""Find the checkpoints that training code saved in ``checkpoint_dir()``, with their steps, metrics and sizes.
 
-Training code names its files as it likes, so a checkpoint is recognized by its form: a file, a file in parts, or a
-folder whose files belong together (the parts that ranks write, a model with its configuration, a folder with a step in
-its name). The step is part of the name (``step-400.pt``, ``epoch=3-step=400.ckpt``, ``checkpoint-400``,
-``global_step400``); else it is the newest step that ranks had reported when it was written.
+Training code can use any file names, so a checkpoint is recognized by its form: a file, a file in parts, or a folder
+whose files belong together (shards written by ranks, a model with its configuration, a folder with a step in its name).
+The step is taken from the name (``step-400.pt``, ``epoch=3-step=400.ckpt``, ``checkpoint-400``, ``global_step400``).
+Without one, it is the newest step that ranks had reported when the checkpoint was written.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from distdl_jupyter.core.series import Row, SeriesBook
 from distdl_jupyter.core.store import JobFolder, is_id
 from distdl_jupyter.worker.hooks import frameworks
 
-#: Maximum number of folder entries to check, and maximum bytes of a file that may name the newest checkpoint.
+#: Maximum number of entries read from a folder, and maximum bytes of a file that may name the newest checkpoint.
 _MOST, _SMALL = 20_000, 4096
 _STEP = re.compile(r"(?:global_?step|step|iter(?:ation)?|checkpoint|ckpt)[-_=]?(\d{1,15})(?!\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,15}")
 #: A file that is still being written, such as ``path.with_suffix(".new")``, or a hidden file.
 _UNFINISHED = re.compile(r".*(?:\.(?:new|tmp|temp|part|incomplete)|~)|\..*")
-#: An alias of the newest checkpoint: ``last.pt``.
+#: Names that mark the newest checkpoint, such as ``last.pt``.
 _NEWEST = re.compile(r"(?:last|latest|newest|current)(?:[-_.]|$)", re.IGNORECASE)
-#: Files beside checkpoints that are not checkpoints.
+#: Files next to checkpoints that are not checkpoints.
 _BESIDE = re.compile(r".*\.(?:txt|json|ya?ml|toml|csv|log|md|py|html|png|svg)", re.IGNORECASE)
 _SHARD, _WHOLE = re.compile(frameworks.SHARDS), re.compile(frameworks.WHOLE_FOLDER)
 _PIECE = re.compile(frameworks.PIECES)
@@ -43,12 +43,12 @@ _SETTLED = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One checkpoint. ``path`` is relative to ``checkpoint_dir()``, which is ``root``; "." for that folder itself.
+    """One checkpoint. ``path`` is relative to ``root``, the ``checkpoint_dir()``; "." is that folder itself.
 
-    ``parts`` are the files or folders that make it up, relative to the same; ``size`` is in bytes, ``modified`` in
-    epoch seconds. ``step`` is None if neither its name nor a report has it; ``is_named`` is true if its name has it.
-    ``metrics`` are means over ranks at the newest reported step up to its own (of a long job: of the steps that one
-    point of the curve covers).
+    ``parts`` are its files or folders, relative to ``root``; ``size`` is in bytes, ``modified`` in epoch seconds.
+    ``step`` is None if it is neither in the name nor in a report; ``is_named`` is true if it is in the name.
+    ``metrics`` are means over ranks at the newest reported step that is not later than the checkpoint. In a long job,
+    they are means over the steps that one point of the curve covers.
     """
 
     root: Path
@@ -78,7 +78,7 @@ class Checkpoint:
 
     @property
     def load_code(self) -> str:
-        """Lines of Python that load it on one process."""
+        """Return Python code that loads it in a single process."""
         location = Path(self.location)
         names = [entry.name for entry in location.iterdir()] if location.is_dir() else [*self.parts, self.name]
         template = next(
@@ -100,16 +100,16 @@ class Checkpoint:
 
 
 def inherited(folder: JobFolder) -> SeriesBook:
-    """Return the curves of the jobs from whose checkpoints this one resumed, as far as these jobs exist.
+    """Return the curves of the earlier jobs whose checkpoints this job resumed, as far back as they exist.
 
-    The job's own reports replace the same and later steps.
+    Reports of the job itself replace the same and later steps.
     """
     earlier: list[JobFolder] = []
-    now = folder
+    current = folder
     with contextlib.suppress(DistDLError):  # removed or unreadable
-        while is_id(id_ := now.spec().resumed_from) and id_ not in {job.id for job in earlier}:
-            now = JobFolder(now.path.with_name(id_))
-            earlier.append(now)
+        while is_id(id_ := current.spec().resumed_from) and id_ not in {job.id for job in earlier}:
+            current = JobFolder(current.path.with_name(id_))
+            earlier.append(current)
     book = SeriesBook()
     for job in reversed(earlier):
         for event in events.read_all(job.events)[0]:
@@ -119,7 +119,7 @@ def inherited(folder: JobFolder) -> SeriesBook:
 
 
 def of_job(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
-    """Return a job's checkpoints, the newest first; ``book`` has its curves, including the ``inherited`` ones."""
+    """Return the checkpoints of a job, newest first. ``book`` has its curves, including the ``inherited`` ones."""
     curves = {name: book.band(name).rows for name in book.names}
     checkpoints = []
     for checkpoint in search(folder.checkpoints):
@@ -138,21 +138,21 @@ def of_job(folder: JobFolder, book: SeriesBook) -> list[Checkpoint]:
 
 
 def search(root: Path, inside: str = "") -> Iterator[Checkpoint]:
-    """Yield the checkpoints in a folder without their metrics, in no order. Links are not followed.
+    """Yield the checkpoints in a folder, without metrics and in arbitrary order. Links are not followed.
 
-    ``inside`` is the path of the folder that is searched, relative to ``root``.
+    ``inside`` is the folder to search, relative to ``root``.
     """
     try:
-        with os.scandir(root / inside) as entries:
-            known = list(itertools.islice(entries, _MOST))
+        with os.scandir(root / inside) as scan:
+            entries = list(itertools.islice(scan, _MOST))
     except OSError:  # missing, or deleted in the meantime
         return
     prefix = f"{inside}/" if inside else ""
-    files = [entry for entry in known if entry.is_file(follow_symlinks=False)]
+    files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
     belong_together = any(_SHARD.fullmatch(file.name) or _WHOLE.fullmatch(file.name) for file in files)
     if inside and files and (belong_together or step_in(inside) is not None):
-        below = [Path(folder, name) for folder, _, names in os.walk(root / inside) for name in names]
-        yield _checkpoint(root, inside, (inside,), below)
+        members = [Path(folder, name) for folder, _, names in os.walk(root / inside) for name in names]
+        yield _checkpoint(root, inside, (inside,), members)
         return
     if belong_together:  # only the files directly in ``checkpoint_dir()``
         yield _checkpoint(root, ".", [file.name for file in files], files)
@@ -164,30 +164,30 @@ def search(root: Path, inside: str = "") -> Iterator[Checkpoint]:
             groups.setdefault(piece[1] if piece else file.name, []).append(file)
     for name, pieces in groups.items():
         yield _checkpoint(root, prefix + name, [prefix + piece.name for piece in pieces], pieces)
-    for entry in known:
+    for entry in entries:
         if entry.is_dir(follow_symlinks=False) and not _UNFINISHED.fullmatch(entry.name):
             yield from search(root, prefix + entry.name)
 
 
 def _is_pointer(file: os.DirEntry[str]) -> bool:
-    """Return whether a file is small and has no suffix, like files that name the newest checkpoint."""
+    """Return whether a file is small and has no suffix, as a file that names the newest checkpoint."""
     with contextlib.suppress(OSError):
         return "." not in file.name and file.stat(follow_symlinks=False).st_size <= _SMALL
     return False
 
 
 def _checkpoint(root: Path, path: str, parts: Sequence[str], files: Iterable[os.PathLike[str]]) -> Checkpoint:
-    known = []
+    stats = []
     for file in files:
         with contextlib.suppress(OSError):
-            known.append(os.lstat(file))
-    size, modified = sum(stat.st_size for stat in known), max((stat.st_mtime for stat in known), default=0.0)
+            stats.append(os.lstat(file))
+    size, modified = sum(stat.st_size for stat in stats), max((stat.st_mtime for stat in stats), default=0.0)
     step = step_in(path)
-    return Checkpoint(root, path, tuple(parts), size, modified, len(known), step, is_named=step is not None)
+    return Checkpoint(root, path, tuple(parts), size, modified, len(stats), step, is_named=step is not None)
 
 
 def step_in(path: str) -> float | None:
-    """Return the step in a path, from its last part that has one, or None."""
+    """Return the step in the last part of a path that has one, or None."""
     for part in reversed(path.split("/")):
         if steps := _STEP.findall(part):
             return float(steps[-1])
@@ -196,11 +196,11 @@ def step_in(path: str) -> float | None:
     return None
 
 
-# one checkpoint ---------------------------------------------------------------------------------
+# choose and copy --------------------------------------------------------------------------------
 
 
 def choose(known: Sequence[Checkpoint], step: float | None = None, path: str | None = None) -> Checkpoint:
-    """Return the newest checkpoint, or the one of a step or path. Raises InvalidSpec that lists the steps."""
+    """Return the newest checkpoint, or the one with a step or path. Raises InvalidSpec, which lists the steps."""
     if not known:
         raise InvalidSpec(
             "The job has no checkpoint.",
@@ -208,12 +208,12 @@ def choose(known: Sequence[Checkpoint], step: float | None = None, path: str | N
             field="step",
             hint="Save checkpoints in distdl_jupyter.checkpoint_dir().",
         )
-    fitting = [
+    matches = [
         checkpoint
         for checkpoint in known
         if (step is None or checkpoint.step == step) and (path is None or checkpoint.path == path.rstrip("/"))
     ]
-    if not fitting:
+    if not matches:
         steps = sorted({checkpoint.step for checkpoint in known if checkpoint.step is not None})
         hint = f"It has checkpoints of steps {listing([count(existing) for existing in steps[-20:]])}." if steps else ""
         if step is not None:
@@ -226,14 +226,14 @@ def choose(known: Sequence[Checkpoint], step: float | None = None, path: str | N
         raise InvalidSpec(
             f"The job has no checkpoint {path!r}.", code="checkpoint-path-unknown", field="path", hint=hint
         )
-    return next((checkpoint for checkpoint in fitting if not checkpoint.is_alias), fitting[0])
+    return next((checkpoint for checkpoint in matches if not checkpoint.is_alias), matches[0])
 
 
 def copy(source: Checkpoint, target: Path, copy_file: Callable[[str, str], str]) -> None:
-    """Copy one checkpoint to another ``checkpoint_dir()``, as the newest one there.
+    """Copy a checkpoint to another ``checkpoint_dir()`` and mark it as the newest one there.
 
-    Names of the newest checkpoint refer to the copied one then: an alias (``last.pt``), a link, or a small file with
-    its name (DeepSpeed's ``latest``). Files that belong to no checkpoint are copied too. Raises OSError.
+    Aliases (``last.pt``), links and small files that name the newest checkpoint (DeepSpeed's ``latest``) then refer to
+    the copy. Files that do not belong to any checkpoint are copied too. Raises OSError.
     """
     root, known = source.root, list(search(source.root))
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -264,18 +264,18 @@ def copy(source: Checkpoint, target: Path, copy_file: Callable[[str, str], str])
 
 
 def is_unchanged(checkpoint: Checkpoint) -> bool:
-    """Return whether a checkpoint has the same size, time and files as when it was listed."""
-    now = next((other for other in search(checkpoint.root) if other.path == checkpoint.path), None)
-    return now is not None and all(
-        getattr(now, name) == getattr(checkpoint, name) for name in ("size", "modified", "files")
+    """Return whether a checkpoint has the same size, modification time and number of files as when it was listed."""
+    current = next((other for other in search(checkpoint.root) if other.path == checkpoint.path), None)
+    return current is not None and all(
+        getattr(current, name) == getattr(checkpoint, name) for name in ("size", "modified", "files")
     )
 
 
 def _is_like(checkpoint: Checkpoint, other: Checkpoint) -> bool:
     """Return whether two checkpoints are single files or folders of the same parent with the same suffix."""
-    one, two = Path(checkpoint.path), Path(other.path)
+    first, second = Path(checkpoint.path), Path(other.path)
     single = len(checkpoint.parts) == len(other.parts) == 1
-    return single and one != two and (one.parent, one.suffix) == (two.parent, two.suffix)
+    return single and first != second and (first.parent, first.suffix) == (second.parent, second.suffix)
 
 
 def _copy(source: Path, target: Path, copy_file: Callable[[str, str], str]) -> None:
@@ -290,17 +290,17 @@ def _copy(source: Path, target: Path, copy_file: Callable[[str, str], str]) -> N
 
 
 def superfluous(keep: Keep, known: Sequence[Checkpoint], now: float) -> list[Checkpoint]:
-    """Return the checkpoints to delete: complete, and not among the newest and best steps of their group.
+    """Return the checkpoints to delete: complete ones that are not among the newest and best steps of their group.
 
-    Names in a group differ only in numbers: ``best.pt`` or a vocabulary beside ``step-400.pt`` stays, and all files
-    of one step stay or go together. Targets of links beside them stay.
+    Names in a group differ only in numbers, so ``best.pt`` or a vocabulary next to ``step-400.pt`` is not deleted. All
+    files of one step are deleted together. Targets of links in the folder are not deleted.
     """
-    kinds: dict[str, list[Checkpoint]] = {}
+    groups: dict[str, list[Checkpoint]] = {}
     for checkpoint in sorted(known, key=lambda checkpoint: checkpoint.order, reverse=True):
         if not checkpoint.is_alias and checkpoint.path != ".":
-            kinds.setdefault(re.sub(r"\d+", "", checkpoint.path), []).append(checkpoint)
+            groups.setdefault(re.sub(r"\d+", "", checkpoint.path), []).append(checkpoint)
     candidates = []
-    for group in kinds.values():
+    for group in groups.values():
         rated = [checkpoint for checkpoint in group if keep.metric in checkpoint.metrics]
         rated.sort(key=lambda checkpoint: checkpoint.metrics[keep.metric], reverse=keep.highest)
         newest, best = (list(dict.fromkeys(entry.moment for entry in ordering)) for ordering in (group, rated))
@@ -325,7 +325,7 @@ def _linked(root: Path) -> list[Path]:
 
 
 def remove(checkpoint: Checkpoint) -> None:
-    """Delete a checkpoint; its links are removed, their targets stay. Raises OSError."""
+    """Delete a checkpoint. Links are deleted, but not their targets. Raises OSError."""
     for part in checkpoint.parts:
         path = checkpoint.root / part
         if path.is_dir() and not path.is_symlink():

@@ -1,8 +1,8 @@
-"""The last collective operation of each rank, compared across ranks to find the ranks that are missing and why.
+"""Compare the last collective operations of the ranks to find out why they wait for each other.
 
-A rank reports for each of its process groups the oldest unfinished operation, or else the last one
-(``worker.hooks.distributed``). Operations of a group are numbered, and each has the same number on all ranks, so a
-rank with a lower number has not called it yet, and two different operations with one number can never meet. Pure.
+For each of its process groups, a rank reports the oldest unfinished operation, or the last one if all have finished
+(``worker.hooks.distributed``). An operation of a group has the same number on all ranks. So a rank with a lower number
+has not called it yet, and two different operations with the same number never complete. Pure functions.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from distdl_jupyter.core.humanize import count, plural
 from distdl_jupyter.core.humanize import ranks as ranks_in_words
 from distdl_jupyter.worker.hooks.frameworks import JOINS
 
-#: File, line and function of a call.
+#: A stack frame: file, line and function.
 Call = tuple[str, int, str]
-#: Returns the line of the user's code that called an operation, from its calls (newest first), or "".
+#: A function that returns the line of the user's code in a stack (newest frame first), or "".
 Place = Callable[[Sequence[Call]], str]
-#: Callers of operations in libraries, by file and function; the first match among the frames counts.
+#: Library code that calls operations: file, function and description. The first entry that matches a frame is used.
 _CALLERS = (
     ("torch/nn/parallel/distributed.py", "_sync_buffers", "DDP's broadcast of buffers"),
     ("torch/nn/parallel/distributed.py", "_pre_forward", "DDP's start of the forward pass"),
@@ -47,13 +47,13 @@ UNEVEN_REMEDY = (
     "Give every rank the same number of batches (drop_last=True, a DistributedSampler), or let finished ranks wait for "
     f"the others: {JOINS}."
 )
-#: Operations to which all ranks pass tensors of the same sizes.
+#: Operations that need tensors of the same sizes on all ranks.
 _ALIKE = ("all_reduce", "allreduce", "broadcast", "all_gather", "reduce")
 _NAMED = 4
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """An operation as a rank reports it (``worker.hooks.distributed``); ``last`` is the newest of its group."""
+    """An operation as a rank reports it (``worker.hooks.distributed``); ``last`` is the newest number in its group."""
 
     operation: str
     group: str
@@ -68,12 +68,12 @@ class Operation(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """The last collective operation that ``ranks`` have in common: an unfinished one, if there is one.
+    """The last collective operation of ``ranks``, which all have the same: an unfinished one, if there is one.
 
-    ``operation`` is "" for ranks of which none is known, ``caller`` what called it for the user ("the backward pass"),
-    ``number`` counts the operations of the process group ``group``, ``sizes`` are those of its tensors ("[3, 4]"),
-    ``state`` is waiting, done, or a word for ranks that have ended ("finished", "failed"), ``line`` is where the user's
-    code called it ("In [7], line 12").
+    ``operation`` is "" if none is known. ``caller`` describes the library code that called it ("the backward pass").
+    ``number`` counts the operations of the process group ``group``. ``sizes`` are the tensor sizes ("[3, 4]").
+    ``state`` is waiting, done, or the state of ranks that have ended ("finished", "failed"). ``line`` is the line of
+    the user's code that called it ("In [7], line 12").
     """
 
     ranks: tuple[int, ...]
@@ -95,14 +95,14 @@ class Collective:
 
     @property
     def description(self) -> str:
-        """Return it with number and line: "all_reduce, operation 5 (In [7], line 12)"."""
+        """Return its display name with number and line: "all_reduce, operation 5 (In [7], line 12)"."""
         group = "" if self.group == "default" else f" of group {self.group}"
         return f"{self.title}, operation {self.number}{group}{f' ({self.line})' if self.line else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The conclusion as sentences, with the remedy, the stable code and the ranks that are missing."""
+    """Why ranks wait for each other, with the remedy, a stable code and the ranks that it concerns."""
 
     text: str
     remedy: str
@@ -111,7 +111,7 @@ class Finding:
 
 
 def read(report: object) -> tuple[list[Operation], Mapping[str, Any]]:
-    """Return the operations in a rank's report and a function that names their lines; skip unreadable ones."""
+    """Return the valid operations in a rank's report, and its ``about`` entry ({} if missing)."""
     data = report if isinstance(report, dict) else {}
     entries, about = data.get("operations"), data.get("about")
     operations = []
@@ -124,17 +124,17 @@ def read(report: object) -> tuple[list[Operation], Mapping[str, Any]]:
 def rows(
     reports: Mapping[int, Sequence[Operation]], states: Mapping[int, str], locators: Mapping[int, Place]
 ) -> tuple[Collective, ...]:
-    """Return the table, one row per group of equal ranks, in rank order; empty without any operation.
+    """Return the table in rank order, with one row for all equal ranks; () if no operation is known.
 
-    ``states`` are the ranks to show, with a word for those that have ended; ``locators`` names the lines of each rank.
+    ``states`` maps each rank to show to its state if it has ended, else to ""; ``locators`` has a function per rank.
     """
-    every = [_row(rank, reports.get(rank) or (), states[rank], locators.get(rank)) for rank in sorted(states)]
-    if not any(row.operation for row in every):
+    rank_rows = [_row(rank, reports.get(rank) or (), states[rank], locators.get(rank)) for rank in sorted(states)]
+    if not any(row.operation for row in rank_rows):
         return ()
-    alike: dict[Collective, list[int]] = {}
-    for row in every:
-        alike.setdefault(replace(row, ranks=()), []).append(row.ranks[0])
-    return tuple(replace(row, ranks=tuple(ranks)) for row, ranks in alike.items())
+    equal: dict[Collective, list[int]] = {}
+    for row in rank_rows:
+        equal.setdefault(replace(row, ranks=()), []).append(row.ranks[0])
+    return tuple(replace(row, ranks=tuple(ranks)) for row, ranks in equal.items())
 
 
 def _row(rank: int, report: Sequence[Operation], state: str, locate: Place | None) -> Collective:
@@ -164,7 +164,7 @@ def explain(
 ) -> Finding | None:
     """Return why the ranks wait for each other forever, or None if the table does not show it.
 
-    ``stands`` maps a rank to the position of its code ("In [7], line 12"), if known.
+    ``stands`` maps a rank to the line that it executes ("In [7], line 12"), if known.
     """
     waiting = [row for row in table if row.state in ("waiting", "failed") and row.number is not None]
     if not waiting:
@@ -178,7 +178,7 @@ def explain(
                 return _different_calls(first, second)
             if row.operation in _ALIKE and (row.sizes, row.dtype) != (other.sizes, other.dtype):
                 return _different_tensors(first, second)
-    # The oldest operation that a rank is blocked in, in a group that it shares with other ranks.
+    # Start with the oldest operation in which ranks are blocked.
     for row in sorted(waiting, key=lambda row: (row.number or 0, row.ranks)):
         late = [other_row for other_row in table if other_row.ranks != row.ranks and _is_late(other_row, row, reports)]
         if late:
@@ -187,7 +187,7 @@ def explain(
 
 
 def _is_late(row: Collective, awaited: Collective, reports: Mapping[int, Sequence[Operation]]) -> bool:
-    """Return whether ranks have not called an operation that others wait for."""
+    """Return whether the ranks of ``row`` have not called the operation in which other ranks wait."""
     if row.group == awaited.group and row.state == "waiting" and (row.number or 0) >= (awaited.number or 0):
         return False
     last = [operation.last for operation in reports.get(row.ranks[0]) or () if operation.group == awaited.group]
@@ -255,7 +255,7 @@ def _at(line: str) -> str:
 
 
 def cells(row: Collective) -> tuple[str, str, str, str, str, str]:
-    """Return a row as the texts of its columns, see ``COLUMNS``."""
+    """Return the texts of a row in the order of ``COLUMNS``."""
     number = "" if row.number is None else count(row.number)
     group = "" if row.group in ("", "default") else f" of group {row.group}"
     return (
@@ -269,7 +269,7 @@ def cells(row: Collective) -> tuple[str, str, str, str, str, str]:
 
 
 def texts(table: Sequence[Collective]) -> list[tuple[str, ...]]:
-    """Return the rows as texts, below a header row."""
+    """Return a header row and the texts of all rows."""
     return [COLUMNS, *map(cells, table)]
 
 

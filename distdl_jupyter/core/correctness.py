@@ -1,20 +1,20 @@
 """Compare the first training steps of all ranks with each other and with a single process that had all samples.
 
-``worker.hooks.check`` records the steps in ``check/rank-<n>.json`` of the job's folder. Besides facts about loaders,
-layers and weights (``names``, ``shapes``), it has for each step::
+``worker.hooks.check`` records the steps in ``check/rank-<n>.json`` of the job's folder. Each file describes loaders,
+layers and weights (``names``, ``shapes``), and has for each step::
 
     {"batches": [{"loader", "pass", "size", "samples": [hash]}], "inputs": [hash],
      "losses": [number], "random": bool, "unsynced": "", "no_sync" or "forward", "unsynced_line": line, "local": bool,
      "optimizers": [{"index", "rates", "before": [hash], "weights": [sketch], "gradients": [sketch or None],
                      "bits": [hash], "after": [hash], "weights_after": [sketch]}]}
 
-Sketches are linear, so the sketch of a mean gradient is the mean of the sketches, and the norm of a difference is that
-of the sketches' difference, to about 25 %.
+Sketches are linear, so the sketch of a mean gradient is the mean of the sketches. The norm of a difference of tensors
+is the norm of the difference of their sketches, to about 25 %.
 
 A line is ``[file or cell, number]``, or ``["", 0]`` if unknown. ``unsynced`` is the reason why the last backward pass
-averaged no gradients, ``local`` is true where an optimizer stepped inside ``no_sync()``.
+did not average gradients; ``local`` is true if an optimizer stepped inside ``no_sync()``.
 
-A consequence of another finding is not reported; the first cause comes first.
+The first cause comes first; consequences of another finding are not reported.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from distdl_jupyter.core.table import CodeBlock, Display
 Sketch = Sequence[float]
 Record = Mapping[str, Any]
 Level = Literal["error", "warning", "info"]
-#: Maximum relative difference of equal gradients (other order of summation), in single and in half precision.
+#: Maximum relative difference of equal gradients (due to the order of summation), in single and in half precision.
 _SAME, _SAME_HALF = 0.02, 0.1
-#: Minimum share of the gradient norm of a tensor that is compared separately.
+#: Minimum share of the gradient norm that a tensor needs to be compared separately.
 _TINY = 1e-4
-#: Minimum share of samples that two ranks have in common to count as equal, and of the data set in one pass.
+#: Minimum share of common samples for which two ranks count as equal, and of the data set for a whole pass.
 _SHARED, _WHOLE = 0.5, 0.95
 
 
@@ -48,9 +48,9 @@ _SHARED, _WHOLE = 0.5, 0.95
 class Difference:
     """One difference: ``text`` describes it, ``remedy`` says how to fix it, ``example`` is the fix as code.
 
-    ``step`` is from 0; ``tensor`` is the name of a parameter; ``size`` is relative (0.5: by half). ``file`` (a path or
-    the name of a cell) and ``line`` locate it in the user's code. A field that does not apply or is unknown is
-    None or "".
+    ``step`` counts from 0; ``tensor`` is the name of a parameter; ``size`` is relative (0.5: by half). ``file`` (a path
+    or the name of a cell) and ``line`` locate it in the user's code. A field that does not apply or is unknown is None
+    or "".
     """
 
     level: Level
@@ -72,9 +72,9 @@ class Difference:
 
 @dataclass(slots=True, repr=False)
 class Comparison(Display):
-    """The result of a comparison: ``print``, display, ``findings``.
+    """The result of a comparison, to print or display.
 
-    ``compared`` lists what was compared, ``left_out`` what was not and why.
+    ``compared`` lists the comparisons that were made, ``left_out`` says why others were not.
     """
 
     processes: int
@@ -99,7 +99,7 @@ class Comparison(Display):
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about what was compared and what was not."""
+        """Return the comparisons that were made, and why others were not, as sentences."""
         return [*([f"Compared: {'; '.join(self.compared)}."] if self.compared else []), *self.left_out]
 
     def to_json(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Comparison(Display):
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """Return the records of a job's ranks, in order of ranks."""
+    """Return the records of a job's ranks, in rank order."""
     records = []
     for path in (folder / "check").glob("rank-*.json"):
         try:
@@ -133,7 +133,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def note(folder: Path) -> Path:
-    """Return the file in which a check names its run on one process: ``{"single": id}``."""
+    """Return the file with the id of the check's single-process run: ``{"single": id}``."""
     return folder / "check" / "single.json"
 
 
@@ -176,9 +176,9 @@ def compare(ranks: Sequence[Record], reference: Record | None = None) -> Compari
 
 
 class _Rule(NamedTuple):
-    """A kind of finding. Fields of its texts stand in braces.
+    """A type of finding. Its texts are templates with fields in braces.
 
-    ``fixes`` has the remedy ("" if it is the same) and the example for a library or a kind of loader.
+    ``fixes`` maps a library or a type of loader to its remedy ("" for ``remedy``) and its example.
     """
 
     code: str
@@ -189,7 +189,7 @@ class _Rule(NamedTuple):
     fixes: Mapping[str, tuple[str, str]] = {}
 
 
-#: Remedies and examples of several rules. DataLoader rejects a sampler for a stream.
+#: Remedies and examples of several rules. A stream needs a different fix, because DataLoader rejects a sampler for it.
 _SHARE = "Give each rank its own part of the data set."
 _SHARE_STREAM = "Let each worker of each rank skip the samples that the others read."
 _SHARE_STREAM_CODE = (
@@ -200,7 +200,7 @@ _SHARE_STREAM_CODE = (
     "    return itertools.islice(self.read(), part, None, parts)"
 )
 _WRAP = "model = torch.nn.parallel.DistributedDataParallel(model)"
-#: What gives each rank random numbers of its own, by generator.
+#: Code that gives each rank different random numbers, by generator.
 _SEEDS = {
     "torch": "torch.manual_seed(seed + rank)",
     "random": "random.seed(seed + rank)",
@@ -364,7 +364,7 @@ _RULE_OF = {rule.code: rule for rule in _RULES}
 
 
 class _Comparer:
-    """Adds what differs to a comparison. A consequence of another finding is not reported."""
+    """Adds findings to a comparison, except consequences of other findings."""
 
     def __init__(self, ranks: Sequence[Record], single_process: Record | None, comparison: Comparison) -> None:
         self._ranks, self._one, self._result = ranks, single_process, comparison
@@ -377,7 +377,7 @@ class _Comparer:
         self._batches = [batch for step in self._first.get("steps", ()) for batch in step["batches"]]
 
     def _find_library(self) -> str:
-        """Return the library that trains, as in ``_Rule.fixes``: "" is plain torch."""
+        """Return the training library as a key of ``_Rule.fixes``, "" for plain torch."""
         if any(rank.get("horovod") for rank in self._ranks):
             return "Horovod"
         if self._first.get("accelerate"):
@@ -397,7 +397,7 @@ class _Comparer:
         size: float | None = None,
         **texts: Any,
     ) -> None:
-        """Add a finding; ``at`` is the line of the user's code as it was recorded, ``texts`` the fields of its rule."""
+        """Add a finding. ``at`` is the recorded line of the user's code; ``texts`` are the fields of its rule."""
         rule = _RULE_OF[code]
         remedy, example = rule.fixes.get(fix or self._library, ("", rule.example))
         fields = {"step": step, "ranks": count(self._size), **texts}
@@ -418,7 +418,7 @@ class _Comparer:
         return self._first.get("lines", {}).get(name)
 
     def is_alone(self) -> bool:
-        """Find trainers that run as a single process on each rank, which would cause all other findings."""
+        """Report a trainer that runs as a single process on each rank, which would cause all other findings."""
         if self._trainer.get("size") != 1:
             return False
         trainer = self._trainer
@@ -436,11 +436,11 @@ class _Comparer:
     # samples ------------------------------------------------------------------------------------
 
     def compare_data(self) -> None:
-        """Compare the samples of the ranks, and how they are read."""
+        """Compare the samples of the ranks, and their workers, random numbers and order."""
         self._compare_samples()
         if not self._has("same-samples"):
             self._compare_workers()
-        trained = [every for loader, every in self._loaders() if self._batches_of(loader)]
+        trained = [records for loader, records in self._loaders() if self._batches_of(loader)]
         self._compare_augmentation(trained)
         for about, *_ in trained:
             self._compare_order(about)
@@ -450,7 +450,7 @@ class _Comparer:
         return [batch for batch in self._batches if str(batch["loader"]) == loader]
 
     def _loaders(self) -> Iterator[tuple[str, list[Record]]]:
-        """Yield each loader with what each rank has recorded of it."""
+        """Yield each loader with the records of all ranks about it."""
         for loader in self._first.get("loaders", {}):
             yield loader, [rank.get("loaders", {}).get(loader, {}) for rank in self._ranks]
 
@@ -488,7 +488,7 @@ class _Comparer:
             if not length or not whole or any(about.get("samples") != length for about in every):
                 continue
             trained = [_trained(rank, loader) for rank in self._ranks]
-            # The expected number of common samples of two ranks that draw from the same data set.
+            # Two ranks that draw from the same data set share len * len / length samples on average.
             overlap = any(
                 len(mine & others) >= max(1.0, len(mine) * len(others) / length / 2)
                 for mine, others in itertools.combinations(trained, 2)
@@ -545,7 +545,7 @@ class _Comparer:
                 if source in states[0] and len({state.get(source) for state in states}) == 1
             ]
             if same:
-                # The seeds of all generators in workers derive from that of torch.
+                # Workers derive the seeds of all generators from torch's seed.
                 seeds = "\n".join(_SEEDS[name] for name in (["torch"] if workers else same))
                 self._add("same-augmentation", about.get("line"), seeds=seeds)
                 return
@@ -557,17 +557,17 @@ class _Comparer:
         if about.get("shuffles") and (repeats or never):
             self._add("no-set-epoch", about.get("loop_line"), sampler=about["sampler"])
 
-    # weights and gradients among the ranks --------------------------------------------------------
+    # weights and gradients of the ranks -----------------------------------------------------------
 
     def compare_weights(self) -> None:
-        """Compare weights and gradients among the ranks, and with those of one process."""
+        """Compare weights and gradients across ranks and with a single process."""
         self._compare_start()
         averaged = self._compare_gradients()
         self._compare_one(averaged=averaged)
         self._compare_rates()
 
     def _optimizers(self, step: int) -> Iterator[tuple[str, list[str], list[Record]]]:
-        """Yield number, names of the weights and the records of all ranks of each optimizer that has stepped."""
+        """Yield the index, the weight names and the records of all ranks for each optimizer that has stepped."""
         for optimizer in self._first["steps"][step]["optimizers"]:
             index = optimizer["index"]
             records = [other for rank in self._ranks for other in rank["steps"][step]["optimizers"]
@@ -576,11 +576,11 @@ class _Comparer:
                 yield str(index), self._first["names"][str(index)], records
 
     def _optimizer_line(self, index: str) -> Any:
-        """Return the line in which an optimizer was made."""
+        """Return the line in which an optimizer was created."""
         return self._first.get("made", {}).get(index)
 
     def _compare_start(self) -> None:
-        """Find weights that are not the same on all ranks before the first step."""
+        """Find weights that differ across ranks before the first step."""
         for index, names, records in self._optimizers(0):
             if bad := _different([record["before"] for record in records]):
                 spread = _spread(names, records, "weights", bad)
@@ -589,12 +589,12 @@ class _Comparer:
         self._result.compared.append("the weights before the first step (bitwise identical on all ranks)")
 
     def _compare_gradients(self) -> bool:
-        """Find gradients that differ among the ranks; True when all ranks step with the same ones."""
+        """Find gradients that differ across ranks. Return whether all ranks step with the same gradients."""
         for step in range(self._steps):
             for index, names, records in self._optimizers(step):
                 if bad := [at for at in range(len(names)) if _differ(records, at)]:
-                    if why := self._why_local(step, index, records):
-                        self._leave_out(why)
+                    if reason := self._why_local(step, index, records):
+                        self._leave_out(reason)
                     else:
                         self._not_averaged(step, index, names, records, bad)
                     return False
@@ -615,7 +615,7 @@ class _Comparer:
         self._add("gradients-not-averaged", at, step=step, **spread)
 
     def _why_local(self, step: int, index: str, records: Sequence[Record]) -> str:
-        """Return why ranks may step with gradients of their own here, or "" if there is no reason."""
+        """Return why ranks may step with different gradients here, or "" if there is no reason."""
         if any(rank["steps"][step].get("local") for rank in self._ranks):
             return (
                 "The optimizer steps inside no_sync(), as in local SGD, so gradients were not compared. If no step "
@@ -650,7 +650,7 @@ class _Comparer:
     # one process --------------------------------------------------------------------------------
 
     def _compare_one(self, *, averaged: bool) -> None:
-        """Compare the steps with those of the single process that have the same samples and weights."""
+        """Compare the steps with steps of the single process that have the same samples and weights."""
         if self._one is None:
             self._leave_out("No single process trained on all samples, so sums and means could not be distinguished.")
             return
@@ -683,13 +683,13 @@ class _Comparer:
             if not alone["batches"]:
                 return "the training code creates its own batches, and the single process creates other batches"
             return "the single process had other samples"
-        mine, ours = alone["optimizers"], steps[0]["optimizers"]
-        if [optimizer["before"] for optimizer in mine] != [optimizer["before"] for optimizer in ours]:
+        single, ours = alone["optimizers"], steps[0]["optimizers"]
+        if [optimizer["before"] for optimizer in single] != [optimizer["before"] for optimizer in ours]:
             return "the single process started with other weights (set a seed to compare them)"
         return ""
 
     def _same_batches(self, step: int, reference: Record) -> bool:
-        """Return whether one process had the samples of all ranks in a step, and all ranks had equally many."""
+        """Return whether the single process had the samples of all ranks in a step, and each rank the same number."""
         samples = [_samples(rank["steps"][step]) for rank in self._ranks]
         together = sorted(itertools.chain.from_iterable(samples))
         return len(set(map(len, samples))) == 1 and together == sorted(_samples(reference["steps"][step]))
@@ -730,7 +730,7 @@ class _Comparer:
         self, step: int, names: Sequence[str], ours: Sequence[Any], single: Sequence[Any], rest: float
     ) -> None:
         gaps = {at: _relative(ours[at], single[at]) for at in range(len(names)) if ours[at] and single[at]}
-        # The smallest tensors are mostly rounding errors.
+        # Differences in tiny tensors are mostly rounding errors.
         large = {at: gap for at, gap in gaps.items() if _total([single[at]]) > _TINY * _total(single)} or gaps
         worst = max(large, key=lambda at: large[at])
         texts = {"rest": _percent(rest), "worst": names[worst], "gap": _percent(large[worst])}
@@ -756,12 +756,12 @@ class _Comparer:
 
 
 def _different(digests: Sequence[Sequence[str]]) -> list[int]:
-    """Return which tensors do not have the same digest on all ranks."""
+    """Return the indices of the tensors whose digests differ across ranks."""
     return [at for at, of_ranks in enumerate(zip(*digests, strict=True)) if len(set(of_ranks)) > 1]
 
 
 def _spread(names: Sequence[str], records: Sequence[Record], key: str, bad: Sequence[int]) -> dict[str, Any]:
-    """Return how some tensors differ from rank 0: ``differences``, with the ``tensor`` and ``size`` of the largest."""
+    """Return how tensors differ from rank 0 as ``differences``, with the ``tensor`` and ``size`` of the largest one."""
     sizes = {
         at: max(_relative(records[0][key][at] or [0.0], record[key][at] or [0.0]) for record in records[1:])
         for at in bad
@@ -781,7 +781,7 @@ def _trained(rank: Record, loader: str) -> set[str]:
 
 
 def _samples(step: Record) -> list[str]:
-    """Return the hashes of a step's samples: those of its batches, else those that went into the model."""
+    """Return the hashes of a step's samples: of its batches, or of the model's inputs if no batch was recorded."""
     return [sample for batch in step["batches"] for sample in batch["samples"]] or list(step["inputs"])
 
 
@@ -811,12 +811,12 @@ def _total(sketches: Iterable[Sketch | None]) -> float:
 
 
 def _relative(sketch: Sketch, other: Sketch) -> float:
-    """Return the norm of the difference as a share of the larger one."""
+    """Return the norm of the difference, relative to the larger of both norms."""
     return _total([_minus(sketch, other)]) / (max(_total([sketch]), _total([other])) or 1.0)
 
 
 def _differ(records: Sequence[Record], at: int) -> bool:
-    """Return whether the gradients of a tensor differ among the ranks by more than rounding."""
+    """Return whether the gradients of a tensor differ across ranks by more than rounding."""
     if len({record["bits"][at] for record in records}) == 1:
         return False
     values = [record["gradients"][at] for record in records]

@@ -1,10 +1,10 @@
 """Data sources and output locations of a job, as values and as addresses.
 
 An address is ``blob://account/container/prefix`` (Azure Blob), ``s3://bucket/prefix`` (Amazon S3 or compatible),
-``gs://bucket/prefix`` (Google Cloud Storage), ``https://host/path`` (one file of a web server, which lists none),
-``shared:/path`` (a path that every node sees) or a path of this machine. ``?shard`` and ``?mode=mount`` after it are
-options; they are the same in Python, on a magic's line and in the form. Nothing here opens a file or a connection, and
-no address contains a secret.
+``gs://bucket/prefix`` (Google Cloud Storage), ``https://host/path`` (one file, because web servers do not list files),
+``shared:/path`` (a path that every node can read) or a path on this machine. The options ``?shard`` and ``?mode=mount``
+may follow an address; they are the same in Python, in magics and in the form. This module does not open files or
+connections, and addresses do not contain secrets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 Scheme = Literal["blob", "s3", "gs", "https", "path", "shared"]
 Mode = Literal["download", "mount"]
 
-#: Prefix of the environment variable with a source's folder on the node; the source's name follows in capitals.
+#: Prefix of the environment variable with a source's folder on the node; the source's name in capitals follows.
 VARIABLE = "DISTDL_DATA_"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 #: learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata
@@ -42,9 +42,9 @@ _REMEDY = (
 class DataSource:
     """One source of data. The code finds its folder by ``name``.
 
-    ``scheme`` "blob" has account, container and prefix ("" is the whole container); for "s3" and "gs" the container is
-    the bucket, for "https" the host with its port and the prefix the path of a file; the others have a path.
-    With ``shard`` each node gets only its part of the files. ``mode`` "mount" reads over the network while training.
+    "blob" has ``account``, ``container`` and ``prefix`` ("" is the whole container). ``container`` is the bucket of
+    "s3" and "gs", and the host and port of "https", whose ``prefix`` is the path of a file. The others have ``path``.
+    With ``shard``, each node gets only its part of the files. ``mode`` "mount" reads over the network during training.
     """
 
     name: str
@@ -58,12 +58,12 @@ class DataSource:
 
     @property
     def variable(self) -> str:
-        """The environment variable with its folder in every rank."""
+        """The environment variable that contains its folder in every rank."""
         return VARIABLE + self.name.upper()
 
     @property
     def stored(self) -> bool:
-        """Whether it is downloaded from a store."""
+        """Whether it is in remote storage, not at a path."""
         return self.scheme not in ("path", "shared")
 
     @property
@@ -86,9 +86,9 @@ def _invalid(code: str, message: str, hint: str = "") -> InvalidSpec:
 
 
 def sources(data: Any) -> tuple[DataSource, ...]:
-    """Return the sources of ``data=``: a dict of names and addresses, a list of ``name=address``, or one text.
+    """Return the sources of ``data=``: a dict of names and addresses, a list of ``name=address``, or a string.
 
-    A single address without a name is named ``data``. Raises InvalidSpec.
+    An address without a name is named ``data``; spaces separate addresses in a string. Raises InvalidSpec.
     """
     parsed = tuple(source(name, where) for name, where in pairs(data))
     names = [entry.name.upper() for entry in parsed]
@@ -214,7 +214,7 @@ def _stored(scheme: Literal["s3", "gs", "https"], text: str, common: dict[str, A
 
 
 def _hint(text: str, otherwise: str = _REMEDY) -> str:
-    """Return the ``blob://`` address for the web address of a blob, which users often paste."""
+    """Return the ``blob://`` form of a blob's web address, which users often paste, or ``otherwise``."""
     match = re.fullmatch(r"https://([a-z0-9]{3,24})\.blob\.[^/]+/([^/?]+)/?([^?]*)(\?.*)?", text)
     if match:
         account, container, prefix, _ = match.groups()
