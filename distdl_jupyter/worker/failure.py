@@ -1,6 +1,6 @@
-"""An exception as data: its frames as the user knows them, the values at the failing line, and one hint.
+"""Describes an exception as data: its frames as in the notebook, the values at the failing line, and a hint.
 
-Describing an error never raises and never hides it. See ``describe`` for the shape of the data.
+``describe`` never raises, so the original error is always reported. Its docstring specifies the data.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def describe(error: BaseException, sources: CellSources, code: Path | None = Non
     """Return the error as JSON data; ``code`` is the folder of the modules sent with the job.
 
     ``{"type", "module", "name" (qualified), "args" (if they are plain), "message", "traceback" (text), "time" (epoch
-    seconds of this call), "frames", "values", "values_at", "code", "hint", "causes"}``, and ``"gpu_memory"`` if that
-    is full (``hooks.gpu_memory.GpuMemory``). A frame is ``{"file", "line",
-    "function", "kind", "label", "cell", "source"}`` with kind worker, cell, user or library. ``values`` are [name,
-    short text] of the names used by the statement of frame ``values_at``: the deepest frame of a cell, else the deepest
-    of the user's code (None if there is none).
+    seconds of this call), "frames", "values", "values_at", "code", "hint", "causes"}``, and ``"gpu_memory"`` if a GPU
+    is out of memory (``hooks.gpu_memory.GpuMemory``). A frame is ``{"file", "line", "function", "kind", "label",
+    "cell", "source"}`` with kind worker, cell, user or library. ``values_at`` is the index of the deepest frame of a
+    cell, or else of the user's modules, or None. ``values`` has one [name, short text] for each name that the failing
+    statement of this frame uses.
     """
     try:
         return _describe(error, Describer(sources, code), 0)
-    except Exception as second:  # noqa: BLE001  the user's error must be reported in any case
+    except Exception as second:  # noqa: BLE001  the user's error must still be reported
         plain = "".join(traceback.format_exception_only(error))
         return {
             "type": type(error).__name__, "message": _message(error), "traceback": plain, "time": round(time.time(), 4),
@@ -77,7 +77,7 @@ def _describe(error: BaseException, about: Describer, depth: int) -> dict[str, A
 
 
 def _gpu_memory(error: BaseException, about: Describer) -> gpu_memory.GpuMemory | None:
-    """Return what filled the GPU memory, None if unknown; the generic hint then remains."""
+    """Return the usage of the GPU memory, None if unknown. The generic hint is used in that case."""
 
     def locate(frames: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
         for frame in frames:
@@ -88,7 +88,7 @@ def _gpu_memory(error: BaseException, about: Describer) -> gpu_memory.GpuMemory 
 
     try:
         return gpu_memory.collect(error, locate)
-    except Exception:  # noqa: BLE001  the error matters more than these facts
+    except Exception:  # noqa: BLE001  the error must be reported without this data
         return None
 
 
@@ -105,7 +105,7 @@ def _frame(frame: ErrorFrame, about: Describer) -> dict[str, Any]:
 
 
 def _syntax_frame(error: BaseException, about: Describer) -> list[ErrorFrame]:
-    """Return a frame for a SyntaxError in the user's code, whose traceback has none."""
+    """Return a frame for the location of a SyntaxError in the user's code, because its traceback does not have one."""
     if not isinstance(error, SyntaxError) or not error.filename or not error.lineno:
         return []
     kind = about.kind(error.filename)
@@ -115,7 +115,7 @@ def _syntax_frame(error: BaseException, about: Describer) -> list[ErrorFrame]:
 
 
 def _own_code(error: BaseException) -> str:
-    """Return the code of an error of this package, whose message ends with its remedy; "" for other errors."""
+    """Return the code of an error of this package, "" for other errors. Its message already contains the fix."""
     code = getattr(error, "code", None)
     return code if type(code) is str and type(error).__module__.startswith("distdl_jupyter.") else ""
 
@@ -136,7 +136,7 @@ def _message(error: BaseException) -> str:
 
 
 def _arguments(error: BaseException) -> dict[str, Any]:
-    """Return ``{"args": [...]}`` for arguments that are plain data, {} for others."""
+    """Return ``{"args": [...]}`` if all arguments are plain data, else {}."""
     arguments = error.args
     if isinstance(error, OSError) and len(arguments) == 2 and error.filename is not None:
         arguments = (*arguments, error.filename)
@@ -164,9 +164,9 @@ def _cut(text_: str, longest: int) -> str:
 
 
 def text(error: BaseException, about: Describer) -> str:
-    """Return the traceback in Python's format, with cells and their lines, without the worker's frames.
+    """Return the traceback in Python's format, with the notebook's cells and lines and without the worker's frames.
 
-    A module that was sent with the job is shown by its name, not by the path of its copy.
+    A module that was sent with the job is shown by its name instead of the path of its copy.
     """
     whole = traceback.TracebackException.from_exception(error, lookup_lines=False, compact=True)
     pending, visited = [whole], set()
@@ -201,9 +201,9 @@ def _is_scaffold(filename: str) -> bool:
 
 
 def _show_as_label(filename: str, about: Describer) -> int | None:
-    """Register the lines of a cell or of a module that was sent with the job under its label too.
+    """Add the lines of a cell, or of a module that was sent with the job, to ``linecache`` under its label.
 
-    Returns the offset of its line numbers; None for a file that keeps its name.
+    Return the offset of its line numbers, or None for another file, which is shown by its own name.
     """
     cell = about.sources.cell(filename)
     if cell is None and not (about.code and filename.startswith(about.code)):

@@ -1,7 +1,7 @@
-"""Stack frames as users know them: whose code each is, its line in the notebook, and the values that it used.
+"""Describes stack frames as in the notebook: whose code a frame runs, its line, and the values that it uses.
 
-``View`` is one frame with the syntax tree of its failing statement. Attributes are read from instance dictionaries
-only, so that no property or ``__getattr__`` of the user's classes runs a second time while an error is reported.
+``View`` is one frame with the syntax tree of its failing statement. Attributes are read only from instance dictionaries
+and plain slots, so that reporting an error does not run properties or ``__getattr__`` of the user's classes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FIRST_FRAMES, _LAST_FRAMES = 20, 60
 
 
 class ErrorFrame(NamedTuple):
-    """One frame of a traceback; ``line`` is counted as in its code object, ``cell`` is None for a real file."""
+    """One frame of a traceback. ``line`` is the line in its code object; ``cell`` is None for a real file."""
 
     file: str
     line: int
@@ -42,7 +42,7 @@ class ErrorFrame(NamedTuple):
 
 
 class Describer:
-    """Determines whose code a frame is."""
+    """Classifies and labels the frames of tracebacks."""
 
     def __init__(self, sources: CellSources, code: Path | None) -> None:
         self.sources = sources
@@ -51,7 +51,7 @@ class Describer:
         self._library = tuple({f"{paths[name]}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
     def kind(self, file: str) -> str:
-        """Return whose code a file is: cell, worker, user or library."""
+        """Return whose code a file contains: cell, worker, user or library."""
         if self.sources.cell(file) is not None:
             return "cell"
         if file.startswith(WORKER):
@@ -62,7 +62,7 @@ class Describer:
         return "library" if inside else "user"
 
     def label(self, file: str) -> str:
-        """Return a file's display name: the cell, or the path relative to the folder from which it was imported."""
+        """Return a file's display name: the label of a cell, or the path relative to the folder it is imported from."""
         cell = self.sources.cell(file)
         if cell is not None:
             return cell.label
@@ -71,12 +71,12 @@ class Describer:
         return file[len(root) :] if root else Path(file).name
 
     def frames(self, trace: TracebackType | None) -> list[ErrorFrame]:
-        """Return the frames of a traceback, outermost first, without the middle of a very long one."""
+        """Return the frames of a traceback, outermost first. Frames in the middle of a very long one are omitted."""
         frames: list[ErrorFrame] = []
         while trace is not None:
             code, file = trace.tb_frame.f_code, trace.tb_frame.f_code.co_filename
             kind = self.kind(file)
-            # Python's own machinery between the worker and a script belongs to the worker.
+            # Frames of Python between the worker and a script (``runpy``) count as the worker's.
             kind = "worker" if kind == "library" and all(f.kind == "worker" for f in frames) else kind
             frames.append(ErrorFrame(file, trace.tb_lineno or code.co_firstlineno, code.co_qualname, kind,
                                self.sources.cell(file), trace.tb_frame.f_locals, trace.tb_frame.f_globals))  # fmt: skip
@@ -86,7 +86,7 @@ class Describer:
         )
 
     def line(self) -> tuple[str, int]:
-        """Return label and line of the innermost frame of a cell or the user's files, ("", 0) without one."""
+        """Return the label and line of the innermost frame in a cell or the user's files, ("", 0) if there is none."""
         frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to walk the stack
         while frame is not None:
             if self.kind(frame.f_code.co_filename) in ("cell", "user"):
@@ -95,7 +95,7 @@ class Describer:
         return "", 0
 
     def shown(self, file: str, line: int) -> tuple[str, int]:
-        """Return label and line of a position."""
+        """Return the label of a file and the line as numbered in the notebook."""
         cell = self.sources.cell(file)
         return self.label(file) if file else "", line + (cell.shift if cell else 0)
 
@@ -121,7 +121,7 @@ _MODULE_DICTS = ("_modules", "_parameters", "_buffers")
 
 
 class View(NamedTuple):
-    """One frame at the line that failed; ``statement`` is None if its source is unknown."""
+    """One frame at the line that failed. ``statement`` is None if its source is unknown."""
 
     variables: dict[str, Any]
     globals: dict[str, Any]
@@ -135,7 +135,7 @@ class View(NamedTuple):
                 yield from ast.walk(part)
 
     def value(self, node: ast.AST) -> Any:
-        """Return the value of a name, a plain attribute of one, or a constant; MISSING for anything else."""
+        """Return the value of a constant, a name or a plain attribute of a name; MISSING for another expression."""
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
@@ -145,9 +145,9 @@ class View(NamedTuple):
         return MISSING
 
     def used(self) -> list[tuple[str, Any]]:
-        """Return (text, value) of the statement's operands: loop variables, names it reads, names it reassigns.
+        """Return (text, value) for the loop variables, the names that the statement reads, and those it reassigns.
 
-        Modules, functions and classes are excluded.
+        Modules, functions and classes are omitted.
         """
         values: dict[str, Any] = {}
         for node in [*self.loops, *_chains(self)]:
@@ -162,7 +162,7 @@ _VERBS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType,
 
 
 def _view(source: list[str], line: int | None, variables: dict[str, Any], globals_: dict[str, Any]) -> View:
-    """Return the view of a frame at ``line`` (counted as ``source`` is)."""
+    """Return the view of a frame at ``line`` of ``source``."""
     try:
         tree = ast.parse("".join(source))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -172,7 +172,7 @@ def _view(source: list[str], line: int | None, variables: dict[str, Any], global
 
 
 def _find(tree: ast.AST, line: int) -> tuple[ast.stmt | None, list[ast.expr]]:
-    """Return the innermost statement at the line, and the targets of the ``for`` loops around it in its function."""
+    """Return the innermost statement at the line, and the variables of the ``for`` loops around it in its function."""
     statement: ast.stmt | None = None
     loops: list[ast.expr] = []
     inner: ast.AST | None = tree
@@ -210,7 +210,7 @@ def _names(target: ast.expr) -> list[ast.expr]:
 
 
 def _chains(view: View) -> Iterator[ast.expr]:
-    """Yield names and dotted names in the order of the text: first those that are read, then those that are set."""
+    """Yield names and dotted names: first those that are read, then those that are set, each in source order."""
     nodes = [node for node in view.expressions() if isinstance(node, ast.Name | ast.Attribute)]
     inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     tops = [node for node in nodes if id(node) not in inner]
@@ -220,7 +220,7 @@ def _chains(view: View) -> Iterator[ast.expr]:
 
 
 def _longest(view: View, node: ast.expr) -> ast.expr:
-    """Return the longest prefix of a dotted name that has a plain value: ``x`` of ``x.view``, all of ``self.fc``."""
+    """Return the longest prefix of a dotted name with a plain value, such as ``x`` of ``x.view``, or ``self.fc``."""
     while isinstance(node, ast.Attribute):
         value = view.value(node)
         if value is not MISSING and not isinstance(value, _VERBS):
@@ -234,7 +234,7 @@ def _attribute(owner: Any, name: str) -> Any:
         return MISSING
     try:
         attributes = object.__getattribute__(owner, "__dict__")
-    except Exception:  # noqa: BLE001  objects without a dictionary, and custom metaclasses
+    except Exception:  # noqa: BLE001  the object has no dictionary, or a custom metaclass
         attributes = {}
     if name in attributes:
         return attributes[name]
@@ -254,6 +254,6 @@ def _slot(owner: Any, name: str) -> Any:
             except AttributeError:
                 return MISSING
         if member is not MISSING:
-            # A plain class attribute; a property or another descriptor would run code.
+            # Only plain class attributes are read: a property or another descriptor would run code.
             return MISSING if hasattr(type(member), "__get__") else member
     return MISSING

@@ -1,8 +1,8 @@
-"""Times the parts of training steps on the clock of a GPU, with events on the stream of the training.
+"""Times the parts of training steps on a GPU, with CUDA events on the stream used for training.
 
-A call only queues a kernel, so the CPU clock does not show where a step spends its time. An event is queued the same
-way, and the GPU records the time when its stream reaches the event. Times are read later, once ``query()`` returns that
-the GPU has completed a step, so that nothing here waits for the GPU.
+GPU calls only queue a kernel, so the CPU clock does not show where a step spends its time. An event is queued like a
+kernel, and the GPU records the time when its stream reaches the event. The times of a step are read only after
+``query()`` has reported that the GPU has completed the step, so the training never waits for them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-#: Timeout of ``wait`` in seconds: a GPU that hangs must not block the exit of the process.
+#: Timeout of ``GpuSteps.wait`` in seconds. A GPU that hangs must not block the exit of the process.
 TIMEOUT = 2.0
 
 
 @dataclass(slots=True)
 class Measured:
-    """The times of one step in microseconds. ``passes`` are its backward passes."""
+    """The times of one step in microseconds. ``seconds`` is the total, ``passes`` that of the backward passes."""
 
     seconds: int
     data: int
@@ -30,27 +30,27 @@ class Measured:
     passes: int = 0
 
     def like(self, seconds: int) -> Measured:
-        """Return a step with these parts for a known total time; any excess counts as rest."""
+        """Return a step with the same parts and the total time ``seconds``. The difference is added to ``rest``."""
         return replace(self, seconds=seconds, rest=max(0, self.rest + seconds - self.seconds))
 
 
 @dataclass(slots=True)
 class _Step:
-    """The events of a step; ``skipped`` steps without events are between ``previous_end`` and its start."""
+    """The events of a measured step. Between ``previous_end`` and ``begin`` are ``skipped`` steps without events."""
 
     begin: Any
     previous_end: Any
     skipped: int
     end: Any = None
-    #: ("data" or "wait", begin, end).
+    #: Tuples ("data" or "wait", begin event, end event).
     intervals: list[tuple[str, Any, Any]] = field(default_factory=list)
-    #: The event before which everything is rest, except for this number of first intervals.
+    #: The event up to which the step counts as rest, and the number of earlier intervals, which do not.
     rest: tuple[Any, int] | None = None
     samples: int = 0
 
 
 class GpuSteps:
-    """The steps of one thread on one device."""
+    """Times the steps of one thread on one device."""
 
     def __init__(self, device: Any) -> None:
         self._cuda = sys.modules["torch"].cuda
@@ -58,17 +58,17 @@ class GpuSteps:
         self._ended: deque[_Step] = deque()
         self._step: _Step | None = None
         self._opened: dict[str, Any] = {}
-        #: The end of the last step with events, and the number of later steps that started with events but have none.
+        #: The end event of the last measured step, and the number of later steps whose events could not be recorded.
         self._last: Any = None
         self._captured = 0
-        #: The end of a step without events that precedes one with events.
+        #: The end event of the last skipped step, where the next measured step begins.
         self._border: Any = None
-        #: The last step that was read; steps without events before it are assumed to take as long.
+        #: The last step that was read, with the mean time of the skipped steps before it, if any.
         self._read: Measured | None = None
 
     def memory(self) -> tuple[int, int]:
         """Return the bytes that torch has allocated and reserved on all GPUs of this process."""
-        # ``memory_allocated`` and ``memory_reserved`` would each flatten and sort all statistics.
+        # ``memory_allocated`` and ``memory_reserved`` are slower: each flattens and sorts all statistics.
         per_gpu = [self._cuda.memory_stats_as_nested_dict(gpu) for gpu in range(self._cuda.device_count())]
         allocated, reserved = (
             sum(stats[name]["all"]["current"] for stats in per_gpu if stats)
@@ -77,21 +77,21 @@ class GpuSteps:
         return allocated, reserved
 
     def border(self) -> None:
-        """Record the end of a step without events, before a step with events."""
+        """Record the end of the last skipped step, where the next measured step begins."""
         self._border = self._record()
 
     def begin(self, skipped: int) -> None:
-        """Begin a step with events after ``skipped`` steps without, unless the previous step's end is recorded."""
+        """Begin a measured step after ``skipped`` steps without events, or at the end event of the previous step."""
         skipped, self._captured = skipped + self._captured, 0
-        follows = self._last is not None and not skipped
-        begin, self._border = (self._last if follows else self._border or self._record()), None
+        is_next = self._last is not None and not skipped
+        begin, self._border = (self._last if is_next else self._border or self._record()), None
         if begin is None:
             self._captured = skipped
         else:
             self._step, self._opened = _Step(begin, self._last, skipped), {}
 
     def open(self, part: str) -> None:
-        """Begin an interval of the step."""
+        """Begin an interval of the step, "data" or "wait"."""
         if self._step is not None:
             self._opened[part] = self._record()
 
@@ -102,12 +102,12 @@ class GpuSteps:
             self._step.intervals.append((part, begin, end))
 
     def rest(self) -> None:
-        """Count the step so far, except for its intervals, as rest."""
+        """Count the step up to now, without its intervals, as rest."""
         if self._step is not None and (event := self._record()) is not None:
             self._step.rest = (event, len(self._step.intervals))
 
     def stepped(self) -> None:
-        """Record an optimizer step; the last of several ends the training step."""
+        """Record an optimizer step. The last of several ends the training step."""
         if self._step is not None:
             self._step.end = self._record()
 
@@ -123,7 +123,7 @@ class GpuSteps:
             self._ended.append(step)
 
     def forget(self) -> None:
-        """Discard the current step, because another thread trains now."""
+        """Discard the current step, because training has moved to another thread."""
         self._step = None
 
     def read(self) -> Iterator[Measured]:
@@ -132,7 +132,7 @@ class GpuSteps:
             yield from self._measured(self._ended.popleft())
 
     def wait(self, skipped: int) -> Iterator[Measured]:
-        """Yield the remaining steps that the GPU completes in time, and ``skipped`` steps without events."""
+        """Yield the steps that the GPU completes within ``TIMEOUT``, then the last ``skipped`` steps without events."""
         until = time.monotonic() + TIMEOUT
         yield from self.read()
         while self._ended and time.monotonic() < until:
@@ -143,7 +143,7 @@ class GpuSteps:
             yield from [self._read] * skipped
 
     def _is_capturing(self) -> bool:
-        """Return whether a CUDA graph is being captured, which would absorb the event."""
+        """Return whether a CUDA graph is being captured. An event would become part of the graph."""
         return bool(self._cuda.is_current_stream_capturing())
 
     def _record(self) -> Any:
@@ -155,14 +155,14 @@ class GpuSteps:
         return event
 
     def _measured(self, step: _Step) -> Iterator[Measured]:
-        """Yield the preceding steps without events, assumed to have the same parts, and this step."""
+        """Yield the skipped steps before this one, assumed to have the same parts, and this step."""
         parts: dict[str, list[int]] = {"data": [], "wait": []}
         inside_rest = 0
-        for at, (part, begin, end) in enumerate(step.intervals):
-            taken = _microseconds(begin, end)
-            parts[part].append(taken)
-            if step.rest is not None and at < step.rest[1]:
-                inside_rest += taken
+        for index, (part, begin, end) in enumerate(step.intervals):
+            duration = _microseconds(begin, end)
+            parts[part].append(duration)
+            if step.rest is not None and index < step.rest[1]:
+                inside_rest += duration
         rest = 0 if step.rest is None else max(0, _microseconds(step.begin, step.rest[0]) - inside_rest)
         seconds = _microseconds(step.begin, step.end)
         measured = Measured(seconds, sum(parts["data"]), rest, step.samples, parts["wait"])

@@ -1,7 +1,7 @@
-"""The notebook's cells by the file names in their code objects, so that frames can be shown as in the notebook.
+"""Stores the text of the notebook's cells by file name, so that tracebacks show the lines of the notebook.
 
-Code captured from a notebook refers to files that do not exist in a rank. Their text is put into ``linecache``, so that
-tracebacks and warnings printed by Python show the cell's lines.
+Code captured from a notebook refers to files that do not exist in a rank. The text of these cells is added to
+``linecache``, where Python looks up the lines for tracebacks and warnings.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 
 class Cell(NamedTuple):
-    """One cell: its label, execution count, and the offset of line numbers in its code objects."""
+    """A cell's label, its execution count, and the offset to add to line numbers in its code objects."""
 
     label: str
     number: int | None
@@ -29,17 +29,17 @@ class CellSources:
         self._cells: dict[str, Cell] = {}
 
     def add_all(self, sources: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add the payload's "sources"."""
+        """Add the cells in the "sources" of a payload."""
         for filename, entry in sources.items():
             first = int(entry.get("first_line", 1))
             self._cells[filename] = Cell(str(entry.get("label", filename)), entry.get("cell"), first - 1)
             show(filename, str(entry.get("text", "")))
 
     def add_shifted(self, filename: str, text: str) -> int:
-        """Add the cell that this rank compiles itself, and return by how many lines to shift its code.
+        """Add a cell that this rank is about to compile, and return the number of lines by which to shift its code.
 
-        Its line numbers are then those of the notebook in every traceback and warning. A cell that ``add_all`` has not
-        added is labeled with its file name.
+        With this shift, line numbers in tracebacks and warnings are those of the notebook. A cell that ``add_all`` has
+        not added is labeled with its file name.
         """
         cell = self._cells.get(filename, Cell(filename, None, 0))
         self._cells[filename] = cell._replace(shift=0)
@@ -57,28 +57,28 @@ class CellSources:
 
 def show(filename: str, text: str) -> None:
     """Add a file that does not exist to ``linecache``."""
-    # str.splitlines would also cut at form feeds, which Python does not count. Without a modification time
-    # linecache.checkcache() keeps the entry.
+    # str.splitlines would also split at form feeds, which do not end a line in Python. linecache.checkcache() does not
+    # remove an entry without a modification time.
     lines = [f"{line}\n" for line in text.removesuffix("\n").split("\n")]
     linecache.cache[filename] = (len(text), None, lines, filename)
 
 
 # deeply nested code ------------------------------------------------------------------------------
 
-#: Frames allowed for the analysis; Python compiles about 3,000 levels of nested code.
+#: Recursion limit for analyzing code. Python compiles about 3,000 levels of nested code.
 _DEEP = 20_000
 
 _lock = threading.Lock()
-#: Number of active threads or nested calls, and the original limit.
+#: Number of active ``deep_recursion`` blocks in all threads, and the original limit.
 _inside = 0
 _before = 0
 
 
 @contextlib.contextmanager
 def deep_recursion() -> Iterator[None]:
-    """Raise the recursion limit so that all code that Python can compile can be analyzed.
+    """Raise the recursion limit, so that any code that Python compiles can be analyzed.
 
-    The limit applies to all threads, so the last one to leave restores the original.
+    The limit applies to all threads, so the last active block restores the original.
     """
     global _inside, _before
     with _lock:

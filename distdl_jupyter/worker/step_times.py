@@ -1,12 +1,12 @@
 """Measures how each training step of this rank spends its time. Called by ``hooks.steps``.
 
-A step ends where an optimizer has stepped. Until then it consists of:
+A step ends when an optimizer has stepped. It consists of:
 
-* ``data``: the wait for batches;
+* ``data``: the time spent waiting for batches;
 * waits: intervals in which the training thread is blocked until a collective operation is complete. All ranks leave
   such an operation at about the same time, so the rank with the shortest wait arrived last, and the other ranks waited
   for it (``core.step_times``). This does not require synchronized clocks;
-* ``rest``: the time before the forward pass that was not a wait, for example evaluation, logging and checkpoints;
+* ``rest``: the other time before the forward pass, for example for evaluation, logging and checkpoints;
 * compute: the remaining time.
 
 On a GPU these are times of its stream (``gpu_steps``): a wait is the time in which the stream waits for a collective
@@ -14,11 +14,11 @@ operation.
 
 Measuring all parts of a step takes up to 0.4 ms. So after the first steps, only one in ``_EVERY`` short steps is
 measured, and later only one every 0.2 s (``StepRecorder.detailed``). All ranks measure the same steps, because the
-steps of a longer interval are a subset of those of a shorter one. For other steps only the end is recorded; they are
+steps of a longer interval are a subset of those of a shorter one. For skipped steps only the end is recorded. They are
 assumed to have the same parts as the next measured step.
 
-Records are sent through the rank's channel, at most once a second unless they fill a report. The first ``FULL`` cover
-one step each, the next two, then four, so training of any length produces a few thousand records.
+Records are sent through the rank's channel at most once per second, or earlier when a report is full. The first
+``FULL`` cover one step each, the next ones two, then four, so training of any length produces a few thousand records.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from distdl_jupyter.worker.gpu_steps import GpuSteps, Measured
 
 P = ParamSpec("P")
 
-#: Number of records after which each covers twice as many steps.
+#: Number of records after which each record covers twice as many steps.
 FULL = 2000
-#: Maximum number of separate waits of a step; later ones are added to the last.
+#: Maximum number of separate waits in a record. Later waits are added to the last one.
 MOST_WAITS = 8
-#: The number of first steps that are measured, the interval of measured steps after them, and the step up to which it
-#: applies. The interval does not divide common intervals of logging or saving.
+#: The first ``_FIRST`` steps are measured, then one in ``_EVERY`` up to step ``_EARLY``. ``_EVERY`` does not divide
+#: common intervals of logging or saving.
 _FIRST, _EVERY, _EARLY = 100, 47, 1000
-#: Later the interval doubles until it reaches this many nanoseconds or steps.
+#: After ``_EARLY`` steps, the interval doubles until it takes ``_SPAN`` nanoseconds or reaches ``_MOST`` steps.
 _SPAN, _MOST = 200_000_000, 47 << 6
-#: Number of steps after which they are classified again as short or long, and the nanoseconds below which they are
-#: short, on a CPU and on a GPU. The hooks take less than 1 % of a longer step.
+#: Every ``_BLOCK`` steps, steps are classified as short if they take less than ``_SHORT`` nanoseconds on a CPU, or
+#: ``_SHORT_ON_GPU`` on a GPU. The hooks take less than 1 % of a longer step.
 _BLOCK, _SHORT, _SHORT_ON_GPU = 32, 5_000_000, 10_000_000
-#: Nanoseconds by which a step must exceed another one to count as a pause.
+#: A step counts as a pause if it takes this many nanoseconds longer than the measured step.
 _PAUSE = 50_000_000
-#: Nanoseconds between two reports, and numbers in one: a report is one atomic write to a pipe.
+#: Minimum nanoseconds between two reports, and maximum count of numbers in one, which is one atomic write to a pipe.
 _SEND_EVERY, _MOST_NUMBERS = 1_000_000_000, 350
-#: Fields of a record before its waits: times in total, for data and for the rest (in microseconds), samples.
+#: Number of fields of a record before its waits: total time, ``data`` and ``rest`` in microseconds, and samples.
 HEAD = 4
 
 #: The clock of the hooks: monotonic, in nanoseconds.
@@ -65,26 +65,26 @@ now = time.perf_counter_ns
 
 
 def steps_per_record(step: int) -> int:
-    """Return the number of steps in the record that contains a step (from 0)."""
+    """Return how many steps the record of a step covers; ``step`` counts from 0."""
     return 1 << ((step // FULL + 1).bit_length() - 1)
 
 
 def harmless(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
-    """Make our errors stop the measurement (``on``, ``fail``), not the training; ``Finished`` is not an error."""
+    """Make an Exception in a method stop the measurement (``fail``), not the training. ``Finished`` passes through."""
 
     @functools.wraps(method)
     def guarded(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
         if self.on:
             try:
                 method(self, *args, **kwargs)
-            except Exception as error:  # noqa: BLE001  see above
+            except Exception as error:  # noqa: BLE001  our failure must not become the user's
                 self.fail(error)
 
     return guarded
 
 
 class StepRecorder:
-    """The steps of the training thread of one process. Times are those of ``now``."""
+    """Records the steps of the training thread of one process. Times are in nanoseconds, as returned by ``now``."""
 
     def __init__(self) -> None:
         self.on = False
@@ -92,39 +92,39 @@ class StepRecorder:
         self._records: list[list[int]] = []
         #: The current step, and the first step of the unsent records.
         self._step = self._first = 0
-        #: When the last report was sent, and the last one with the values read once a second (the busy time of
-        #: connections, the memory of GPUs); the count of numbers in unsent records.
+        #: When the last report was sent, when the values read once per second were last sent (the busy time of
+        #: connections, the memory of GPUs), and the count of numbers in unsent records.
         self._sent_at = self._sending_at = self._numbers = 0
-        #: The next step to record, which is less than ``_step`` while the times of a GPU are pending.
+        #: The next step to record. It is less than ``_step`` while times of a GPU are pending.
         self._put = 0
-        #: The number of steps of its record, and the range of steps with records of that size.
+        #: The number of steps in the next record, and the first and last step (exclusive) with records of that size.
         self._size, self._size_from, self._size_below = 1, 0, FULL
         self._logs_samples = False
-        #: Whether the hooks measure now. Otherwise they only set ``passed`` after a backward pass, and add the time for
-        #: which backward passes and collective operations blocked the thread to ``blocked`` (nanoseconds).
+        #: Whether the hooks measure this step. In a skipped step they only set ``passed`` at a backward pass, and add
+        #: the time for which backward passes and collective operations block the thread to ``blocked`` (nanoseconds).
         self.detailed, self.passed, self.blocked = True, False, 0
-        #: Whether the hooks read ``detailed``, whether the steps are short, and the moment and step of the last
+        #: Whether the hooks support skipped steps, whether the steps are short, and the time and step of the last
         #: classification.
         self.can_skip, self._is_short, self._block, self._block_step = False, False, 0, 0
-        #: The interval of measured short steps, and the number of next steps that are not measured.
+        #: The interval between measured short steps, and the number of steps to skip before the next measured one.
         self._every, self.skips = _EVERY, 0
-        #: The ends of the last measured step and of those after it but the last one. By index of a step after it, how
-        #: long it was blocked, if for long.
+        #: The end times of the last measured step and of the skipped steps after it, without the latest (``_end``), and
+        #: the time that skipped steps were blocked, by index, if longer than ``_PAUSE``.
         self._ends: list[int] = []
         self._blocked: dict[int, int] = {}
         self._measures_all = False
-        #: The nanoseconds of the steps since the last measured one, and by index those for which they were blocked.
+        #: The durations of the skipped steps that are not recorded yet, and the time they were blocked, by index.
         self._skipped: list[int] = []
         self._skipped_blocked: dict[int, int] = {}
         #: The last step that was measured on the CPU.
         self._last: Measured | None = None
         self._gpu: GpuSteps | None = None
-        #: Whether the process was blocked by a collective operation in any step.
+        #: Whether a collective operation has blocked the process in any step.
         self.has_waited = False
         self._forget()
 
     def _forget(self) -> None:
-        #: Nanoseconds: the step's start and its end so far, 0 for none.
+        #: The start of the step, and its end as far as known; 0 if unknown.
         self._begin = self._end = 0
         self.detailed, self.passed, self.skips = True, False, 0
         self._ends.clear()
@@ -137,10 +137,10 @@ class StepRecorder:
         self._begin, self._end = begin, 0
         self._data = self._rest = self._waited = 0
         self._waits: list[int] = []
-        #: Whether the forward or backward pass has begun.
+        #: Whether a forward or backward pass has begun in this step.
         self._works = False
         self._samples = 0
-        #: Nanoseconds of backward passes, with the waits at their ends.
+        #: Total duration of the backward passes, including the waits at their ends.
         self._passes = 0
         self._on_gpu = self._gpu is not None
         if self._gpu is not None and self.detailed and begin:
@@ -150,11 +150,11 @@ class StepRecorder:
 
     @property
     def step(self) -> int:
-        """The current step, from 0. A step that an optimizer has ended is current until the next one begins."""
+        """The number of the current step, from 0. It increases when the next step begins."""
         return self._step + len(self._ends)
 
     def enable(self) -> None:
-        """Begin to measure, in a rank."""
+        """Start measuring; called only in a rank."""
         self.on = True
 
     def fail(self, error: Exception) -> None:
@@ -164,7 +164,7 @@ class StepRecorder:
         channel.note("warning", text, "step-times-failed")
 
     def begin(self, part: str) -> int:
-        """Return the start time of a wait for a batch ("data") or for other ranks ("wait")."""
+        """Begin a wait for a batch ("data") or for other ranks ("wait") and return its start time."""
         moment = now()
         if self._gpu is not None:
             self._open(part, moment)
@@ -177,7 +177,7 @@ class StepRecorder:
 
     @harmless
     def data(self, begin: int, samples: int = 0) -> None:
-        """Record the wait for a batch and its sample count."""
+        """Record a wait for a batch since ``begin``, and the batch's sample count."""
         end = now()
         if self._is_elsewhere(begin):
             return
@@ -204,30 +204,30 @@ class StepRecorder:
 
     @harmless
     def use_gpu(self, device: Any) -> None:
-        """Time steps on the clock of a torch GPU, from the next step on."""
+        """Time the steps with events on a torch GPU, from the next step on."""
         if self._gpu is None and self._thread == threading.get_ident():
             self._gpu = GpuSteps(device)
 
     @property
     def is_on_gpu(self) -> bool:
-        """Whether steps are timed by the clock of a GPU."""
+        """Whether steps are timed with events on a GPU."""
         return self._gpu is not None
 
     def measure_all(self, *, on: bool) -> None:
-        """Measure every step from the next one on, or only as many as needed."""
+        """Measure every step from the next one on, or return to measuring only some of them."""
         self._measures_all = on
         if on:
             self._resume()
 
     def arrived(self) -> int:
-        """Return the time at which this rank's own part of a backward pass is done; callable from any thread."""
+        """Return the current time when this rank has finished its part of a backward pass; callable from any thread."""
         if self._gpu is not None:
             self._gpu.open("wait")
         return now()
 
     @harmless
     def backward_ended(self, begin: int, arrival: int) -> None:
-        """Record the end of a backward pass; at ``arrival`` it began to wait for others (0: no wait)."""
+        """Record the end of a backward pass. At ``arrival`` it began to wait for other ranks (0: no wait)."""
         if self._thread != threading.get_ident():
             return
         self._passes += now() - begin
@@ -236,7 +236,7 @@ class StepRecorder:
 
     @harmless
     def wait(self, begin: int) -> None:
-        """Record the end of a wait in which a collective operation blocked the thread."""
+        """Record the end of a wait for a collective operation that has blocked the thread since ``begin``."""
         self.has_waited = True
         end = now()
         if self._is_elsewhere(begin):
@@ -246,7 +246,7 @@ class StepRecorder:
         self._add_wait(end - begin)
 
     def skip(self) -> None:
-        """Record an optimizer step in a training step that is not measured (``skips``)."""
+        """Record an optimizer step in a skipped training step (``skips``)."""
         if self._thread != threading.get_ident():
             self.stepped()
         elif not self.passed:  # a second optimizer
@@ -277,7 +277,7 @@ class StepRecorder:
             self._forget()
         if self.skips:
             self.skip()
-        elif self._ends:  # a second optimizer, before the step that is measured
+        elif self._ends:  # a second optimizer, just before a measured step
             self._end = now()
             if self._gpu is not None:
                 self._gpu.border()
@@ -292,13 +292,13 @@ class StepRecorder:
 
     @harmless
     def samples(self, number: Any) -> None:
-        """Set the sample count of the step, as logged by the training code."""
+        """Set the sample count of the step to the number that the training code logs."""
         if type(number) is int and number >= 0 and not self._ends:
             self._logs_samples, self._samples = True, number
 
     @harmless
     def flush(self) -> None:
-        """Send all records."""
+        """Complete the pending steps and send all records."""
         if self._end:
             self._close()
         if self._gpu is not None:
@@ -310,7 +310,7 @@ class StepRecorder:
         self._send()
 
     def _is_elsewhere(self, moment: int) -> bool:
-        """Return whether this is not the training thread; if it is, close the step that has ended."""
+        """Return whether this is not the training thread. In the training thread, close a step that has ended."""
         if self._thread != threading.get_ident():
             return True
         if self._end:
@@ -333,7 +333,7 @@ class StepRecorder:
                 self._gpu.rest()
 
     def _close(self) -> None:
-        """Record the measured step that has ended; the next one starts at its end."""
+        """Record the steps that have ended and begin the next one at the last end."""
         ends = [*self._ends, self._end]
         if self._gpu is None or not self._on_gpu:
             self._last = self._measured(ends[0])
@@ -352,7 +352,7 @@ class StepRecorder:
         self._begin_step(ends[-1])
 
     def _classify(self, end: int) -> None:
-        """Decide how many of the next steps are measured."""
+        """Classify the steps as short or long, and choose the interval between measured steps."""
         if (steps := self._step - self._block_step) >= _BLOCK:
             mean = max(1, (end - self._block) // steps)
             self._is_short = self.can_skip and mean < (_SHORT if self._gpu is None else _SHORT_ON_GPU)
@@ -374,28 +374,28 @@ class StepRecorder:
         )
 
     def _put_skipped(self, step: Measured) -> None:
-        """Record skipped steps with the parts of a measured one; a pause counts as the rank's own time or as a wait."""
+        """Record the skipped steps with the parts of a measured one. A pause counts as rest or, if blocked, as a wait."""
         skipped, blocked = self._skipped, self._skipped_blocked
         self._skipped, self._skipped_blocked = [], {}
         longest, begin = 1000 * step.seconds + _PAUSE if step.waits else float("inf"), 0
-        for at in [at for at, duration in enumerate(skipped) if duration > longest]:
-            self._put_like(step, skipped[begin:at])
-            begin, seconds = at + 1, skipped[at] // 1000
+        for index in [index for index, duration in enumerate(skipped) if duration > longest]:
+            self._put_like(step, skipped[begin:index])
+            begin, seconds = index + 1, skipped[index] // 1000
             rest = max(0, step.rest + seconds - step.seconds)
-            waited = max(0, min(rest, blocked.get(at, 0) // 1000 - step.passes))
+            waited = max(0, min(rest, blocked.get(index, 0) // 1000 - step.passes))
             waits = [*step.waits[:-1], step.waits[-1] + waited]
             self._put_record([seconds, step.data, rest - waited, step.samples, *waits])
         self._put_like(step, skipped[begin:])
 
     def _put_like(self, step: Measured, durations: list[int]) -> None:
-        """Record steps of the given durations, all that fit one record at once."""
-        at, busy = 0, 1000 * (step.seconds - step.rest)
-        while at < len(durations):
+        """Record steps of these durations (nanoseconds), as many at once as fit into one record."""
+        index, busy = 0, 1000 * (step.seconds - step.rest)
+        while index < len(durations):
             self._begin_record()
-            some = durations[at : at + self._size - (self._put - self._size_from) % self._size]
-            at, number = at + len(some), len(some)
-            rest = sum([duration - busy for duration in some if duration > busy])
-            parts = [sum(some) // 1000, number * step.data, rest // 1000, number * step.samples]
+            batch = durations[index : index + self._size - (self._put - self._size_from) % self._size]
+            index, number = index + len(batch), len(batch)
+            rest = sum([duration - busy for duration in batch if duration > busy])
+            parts = [sum(batch) // 1000, number * step.data, rest // 1000, number * step.samples]
             self._put_record([*parts, *[number * wait for wait in step.waits]], number)
 
     def _put_measured(self, step: Measured) -> None:
@@ -405,7 +405,7 @@ class StepRecorder:
         self._put_record([step.seconds, step.data, step.rest, step.samples, *waits])
 
     def _begin_record(self) -> None:
-        """Decide how many steps the next record has."""
+        """Increase the number of steps per record at the end of the current range."""
         if self._put == self._size_below:
             self._send()
             self._size = steps_per_record(self._put)
@@ -426,10 +426,10 @@ class StepRecorder:
         """Send the complete records."""
         out = channel.current()
         size = steps_per_record(self._first)
-        whole = (self._put - self._first) // size
-        records, self._records = self._records[:whole], self._records[whole:]
+        complete = (self._put - self._first) // size
+        records, self._records = self._records[:complete], self._records[complete:]
         self._numbers = sum(map(len, self._records))
-        first, self._first, self._sent_at = self._first, self._first + whole * size, now()
+        first, self._first, self._sent_at = self._first, self._first + complete * size, now()
         if out is not None and records:
             sending = 0
             due = self._sent_at - self._sending_at > _SEND_EVERY
@@ -447,26 +447,26 @@ def _add(record: list[int], more: list[int]) -> None:
         record[at] += value
 
 
-# connections -------------------------------------------------------------------------------------
+# busy time of connections ------------------------------------------------------------------------
 #
 # ``tcpi_busy_time`` of ``struct tcp_info`` (include/uapi/linux/tcp.h, since Linux 4.9) counts the microseconds in which
-# a connection had unacknowledged data in flight. A slow link shows up at the rank that sends through it. An idle peer
-# may delay its acknowledgment by up to 40 ms, so the number alone is not conclusive.
+# a connection had unacknowledged data in flight. It is high in a rank that sends through a slow link. An idle peer may
+# delay its acknowledgment by up to 40 ms, so the number alone is not conclusive.
 
-#: Offset and end of tcpi_busy_time in ``struct tcp_info``.
+#: Offsets of the begin and end of tcpi_busy_time in ``struct tcp_info``.
 _BUSY, _LENGTH = 168, 176
 #: TCP_ESTABLISHED (include/net/tcp_states.h).
 _ESTABLISHED = 1
 _DESCRIPTORS = Path("/proc/self/fd")
 
-#: Busy time of each connection at the last call, by inode.
+#: Busy time in microseconds of each connection at the last call, by inode.
 _before: dict[int, int] = {}
 
 
 def time_sending() -> int:
-    """Return for how many microseconds the busiest TCP connection of this process was sending since the last call.
+    """Return the microseconds for which this process's busiest TCP connection was sending since the last call.
 
-    This is not the sum over connections, because they share a link.
+    Connections are not summed, because they share a link.
     """
     global _before
     busy_times = dict(filter(None, map(_connection, _descriptors())))
@@ -483,7 +483,7 @@ def _descriptors() -> list[int]:
 
 
 def _connection(fd: int) -> tuple[int, int] | None:
-    """Return inode and busy microseconds of a TCP connection, None for anything else."""
+    """Return the inode and the busy microseconds of an established TCP connection, None for another descriptor."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         status = os.fstat(fd)
         if not stat.S_ISSOCK(status.st_mode):
@@ -505,5 +505,5 @@ def _disable() -> None:
     recorder.on, recorder.skips = False, 0
 
 
-# A process forked by training code, for example to load data, is not a rank.
+# A process that training code forks, for example to load data, is not a rank.
 os.register_at_fork(after_in_child=_disable)

@@ -1,7 +1,7 @@
-"""Values as text and as pickles: the value that a rank returns, and short descriptions of the values in an error.
+"""Converts values to text and pickles: the value that a rank returns, and short descriptions of values in an error.
 
-Short descriptions run no code that can take long, raise, or wait for a GPU: ``repr`` is called only for classes that
-are known to be harmless; other values are shown as their class.
+Short descriptions do not run code that can take long, raise, or wait for a GPU. ``repr`` is called only for classes
+that are known to be safe. Other values are described by their class.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 from distdl_jupyter.worker import owned, secret_patterns
 from distdl_jupyter.worker.hooks.tensors import shape
 
-#: Longest text of a returned value, in characters.
+#: Maximum number of characters in the text of a returned value.
 LONGEST = 400
 _PLAIN = (type(None), bool, int, float, str)
 
 
 def save(folder: Path, rank: int, value: Any) -> tuple[int, str]:
-    """Pickle the value to ``results/rank-<rank>.pkl`` and return (bytes, "").
+    """Pickle the value to ``results/rank-<rank>.pkl`` and return (size in bytes, "").
 
-    If the value cannot be pickled or written, return (0, a sentence with the reason) and leave no file.
+    If the value cannot be pickled or written, leave no file and return (0, a sentence with the reason).
     """
     target = folder / "results" / f"rank-{rank}.pkl"
     data, problem = pickled(value, f"The value of rank {rank}")
@@ -70,7 +70,7 @@ def pickled(value: Any, subject: str, most: float = math.inf) -> tuple[bytes | b
         else:
             try:
                 from cloudpickle import dump
-            except ImportError:  # a host that has only this folder
+            except ImportError:  # the host has only this package's worker folder
                 from pickle import dump
             dump(value, file)
     except _TooLarge:
@@ -88,17 +88,17 @@ def pickled(value: Any, subject: str, most: float = math.inf) -> tuple[bytes | b
 
 
 def text(value: Any) -> str:
-    """Return the value as shown by a notebook, at most LONGEST characters; "" for None.
+    """Return the text that a notebook shows for the value, at most LONGEST characters; "" for None.
 
-    Return the name of the type if the value's own code fails.
+    If the value's ``repr`` raises, return the name of its type.
     """
     if value is None:
         return ""
     try:
-        shown = secret_patterns.redact(_Short().repr(value))
+        text_ = secret_patterns.redact(_Short().repr(value))
     except Exception:  # noqa: BLE001  a user-defined method
         return type(value).__name__
-    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
+    return text_ if len(text_) <= LONGEST else f"{text_[: LONGEST - 1]}…"
 
 
 class _Short(reprlib.Repr):
@@ -113,25 +113,25 @@ class _Short(reprlib.Repr):
         self.maxlong = 80
 
     def repr_dict(self, x: dict[Any, Any], level: int) -> str:
-        """Format a dict in its own order (the base class sorts it)."""
+        """Format a dict in insertion order (the base class sorts it)."""
         if level <= 0 and x:
             return "{...}"
-        shown = [f"{self.repr1(k, level - 1)}: {self.repr1(v, level - 1)}" for k, v in islice(x.items(), self.maxdict)]
-        return f"{{{', '.join(shown + ['...'] * (len(x) > self.maxdict))}}}"
+        items = [f"{self.repr1(k, level - 1)}: {self.repr1(v, level - 1)}" for k, v in islice(x.items(), self.maxdict)]
+        return f"{{{', '.join(items + ['...'] * (len(x) > self.maxdict))}}}"
 
 
 # short descriptions ------------------------------------------------------------------------------
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-#: Longest short description of one string, and of one value.
+#: Maximum number of characters in the short description of a string, and of another value.
 LONGEST_STRING, LONGEST_SHORT = 80, 160
 _ITEMS = 6
-#: Modules of the standard library whose classes have a short and cheap ``repr``.
+#: Modules of the standard library whose classes have a short and fast ``repr``.
 _HARMLESS = ("pathlib", "datetime", "decimal", "fractions", "uuid", "enum")
 
 
 def short(value: Any) -> str:
-    """Return a value in at most LONGEST_SHORT characters: ``312``, ``Tensor 32 x 10 float32``, ``dict, keys a, b``."""
+    """Describe a value in LONGEST_SHORT characters: ``312``, ``Tensor 32 x 10 float32`` or ``dict, keys a, b``."""
     try:
         text = _describe(value, 2)
     except Exception:  # noqa: BLE001  attributes of user-defined classes are read
@@ -162,12 +162,12 @@ def _describe(value: Any, depth: int) -> str:
 
 
 def format_sizes(sizes: tuple[int, ...]) -> str:
-    """Return ``32 x 10`` with a multiplication sign; ``scalar`` without sizes."""
+    """Return a shape as text, such as ``32 x 10`` (with a multiplication sign), or ``scalar`` without dimensions."""
     return f" {TIMES} ".join(map(str, sizes)) or "scalar"
 
 
 def keys_of(value: Any) -> list[Any] | None:
-    """Return the first keys (nine at most) of a mapping or of an object with ``keys()``, None for anything else."""
+    """Return the first nine keys of a mapping or of an object with ``keys()``, None for another value."""
     if isinstance(value, dict):
         return list(islice(dict.keys(value), 9))
     if isinstance(value, type) or not (isinstance(value, Mapping) or callable(getattr(type(value), "keys", None))):
@@ -179,7 +179,7 @@ def keys_of(value: Any) -> list[Any] | None:
 
 
 def format_names(names: list[Any], more: int = 0) -> str:
-    """Join names for a sentence: ``image``, ``image and target``, ``a, b, c and 4 more``."""
+    """Return names as an enumeration, such as ``image and target`` or ``a, b, c and 4 more``."""
     parts = [str(name)[:40] for name in names] + ([f"{more} more"] if more else [])
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
@@ -187,19 +187,19 @@ def format_names(names: list[Any], more: int = 0) -> str:
 def _keys(keys: list[Any], value: Any) -> str:
     if not keys:
         return "empty"
-    shown = ", ".join(str(key)[:40] for key in keys[:8])
+    listing = ", ".join(str(key)[:40] for key in keys[:8])
     total = len(value) if isinstance(value, dict) else len(keys)
-    return f"keys {shown}" + (f" and {total - 8:,} more" if total > 8 else "")
+    return f"keys {listing}" + (f" and {total - 8:,} more" if total > 8 else "")
 
 
 def _array(name: str, value: Any, sizes: tuple[int, ...]) -> str:
     kind = str(getattr(value, "dtype", "")).rpartition(".")[2]
     device = str(getattr(value, "device", "cpu"))
     location = "" if device.lower().startswith(("cpu", "<")) or not device else device
-    what = format_sizes(sizes)
+    content = format_sizes(sizes)
     if not sizes and not location and callable(getattr(value, "item", None)):
-        what = _describe(value.item(), 0)
-    return " ".join(part for part in (name, what, kind, location) if part)
+        content = _describe(value.item(), 0)
+    return " ".join(part for part in (name, content, kind, location) if part)
 
 
 def _items(value: Any, depth: int) -> str:
