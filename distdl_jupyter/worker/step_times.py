@@ -374,7 +374,7 @@ class StepRecorder:
         )
 
     def _put_skipped(self, step: Measured) -> None:
-        """Record the skipped steps with the parts of a measured one. A pause counts as rest or, if blocked, as a wait."""
+        """Record skipped steps with the parts of a measured one. A pause counts as rest or, if blocked, as a wait."""
         skipped, blocked = self._skipped, self._skipped_blocked
         self._skipped, self._skipped_blocked = [], {}
         longest, begin = 1000 * step.seconds + _PAUSE if step.waits else float("inf"), 0
