@@ -1,13 +1,8 @@
-"""HTTP API for jobs and sweeps: list, show, cancel, rerun and delete them, and return their results and files.
-
-Paths and links that point outside a job's ``outputs`` folder are never read.
-"""
+"""HTTP API for jobs and sweeps: list, show, cancel, rerun and delete them, and return their results and files."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import stat
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -25,8 +20,9 @@ from distdl_jupyter.core.series import Band, RankCurve
 from distdl_jupyter.core.spec import JobEnvironment
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.tracking import TrackerRecord
-from distdl_jupyter.jobs import client, job_queue
+from distdl_jupyter.jobs import client, job_queue, results
 from distdl_jupyter.jobs.reader import JobReader, PageReader
+from distdl_jupyter.jobs.results import OutputFile
 from distdl_jupyter.studies import sweep_study
 from distdl_jupyter.views import card, job_page, job_table
 from distdl_jupyter.views import resources as resources_view
@@ -46,19 +42,17 @@ if TYPE_CHECKING:
 MOST_COMPARED = 12
 #: Bytes of a file and lines of a log that are read at once.
 _CHUNK, _LINES = 1 << 20, 1000
-#: Maximum number of listed files.
-MOST = 10_000
 StateFilter = Literal[
     "", "active", "queued", "preparing", "starting", "running", "canceling", "completed", "failed", "canceled", "lost"
 ]
-#: Maximum number of rows.
-Count = Annotated[int, Meta(ge=1, le=100_000)]
 #: Selects one of the saved stack traces or profiles of a job.
 Number = Annotated[int, Meta(ge=0, description="number in the job's card; without it, the newest")]
 
 
 @get("/jobs")
-def jobs(context: ServerContext, *, state: StateFilter = "", limit: Count = 200) -> list[JobRow]:
+def jobs(
+    context: ServerContext, *, state: StateFilter = "", limit: Annotated[int, Meta(ge=1, le=100_000)] = 200
+) -> list[JobRow]:
     """List the jobs in a state, newest first."""
     states = [kind for kind in State if state in ("", kind.value) or (state == "active" and not kind.ended)]
     return [entry.row for entry in context.listing.all() if entry.row.state in states][:limit]
@@ -72,11 +66,8 @@ def row_of(job: client.Job) -> JobRow:
 @get("/jobs/{id}")
 def show(reader: PageReader) -> JobDetail:
     """Return everything about a job that is not streamed."""
-    known = reader.folder.read_environment()
-    has_checkpoints = reader.has_checkpoints
-    return job_page.job_detail(
-        reader.view, reader.spec, time.time(), environment=known, has_checkpoints=has_checkpoints
-    )
+    environment, saved = reader.folder.read_environment(), reader.has_checkpoints
+    return job_page.job_detail(reader.view, reader.spec, time.time(), environment=environment, has_checkpoints=saved)
 
 
 @delete("/jobs/{id}", status=204)
@@ -225,8 +216,7 @@ def metrics(
     points: Annotated[int, Meta(ge=3, le=1000, description="maximum number of points per rank")] = 1000,
 ) -> dict[str, list[RankCurve]]:
     """Return the series of each rank by metric, reduced to a number of points; short series are exact."""
-    names = [metric for metric in reader.book.names if name in ("", metric)]
-    return {metric: reader.book.lines(metric, points) for metric in names}
+    return {metric: reader.book.lines(metric, points) for metric in reader.book.names if name in ("", metric)}
 
 
 @get("/jobs/{id}/log")
@@ -245,9 +235,9 @@ def log(
     """
     if format == "text":
         name = f"{reader.folder.id}{'' if rank is None else f'-rank-{rank}'}.log"
-        lines = client.Job(reader.folder).logs(rank)
         with_rank = reader.view.process_count > 1 and rank is None
-        return Download(_log_text(lines, with_rank=with_rank), "text/plain; charset=utf-8", name)
+        text = _log_text(client.Job(reader.folder).logs(rank), with_rank=with_rank)
+        return Download(text, "text/plain; charset=utf-8", name)
     end = reader.log.next if before is None else before
     if rank is None:
         rows = [row for row in reader.window.before(end, limit) if row.n >= first]
@@ -267,50 +257,21 @@ def _log_text(lines: Iterator[LogLine], *, with_rank: bool) -> Generator[bytes, 
         yield "".join(map(text, batch)).encode("utf-8", "replace")
 
 
-@dataclass(frozen=True, slots=True)
-class OutputFile:
-    """One file below a job's outputs."""
-
-    path: str
-    size: int
-    modified: float
-
-
 @get("/jobs/{id}/outputs")
 def outputs(id_: str) -> list[OutputFile]:
     """List the files in the job's outputs, in order of their paths."""
-    root, files = client.attach(id_).folder.outputs, []
-    paths = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
-    for path in itertools.islice(paths, MOST):
-        status = _status(root, path)
-        if status is not None:
-            # Bytes that are not UTF-8 cannot be part of an address: they are shown as question marks.
-            shown = path.relative_to(root).as_posix().encode("utf-8", "replace").decode()
-            files.append(OutputFile(shown, status.st_size, status.st_mtime))
-    return sorted(files, key=lambda file: file.path)
-
-
-def _status(root: Path, path: Path) -> os.stat_result | None:
-    """Return the status of a regular file below ``root``, None for everything else."""
-    try:
-        if not path.resolve(strict=True).is_relative_to(root.resolve(strict=True)):
-            return None
-        status = path.stat()
-    except (OSError, RuntimeError, ValueError):
-        return None
-    return status if stat.S_ISREG(status.st_mode) else None
+    return results.output_files(client.attach(id_).folder.outputs)
 
 
 @get("/jobs/{id}/outputs/{path}")
 def output(id_: str, path: str) -> Download:
     """Download one file."""
-    root = client.attach(id_).folder.outputs
-    if _status(root, root / path) is None:
+    file = results.output_file(client.attach(id_).folder.outputs, path)
+    if file is None:
         raise JobNotFound(
             f"Job {id_} has no such output file.", code="output-unknown", hint="Reload the list of outputs."
         )
-    # Between the check and the opening, only the user's own processes can put a link here.
-    return _file((root / path).resolve(), Path(path).name)
+    return _file(file, Path(path).name)
 
 
 def _file(path: Path, name: str) -> Download:
@@ -375,10 +336,9 @@ def compare_jobs(
     metric: Annotated[str, Meta(description="the metric to plot; without it, the metric of most jobs")] = "",
 ) -> JobComparison:
     """Compare jobs: their curves of one metric, and the options that differ."""
-    different = dict.fromkeys(ids)
-    if not 1 <= len(different) <= MOST_COMPARED:
+    if not 1 <= len({*ids}) <= MOST_COMPARED:
         raise InvalidSpec(f"ids must be 1 to {MOST_COMPARED} different jobs.", code="compare-ids-invalid", field="ids")
-    readers = [JobReader(client.attach(id_).folder, curves=True) for id_ in different]
+    readers = [JobReader(client.attach(id_).folder, curves=True) for id_ in dict.fromkeys(ids)]
     names = job_page.metric_names(reader.catch_up() for reader in readers)
     metric = metric or job_table.default_metric(names)
     return JobComparison(

@@ -18,13 +18,12 @@ from distdl_jupyter.api import BASE, calls
 from distdl_jupyter.api.call import ApiCall
 from distdl_jupyter.live.messages import MESSAGES, ApiError, Subscription
 
-_ABOUT = "Distributed training jobs: clusters, jobs and their live streams."
 _AUTHORIZATION = "The word token, a space, and the token of the Jupyter server."
 _JSON = "application/json"
 _REF = "#/components/schemas/{name}"
 Json = dict[str, Any]
-#: The patterns of parts of a path; any other part is some text.
-_PARTS = {"id": r"^\d{8}-\d{6}-[a-z0-9]{4,12}$", "number": "^[0-9]{1,9}$"}
+#: The schemas of parts of a path; any other part is a text.
+_PARTS = {"id": {"pattern": r"^\d{8}-\d{6}-[a-z0-9]{4,12}$"}, "number": {"pattern": "^[0-9]{1,9}$"}}
 _ERROR = {"description": "An error.", "content": {_JSON: {"schema": {"$ref": _REF.format(name="ApiError")}}}}
 #: The call that is not a function: a WebSocket.
 _EVENTS: Json = {
@@ -43,21 +42,19 @@ def document() -> Json:
     for call in calls():
         item = paths.setdefault(f"{BASE}{call.path}", {})
         item[call.verb] = _operation(call)
-        if parts := re.findall(r"\{(\w+)\}", call.path):
-            item["parameters"] = [_part(part) for part in parts]
+        parts = {part: _PARTS.get(part, {"minLength": 1}) for part in re.findall(r"\{(\w+)\}", call.path)}
+        item["parameters"] = [
+            {"name": part, "in": "path", "required": True, "schema": {"type": "string", **schema}}
+            for part, schema in parts.items()
+        ]
     token = {"type": "apiKey", "in": "header", "name": "Authorization", "description": _AUTHORIZATION}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "distdl_jupyter", "version": "1", "description": _ABOUT},
+        "info": {"title": "distdl_jupyter", "version": "1", "description": "Distributed training jobs."},
         "security": [{"token": []}],
         "paths": paths,
         "components": {"securitySchemes": {"token": token}, "schemas": _schemas()},
     }
-
-
-def _part(name: str) -> Json:
-    pattern = {"pattern": _PARTS[name]} if name in _PARTS else {"minLength": 1}
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", **pattern}}
 
 
 def _operation(call: ApiCall) -> Json:

@@ -1,4 +1,4 @@
-"""Results of a job: values, the failure as an exception, the metrics as a table.
+"""Results of a job: values, the failure as an exception, the metrics as a table, the files in its outputs.
 
 Values are pickles that the job's ranks wrote into the user's private folder. They are unpickled in the user's process,
 and only on request.
@@ -6,10 +6,16 @@ and only on request.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
+import os
 import pickle
+import stat
 import sys
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from types import WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +45,8 @@ _END = 16 * 1024 * 1024
 _POLL = 0.2
 #: Signals that stop the ranks of a job.
 _STOPS = ("INT", "TERM", "KILL")
+#: Maximum number of listed output files.
+MOST_FILES = 10_000
 
 
 def value(folder: JobFolder, rank: RankView) -> Any:
@@ -284,3 +292,43 @@ def track(
             break
         time.sleep(_POLL)
     return [record for record in tracking.of_job(folder.path) if not names or record.tracker in names]
+
+
+# outputs -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """One file below a job's outputs."""
+
+    path: str
+    size: int
+    modified: float
+
+
+def output_files(root: Path) -> list[OutputFile]:
+    """Return the files below ``root`` in order of their paths; files and links that lead outside are left out."""
+    files = []
+    paths = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
+    for path in itertools.islice(paths, MOST_FILES):
+        if (file := output_file(root, path)) is None:
+            continue
+        with contextlib.suppress(OSError):  # it was removed meanwhile
+            status = file.stat()
+            # Bytes that are not UTF-8 cannot be part of an address: they are shown as question marks.
+            shown = path.relative_to(root).as_posix().encode("utf-8", "replace").decode()
+            files.append(OutputFile(shown, status.st_size, status.st_mtime))
+    return sorted(files, key=lambda file: file.path)
+
+
+def output_file(root: Path, path: str | Path) -> Path | None:
+    """Return the regular file at a path below ``root``, None if it is anything else or a link leads outside.
+
+    Afterwards only the user's own processes can put a link there.
+    """
+    try:
+        file = (root / path).resolve(strict=True)
+        is_inside = file.is_relative_to(root.resolve(strict=True))
+        return file if is_inside and stat.S_ISREG(file.stat().st_mode) else None
+    except (OSError, RuntimeError, ValueError):
+        return None
