@@ -1,7 +1,7 @@
 """The interface of cluster plug-ins.
 
 A cluster places a job and starts a plan, which returns a ``Run`` with streams, exits and signals. If the supervisor
-dies, ``attach`` finds the job again from the plain data of ``Run.handle()``, or ``sweep`` ends the remains of the job.
+dies, ``attach`` finds the job again from the plain data of ``Run.handle()``, or ``sweep`` ends its remaining processes.
 This module must not depend on events, views or names of backends.
 """
 
@@ -32,7 +32,7 @@ class Stream:
 
     ``rank`` is None for output of the launcher or of a service. ``start`` is the position of the first byte if the
     output is stored and can be read again from any position, else None. Text of such a stream is recorded with its
-    position, so that ``attach`` neither repeats nor loses any.
+    position, so that ``attach`` neither repeats nor loses text.
     """
 
     source: int | Inbox
@@ -52,7 +52,7 @@ class Unkillable(NamedTuple):
 class Exit:
     """The end of one rank's process: an exit code or a signal's name such as ``"KILL"``.
 
-    With neither, the rank is lost and counts as failed; ``evidence`` is the reason ("No response from gpu2 for 10 s").
+    If both are None, the rank is lost and has failed; ``evidence`` is the reason ("No response from gpu2 for 10 s").
     """
 
     rank: int
@@ -76,12 +76,12 @@ def _ignore(_phase: str, _detail: str) -> None:
 
 @dataclass(slots=True)
 class Context:
-    """The inputs of placing and starting a job besides spec and plan."""
+    """The inputs for placing and starting a job, besides its spec and plan."""
 
     folder: JobFolder
     #: The job's variables for every rank: its marks, the user's variables, and their secret values.
     own: dict[str, str] = field(default_factory=dict)
-    #: The environment of the submitter. Ranks on this machine inherit all of it, others a selection.
+    #: The environment of the submitter. Ranks on this machine inherit all of it, other ranks a selection.
     inherited: dict[str, str] = field(default_factory=dict)
     #: Python modules and programs that the backend needs on every node.
     modules: tuple[str, ...] = ()
@@ -92,23 +92,23 @@ class Context:
     report: Callable[[str, str], object] = _ignore
     #: Called with a notice for the user.
     note: Callable[[RunNotice], object] = bool
-    #: Called with a job's position in the queue while it waits in ``place``; its current priority, and its number by
-    #: time when it has waited before.
+    #: Called with the job's position in the queue while it waits in ``place``.
     note_place: Callable[[QueueView], object] = bool
+    #: Returns the job's current priority; ``queue_number`` is its number by time if it has waited before.
     priority: Callable[[], int] = int
     queue_number: int | None = None
-    #: Called with plain data for ``Cluster.sweep`` when something was started that outlives the supervisor. A new
+    #: Called with plain data for ``Cluster.sweep`` after a start of anything that outlives the supervisor. A new
     #: supervisor that places the job receives it as ``handle``.
     record_handle: Callable[[dict[str, Any]], object] = bool
     handle: Mapping[str, Any] | None = None
     #: The data and packages to copy to every node before its ranks start; None without any.
-    #: A cluster that ``stages`` runs ``data.stager`` on every node, sends it the node's order, passes on its messages,
-    #: and returns the answers to it. The paths in its last message go into the environment of the node's ranks.
+    #: A cluster with agents runs ``data.stager`` on every node, sends it the node's order, forwards its messages and
+    #: sends it the answers. The paths in the last message are set in the environment of the node's ranks.
     staging: JobStaging | None = None
-    #: The number of earlier starts of the job's ranks, and the nodes that were lost in the last one.
+    #: The number of earlier starts of the job's ranks; ``gone`` holds the nodes that were lost in the last of them.
     restart: int = 0
     gone: frozenset[int] = frozenset()
-    #: The minimum number of nodes with which the job may start; None for all.
+    #: The minimum number of nodes with which the job may start; None if it needs all of them.
     least_node_count: int | None = None
 
     @property
@@ -153,7 +153,7 @@ class NodeInfo:
     python: str = ""
     load: float | None = None
     ranks: int | None = None
-    #: Whether it costs money now, and its price per hour in ``currency`` ("USD"); None if unknown.
+    #: Whether the machine costs money now; its price per hour in ``currency`` ("USD"), None if unknown.
     billed: bool = False
     cost_per_hour: float | None = None
     currency: str = ""
@@ -176,8 +176,8 @@ class OptionValue:
 class Machines:
     """The machines of a cluster as a whole. ``state`` is "" or the change in progress ("creating").
 
-    Between ``min_nodes`` and ``max_nodes`` nodes are up, depending on the jobs. ``min_nodes`` nodes cost money without
-    a job. ``problem`` is the reason why the last change failed, ``cost_per_hour`` the price of one node (None:
+    Between ``min_nodes`` and ``max_nodes`` nodes are up, depending on the jobs. ``min_nodes`` nodes cost money even
+    without jobs. ``problem`` is the reason why the last change failed, ``cost_per_hour`` the price of one node (None:
     unknown).
     """
 
@@ -290,7 +290,7 @@ class Run(ABC):
     def alive(self) -> Sequence[object]:
         """Return all living processes of the job, including descendants.
 
-        A machine that does not respond counts as having none, because its agent ends them.
+        A machine that does not respond counts as having no processes, because its agent ends them.
         """
 
     @abstractmethod
@@ -306,7 +306,7 @@ class Run(ABC):
         return
 
     def stacks(self) -> Mapping[int, StackDump]:
-        """Return the answers since the last call by rank: its stacks, or the reason why there are none."""
+        """Return the dumps since the last call by rank: the rank's stacks, or the reason why they are missing."""
         return {}
 
     #: Seconds within which all responsive ranks have answered.
@@ -327,7 +327,7 @@ class Run(ABC):
     def fetch(self, rank: int, path: str, most: int) -> None:
         """Copy a file of a rank below the job's folder to this machine, unless it exists here.
 
-        It blocks. Raises OSError, and LaunchFailed, also for a file of more than ``most`` bytes.
+        Blocks. Raises OSError, or LaunchFailed, for example for a file of more than ``most`` bytes.
         """
         return
 
@@ -358,20 +358,20 @@ class Cluster(ABC):
     Options: ClassVar[type] = NoOptions
     #: The display name of the type.
     title: ClassVar[str] = ""
-    #: Whether its nodes are other machines: queries take seconds, and the backend's packages must be installed there.
+    #: Whether the nodes are other machines: queries take seconds, and the backend's packages must be installed there.
     is_remote: ClassVar[bool] = False
     #: Whether jobs can wait in a queue of the cluster before any process starts.
     queues: ClassVar[bool] = False
     #: Whether jobs acquire GPUs, cores and memory (``acquire``), and wait while other jobs hold them.
     slots: ClassVar[bool] = False
-    #: Whether agents of this package run on its nodes: they copy data sources there before ranks start
+    #: Whether agents of this package run on the nodes: they copy data sources there before ranks start
     #: (``Context.staging``), and forward connections to persistent ranks (``Run.expose_endpoint``).
     has_agents: ClassVar[bool] = False
-    #: Whether it installs a job's packages on its nodes before ranks start.
+    #: Whether it installs a job's packages on the nodes before ranks start.
     installs: ClassVar[bool] = False
     #: Whether it supports sources with ``mode=mount``, which are read over the network during training.
     mounts: ClassVar[bool] = False
-    #: Whether ranks can restart and resume there from their checkpoints.
+    #: Whether ranks can restart and resume from their checkpoints.
     can_restart: ClassVar[bool] = True
     #: Whether a job continues without its supervisor, and a new supervisor can ``attach`` to it.
     can_attach: ClassVar[bool] = False
@@ -416,7 +416,7 @@ class Cluster(ABC):
         return []
 
     def holds(self, node: NodeInfo, host: str) -> bool:
-        """Return whether ranks placed on ``host`` run on this machine."""
+        """Return whether ranks placed on ``host`` run on ``node``."""
         return node.name == host
 
     @abstractmethod
@@ -478,7 +478,7 @@ class Cluster(ABC):
 
     @abstractmethod
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
-        """Kill the remains of a job without a supervisor; return the processes that were alive. Raises DistDLError."""
+        """Kill the processes of a job without a supervisor; return those that were alive. Raises DistDLError."""
 
     def close_group(self, group: Group, options: Any) -> None:
         """Release reservations for later jobs of a group, such as a sweep; jobs that have started continue.
@@ -489,7 +489,7 @@ class Cluster(ABC):
 
 
 class Provisioner(ABC):
-    """A mix-in for clusters whose machines this package creates and deletes; each costs money while it is up."""
+    """A mix-in for clusters whose machines this package creates and deletes; a machine costs money while it is up."""
 
     #: The options of machines to create, declared like ``Options``, for forms, flags and Python.
     compute_spec: ClassVar[type] = NoOptions
@@ -500,12 +500,12 @@ class Provisioner(ABC):
     def choices(self, field: str, options: Mapping[str, Any]) -> list[OptionValue]:
         """Return the known values of the option ``field``; it may take seconds.
 
-        ``options`` are those that are filled in so far. Raises DistDLError, which names what is missing.
+        ``options`` are the options that are set so far. Raises DistDLError, which names missing options.
         """
 
     @abstractmethod
     def machines(self, options: Any) -> Machines | None:
-        """Return a summary of its machines, None if they need not be created; it may take seconds."""
+        """Return a summary of the machines, None if they need not be created; it may take seconds."""
 
     @abstractmethod
     def create(self, options: Any, machine_spec: Any) -> None:
@@ -516,4 +516,4 @@ class Provisioner(ABC):
 
     @abstractmethod
     def delete(self, options: Any) -> None:
-        """Request the deletion of its machines. Raises ClusterRefused, DistDLError."""
+        """Request the deletion of the machines. Raises ClusterRefused, DistDLError."""

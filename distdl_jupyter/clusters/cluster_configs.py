@@ -1,7 +1,7 @@
-"""Named clusters: a name such as ``compute_target="mini"`` refers to a kind of cluster with its options.
+"""Named clusters: a name such as ``compute_target="mini"`` refers to a kind of cluster with options.
 
-They are stored in ``distdl_jupyter.json`` in the user's Jupyter configuration folder, which kernels, the server and the
-command line share. The name of a kind always means that kind without options. The file contains no secrets.
+Named clusters are stored in ``distdl_jupyter.json`` in the user's Jupyter configuration folder, which kernels, the
+server and the command line share. The file contains no secrets. The name of a kind refers to the kind without options.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def kinds() -> list[ClusterConfig]:
         try:
             options = registry.get("clusters", kind).default_options()
         except PluginUnavailable:
-            options = {}  # listed with its problem
+            options = {}  # the status of the cluster shows the problem
         if options is not None:
             configs.append(ClusterConfig(kind, kind, options))
     return configs
 
 
 def get(name: str) -> ClusterConfig:
-    """Return a cluster of ``every`` by name. Raises ClusterNotFound, which lists them or the missing options."""
+    """Return a cluster of ``every`` by name. Raises ClusterNotFound, whose hint lists them or explains ``add``."""
     known = {target.name: target for target in every()}
     if name in known:
         return known[name]
@@ -175,7 +175,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in the normal form of the kind."""
+    """Return the options as the kind's ``Options`` class normalizes them. Raises InvalidSpec."""
     if kind not in registry.names("clusters"):
         raise InvalidSpec(
             unknown(kind, registry.names("clusters"), "cluster type"), code="cluster-kind-unknown", field="kind"
@@ -214,7 +214,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _changing() -> Iterator[dict[str, Any]]:
-    """Yield the entries for changes under a lock; they are written unless an exception is raised."""
+    """Yield the entries under a lock, then write the changed entries unless an exception was raised."""
     path = file()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)

@@ -4,8 +4,8 @@
 sets HOST as the host name and executes the shell that runs COMMAND. Launchers that distinguish nodes by host name, such
 as Open MPI's daemons, then see as many nodes as there are names; memory, disk and network stay shared.
 
-Root can do that directly; other users need their own user namespace (user_namespaces(7)), in which they keep their user
-and group. This module must not depend on jobs, ranks or launchers.
+Root can do that directly. Other users need a user namespace (user_namespaces(7)), in which their user and group stay
+the same. This module must not depend on jobs, ranks or launchers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import psutil
 
 _CLONE_NEWUTS, _CLONE_NEWUSER = 0x04000000, 0x10000000  # include/uapi/linux/sched.h
 _FORBIDDEN = "this machine or its container does not allow user namespaces"
-#: The meaning of errors of unshare(2).
+#: Explanations of the errors of unshare(2).
 _CAUSES = {
     errno.EPERM: _FORBIDDEN,
     errno.EINVAL: "this kernel has no user namespaces",
@@ -51,7 +51,7 @@ def has_network() -> bool:
 
 @functools.cache
 def _works(command: tuple[str, ...]) -> bool:
-    """Return whether a trial succeeds: kernels, containers and AppArmor may forbid it."""
+    """Return whether a trial run succeeds. Kernels, containers and AppArmor may forbid namespaces."""
     try:
         output = subprocess.check_output(
             [*command, "node-0", "uname -n"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60.0
@@ -69,7 +69,7 @@ def enter(host: str) -> None:
     except OSError:
         _unshare(_CLONE_NEWUTS | _CLONE_NEWUSER)
         process = Path("/proc/self")
-        (process / "setgroups").write_text("deny", encoding="ascii")  # the kernel's condition for mapping a group
+        (process / "setgroups").write_text("deny", encoding="ascii")  # required by the kernel before a group is mapped
         (process / "uid_map").write_text(f"{user} {user} 1", encoding="ascii")
         (process / "gid_map").write_text(f"{group} {group} 1", encoding="ascii")
     socket.sethostname(host)
@@ -88,7 +88,7 @@ def main(host: str, *command: str) -> None:
     except OSError as error:
         cause = _FORBIDDEN if error.filename else error.strerror  # writing the namespace's id files failed
         sys.exit(f"Cannot give processes their own host name: {cause}. Use one node, or a backend without a launcher.")
-    os.execv("/bin/sh", ["/bin/sh", "-c", " ".join(command)])  # noqa: S606  the purpose, as ssh does it
+    os.execv("/bin/sh", ["/bin/sh", "-c", " ".join(command)])  # noqa: S606  runs any command, like ssh
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Selects the submitter's variables for ranks: almost all on this machine, a few by name on other machines.
 
-The submitter's PATH, HOME or LD_LIBRARY_PATH would be wrong there, and unneeded variables should stay private.
+On another machine, the submitter's PATH, HOME or LD_LIBRARY_PATH is wrong; unneeded variables should stay private.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from distdl_jupyter.core import machine
 from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.redact import is_secret
 
-#: Settings of training libraries.
+#: Prefixes of the variables of training libraries.
 _LIBRARIES = (
     "NCCL_", "HOROVOD_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "GLOO_", "UCX_", "FI_", "TF_", "KERAS_", "HF_",
     "TOKENIZERS_", "OMPI_MCA_", "PRTE_MCA_",
@@ -23,14 +23,14 @@ HASH_SEED = {"PYTHONHASHSEED": "0"}
 _NAMES = frozenset(("LANG", "LC_ALL", "TZ"))
 #: Variables for ssh itself: its key agent, a Kerberos ticket, the location of its configuration.
 _SSH = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME", "LANG")
-#: The backend that a kernel sets for matplotlib.
+#: Prefixes of the matplotlib backends that a kernel sets.
 _NOTEBOOKS_BACKENDS = ("module://matplotlib_inline", "module://ipykernel", "module://ipympl")
 #: Names that every shell and exec accept.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
-    """Return the submitter's environment without variables that are wrong in any rank."""
+    """Return the submitter's environment without the variables that no rank should inherit."""
     inherited = ("DISTDL_HOME", "DISTDL_CACHE", "DISTDL_WARM_DIR")
     environment = {n: value for n, value in submitters.items() if n in inherited or not n.startswith("DISTDL_")}
     if environment.get("MPLBACKEND", "").startswith(_NOTEBOOKS_BACKENDS):
@@ -40,7 +40,7 @@ def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
 
 
 def for_ranks(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that make sense on another machine, without any that look secret."""
+    """Return the variables that are valid on another machine, except those that look like secrets."""
     return {
         name: value
         for name, value in inherited.items()

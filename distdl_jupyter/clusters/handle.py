@@ -25,7 +25,7 @@ TIMEOUT = 5.0
 _POLL = 2.0
 #: The states of a job that has ended.
 _ENDED = frozenset(state.value for state in State if state.ended)
-#: Bytes at the end of a job's events that are searched for its end.
+#: The number of bytes at the end of a job's events that are searched for the end of the job.
 _NEWEST_EVENTS = 64 * 1024
 #: The timeout of ``create(wait=True)`` in seconds.
 CREATION = 900.0
@@ -107,8 +107,8 @@ class ClusterHandle(table.Display):
                 code="cluster-without-options",
                 field="name",
             )
-        later = {name: value for name, value in {**target.options, **options}.items() if value is not None}
-        cluster_configs.change(self.name, later)
+        merged = {name: value for name, value in {**target.options, **options}.items() if value is not None}
+        cluster_configs.change(self.name, merged)
         return self
 
     def choices(self, field: str) -> Choices:

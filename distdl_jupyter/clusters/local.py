@@ -1,4 +1,4 @@
-"""This machine as a cluster: ranks are child processes of the supervisor, nodes beyond the first are emulated.
+"""This machine as a cluster: ranks are child processes of the supervisor, and multiple nodes are emulated.
 
 Emulated nodes have the rank, local rank, node (cross) rank and host name of real nodes; memory, disk and network are
 shared. A launcher that distinguishes nodes by host name gets a remote shell to the emulated nodes (``emulated_node``).
@@ -66,7 +66,7 @@ class LocalCluster(Cluster):
     def __init__(self) -> None:
         self._ports = Ports()
         self._slot: slots.QueueSlot | None = None
-        #: The numbers of the job's GPUs, None before they are acquired.
+        #: The numbers of the job's GPUs; None until they are acquired.
         self._gpu_numbers: list[int] | None = None
         self._staged: dict[int, Staged] = {}
         self._notices: list[RunNotice] = []
@@ -78,11 +78,11 @@ class LocalCluster(Cluster):
         return ""
 
     def process_count_per_node(self, options: Any, *, use_gpu: bool | None) -> int:
-        """Return the number of GPUs, 1 without any."""
+        """Return the number of GPUs, or 1 without GPUs."""
         return max(1, len(machine.gpu_numbers())) if use_gpu is not False else 1
 
     def detail(self, options: Any) -> str:
-        """Return cores and GPUs of this machine: "2 cores, no GPU"."""
+        """Return the cores and GPUs of this machine: "2 cores, no GPU"."""
         count = len(machine.gpu_numbers())
         return f"{plural(cores(), 'core')}, {plural(count, 'GPU') if count else 'no GPU'}"
 
@@ -130,11 +130,11 @@ class LocalCluster(Cluster):
 
     def _check_headroom(self, spec: JobSpec, context: Context) -> None:
         self._notices = []
-        for short in limits.shortages(spec.process_count, headroom.room()):
-            if short.level == "error":
-                raise LaunchFailed(f"{short.says}.", code="local-no-room", hint=short.remedy)
+        for shortage in limits.shortages(spec.process_count, headroom.room()):
+            if shortage.level == "error":
+                raise LaunchFailed(f"{shortage.says}.", code="local-no-room", hint=shortage.remedy)
             if not context.restart:
-                self._notices.append(RunNotice(short.level, f"{short.says}. {short.remedy}", "room"))
+                self._notices.append(RunNotice(shortage.level, f"{shortage.says}. {shortage.remedy}", "room"))
 
     def preview(self, spec: JobSpec, options: Any) -> Placement:
         """Place rank r on node r // process_count_per_node; assign GPUs in order, as if all were free."""
@@ -220,7 +220,7 @@ class LocalCluster(Cluster):
         return run.start(placement, plan, context, nodes)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> list[int]:
-        """Kill every local process with the job's mark; remove its pipes and view of the data, but keep the cache."""
+        """Kill every local process with the job's mark; remove its pipes and data folder, but keep the cache."""
         from distdl_jupyter.clusters import stagers
         from distdl_jupyter.node import processes, run_dir
 
@@ -235,13 +235,13 @@ def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, conte
     from distdl_jupyter.clusters import stagers
 
     hosts = {slot.node: slot.host for slot in placement.ranks}
-    needed = ("AWS_", "GOOGLE_", "PIP_", "UV_")  # settings of object stores and package indexes
-    shown = {
+    prefixes = ("AWS_", "GOOGLE_", "PIP_", "UV_")  # settings of object stores and package indexes
+    inherited = {
         name: value
         for name, value in context.inherited.items()
-        if name.startswith(needed) or not is_secret(name, value)
+        if name.startswith(prefixes) or not is_secret(name, value)
     }
-    environment = {**shown, "DISTDL_JOB_ID": spec.id}
+    environment = {**inherited, "DISTDL_JOB_ID": spec.id}
     started_stagers: list[stagers.NodeStager] = []
     try:
         for node, host in sorted(hosts.items()):
@@ -254,6 +254,6 @@ def _run_stagers(spec: JobSpec, placement: Placement, staging: JobStaging, conte
 
 
 def _is_parent_job(entry: slots.QueueEntry) -> bool:
-    """Return whether a rank of that job submitted this job. Then both share its slots, so that they cannot deadlock."""
-    first = os.path.basename(os.environ.get("DISTDL_JOB_DIR", ""))  # noqa: PTH119  no file is accessed
-    return entry.holds and entry.own and entry.job == first
+    """Return whether a rank of the entry's job submitted this job. Both then share its slots, to prevent a deadlock."""
+    parent = os.path.basename(os.environ.get("DISTDL_JOB_DIR", ""))  # noqa: PTH119  no file is accessed
+    return entry.holds and entry.own and entry.job == parent

@@ -1,6 +1,6 @@
 """This machine as the node of a job. Its agent is part of the supervisor, so that ranks can be forked warm.
 
-Output needs no connection: a channel is a pipe whose write end is passed to the process.
+A channel is a pipe whose write end is passed to the process, so output needs no connection.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class LocalChannels(Channels):
 
 
 class LocalJob(Job):
-    """A job whose processes this process starts with complete environments, identified by the job's mark alone.
+    """A job whose processes this process starts with complete environments. Only the job's mark identifies them.
 
-    The environment of a forked process shows only that mark (see ``warm``). The cluster owns the staged data.
+    The environment of a forked process shows no other mark (see ``warm``). The cluster owns the staged data.
     """
 
     def _forget_data(self) -> None:
@@ -195,7 +195,7 @@ class LocalNodes(JobNodes):
         return merged
 
     def service_variables(self, number: int) -> dict[str, str]:
-        """Make a service record its imports; it runs on the first node."""
+        """Make a service, which runs on the first node, record its imports."""
         return self._import_recording(f"service-{number}")
 
     def _import_recording(self, name: str) -> dict[str, str]:
@@ -204,7 +204,7 @@ class LocalNodes(JobNodes):
         return {installed.VARIABLE: str(folder / f"{name}.json")} if folder.is_dir() else {}
 
     def note_start(self, *, launcher: str = "") -> None:
-        """Add a notice if the start was warm, or the reason if some programs were started cold."""
+        """Add a notice that the start was warm, or why some programs were started cold."""
         if node_job.fork is None:
             return
         reasons = dict.fromkeys(node_job.reasons) if not launcher else {f"{launcher} starts them": None}
@@ -214,7 +214,7 @@ class LocalNodes(JobNodes):
         ] or [RunNotice("info", node_job.WARM, "warm-start")]
 
     def handle(self) -> dict[str, Any]:
-        """Return nothing: a sweep finds processes by the job's mark."""
+        """Return {}, because a sweep finds processes by the job's mark."""
         return {}
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """A zip of this package's Python sources, for machines on which the worker and the agent run.
 
 It contains the whole package, because a module with a training function often also imports the code that submits it.
-Equal sources give equal bytes, so a host unpacks each version once, into a folder named by its digest.
+Equal sources give equal bytes, so a host unpacks each version once, into a folder named after the digest.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def pack(root: Path) -> bytes:
 
 # It unpacks the package once per version and then becomes the agent. Its source is sent over the standard input of
 # Python, and it must not read beyond its own input, because the agent reads the rest. Versions of several submitters
-# coexist on a host; a version that was unused for three months is removed. Files that another user may have created
+# coexist on a host; a version that was not used for three months is removed. Files that another user may have created
 # are neither run nor removed.
 
 #: The minimum Python version of the worker.
 OLDEST = (3, 11)
-#: Uses only syntax that every Python accepts, so that an old Python can report its version.
+#: The first statements, in syntax that every Python accepts, so that an old Python can report its version.
 _FIRST = r"""
 import sys
 if sys.version_info < @OLDEST@:
@@ -147,5 +147,5 @@ def first_lines(python: str, program: str) -> bytes:
 
 
 def request_marker() -> bytes:
-    """Return the line with which a host requests this version of the package, unlike any output of a login shell."""
+    """Return the line with which a host requests this version of the package. No login shell prints such a line."""
     return f"\n\x1edistdl-wants {built().digest}\n".encode()

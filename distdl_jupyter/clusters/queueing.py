@@ -1,4 +1,4 @@
-"""A job in the queue of a machine (``node.slots``): its needs, and its position as a view."""
+"""Computes the needs of a job in the queue of a machine (``node.slots``), and converts its position to a view."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.node import slots
 from distdl_jupyter.node.slots import Need, QueueEntry, QueuePosition, Turn
 
-#: The maximum number of devices of one job that a view names.
+#: The maximum number of devices of a job that a view lists.
 _MOST_DEVICES = 32
 
 
@@ -34,11 +34,11 @@ def refuse_too_much(
     spec: JobSpec, processes: int, gpus: int, cores: float | None, memory: float | None, host: str = ""
 ) -> None:
     """Raise InvalidSpec if ``processes`` of a job need more than a machine has (None: unknown)."""
-    there = {"gpus": gpus, "cores": cores, "memory": memory}
-    each = {"gpus": spec.gpus or int(bool(spec.use_gpu)), "cores": spec.cores, "memory": spec.memory}
+    available = {"gpus": gpus, "cores": cores, "memory": memory}
+    per_process = {"gpus": spec.gpus or int(bool(spec.use_gpu)), "cores": spec.cores, "memory": spec.memory}
     where = host or "this machine"
-    for name, amount in each.items():
-        most = there[name]
+    for name, amount in per_process.items():
+        most = available[name]
         if not amount or most is None or amount * processes <= most:
             continue
         single, total, here = (
@@ -88,18 +88,18 @@ def view(
     ``limits`` are the cores and memory of the host, by default those of this machine.
     """
     position = turn.place
-    who = holders(position, {entry.key: entry for entry in turn.entries})
+    holder_names = holders(position, {entry.key: entry for entry in turn.entries})
     amounts = needs(need_)
     return QueueView(
         place=position.place,
         of=turn.of,
-        why=turn.problem or reason(amounts, position.lacks, who),
+        why=turn.problem or reason(amounts, position.lacks, holder_names),
         priority=priority,
         needs=amounts,
         free=dict(position.free),
         total={name: value for name, value in totals(len(labels), limits).items() if name in amounts},
         lacks=position.lacks,
-        names=who,
+        names=holder_names,
         holding=tuple(holding(entry, labels) for entry in turn.entries if entry.holds),
         host=host,
         number=turn.number,
@@ -129,7 +129,7 @@ def holding(entry: QueueEntry, labels: Mapping[str, str]) -> Holding:
 
 
 def holders(position: QueuePosition, entries: Mapping[str, QueueEntry]) -> tuple[str, ...]:
-    """Return the names of the first jobs ahead of a position, and the number of others."""
+    """Return the names of the first jobs ahead of a position, and the number of other jobs ahead of it."""
     jobs = [entries[key] for key in position.holders if key in entries]
     names = [f"{job.name} ({short_id(job.job)})" + ("" if job.own else f" of {job.user}") for job in jobs]
     return (*names, plural(position.others, "other")) if names and position.others else tuple(names)

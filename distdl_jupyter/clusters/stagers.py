@@ -32,7 +32,7 @@ _ERROR_TAIL = 2000
 
 
 class Staged(NamedTuple):
-    """The result on a node: variables with the paths of the data, and the ranks' Python ("": the node's own)."""
+    """The result on a node: variables with the paths of the data, and the ranks' Python ("": the node's Python)."""
 
     variables: dict[str, str]
     python: str = ""
@@ -80,7 +80,7 @@ class NodeStager(ABC):
 
     @property
     def error_tail(self) -> str:
-        """The end of its error output."""
+        """The end of the error output."""
         return self._errors.decode(errors="replace").strip()
 
 
@@ -114,7 +114,7 @@ class LocalStager(NodeStager):
             self._process.stdin.flush()
 
     def end(self) -> None:
-        """Close its input, then end the process."""
+        """Close the input of the process, then end it."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
@@ -132,7 +132,7 @@ def run(
 ) -> dict[int, Staged]:
     """Run all stagers to completion; return the result of each node.
 
-    An exception from ``report`` cancels it. Raises DataUnavailable for the first failure and ends all stagers.
+    An exception from ``report`` cancels the run. The first failure ends all stagers and raises DataUnavailable.
     """
     pool = ThreadPoolExecutor(max(1, min(2 * len(stagers), 16)), thread_name_prefix="staging")
     renewals: list[Future[None]] = []
@@ -172,7 +172,7 @@ def _line(message: dict[str, Any]) -> bytes:
 
 
 def _message(line: bytes) -> dict[str, Any]:
-    """Return a message, {} for other output, such as that of a library."""
+    """Return the message in a line, or {} for other output, such as that of a library."""
     with contextlib.suppress(ValueError, TypeError):
         return dict(json.loads(line))
     return {}
@@ -181,7 +181,7 @@ def _message(line: bytes) -> dict[str, Any]:
 def _read(
     stager: NodeStager, lines: Sequence[bytes], staging: JobStaging, pool: ThreadPoolExecutor
 ) -> list[Future[None]]:
-    """Forward messages; return the pending requests for signatures, which may take seconds each."""
+    """Forward messages; return the pending requests for new signatures, each of which may take seconds."""
 
     def renew(request: dict[str, Any]) -> None:
         if answer := staging.on_message(stager.node, stager.host, request):

@@ -1,4 +1,4 @@
-"""The current status of clusters: their nodes, or one sentence why they cannot be used. Reading it never raises.
+"""The current status of clusters: their nodes, or one sentence why they cannot be used. A probe never raises.
 
 A plug-in may block for a long time, so each one runs in its own thread and does not delay the others.
 """
@@ -41,10 +41,10 @@ class ClusterStatus(ClusterConfig):
     nodes: tuple[NodeInfo, ...] = ()
     far: bool = False
     looked: bool = True
-    #: Its machines as a whole, if this package creates and deletes them.
+    #: The machines as a whole, if this package creates and deletes them.
     machines: Machines | None = None
     can_create: bool = False
-    #: The number of nodes that cost money now, and their total cost per hour, None if unknown.
+    #: The number of nodes that cost money now; their total cost per hour, None if unknown.
     billed: int = 0
     cost_per_hour: float | None = None
     currency: str = ""
@@ -146,7 +146,7 @@ def check(target: ClusterConfig, needs: Mapping[str, Sequence[str]] | None = Non
         return rows or [_node_check(cluster, options)]
     except DistDLError as error:
         return [_failed_check(error.message, error.hint, error.code)]
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # noqa: BLE001 - as in ``probe``
         remedy = "Report the error to the authors of the plug-in."
         return [_failed_check(_plugin_failed(error), remedy, "cluster-plugin-failed")]
 
@@ -160,7 +160,7 @@ def _failed_check(message: str, remedy: str, code: str) -> NodeCheck:
 
 
 def _node_check(cluster: Cluster, options: Any) -> NodeCheck:
-    """Return the check of a kind without its own checks: whether its nodes respond."""
+    """Return the check for kinds that define no checks: whether the nodes respond."""
     if down := ", ".join(node.name for node in cluster.nodes(options) if node.state == "down"):
         text = f"{down} cannot be used."
         return NodeCheck("", "Reachable", "error", text, "Check these machines.", code="cluster-reachable")
@@ -175,21 +175,21 @@ def needs(backend_label: str, options: Mapping[str, Any] | None = None) -> dict[
 
 # the newest status and checks, for pages and forms ------------------------------------------------
 # At most one probe per cluster runs at a time, in its own thread, so a cluster that does not respond delays neither
-# requests nor other clusters. Until a probe has ended, the last known answer is used.
+# requests nor other clusters. Until a probe has ended, the previous answer is used.
 
 
 T = TypeVar("T")
 Needs = Mapping[str, Sequence[str]]
 
-#: Seconds that a request waits for a cluster whose status is unknown, and for one with a known last status.
+#: Seconds that a request waits for a cluster: if its status is unknown, and if an earlier status is known.
 FIRST, AGAIN = 1.5, 0.3
-#: Seconds for which nodes, and successful checks, are recent enough for a form.
+#: Seconds after which a form probes a cluster again: for the nodes, and for checks without errors.
 NODES_FRESH, CHECKS_FRESH = 15.0, 300.0
 
 
 @dataclass(slots=True)
 class _Probe(Generic[T]):
-    """A running or completed probe; ``last`` is the answer of the previous probe."""
+    """A running or completed probe; ``last`` is the answer of the previous probe, None for the first."""
 
     begun: float
     answer: Future[T]
@@ -226,7 +226,7 @@ def _key(target: ClusterConfig, *more: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CachedStatus:
-    """The known part of a cluster's status and checks (None: unknown yet); ``looking`` while probes run."""
+    """The known part of a cluster's status and checks (None: unknown yet); ``looking`` is true while probes run."""
 
     status: ClusterStatus | None
     checks: tuple[NodeCheck, ...] | None

@@ -98,7 +98,7 @@ def check_rows(checks: Sequence[NodeCheck]) -> list[tuple[str, ...]]:
 
 
 def check_text(checks: Sequence[NodeCheck], width: int = 100) -> str:
-    """Return the checks as a text table of ``width`` characters, each problem followed by its fix, and a summary.
+    """Return the checks as a text table of ``width`` characters, each problem followed by its fix, then a summary.
 
     A fix is never wrapped, so that commands can be copied.
     """
@@ -129,8 +129,8 @@ def merge_hosts(checks: Sequence[NodeCheck]) -> list[NodeCheck]:
     Checks keep their order; for each check, the worst result comes first.
     """
     hosts = list(dict.fromkeys(check.node for check in checks if check.node))
-    whats = list(dict.fromkeys(check.what for check in checks))
-    ordered = sorted(checks, key=lambda check: (whats.index(check.what), _SEVERITY[check.level]))
+    names = list(dict.fromkeys(check.what for check in checks))
+    ordered = sorted(checks, key=lambda check: (names.index(check.what), _SEVERITY[check.level]))
     nodes_by_result: dict[NodeCheck, list[str]] = {}
     for check in ordered:
         nodes_by_result.setdefault(replace(check, node=""), []).append(check.node)

@@ -31,13 +31,13 @@ from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.plan import Placement
 from distdl_jupyter.core.spec import JobSpec
 
-#: Timeouts in seconds of a check: for connecting (ssh's limit plus the start of Python), and in total.
+#: Timeouts in seconds of a check: for connecting (ssh's limit plus the time to start Python), and in total.
 _REACH_SECONDS, _CHECK_SECONDS = command.CONNECT_SECONDS + 5.0, 28.0
 _SWEEP_SECONDS = 10.0
 #: Timeout in seconds of a query of the hosts' states; a login can take several seconds.
 STATE_SECONDS = 8.0
-#: Seconds after which the state of a host that is up, and of one that is down, is queried again. Each query is a login,
-#: and pages ask as long as they show the list.
+#: Seconds after which a host is queried again: if it is up, and if it is down. Every query is a login, and a page
+#: that shows the list repeats it.
 QUERY_SECONDS, RETRY_SECONDS = 30.0, 60.0
 #: Seconds before a host that refused a login is tried again; repeated failed logins often lock an account.
 _PAUSES = {"unreachable-denied": 300.0}
@@ -72,7 +72,7 @@ class SshCluster(AgentCluster):
         return max(1, min((node.gpus for node in self.nodes(options) if node.state == "up"), default=1))
 
     def validate(self, options: SshOptions) -> None:
-        """Raise InvalidSpec for options without hosts, also if a file or pattern yields none."""
+        """Raise InvalidSpec for invalid options, or if they yield no hosts, for example if a pattern matches none."""
         hostlist.listed(options)
 
     def suggestions(self) -> dict[str, list[str]]:
@@ -99,15 +99,15 @@ class SshCluster(AgentCluster):
         until = time.monotonic() + _CHECK_SECONDS
         hosts = hostlist.listed(options)
         with connected(hosts, options, _REACH_SECONDS) as (connections, unreachable):
-            # The time for silent hosts is used up; the rest is for those that answered.
+            # Use the remaining time for the hosts that have answered.
             seconds = min(checkup.LOOK_SECONDS, until - time.monotonic())
             result = checkup.check_hosts(connections, unreachable, options, modules, programs, seconds=seconds)
         for host in hosts:
-            _states.pop((host, options), None)  # the user may have fixed it
+            _states.pop((host, options), None)  # the user may have fixed the host
         return list(result.checks)
 
     def preview(self, spec: JobSpec, options: SshOptions) -> Placement:
-        """Place ranks on the hosts in their order; interfaces and GPUs are not known without a connection."""
+        """Place ranks on the hosts in their order; interfaces and GPUs are unknown without a connection."""
         hosts, _spare = hostlist.split(spec, options)
         return Placement(rank_slots(spec, [host.name for host in hosts]), address="", ports=(), interface="")
 
@@ -130,7 +130,7 @@ class SshCluster(AgentCluster):
         return spec, unreachable
 
     def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
-        """Return the hosts; their handle has the connection options and folders for a sweep."""
+        """Return the hosts, with a handle that holds the connection options and folders for a sweep."""
         hosts = [
             {"name": node.host, "target": node.connection.target.target, "folder": node.folder, "shared": node.shared}
             for node in self._nodes
@@ -153,10 +153,10 @@ class SshCluster(AgentCluster):
         self._connections += [result for result in results if isinstance(result, Connection)]
         return [result for result in results if isinstance(result, Unreachable)]
 
-    # after a supervisor's death ---------------------------------------------------------------------
+    # after the supervisor has ended -----------------------------------------------------------------
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> list[str]:
-        """Kill the remains of a job on its hosts; agents without a supervisor also do so within seconds.
+        """Kill the processes of a job on its hosts. Agents that lose their supervisor also do so within seconds.
 
         Returns the host of each killed process. Raises LaunchFailed, which lists the hosts that do not respond.
         """
@@ -181,21 +181,21 @@ class SshCluster(AgentCluster):
         return killed
 
 
-# states of hosts, for lists that are redrawn every few seconds -----------------------------------------
+# cached states of hosts, for lists that refresh every few seconds --------------------------------------
 
 
-#: The last known states, each with the monotonic time at which it is out of date.
+#: The last known state of each host, with the monotonic time at which it expires.
 _states: dict[tuple[Host, SshOptions], tuple[float, NodeInfo]] = {}
 
 
 def host_states(options: SshOptions, timeout: float = STATE_SECONDS) -> list[NodeInfo]:
     """Return the states of all hosts in the cluster's order within ``timeout`` seconds. Raises InvalidSpec.
 
-    Hosts are queried anew after some seconds; hosts that refused a login much later, because it may lock the account.
+    A state expires after some seconds; after a refused login much later, because failures may lock the account.
     """
     hosts, now = hostlist.listed(options), time.monotonic()
-    due = [host for host in hosts if _states.get((host, options), (now,))[0] <= now]
-    with connected(due, options, timeout) as (connections, unreachable):
+    expired = [host for host in hosts if _states.get((host, options), (now,))[0] <= now]
+    with connected(expired, options, timeout) as (connections, unreachable):
         queries = [(connection, dict[str, Any]()) for connection in connections]
         answers = ask_all(queries, "facts", timeout)
     troubles = [*unreachable, *(answer for answer in answers if isinstance(answer, HostTrouble))]
@@ -206,7 +206,7 @@ def host_states(options: SshOptions, timeout: float = STATE_SECONDS) -> list[Nod
     for connection, facts in zip(connections, answers, strict=True):
         if isinstance(facts, dict):
             nodes[connection.host] = QUERY_SECONDS, node_info(connection.host, facts)
-    for host in due:
+    for host in expired:
         pause, node = nodes[host.name]
         _states[host, options] = time.monotonic() + pause, node
     return [_states[host, options][1] for host in hosts]
@@ -264,28 +264,28 @@ class SshProcess(wire.Link):
 
     @property
     def code(self) -> int | None:
-        """The exit code, None while it runs."""
+        """The exit code of the process; None while it runs."""
         return self._process.poll()
 
     async def open(self) -> None:
-        """Start to collect its error output."""
+        """Start collecting the error output of the process."""
         self._errors = asyncio.create_task(self.keep_errors(functools.partial(wire.read, self._err)))
 
     async def read(self) -> bytes:
-        """Return its next output."""
+        """Return the next output of the process."""
         return await wire.read(self._out)
 
     async def write(self, content: bytes) -> None:
-        """Write to its standard input."""
+        """Write to the standard input of the process."""
         await wire.write(self._in, content)
 
     def close_input(self) -> None:
-        """Close its standard input; idempotent."""
+        """Close the standard input of the process; idempotent."""
         with contextlib.suppress(OSError):
             self._pipes[0].close()
 
     async def end(self, grace: float = 0.0) -> None:
-        """Wait for it to exit; kill it after ``grace`` seconds."""
+        """Wait for the process to exit; kill it after ``grace`` seconds."""
         until = time.monotonic() + grace
         while self.code is None:
             if time.monotonic() >= until:
@@ -293,7 +293,7 @@ class SshProcess(wire.Link):
             await asyncio.sleep(_POLL_SECONDS)
 
     async def close(self) -> None:
-        """Close its streams."""
+        """Close the streams of the process."""
         self._errors.cancel()
         await asyncio.wait([self._errors])
         for pipe in self._pipes:
@@ -301,7 +301,7 @@ class SshProcess(wire.Link):
                 pipe.close()
 
     async def why_ended(self, silent: float) -> str:
-        """Return why its output ended, ``silent`` seconds after the last byte."""
+        """Return why the output ended, ``silent`` seconds after the last byte."""
         await self.end(2.0)
         # A child of ssh may keep standard error open.
         await asyncio.wait([self._errors], timeout=_ERRORS_SECONDS)
@@ -316,7 +316,7 @@ class SshProcess(wire.Link):
 def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
     """Start an agent on a host and return the connection. Raises Unreachable.
 
-    ``python`` is used where the options set none.
+    ``python`` is the interpreter to use if the options set none.
     """
     path = options.python or python or sys.executable
     base = options.directory or DIRECTORY
@@ -346,7 +346,7 @@ def reach_all(
     """Start agents in parallel; return a connection or the error for each host, in their order.
 
     A host that does not answer within ``seconds`` is unreachable; None waits for ssh's own limit. ``report`` is called
-    with the number of completed hosts; an exception that it raises ends the wait. Later connections are closed.
+    with the number of completed hosts; an exception that it raises ends the wait. Late connections are closed.
     """
     futures = [in_thread(reach, host, options, python) for host in hosts]
     until = None if seconds is None else time.monotonic() + seconds

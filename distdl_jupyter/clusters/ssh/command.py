@@ -1,4 +1,4 @@
-"""The ssh command line, and what ssh's error messages mean.
+"""Builds the ssh command line, and explains the error messages of ssh.
 
 Only keys and key agents are used, never passwords, and host keys must be known. The program that starts the agent is
 sent over standard input, so the command line reveals nothing about the job.
@@ -13,10 +13,10 @@ from distdl_jupyter.clusters.agents.agent import Host, Unreachable
 
 #: Timeout in seconds for connecting to a host.
 CONNECT_SECONDS = 10
-#: Keep-alive interval and count: ssh detects a dead connection after their product in seconds.
+#: Keep-alive interval in seconds, and count: ssh detects a dead connection after their product.
 _ALIVE_SECONDS, _ALIVE_COUNT = 3, 2
 _SETTINGS = {
-    # Options that older versions of ssh do not have.
+    # Options that older versions of ssh do not support.
     "IgnoreUnknown": "StdinNull,SessionType,ForkAfterAuthentication",
     "BatchMode": "yes",
     "StrictHostKeyChecking": "yes",
@@ -39,8 +39,8 @@ _SETTINGS = {
     "ForkAfterAuthentication": "no",
     "LogLevel": "ERROR",
 }
-#: Works in any login shell, including csh and fish: one pair of single quotes without a single quote, "!" or line break
-#: inside. ``read`` reads one line of standard input and leaves the rest for Python.
+#: Starts Python from any login shell, including csh and fish, because the single-quoted text contains no single quote,
+#: "!" or line break. ``read`` reads one line of standard input and leaves the rest for Python.
 _BEGIN = (
     "exec sh -c '"
     'IFS= read -r p; case "$p" in "~/"*) p="$HOME/${p#??}";; esac; '
@@ -88,8 +88,8 @@ _KEY_CHANGED = "The host key has changed. Another machine may be impersonating t
 _RENEW_KEY = "Ask the administrator. If the key was renewed, run {forget}, then {ssh} true"
 _LOAD_KEY = "If the key has a passphrase, load it with ssh-add. Otherwise copy a key to the host: ssh-copy-id {target}"
 _NEW_PYTHON = "Install a newer Python on the host, or set the option python to its path."
-#: Why a host is unreachable: a pattern of the output, the kind, the message and the remedy with the pattern's groups.
-#: The first match counts: a changed key also reports a failed verification.
+#: Causes of an unreachable host: pattern of the output, kind, message, and remedy; both texts may use pattern groups.
+#: The first match counts, because ssh also reports a failed verification if a key has changed.
 CAUSES = (
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for .* has changed", "changed-key", _KEY_CHANGED, _RENEW_KEY),
     (r"REVOKED HOST KEY|host key .* revoked", "changed-key", _KEY_CHANGED, _RENEW_KEY),

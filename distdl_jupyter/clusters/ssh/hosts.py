@@ -1,6 +1,6 @@
-"""The hosts of a cluster: its settings, host lists, hostfiles, and the ssh configuration.
+"""Reads the hosts of an SSH cluster from its options, a hostfile and the ssh configuration.
 
-Only files are read here; neither ssh nor a host is contacted.
+This module only reads files. It neither runs ssh nor contacts a host.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import JobSpec
 
-#: A host as users write it: optional user, name or address, and the number of slots after a colon.
+#: A host in the user's notation: optional user, name or address, and an optional number of slots after a colon.
 _WORD = re.compile(
     r"(?:(?P<user>[A-Za-z0-9_](?:[A-Za-z0-9_.+\\-]*[A-Za-z0-9_.+-])?)@)?"
     r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<name>[^\W-][\w.%-]*))"
@@ -24,13 +24,13 @@ _WORD = re.compile(
 )
 _WILD = re.compile(r"[*?\[]")
 _SLOTS = re.compile(r"\bslots\s*=\s*(\d+)")
-#: Depth of nested Include lines, as in OpenSSH.
+#: The maximum depth of nested Include lines, as in OpenSSH.
 _MAX_DEPTH = 16
 
 
 @dataclass(frozen=True, slots=True)
 class SshOptions:
-    """The hosts and how to reach them. Names, users, ports and keys are best kept in ``~/.ssh/config``."""
+    """The hosts and how to reach them. Names, users, ports and keys are best set in ``~/.ssh/config``."""
 
     hosts: str = field(
         default="",
@@ -56,7 +56,7 @@ class SshOptions:
     oversubscribe: bool = field(default=False, metadata={"help": OVERSUBSCRIBE_HELP})
 
     def __post_init__(self) -> None:
-        hosts: Iterable[object] = self.hosts or ""  # in Python also a list
+        hosts: Iterable[object] = self.hosts or ""  # Python callers may also pass a list
         joined = hosts if isinstance(hosts, str) else ",".join(map(str, hosts))
         object.__setattr__(self, "hosts", joined)
 
@@ -64,7 +64,7 @@ class SshOptions:
 def listed(options: SshOptions) -> tuple[Host, ...]:
     """Return the cluster's hosts in order; the slots of a repeated host are added.
 
-    Raises InvalidSpec, which names the invalid entry or line, also if there are no hosts.
+    Raises InvalidSpec if there are no hosts, or for an invalid entry or line, which it names.
     """
     if options.hosts and options.hostfile:
         raise InvalidSpec(
@@ -163,7 +163,7 @@ def _from_file(path: Path) -> list[Host]:
 
 
 def _names(path: Path, depth: int) -> Iterator[str]:
-    """Yield the patterns of all ``Host`` lines of a configuration file and of those that it includes."""
+    """Yield the patterns of all ``Host`` lines of a configuration file and of the files that it includes."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -187,7 +187,7 @@ def _setting(line: str) -> tuple[str, list[str]]:
 
 
 def _included(value: str) -> list[Path]:
-    """Return the files that an Include names; relative paths are below ~/.ssh (ssh_config(5))."""
+    """Return the files that an Include line names; relative paths are below ~/.ssh (ssh_config(5))."""
     path = Path(value).expanduser()
     path = path if path.is_absolute() else Path.home() / ".ssh" / path
     return sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
