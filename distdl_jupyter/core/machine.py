@@ -1,4 +1,4 @@
-"""This machine, as this process sees it: installed software, GPUs, the cache directory and sockets of the user."""
+"""Facts about this machine: installed software, GPUs that this process may use, cache directory and socket paths."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST = 103
 
 
 def installed_version(*names: str) -> str:
-    """Return the version of the first installed distribution of these, "" if there is none."""
+    """Return the version of the first of these distributions that is installed, "" if none is."""
     from importlib import metadata  # imports the whole ``email`` package
 
     for name in names:
@@ -62,12 +62,12 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def gpu_numbers() -> list[int]:
-    """Return their numbers."""
+    """Return the numbers of the GPUs in ``gpus()``."""
     return [gpu.number for gpu in gpus()]
 
 
 def gpu_name(those: Sequence[Gpu] | None = None) -> str:
-    """Return the model of the first of some GPUs (default: ``gpus()``), or "" if there are none."""
+    """Return the model of the first GPU in a sequence (default: ``gpus()``), "" if it is empty."""
     return next((gpu.name for gpu in (gpus() if those is None else those)), "")
 
 
@@ -87,18 +87,18 @@ def cache_directory() -> Path:
 
 
 def compiled_code() -> tuple[str, str]:
-    """Return the environment variable of torch's compiler cache and the folder that later jobs share.
+    """Return the environment variable for torch's compiler cache, and the cache folder that jobs share.
 
-    Its keys hold the versions of torch, CUDA and Triton and the GPU's model, so one folder serves all of them.
+    The cache keys include the versions of torch, CUDA and Triton and the GPU model, so one folder is enough.
     """
     return frameworks.COMPILED_VARIABLE, str(cache_directory() / frameworks.COMPILED_FOLDER)
 
 
 def socket_path(name: str, folder: Path | None = None) -> Path:
-    """Return the path of the socket ``name``, which contains the host because home directories may be shared.
+    """Return the path of the socket ``name``; it contains the host name, because home directories may be shared.
 
-    It is in ``folder`` (default: Jupyter's runtime directory), or in a user's folder of the temporary directory if that
-    path is too long for a socket. Nothing is created; see ``secured``.
+    The socket is in ``folder`` (default: Jupyter's runtime directory), or in a folder per user in the temporary
+    directory if that path is too long for a socket. Nothing is created; see ``secured``.
     """
     runtime = folder or _runtime()
     file = f"{name}-{_short(socket.gethostname().encode(), 8)}.sock"

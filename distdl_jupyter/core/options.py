@@ -1,8 +1,8 @@
 """The options of every job, each declared once.
 
-A field of ``JobOptions`` declares the allowed values, the aliases of other tools, the flag and where the option is
-offered. ``submit``, the magics, the command line, the form and a resume read it here; ``core.spec.JobSpec`` has the
-same fields with the checked values.
+Each field of ``JobOptions`` declares the allowed values of an option, its aliases from other tools, its flags and
+whether the form shows it. ``submit``, the magics, the command line, the form and resumes read these declarations;
+``core.spec.JobSpec`` has the same fields with checked values.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from distdl_jupyter.core.data import DataSource, parse_blob
 from distdl_jupyter.core.errors import InvalidSpec
 from distdl_jupyter.core.packages import check_packages, check_requirements
 
-#: Returns the checked value, None for the default. Raises InvalidSpec.
+#: Takes a value and its field; returns the checked value, or None for the default. Raises InvalidSpec.
 Check = Callable[[Any, str], Any]
 MAX_PROCESSES = 100_000
-#: More restarts than this would be an endless loop.
+#: Maximum value of ``max_restarts``; more would be an endless loop.
 MOST_RESTARTS = 1000
-#: Maximum resources of a process, and maximum priority of a job in a queue.
+#: Maximum GPUs of a process, maximum cores of a process, and maximum absolute priority of a queued job.
 MOST_GPUS, MOST_CORES, MOST_PRIORITY = 1024, 65_536, 1_000_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?")
 _KEEP = re.compile(
@@ -41,7 +41,7 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,120}")
 
 
 def check_count(value: Any, field: str) -> int:
-    """Return a count of nodes or processes. Raises InvalidSpec (a whole number from 1 to MAX_PROCESSES)."""
+    """Return a count of nodes or processes. Raises InvalidSpec unless it is an integer from 1 to MAX_PROCESSES."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidSpec(
             f"{field} must be an integer of at least 1, not {value!r}.",
@@ -64,7 +64,7 @@ def _count(value: Any, field: str) -> int | None:
 
 
 def check_name(name: str) -> str:
-    """Return the job's name. Raises InvalidSpec (1 to 120 printable characters)."""
+    """Return the job's name. Raises InvalidSpec unless it has 1 to 120 printable characters."""
     if not _NAME.fullmatch(name):
         raise InvalidSpec(
             "The name of a job must have 1 to 120 printable characters.", code="job-name-invalid", field="name"
@@ -99,7 +99,7 @@ def _bytes(value: Any, field: str) -> int | None:
 
 
 def within(least: int, most: int) -> Check:
-    """Return the check of an integer from ``least`` to ``most``; None is the default."""
+    """Return a check that accepts integers from ``least`` to ``most``, and None for the default."""
 
     def check(value: Any, field: str) -> int | None:
         if value is None:
@@ -116,7 +116,7 @@ def within(least: int, most: int) -> Check:
 
 
 def byte_count(value: Any, field: str) -> int | None:
-    """Return bytes for a number of them or a text such as "24 GB" (powers of 1000) or "24 GiB" (of 1024)."""
+    """Return the bytes of a size: a number, or text such as "24 GB" (powers of 1000) or "24 GiB" (powers of 1024)."""
     if value in (None, ""):
         return None
     match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, str) else None
@@ -231,7 +231,7 @@ class About:
     """The metadata of an option besides its type and default."""
 
     check: Check
-    #: The description, a sentence without its full stop, and a description of the default ("" for none).
+    #: The description, without a full stop at the end, and a description of the default ("" for none).
     help: str
     by_default: str = ""
     #: The flags and the metavar of the value; a ``switch`` also has ``--no-...``.
@@ -242,12 +242,12 @@ class About:
     auto: bool = False
     repeats: bool = False
     switch: bool = False
-    #: Its names in other tools.
+    #: Names of the option in other tools.
     aliases: tuple[str, ...] = ()
     #: The display name, and the function that formats the value; default values are not shown.
     label: str = ""
     shown: Callable[[Any], str] = str
-    #: Whether the form shows it, and whether a resumed job inherits it.
+    #: Whether the form shows the option, and whether a resumed job inherits it.
     in_form: bool = True
     kept: bool = True
 
@@ -295,10 +295,10 @@ class JobOptions:
         None, _yes_or_no, "Whether each rank gets a GPU", by_default="if the machine has GPUs", switch=True,
         aliases=("useGpu",), label="GPU", shown=lambda needed: "required" if needed else "not used",
     )  # fmt: skip
-    #: GPUs, cores and bytes of memory of one process, reserved while the job runs. Requested GPUs are never shared.
-    #: Without ``gpus`` each process gets one, or all processes share the GPUs of a machine that has fewer. Cores and
-    #: memory are reserved only for jobs that request them, because their need is not known in advance: a small job
-    #: without a request starts at once.
+    #: GPUs, cores and bytes of memory of each process, reserved while the job runs. Requested GPUs are never shared.
+    #: Without ``gpus``, each process gets one GPU, or the processes share the GPUs of a machine that has fewer. Cores
+    #: and memory are reserved only on request, because the need is not known in advance: a small job without a request
+    #: starts at once.
     gpus: int | None = _option(
         None, within(0, MOST_GPUS), "GPUs per process, reserved while it runs; 0 for none",
         by_default="one per process, if there are enough", metavar="N", word=int, label="GPUs per process",
@@ -311,7 +311,7 @@ class JobOptions:
         None, byte_count, 'Memory per process, reserved while it runs: "24 GB"', by_default="not limited",
         metavar="SIZE", label="Memory per process", shown=humanize.size,
     )  # fmt: skip
-    #: Applies among the queued jobs of one user; jobs of other users keep their positions.
+    #: Orders the queued jobs of one user; jobs of other users keep their positions.
     priority: int = _option(
         0, within(-MOST_PRIORITY, MOST_PRIORITY), "Jobs of a higher priority start before your other queued jobs",
         by_default="0", metavar="N", word=int, label="Priority",
@@ -325,7 +325,7 @@ class JobOptions:
         None, _positive, "Stop the job after S seconds", metavar="S", word=float, aliases=("timeout",),
         label="Stops after", shown=humanize.duration,
     )  # fmt: skip
-    #: A job without progress on any rank for this long fails, with its stacks; None: it is only reported.
+    #: The job fails, and its stacks are stored, if no rank makes progress for this long; None: only report it.
     hang_timeout_seconds: float | None = _option(
         None, _positive,
         "Stop the job and keep the stacks of all ranks when no rank makes progress for S seconds", metavar="S",
@@ -343,13 +343,13 @@ class JobOptions:
         "kept", by_default="0",
         metavar="N", word=int, aliases=("reset_limit",), label="Restarts", shown=lambda most: f"up to {most}",
     )  # fmt: skip
-    #: How many checkpoints are kept: "" for all.
+    #: Rule for the checkpoints to keep (see ``keep_rule``); "" keeps all.
     keep_checkpoints: str = _option(
         "", _keep_checkpoints,
         "Delete older checkpoints in checkpoint_dir(): last 3, or last 3, best 2 of val_loss (add lowest or highest "
         "before the metric to choose)", by_default="all", metavar="WHICH", in_form=False, label="Keeps checkpoints",
     )  # fmt: skip
-    #: Rules on metrics; an alert is sent when one holds for the first time.
+    #: Rules on metrics; a message is sent when a rule holds for the first time.
     notify_when: tuple[str, ...] = _option(
         (), check_rules, "Send a message when a metric's mean over ranks meets a rule for the first time, such as "
         "\"val_acc > "
@@ -361,14 +361,14 @@ class JobOptions:
         "", tracking.check, "Track the job with mlflow, tensorboard or wandb, or several separated by commas; off for "
         "none", by_default="from your settings", metavar="NAME", label="Tracked with", shown=tracking.shown,
     )  # fmt: skip
-    #: Minimum number of nodes to continue with after others were lost; None: all nodes.
+    #: Minimum number of remaining nodes to restart with after a node is lost; None: all nodes.
     min_node_count: int | None = _option(
         None, _count, "Restart with the remaining nodes after a node is lost, as long as at least N "
         "remain", by_default="all", metavar="N",
         word=int, in_form=False, label="Minimum nodes",
         shown=lambda fewest: f"at least {humanize.plural(fewest, 'node')}",
     )  # fmt: skip
-    #: Of a longer log the first half and the last lines are kept; metrics, states and results are never dropped.
+    #: A longer log is cut to its first half and its last lines; metrics, states and results are never dropped.
     max_log_bytes: int = _option(
         1_000_000_000, _bytes, "Longest log in bytes; of a longer log, keep the first half and the last "
         "lines", by_default="1 GB",
@@ -387,7 +387,7 @@ class JobOptions:
         by_default="100", metavar="N", word=int, in_form=False, label="Weights compared",
         shown=lambda steps: f"every {humanize.plural(steps, 'step')}" if steps else "never",
     )  # fmt: skip
-    #: torch then records the stack of each live allocation, about 2 microseconds each (worker.hooks.gpu_memory).
+    #: Makes torch record the stack of each live allocation, about 2 microseconds each (worker.hooks.gpu_memory).
     record_gpu_memory: bool = _option(
         default=False,
         check=_yes_or_no,
@@ -398,7 +398,7 @@ class JobOptions:
         label="GPU memory",
         shown=lambda recorded: "recorded by line" if recorded else "not recorded",
     )
-    #: For code that a check misjudges, for example because a module adds names to the builtins.
+    #: For code in which the check is wrong, for example because a module adds names to the builtins.
     allow_undefined: bool = _option(
         default=False, check=_yes_or_no, switch=True, by_default="no",
         help_="Start although the code uses a name that nothing defines", label="Undefined names",
@@ -421,9 +421,9 @@ class JobOptions:
         "Data to copy to every node before the ranks start: blob://account/container/prefix, s3://bucket/prefix, "
         "gs://bucket/prefix, https://host/file, shared:/path or a path on this machine; ?shard gives each node a "
         "part. Can be repeated", metavar="NAME=ADDRESS", repeats=True,
-        label="Data", shown=lambda sources: ", ".join(f"{one.name}={one.url}" for one in sources),
+        label="Data", shown=lambda sources: ", ".join(f"{source.name}={source.url}" for source in sources),
     )  # fmt: skip
-    #: Requirements (the text of the file) that are installed on every node before the ranks start.
+    #: Packages, and the text of a requirements file, to install on every node before the ranks start.
     pip_packages: tuple[str, ...] = _option(
         (), check_packages,
         "A package to install from PyPI on every node before the ranks start, such as numpy==2.2. Can be repeated",
@@ -442,7 +442,7 @@ class JobOptions:
         "inline dependencies (PEP 723)", metavar="FILE", aliases=("pip_requirements_file",),
         label="Requirements", shown=lambda text: humanize.plural(text.count("\n"), "line"),
     )  # fmt: skip
-    #: Where outputs/ is copied at the end, besides this job's folder: ``blob://account/container/prefix`` or "".
+    #: Destination of a second copy of outputs/ at the end: ``blob://account/container/prefix``, or "" for none.
     outputs: str = _option(
         "", _outputs, "Where to copy outputs/ at the end, besides the job's folder: blob://account/container/prefix",
         metavar="PLACE", label="Outputs to",

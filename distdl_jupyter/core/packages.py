@@ -1,7 +1,7 @@
-"""The packages of a job: checked, and with the text of requirement files, so that a spec needs no other file.
+"""Checks the packages of a job, and reads requirements files, so that a spec does not depend on other files.
 
-A file of requirements becomes its text: requirements as pip reads them, a lock (``pylock.toml``, PEP 751), or the
-dependencies that a script states in its own comments (PEP 723). What other machines cannot reach is rejected here.
+A requirements file has pip's format, is a lock file (``pylock.toml``, PEP 751), or is a script with inline dependencies
+(PEP 723). Requirements that other machines cannot reach are rejected.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from distdl_jupyter.worker.secret_patterns import mask
 FIELDS = ("pip_packages", "conda_packages", "requirements")
 #: The programs that install conda packages; the first one available is used.
 CONDAS = ("mamba", "micromamba", "conda")
-#: Bytes of a file of requirements, with what it includes.
+#: Maximum characters of a requirements file, with the files that it includes.
 _LARGEST = 1_000_000
 #: The block of a script's metadata (packaging.python.org/en/latest/specifications/inline-script-metadata).
 _SCRIPT = re.compile(r"(?m)^# /// script\s*$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s;\"']+", re.IGNORECASE)
-#: Flags of a file of requirements that include another file.
+#: Flags in a requirements file that include another file.
 _INCLUDES = ("-r", "--requirement")
 _TAKES = "Use requirements.txt, pylock.toml, or a script with inline dependencies (PEP 723)."
 _TRAVELS = (
@@ -63,7 +63,7 @@ def check_packages(value: Any, field: str) -> tuple[str, ...] | None:
 
 
 def check_requirements(value: Any, field: str) -> str | None:
-    """Return the path of a file of requirements as it was given, or its text, which ends with a newline.
+    """Return the path of a requirements file, or its text (which ends with a newline), unchanged.
 
     Raises InvalidSpec for anything else.
     """
@@ -80,12 +80,12 @@ def check_requirements(value: Any, field: str) -> str | None:
 
 
 def is_lock(text: str) -> bool:
-    """Return whether a text of requirements is a lock (PEP 751)."""
+    """Return whether requirements are a lock file (PEP 751)."""
     return re.search(r"(?m)^lock-version\s*=", text) is not None
 
 
 def requirements(source: str, folder: Path, field: str = "requirements") -> str:
-    """Return the text of a requirements file, which ends with a newline, "" for none. Raises InvalidSpec.
+    """Return the text of a requirements file, with a newline at its end; "" for none. Raises InvalidSpec.
 
     A path is relative to ``folder``; a ``source`` that ends with a newline is already the text.
     """
@@ -152,8 +152,8 @@ def of_script(text: str, name: str, field: str = "requirements") -> str:
 
     try:
         lines = [line.removeprefix("#").removeprefix(" ") for line in blocks[0].splitlines()]
-        stated = tomllib.loads("\n".join(lines))
-        dependencies = [str(dependency) for dependency in stated.get("dependencies", [])]
+        metadata = tomllib.loads("\n".join(lines))
+        dependencies = [str(dependency) for dependency in metadata.get("dependencies", [])]
     except (tomllib.TOMLDecodeError, TypeError) as error:
         raise InvalidSpec(
             f"{field}: the metadata of {name} cannot be read ({error}).",
@@ -215,7 +215,7 @@ def _check_reachable(text: str, field: str) -> None:
 
 
 def installers() -> list[str]:
-    """Return the installers of packages on this machine: pip, uv, and those of conda packages."""
+    """Return the package installers of this machine: pip, uv and the programs in ``CONDAS``."""
     pip = ["pip"] if importlib.util.find_spec("pip") else []
     return pip + [name for name in ("uv", *CONDAS) if find_program(name)]
 

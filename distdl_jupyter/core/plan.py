@@ -21,9 +21,9 @@ RankPorts = tuple[str, tuple[int | str, ...]]
 class RankSlot:
     """Where one rank runs. ``host`` is the node's logical name; ``gpu`` its device (None without one).
 
-    ``interface`` and ``cores`` are set where nodes differ: the network interface of this node ("": the placement's)
-    and this rank's share of its cores (0: the placement's). ``ports`` are this rank's own, free on ``address`` of its
-    node, where the backend asked for some.
+    ``interface`` and ``cores`` are set if nodes differ: the node's network interface (default "": the placement's), and
+    the rank's share of the node's cores (default 0: the placement's). ``ports`` are free ports on ``address`` for
+    this rank, if the backend requested any.
     """
 
     rank: int
@@ -31,7 +31,7 @@ class RankSlot:
     host: str
     local_rank: int
     gpu: int | None = None
-    #: All its devices, if it was assigned several.
+    #: All devices of the rank, if it has several.
     gpus: tuple[int, ...] = ()
     interface: str = ""
     cores: int = 0
@@ -56,7 +56,7 @@ class Placement:
     network: str = ""
     #: True when several logical nodes share one machine.
     emulated: bool = False
-    #: The command prefix that runs a command on a host, such as ssh: host and command follow. () if there is none.
+    #: The start of a command line, such as ssh, to which a host and a command for that host are appended; () for none.
     remote_shell: tuple[str, ...] = ()
 
     def interface_of(self, slot: RankSlot) -> str:
@@ -78,7 +78,7 @@ class Placement:
 
     @cached_property
     def _local_sizes(self) -> Counter[int]:
-        """The number of ranks on each node, which every rank receives."""
+        """The number of ranks by node; cached, because every rank receives the number of its node."""
         return Counter(slot.node for slot in self.ranks)
 
 
@@ -97,7 +97,7 @@ def with_ports(placement: Placement, ports: int, rank_ports: Callable[[RankSlot,
 class Service:
     """A helper process on node 0 that must print its ready line before the ranks start; it ends with the job.
 
-    ``arguments`` are those of the job's Python there, as ``-m module ...``.
+    ``arguments`` are passed to the job's Python on node 0, for example ``-m module ...``.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Service:
 class LaunchCommand:
     """A program on node 0 that starts all ranks: the worker's command is appended to ``argv``.
 
-    ``argv`` begins with the program's name, which is searched beside the job's Python and then on the PATH there.
+    ``argv`` begins with the program's name, which is looked up beside the job's Python and then on node 0's PATH.
 
     ``first_exit`` parses the launcher's output for the rank that ended first: (rank, exit code, signal number) or
     None. ``environment`` holds settings of the launcher itself; ranks may inherit them.
@@ -130,7 +130,7 @@ class Plan:
     environments: tuple[dict[str, str], ...]
     services: tuple[Service, ...] = ()
     launcher: LaunchCommand | None = None
-    #: For a platform that starts the ranks itself and accepts no launcher: its launch method.
+    #: The launch method, for platforms that start the ranks themselves and do not accept a launcher.
     distribution: Distribution = "torch"
     #: Lines for the log before the start, for example versions.
     notes: tuple[str, ...] = ()
@@ -146,4 +146,4 @@ def option(default: Any, help_: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class NoOptions:
-    """A plug-in without settings."""
+    """The options of a plug-in without settings."""

@@ -5,7 +5,7 @@ Chrome trace (Google, "Trace Event Format") that Perfetto and HTA open. ``profil
 
     {"t", "steps", "ranks": [summary, ...], "missing": {"3": "why"}}
 
-``summary`` is what a rank wrote (``worker.hooks.profile``).
+Each rank writes its ``summary`` (see ``worker.hooks.profile``).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import msgspec
 from distdl_jupyter.core.store import JobFolder
 
 FOLDER = "profiles"
-#: Steps of one profile, and bytes of one rank's trace, at most.
+#: Maximum number of steps of a profile, and maximum size of a rank's trace in bytes.
 MOST_STEPS, LARGEST = 50, 100_000_000
-#: An outlier rank needs this many times as long for an operator as the others, and this share of a step more.
+#: An outlier's time for an operator exceeds the mean of the others by this factor and by this share of a step.
 _TIMES, _PART = 1.25, 0.05
-#: Operators that are compared.
+#: Maximum number of operators in a profile.
 _OPERATORS = 100
 _PIECE = 1 << 20
 _NAME = re.compile(r'"name": ("(?:[^"\\]|\\.)*")')
@@ -38,7 +38,7 @@ _NAME = re.compile(r'"name": ("(?:[^"\\]|\\.)*")')
 
 @dataclass(frozen=True, slots=True)
 class ProfiledRank:
-    """The recorded steps of one rank, and the seconds of the mean step."""
+    """The number of recorded steps of one rank, and the seconds of its mean step."""
 
     rank: int
     host: str
@@ -48,10 +48,10 @@ class ProfiledRank:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator, in the mean over ranks: calls and seconds of its own a step, and their share of the step.
+    """Means over ranks for an operator: calls and self time (``own``, seconds) per step, and its share of the step.
 
-    ``kind`` is compute, communication, gpu or python. ``by_rank`` has each rank's own seconds a step; ``stands_out`` is
-    a rank that needs clearly longer than the others, ``times`` as long.
+    ``kind`` is compute, communication, gpu or python. ``by_rank`` has the self time of each rank in seconds per step.
+    ``stands_out`` is the outlier rank, None without one; it takes ``times`` as long as the others.
     """
 
     name: str
@@ -66,9 +66,9 @@ class Operator:
 
 @dataclass(frozen=True)
 class Profile:
-    """Some recorded steps of a job; ``t`` is when they were requested (epoch seconds).
+    """A recording of some steps of a job, requested at ``t`` (epoch seconds).
 
-    ``traces`` are the paths of the Chrome traces by rank.
+    ``traces`` maps ranks to their Chrome traces.
     """
 
     number: int
@@ -82,12 +82,12 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """The mean step over all ranks."""
+        """The seconds of the mean step over all ranks."""
         return statistics.fmean(rank.seconds for rank in self.ranks) if self.ranks else 0.0
 
 
 def folder_of(folder: JobFolder, number: int) -> Path:
-    """Return where a profile is kept."""
+    """Return the folder of a profile."""
     return folder.path / FOLDER / str(number)
 
 
@@ -111,7 +111,7 @@ def read(folder: JobFolder, number: int | None = None) -> Profile | None:
 
 
 class _Summary(msgspec.Struct):
-    """The steps of one rank, as it wrote them: name, kind, calls and own microseconds of each operator."""
+    """The summary from one rank. An operator is (name, kind, calls, self time in microseconds)."""
 
     rank: int
     steps: int
@@ -149,22 +149,22 @@ def profile(number: int, data: Mapping[str, Any], path: Path) -> Profile:
 
 
 def _operators(summaries: Sequence[_Summary], step: float) -> list[Operator]:
-    """Return the operators with the most time of their own; ``step`` is the mean step of all ranks in seconds."""
-    #: By name and kind: calls and own seconds a step of each rank.
-    known: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
+    """Return the operators with the longest self time; ``step`` is the mean step of all ranks in seconds."""
+    #: Calls and self time (seconds) per step of each rank, by name and kind.
+    costs: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
     for summary in summaries:
         for name, kind, calls, microseconds in summary.operators:
             steps = max(1, summary.steps)
-            known.setdefault((name, kind), {})[summary.rank] = calls / steps, microseconds / 1e6 / steps
+            costs.setdefault((name, kind), {})[summary.rank] = calls / steps, microseconds / 1e6 / steps
     rows = []
-    for (name, kind), of in known.items():
+    for (name, kind), costs_by_rank in costs.items():
         calls, self_time = (
-            statistics.fmean(of.get(entry.rank, (0.0, 0.0))[at] for entry in summaries) for at in range(2)
+            statistics.fmean(costs_by_rank.get(entry.rank, (0.0, 0.0))[at] for entry in summaries) for at in range(2)
         )
-        by_rank = {summary.rank: of.get(summary.rank, (0.0, 0.0))[1] for summary in summaries}
+        by_rank = {summary.rank: costs_by_rank.get(summary.rank, (0.0, 0.0))[1] for summary in summaries}
         most = max(by_rank, key=lambda rank: by_rank[rank])
         others = statistics.fmean(by_rank[rank] for rank in by_rank if rank != most) if len(by_rank) > 1 else math.inf
-        # In communication the ranks that wait take longest: they are not at fault.
+        # Waiting ranks take longest in communication, so they are not outliers.
         is_outlier = kind != "communication" and by_rank[most] > max(_TIMES * others, others + _PART * step)
         times = by_rank[most] / others if is_outlier and others else 0.0
         share = self_time / step if step else 0.0
@@ -177,7 +177,7 @@ def _operators(summaries: Sequence[_Summary], step: float) -> list[Operator]:
 
 def clean_names(trace: Path, clean: Callable[[str], str]) -> None:
     """Replace each name in a rank's trace by ``clean(name)``. Raises OSError, ValueError."""
-    hidden = trace.with_name(f".{trace.name}")
+    temporary = trace.with_name(f".{trace.name}")
 
     @functools.cache
     def cleaned(name: str) -> str:
@@ -186,10 +186,10 @@ def clean_names(trace: Path, clean: Callable[[str], str]) -> None:
     try:
         with (
             gzip.open(trace, "rt", encoding="utf-8", errors="replace") as source,
-            gzip.open(hidden, "wt", 5, encoding="utf-8") as out,
+            gzip.open(temporary, "wt", 5, encoding="utf-8") as out,
         ):
             while lines := source.readlines(_PIECE):
                 out.write(_NAME.sub(lambda match: cleaned(match[1]), "".join(lines)))
-        hidden.replace(trace)
+        temporary.replace(trace)
     finally:
-        hidden.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

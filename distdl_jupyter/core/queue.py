@@ -28,16 +28,16 @@ class Holding:
 
     @property
     def called(self) -> str:
-        """Its name, with the user if it belongs to another one."""
+        """The job's name, with its user if that is another one."""
         return f"{self.name} of {self.user}" if self.user else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
-    """A job of any user in the queue of a cluster, with its ``id`` there; ``user`` is "" for the user's own.
+    """A job of any user in a cluster's queue, with its ``id`` in the cluster; ``user`` is "" for this user's jobs.
 
-    ``why`` is the reason of a queued job. ``nodes``, ``cores`` and ``gpus`` are those of the whole job, or of each of
-    the ``tasks`` of an array that are queued as one, from the task ``first`` on.
+    ``why`` is the reason why a job is queued. ``nodes``, ``cores`` and ``gpus`` are those of the whole job. If one
+    entry has several ``tasks`` of a job array, beginning with task ``first``, they are those of each task.
     """
 
     id: str
@@ -56,13 +56,13 @@ class QueuedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """The position of a queued job, from 1, among ``of`` queued jobs.
+    """The position of a queued job: ``place``, from 1, among ``of`` queued jobs.
 
-    ``needs``, ``free`` and ``total`` are amounts by name (gpus, cores, memory in bytes) of the requested resources.
-    ``lacks`` names those that are not free ("gpus", ...), or is ``ORDER`` or ``AFTER``; ``names`` are the jobs that
-    hold them, are ahead, or have to complete; ``why`` is a text about it. ``holding`` are the jobs that run on the
-    machine, ``host`` is its name if it is another one, ``number`` the job's number by time. An order that ``is_fixed``
-    cannot be changed from here.
+    ``needs``, ``free`` and ``total`` map the requested resources (gpus, cores, memory in bytes) to amounts. ``lacks``
+    has the resources that are not free ("gpus", ...), or ``ORDER`` or ``AFTER``. ``names`` are the jobs that hold these
+    resources, are ahead, or must complete first; ``why`` is the reason as text. ``holding`` are the jobs that run on
+    the machine, ``host`` is its name if it is another one, ``number`` the job's number by time. If ``is_fixed`` is set,
+    the order cannot be changed here.
     """
 
     place: int = 1
@@ -91,13 +91,13 @@ def amount(name: str, value: float) -> str:
 
 def reason(needs: Mapping[str, float], lacks: Iterable[str], names: Iterable[str]) -> str:
     """Return why a job waits: "waiting for 2 GPUs, held by digits"."""
-    lacks, who = tuple(lacks), list(names)
+    lacks, jobs = tuple(lacks), list(names)
     if lacks == (ORDER,):
-        return f"waiting for its turn, after {listing(who)}" if who else "waiting for its turn"
+        return f"waiting for its turn, after {listing(jobs)}" if jobs else "waiting for its turn"
     if lacks == (AFTER,):
-        return f"waiting for {listing(who)} to complete"
-    what = listing([amount(name, needs[name]) for name in lacks if name in needs] or ["a slot"])
-    return f"waiting for {what}" + (f", held by {listing(who)}" if who else "")
+        return f"waiting for {listing(jobs)} to complete"
+    resources = listing([amount(name, needs[name]) for name in lacks if name in needs] or ["a slot"])
+    return f"waiting for {resources}" + (f", held by {listing(jobs)}" if jobs else "")
 
 
 def moved_to(target: str) -> str:

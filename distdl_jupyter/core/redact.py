@@ -1,7 +1,7 @@
-"""Remove secrets from everything that is written about a job: known values, and texts with the form of a secret.
+"""Masks secrets in everything that is written about a job: known values, and text that looks like a secret.
 
-A ``Redactor`` knows the values of secret variables, plain, quoted for URLs, as JSON and as base64. Code without a
-``Redactor`` uses ``text``. The forms are defined in ``worker.secret_patterns``; this module accesses no files and no
+A ``Redactor`` masks the values of secret variables: plain, quoted for URLs, as JSON and as base64. Code without a
+``Redactor`` uses ``text``. The patterns are defined in ``worker.secret_patterns``; this module accesses no files and no
 processes.
 """
 
@@ -20,15 +20,15 @@ from distdl_jupyter.worker.secret_patterns import MASK, looks_secret
 
 #: Shorter values occur in many texts by chance.
 SHORTEST = 6
-#: Maximum length held back at the end of a cut line, where a secret could begin.
+#: Characters to hold back at the end of an unfinished line, where a secret could begin; more for longer secrets.
 LONGEST_HELD = 512
 _KEY, _BEGIN, _END = "PRIVATE KEY-----", "-----BEGIN ", "-----END "
 #: Maximum number of lines of a private key; a begin without an end must not mask the whole log.
 _KEY_LINES = 200
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
-#: A single surrogate is not a valid character, but Python strings can hold it.
+#: Python strings can contain a single surrogate, which is not a valid character.
 _HALVES = "surrogatepass"
-#: Minimum length of a block of lines; number of lines in the cache, and their average size in bytes.
+#: Minimum characters of a block to use the cache of clean lines; maximum lines in it; their maximum mean bytes.
 _BLOCK, _MOST_SEEN, _LONGEST_SEEN = 2_000, 20_000, 400
 #: ``user:value`` as in HTTP basic authentication.
 _PAIR = re.compile(r"[^\s:/@]{1,64}:([^\s:/@][^\s]{5,})")
@@ -37,17 +37,17 @@ _SWITCHES = frozenset(
     ("enabled", "disabled", "default", "required", "optional", "kerberos", "bearer", "digest", "negotiate", "password",
      "oauth2", "public", "private", "unlimited")
 )  # fmt: skip
-#: Events that other parts read as data: the values that attaching to a job needs must not change.
+#: Events that are not masked, because attaching to a job needs their exact values.
 _AS_IT_IS = ("handle",)
 
 
 def text(string: str) -> str:
-    """Return the text without what is a secret by its form."""
+    """Return the text with everything masked that matches a pattern of secrets."""
     return secret_patterns.mask(string)
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable is a secret: by its name, or because its value has the form of one."""
+    """Return whether a variable is a secret, by its name or by the pattern of its value."""
     return _names_one(name, value) or secret_patterns.mask(value) != value
 
 
@@ -70,11 +70,11 @@ def _names_one(name: str, value: str) -> bool:
 
 
 class Redactor:
-    """Masks the given secret values and everything that has the form of a secret. It remembers open private keys.
+    """Masks the given values and all text that looks like a secret, including private keys over several calls.
 
-    Repetitive logs differ only in their numbers. No form of a secret depends on a digit, so a line is checked with each
-    digit replaced by "0", and a line that is known to be clean is not searched again (measured: a third of the time for
-    lines that repeat).
+    Lines of repetitive logs differ only in their numbers, and no pattern of secrets depends on a digit. Clean lines are
+    therefore cached with each digit replaced by "0", and not searched again (measured: a third of the time for repeated
+    lines).
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
@@ -118,7 +118,7 @@ class Redactor:
         return secret_patterns.mask(text)
 
     def data(self, document: Any) -> Any:
-        """Return JSON data with every text in it without secrets."""
+        """Return JSON data with the secrets in its strings masked."""
         if isinstance(document, str):
             return self.text(document) if len(document) >= SHORTEST else document
         if isinstance(document, dict):
@@ -141,7 +141,7 @@ class Redactor:
         return shown
 
     def event(self, type_: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of an event without secrets. Events of logs come through ``lines``."""
+        """Return the fields of an event without secrets; the text of log events is masked by ``lines``."""
         if type_ == "metric":
             values = fields["values"]
             known = self._clean.issuperset(values)
@@ -149,7 +149,7 @@ class Redactor:
         return fields if type_ in _AS_IT_IS else {name: self.data(value) for name, value in fields.items()}
 
     def lines(self, stream: Any, block: str) -> str:
-        """Return lines of one stream without secrets, including a private key that spreads over several calls."""
+        """Return lines of one stream without secrets, including a private key that spans several calls."""
         if stream in self._open:
             block = self._go_on(stream, block)
         if _KEY in block and block.rfind(_BEGIN) > block.rfind(_END):
@@ -164,7 +164,7 @@ class Redactor:
         return f"{MASK}\n{end}{rest}" if end else MASK
 
     def safe_end(self, line: str) -> int:
-        """Return the end of the part of an unfinished line that may be passed on: before a secret could begin."""
+        """Return the number of characters of an unfinished line to pass on: those before a possible secret."""
         sizes = [len(value) for value in self._values]
         stop = max(0, len(line) - max([LONGEST_HELD, *sizes]))
         known = [(at, at + size) for value, size in zip(self._values, sizes, strict=True)
@@ -175,7 +175,7 @@ class Redactor:
         )
 
     def cut(self, line: str) -> str:
-        """Return an unfinished line as it may be shown: without secrets, and without the beginning of a known one."""
+        """Return an unfinished line for display, without secrets and without the beginning of a known secret."""
         shown = self.text(line)
         for value in self._values:
             for size in range(min(len(value) - 1, len(shown)), 3, -1):
@@ -189,7 +189,7 @@ def _bare(text: str) -> bytes:
 
 
 def _variants(value: str) -> set[str]:
-    """Return the forms of a value in logs; each of several long lines is a secret, and the value of ``user:value``."""
+    """Return the forms of a value in logs, and those of its long lines and of the value in ``user:value``."""
     import base64
     import json
     from urllib.parse import quote, quote_plus
@@ -224,14 +224,14 @@ def _html_forms(value: str) -> set[str]:
 
 
 def _html_in_json(value: str) -> str:
-    r"""Return the value as JSON inside of a script writes it: ``<``, ``>``, ``&`` and ``'`` as ``\u003c``."""
+    r"""Return the value as in JSON within an HTML script: ``<``, ``>``, ``&`` and ``'`` as ``\u003c`` etc."""
     import json
 
     return "".join(f"\\u{ord(letter):04x}" if letter in "<>&'" else letter for letter in json.dumps(value)[1:-1])
 
 
 def _inside(encode: Callable[[bytes], bytes], raw: bytes, before: int) -> str:
-    """Return the base64 letters of ``raw`` in any context, if ``before`` bytes of a group of three precede it."""
+    """Return the base64 letters that depend on ``raw`` only, if ``before`` bytes of a group of three precede it."""
     letters = encode(bytes(before) + raw).decode()
     return letters[-(-before * 8 // 6) : (before + len(raw)) * 8 // 6]
 
@@ -246,7 +246,7 @@ def _is_plain(value: str) -> bool:
 
 
 def spec(of: JobSpec, redactor: Redactor) -> JobSpec:
-    """Return the spec as it is stored. Its code, command and arguments are for people; the run has its own copy."""
+    """Return the spec to store. Its code, command and arguments are only for display; the job runs an unmasked copy."""
     source = dataclasses.replace(
         of.source, code=redactor.text(of.source.code), command=redactor.text(of.source.command),
     )  # fmt: skip
@@ -258,7 +258,7 @@ def spec(of: JobSpec, redactor: Redactor) -> JobSpec:
 
 
 def hidden(shown: Iterable[str], true: Iterable[Any]) -> dict[str, str]:
-    """Return the arguments of a command line that are masked in ``shown``; of ``--flag=value`` only the value."""
+    """Return the command-line arguments that are masked in ``shown``; for ``--flag=value``, only the value."""
     values = {}
     for number, (mask, argument) in enumerate(zip(shown, map(str, true), strict=False)):
         if mask != argument and MASK in mask:
@@ -269,7 +269,7 @@ def hidden(shown: Iterable[str], true: Iterable[Any]) -> dict[str, str]:
 
 
 def arguments(argv: Iterable[str], mask: Callable[[str], str] = text) -> tuple[str, ...]:
-    """Return the arguments of a command line without secrets, also if ``--token`` and its value are two arguments."""
+    """Return command-line arguments without secrets, also if ``--token`` and its value are separate arguments."""
     out: list[str] = []
     secret = False
     for argument in argv:

@@ -50,7 +50,7 @@ def built_in(kind: Kind) -> list[str]:
 
 
 def get(kind: Kind, name: str) -> Any:
-    """Return the plug-in ``name`` as a fresh object.
+    """Return a new instance of the plug-in ``name``.
 
     Raises InvalidSpec for an unknown name and PluginUnavailable when it cannot be loaded.
     """
@@ -71,7 +71,7 @@ def _remedy(point: EntryPoint, error: Exception) -> str:
     """Return the command that installs a missing dependency, if the package has an extra with the plug-in's name."""
     if isinstance(error, ModuleNotFoundError) and point.dist is not None:
         extras = point.dist.metadata.get_all("Provides-Extra") or ()
-        extra = next((extra for extra in extras if point.name.startswith(extra)), "")  # "azure" of the cluster azureml
+        extra = next((extra for extra in extras if point.name.startswith(extra)), "")  # "azure" for the cluster azureml
         if extra:
             return f"Install it: pip install '{point.dist.name}[{extra}]'"
     return f"It comes from {point.value!r}. Reinstall the package that provides it."
@@ -97,15 +97,15 @@ def options(kind: Kind, name: str) -> tuple[dataclasses.Field[Any], ...]:
 def check_options(kind: Kind, name: str, values: dict[str, Any]) -> Any:
     """Return the plug-in's ``Options`` made from ``values``.
 
-    Raises InvalidSpec for an unknown option, a missing one, or a value that an option does not take.
+    Raises InvalidSpec for an unknown option, a missing one, or a value that the option does not accept.
     """
     return checked(get(kind, name).Options, values, f"the {kind[:-1]} {name}")
 
 
 def checked(form: type, values: Mapping[str, Any], whose: str) -> Any:
-    """Return a dataclass that declares options, made from ``values``; error messages name ``whose`` options they are.
+    """Return the options dataclass ``form`` with ``values``; ``whose`` names the owner of the options in errors.
 
-    Raises InvalidSpec for an unknown option, a missing one, or a value that an option does not take.
+    Raises InvalidSpec for an unknown option, a missing one, or a value that the option does not accept.
     """
     fields = {field.name: field for field in dataclasses.fields(form)}
     for key, value in values.items():
@@ -153,10 +153,7 @@ def _fits(hint: Any, value: object) -> bool:
 
 
 def backends() -> list[Any]:
-    """Return all backends in the order in which they are offered.
-
-    A backend that cannot be loaded is left out (see ``problems``).
-    """
+    """Return all backends that can be loaded, in display order (see ``problems`` for the others)."""
     loaded = []
     for name in names("backends"):
         with contextlib.suppress(PluginUnavailable):
@@ -170,14 +167,14 @@ def backend_labels() -> dict[str, str]:
 
 
 def backend_label(name: str) -> str:
-    """Return the canonical label of a backend ("mpi" -> "horovod-mpi"), any other name as it is."""
+    """Return the canonical label of a backend ("mpi" -> "horovod-mpi"), other names unchanged."""
     if _named_after(name):
         return name
     return next((plugin.aliases[name] for plugin in backends() if name in plugin.aliases), name)
 
 
 def backend(label: str, values: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the backend that knows ``label`` and its options (those of the label, then ``values``).
+    """Return the backend of ``label`` and its options: those of the label, overridden by ``values``.
 
     Raises InvalidSpec for an unknown label or option, PluginUnavailable when the backend cannot be loaded.
     """

@@ -1,8 +1,8 @@
-"""The resource usage of ranks and machines, second by second: ``resources.jsonl`` in the job's folder.
+"""The resource usage of ranks and machines, one sample per second: ``resources.jsonl`` in the job's folder.
 
-Each line is a ``_Line`` as JSON; one writer appends them, and a reader ignores a torn tail and unknown fields. CPU is
-in percent of one core, busy in percent, memory in bytes, power in watts, rates in bytes a second. None is a number that
-the system does not report. A day of 8 ranks with a GPU each is about 39 MB.
+Each line is a ``_Line`` as JSON. A single writer appends lines; readers ignore an incomplete last line and unknown
+fields. CPU is in percent of one core, busy in percent, memory in bytes, power in watts, rates in bytes per second. None
+means that the system does not report the value. A day of 8 ranks with one GPU each takes about 39 MB.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from distdl_jupyter.core.series import SeriesBook
 _READ = 4 * 1024 * 1024
 #: Names of the curves in display order; those of a node are listed under its first rank.
 CURVES = ("cpu", "memory", "gpu", "gpu_memory", "torch_allocated", "power", "disk", "network")
-#: Seconds of samples that are kept for marks, and seconds of memory growth that are a trend.
+#: Seconds of samples that marks are computed from, and minimum seconds of memory growth for a trend.
 _WINDOW, _TREND = 60.0, 20.0
 #: A GPU below this percentage is idle; memory above this share of the limit is nearly full.
 IDLE, FULL = 5.0, 0.95
 #: Growing memory is marked if it would reach its limit within this many seconds.
 _SOON = 300.0
-#: Minimum share of the limit by which memory must have grown, and minimum share of that growth by one rank.
+#: Minimum memory growth as a share of the limit, and minimum share of one rank in that growth.
 _GROWTH, _OWN = 0.02, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """Usage of a machine. ``cpu`` is in percent of one core; ``limit`` the memory that can be used at most."""
+    """Usage of a machine. ``cpu`` is in percent of one core; ``limit`` is the maximum usable memory."""
 
     cpu: float | None = None
     memory: float | None = None
@@ -56,8 +56,9 @@ class NodeUse:
 class RankUse:
     """The usage of one rank: its processes and its GPUs (None without any).
 
-    ``gpu_memory`` is what all processes use of these GPUs (NVML). ``torch_allocated`` is what tensors of the rank use
-    of it at the end of a training step, ``torch_reserved`` what torch holds for them and for later ones.
+    ``gpu_memory`` is the memory of these GPUs that all processes use (NVML). ``torch_allocated`` is the part of the
+    rank's tensors at the end of a training step, ``torch_reserved`` the part that torch reserves for these and later
+    tensors.
     """
 
     cpu: float | None = None
@@ -90,7 +91,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ResourceSample:
-    """One sample (at epoch seconds) of a node: the machine and each of its ranks."""
+    """One sample of a node at ``t`` (epoch seconds): the machine and each of its ranks."""
 
     t: float
     node: int
@@ -115,9 +116,9 @@ _N = float | None
 
 
 class _Line(msgspec.Struct):
-    """One sample of the agent of a node; ``about`` the node is in the first one (see ``node.resources``).
+    """One sample from the agent of a node; the first one has the facts ``about`` the node (see ``node.resources``).
 
-    ``torch`` has the allocated and reserved memory that ranks reported, which applies to the samples after it too.
+    ``torch`` has the allocated and reserved memory that ranks reported; it also applies to later samples.
     """
 
     t: float
@@ -149,31 +150,31 @@ def sample_line(node: int, sample: Mapping[str, Any], torch: Mapping[int, Sequen
         "about": sample.get("about"),
     }
     data = {name: value for name, value in data.items() if value or name not in ("gpus", "torch", "about")}
-    msgspec.convert(data, _Line, str_keys=True)  # which would write each number as a float
+    msgspec.convert(data, _Line, str_keys=True)  # only checks: encoding a _Line would write floats
     return msgspec.json.encode(data) + b"\n"
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return sum(there) if there else None
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return sum(there) / len(there) if there else None
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 # reading --------------------------------------------------------------------------------------
 
 
 class ResourceReader:
-    """The one reader of a job's resources: ``read`` returns the samples that are new."""
+    """Reads a job's resources incrementally: ``read`` returns the new samples."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         #: Number of bytes read.
         self.cursor = 0
-        #: What is known of each node.
+        #: The facts about each node.
         self.about: dict[int, NodeFacts] = {}
         #: The memory of torch last reported by each rank: allocated and reserved.
         self._torch: dict[int, tuple[float, float]] = {}
@@ -200,7 +201,7 @@ class ResourceReader:
         return ResourceSample(line.t, line.node, NodeUse(*line.machine), ranks)
 
     def _gpus_of_ranks(self, line: _Line) -> dict[int, list[float | None]]:
-        """Return busy (mean), memory used and in all, and power of the GPUs of each rank."""
+        """Return the mean busy percentage, used memory, total memory and power of the GPUs of each rank."""
         used: dict[int, list[tuple[NodeGpu, tuple[_N, _N, _N]]]] = {}
         for gpu in self.about.get(line.node, NodeFacts()).gpus:
             for rank in gpu.ranks if gpu.number in line.gpus else ():
@@ -216,7 +217,7 @@ class ResourceReader:
         }
 
     def all(self) -> list[ResourceSample]:
-        """Return all samples that were not read yet."""
+        """Return all samples that have not been read yet."""
         samples: list[ResourceSample] = []
         before = -1
         while self.cursor != before:
@@ -229,8 +230,8 @@ class ResourceBook:
     """The resources of a job in bounded memory: newest samples, curves and marks."""
 
     def __init__(self, about: Mapping[int, NodeFacts], *, curves: bool = True) -> None:
-        """``curves`` keeps the curves; marks do not need them."""
-        #: What is known of each node.
+        """Curves are only stored if ``curves`` is set; marks do not need them."""
+        #: The facts about each node.
         self.about = about
         self._keeps_curves = curves
         #: The newest sample of each node, and of each rank with its usage.
@@ -254,7 +255,7 @@ class ResourceBook:
             recent.popleft()
         if not self._keeps_curves:
             return
-        # Machines are sampled once a second at different times; they share the points of the curves.
+        # Machines are sampled once a second at different times; rounding gives their curves the same steps.
         step = round(sample.t - self._begun)
         for rank, values in _curve_values(sample):
             self.curves.apply({"type": "metric", "rank": rank, "step": step, "t": sample.t, "values": values})
@@ -352,9 +353,9 @@ def _memory(
 
 
 def _rate(points: Sequence[tuple[float, float | None]], least: float) -> float:
-    """Return by how much a value grows per second; 0 unless it grew in each quarter of the time, by ``least`` in all.
+    """Return the growth of a value per second; 0 unless it grew in each quarter of the time and by ``least`` in total.
 
-    Values of less than ``_TREND`` seconds are not enough.
+    Also 0 if the values cover less than ``_TREND`` seconds.
     """
     known = [(t, value) for t, value in points if value is not None]
     borders = [known[(len(known) - 1) * quarter // 4] for quarter in range(5)] if known else []
