@@ -1,1 +1,1 @@
-"""How ranks meet: each backend turns a spec and a placement into a plan, purely, without touching anything."""
+"""Communication backends for ranks. Each one turns a spec and a placement into a plan, without side effects."""

@@ -1,8 +1,8 @@
 """The interface of backends, which let the ranks of a job communicate.
 
-A backend returns a plan: the environment of each rank, the services that start first, and whether a launcher such as
-``mpirun`` starts the ranks. It starts nothing itself. It also describes the code and the packages of its jobs for the
-checks before a start.
+A backend returns a plan: the environment of each rank, the services that start before the ranks, and the launcher (such
+as ``mpirun``) if one starts the ranks. The backend itself starts no process. It also describes the code and packages of
+its jobs, for the checks before the start.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from distdl_jupyter.worker.hooks import frameworks
 
 #: Libraries whose trainers initialize communication, average gradients and divide data.
 TRAINERS = ("lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed", "composer", "fastai")
-#: Bytes of GPU memory up to which a kernel only holds its CUDA context.
+#: Bytes of GPU memory below which a kernel is assumed to hold only its CUDA context.
 _CUDA_CONTEXT_BYTES = 50_000_000
-#: Names in code that checks itself whether there is a GPU.
+#: Names in code that detects GPUs itself.
 _DETECTS_GPU = ("is_available", "device_count", "is_initialized", "accelerator")
 #: Functions of torch.cuda that work without a GPU.
 _WITHOUT_GPU = ("manual_seed", "manual_seed_all", "empty_cache", "reset_peak_memory_stats")
@@ -36,24 +36,24 @@ _DEVICE = re.compile(r"cuda(:\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class CodePattern:
-    """How code that trains with a backend looks. Code is Python; remedies are sentences."""
+    """The code patterns of training with a backend. Code is Python; remedies are sentences."""
 
     #: The name of the communication library, for display.
     title: str = ""
-    #: Last names of the calls that initialize communication; empty if the backend does that itself.
+    #: Unqualified names of the functions that initialize communication; empty if the backend does that itself.
     meets: tuple[str, ...] = ()
-    #: The packages of those calls, if their last names are ambiguous.
+    #: The packages of these functions, if their unqualified names are ambiguous.
     package: str | tuple[str, ...] = ""
-    #: Such a call as a cell contains it.
+    #: A call that initializes communication, as users write it.
     call: str = ""
-    #: Returns the first statements of code that imports these modules, for "Start the cell with ...".
+    #: Returns the statements that initialize code with these imports, for "Start the cell with ...".
     begin: Callable[[Collection[str]], str] = lambda _imports: ""
-    #: What those calls do in one process of another backend: they fail, or do nothing.
+    #: The effect of such a call in a single process of another backend: an error, or no effect.
     alone: Literal["fails", "idle", ""] = ""
-    #: Names of which code must use one to average gradients, and the remedy; empty if the backend averages.
+    #: Names that average gradients (code must use one of them), and the remedy; empty if the backend averages.
     averages: tuple[str, ...] = ()
     average: str = ""
-    #: Names of which code must use one to give all ranks the same weights, and the remedy; empty: not checked.
+    #: Names that give all ranks the same weights (code must use one of them), and the remedy; empty: not checked.
     same_start: tuple[str, ...] = ()
     start: str = ""
     #: Libraries whose trainers average gradients and divide data, and whether they also initialize communication.
@@ -61,7 +61,7 @@ class CodePattern:
     trainers_meet: bool = False
     #: The expression for the number of ranks.
     world_size: str = ""
-    #: A regular expression of code that uses the backend.
+    #: A regular expression that matches code that uses the backend.
     words: str = ""
 
     def met(self, code: Code) -> Call | None:
@@ -70,7 +70,7 @@ class CodePattern:
         return next((call for call in calls if call.name.startswith(self.package)), None)
 
     def written(self, call: Call) -> str:
-        """Return such a call as users write it."""
+        """Return a call that initializes communication, as users write it."""
         return self.call if self.package else f"{call.last}()"
 
 
@@ -78,7 +78,7 @@ class CodePattern:
 class JobPackage:
     """A package that jobs use: its display name, its distribution, and other distributions that contain it.
 
-    ``install`` is the subcommand of ``distdl`` that installs it, "" if pip does.
+    ``install`` is the subcommand of ``distdl`` that installs it, "" if pip installs it.
     """
 
     title: str
@@ -87,7 +87,7 @@ class JobPackage:
     install: str = ""
 
     def version(self) -> str:
-        """Return the installed version, "" without one."""
+        """Return the installed version, "" if it is not installed."""
         return installed_version(self.name, *self.also)
 
 
@@ -107,18 +107,18 @@ class Backend(ABC):
     Options: ClassVar[type] = NoOptions
     #: The names that users choose, each with the options that it sets: {"horovod-mpi": {"controller": "mpi"}}.
     labels: ClassVar[dict[str, dict[str, Any]]] = {}
-    #: Other names of labels: {"mpi": "horovod-mpi"}.
+    #: Alternative names of labels: {"mpi": "horovod-mpi"}.
     aliases: ClassVar[dict[str, str]] = {}
-    #: Programs that start processes as a job does, each with the label that replaces it.
+    #: Launchers of other tools, each with the label that replaces it.
     replaces: ClassVar[dict[str, str]] = {}
-    #: The number of ports on node 0, and of ports for each rank on its own node.
+    #: The number of ports on node 0, and the number of ports for each rank on its node.
     ports: ClassVar[int] = 0
     rank_ports: ClassVar[int] = 0
     #: Whether ranks communicate.
     meets: ClassVar[bool] = True
-    #: Its position in lists of backends, in ascending order.
+    #: Sort key in lists of backends, lowest first.
     order: ClassVar[int] = 100
-    #: How code that trains with it looks.
+    #: The code patterns of training with this backend.
     usage: ClassVar[CodePattern] = CodePattern()
 
     @abstractmethod
@@ -130,11 +130,11 @@ class Backend(ABC):
         return ()
 
     def detail(self, options: Any) -> str:
-        """Return the installed versions of its packages as text, "" without any."""
+        """Return the installed versions of its packages as text, "" if none is installed."""
         return listed(self.packages(options))
 
     def programs(self, options: Any) -> tuple[str, ...]:
-        """Return the programs that every node needs beside its Python or on its PATH."""
+        """Return the programs that every node needs, in the folder of its Python or on its PATH."""
         return ()
 
     def packages(self, options: Any) -> tuple[JobPackage, ...]:
@@ -142,7 +142,7 @@ class Backend(ABC):
         return ()
 
     def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
-        """Yield the checks of code before a start, besides those by ``usage``; None for one that does not apply."""
+        """Yield the checks of code before the start, besides those by ``usage``; None for one that does not apply."""
         yield kernel_memory()
         yield cuda(code, spec)
 
@@ -156,7 +156,7 @@ class Backend(ABC):
 
 
 def common_environment(placement: Placement, slot: RankSlot) -> dict[str, str]:
-    """Return the environment of a rank that is the same for all backends: torchrun's variables, GPU and threads.
+    """Return the variables of a rank that all backends set: torchrun's variables, GPUs and threads.
 
     ``OMP_NUM_THREADS`` is the machine's cores divided by its ranks. Otherwise every rank would start a thread for each
     core.
@@ -179,7 +179,7 @@ def common_environment(placement: Placement, slot: RankSlot) -> dict[str, str]:
 def _visible_gpus(placement: Placement, slot: RankSlot) -> str:
     """Return the GPUs of the rank's node in the order of local ranks, so that ``set_device(local_rank)`` works.
 
-    If ranks share GPUs, or have several each, a rank sees only its own.
+    If ranks share GPUs, or have several GPUs each, a rank sees only its own GPUs.
     """
     if len(slot.gpus) > 1:
         return ",".join(map(str, slot.gpus))
@@ -191,7 +191,7 @@ def _visible_gpus(placement: Placement, slot: RankSlot) -> str:
 
 
 def kernel_memory(modules: Mapping[str, Any] = sys.modules) -> Check | None:
-    """Check for GPU memory that this kernel holds; None if it never used a GPU. It does not import torch."""
+    """Check whether this kernel holds GPU memory; None if it has never used a GPU. It does not import torch."""
     cuda = getattr(modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return None
@@ -210,9 +210,9 @@ def kernel_memory(modules: Mapping[str, Any] = sys.modules) -> Check | None:
 
 
 def cuda(code: Code, spec: JobSpec, devices: Sequence[int] | None = None) -> Check | None:
-    """Check that this machine has a GPU for code that uses CUDA; None for code that does not, or that checks itself.
+    """Check that this machine has a GPU for code that uses CUDA; None for other code, and for code that detects GPUs.
 
-    ``devices`` are the GPUs here, detected by default. Other machines are checked by their clusters.
+    ``devices`` are the GPUs of this machine, detected by default. Clusters check other machines.
     """
     if spec.cluster != "local" or code.uses(*_DETECTS_GPU):
         return None

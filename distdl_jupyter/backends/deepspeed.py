@@ -1,8 +1,8 @@
-"""DeepSpeed: torch.distributed, and a config that ``deepspeed.initialize()`` uses without being passed one.
+"""DeepSpeed: torch.distributed, with a config that ``deepspeed.initialize()`` uses if the code does not pass one.
 
-The config is DeepSpeed's own (https://www.deepspeed.ai/docs/config-json/); options exist for the keys that are changed
-most often. A batch that is not a product of its parts, an unknown stage, and an offload that needs another stage are
-rejected before the start.
+The config has DeepSpeed's format (https://www.deepspeed.ai/docs/config-json/), with options for its most common keys.
+The job is rejected before the start if the batch size is not the product of its factors, the ZeRO stage is unknown, or
+an offload needs another stage.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from distdl_jupyter.core.plan import Placement, Plan, option
 from distdl_jupyter.core.spec import JobSpec
 
 Config = dict[str, Any]
-#: The variable of ranks with the config as JSON.
+#: The environment variable of ranks with the config as JSON.
 VARIABLE = "DISTDL_DEEPSPEED_CONFIG"
 _BATCH, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 _OFFLOADS = {"optimizer": ("offload_optimizer",), "optimizer and parameters": ("offload_optimizer", "offload_param")}
-#: Keys of configs with which several ranks process the same batch, so that there are fewer batches than ranks.
+#: Config keys that make several ranks process the same batch, so that there are fewer batches than ranks.
 _SHARES = ("tensor_parallel", "sequence_parallel_size", "mesh_param")
 
 
@@ -57,7 +57,7 @@ class DeepSpeedOptions(TorchOptions):
         for key in _OFFLOADS.get(self.offload, ()):
             zero[key] = {**(zero.get(key) or {}), "device": "cpu"}
         if self.offload:
-            # Keep the optimizer of the code; DeepSpeed would require its own.
+            # Keep the optimizer of the code. By default, DeepSpeed requires its own optimizer for an offload.
             config.setdefault("zero_force_ds_cpu_optimizer", False)
         if zero:
             config["zero_optimization"] = zero
@@ -204,7 +204,7 @@ def _check(config: Config) -> None:
 
 
 def _text(source: str | Config) -> str:
-    """Return a config as JSON, "" for none. Raises InvalidSpec."""
+    """Return a config as JSON, "" if there is none. Raises InvalidSpec."""
     if isinstance(source, str) and source.strip()[:1] not in ("", "{"):
         path = Path(source).expanduser()
         try:

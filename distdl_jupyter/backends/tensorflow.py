@@ -21,9 +21,9 @@ from distdl_jupyter.core.plan import Placement, Plan, RankSlot
 from distdl_jupyter.core.source import Code
 from distdl_jupyter.core.spec import JobSpec
 
-#: The two names of TensorFlow's class.
+#: The names of TensorFlow's strategy class.
 STRATEGY = ("MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy")
-#: If it is 1, ``tf.keras`` is Keras 2, from the package tf_keras.
+#: If this variable is 1, ``tf.keras`` is Keras 2, from the package tf_keras.
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 
 
@@ -57,7 +57,7 @@ class TensorFlowBackend(Backend):
         return (TENSORFLOW,)
 
     def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
-        """Yield also whether Keras can train under the strategy."""
+        """Yield also the check that Keras can train under the strategy."""
         yield from super().checks(code, spec)
         yield keras_fit(code, spec)
 
@@ -91,7 +91,7 @@ def _environment(placement: Placement, slot: RankSlot, workers: list[str]) -> di
 
 
 def keras_fit(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Check | None:
-    """Check that ``Model.fit`` works under MultiWorkerMirroredStrategy; None for code without both.
+    """Check that ``Model.fit`` works under MultiWorkerMirroredStrategy; None for code that does not use both.
 
     Keras 3 passes the strategy's distributed batches to TensorFlow unchanged, which fails with "Attempt to convert a
     value (PerReplica" (https://github.com/keras-team/keras/issues/20585); tf_keras supports them.
@@ -112,7 +112,7 @@ def keras_fit(code: Code, spec: JobSpec, environment: Mapping[str, str] = os.env
 
 
 def uses_legacy_keras(spec: JobSpec, environment: Mapping[str, str]) -> bool:
-    """Return whether the ranks of a job, submitted from this environment, use Keras 2."""
+    """Return whether the ranks of a job that is submitted from this environment use Keras 2."""
     return {**environment, **spec.environment_variables}.get(LEGACY_KERAS) == "1"
 
 

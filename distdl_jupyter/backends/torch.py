@@ -78,12 +78,12 @@ class TorchBackend(Backend):
         return (TORCH,)
 
     def job_environment(self, spec: JobSpec, restart_count: int) -> dict[str, str]:
-        """Return torchrun's variables of the job."""
+        """Return torchrun's variables that describe the whole job."""
         return {"TORCHELASTIC_RUN_ID": spec.id, "TORCHELASTIC_RESTART_COUNT": str(restart_count),
                 "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts)}  # fmt: skip
 
     def checks(self, code: Code, spec: JobSpec) -> Iterator[Check | None]:
-        """Yield also whether NCCL finds enough GPUs."""
+        """Yield also the check that NCCL has enough GPUs."""
         yield from super().checks(code, spec)
         yield nccl(code, spec)
 
@@ -142,7 +142,7 @@ def may_share_gpus(variables: Mapping[str, str]) -> bool:
 def nccl(
     code: Code, spec: JobSpec, devices: Sequence[int] | None = None, environment: Mapping[str, str] = os.environ
 ) -> Check | None:
-    """Check that this machine has a GPU for each process of code that uses NCCL; None for code that does not."""
+    """Check that this machine has a GPU for each process if the code uses NCCL; None for other code."""
     calls = [(call, _transport(call)) for call in code.calls if call.name == "torch.distributed.init_process_group"]
     first = next((call for call, transport in calls if transport == "nccl"), None)
     if spec.cluster != "local" or first is None or may_share_gpus({**environment, **spec.environment_variables}):

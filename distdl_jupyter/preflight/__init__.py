@@ -1,6 +1,6 @@
 """Checks and advice before a job starts: ``check(draft, spec)`` returns findings, ``report`` also the passed checks.
 
-Reads source texts, the results of capture and the attributes of imported modules; no user code is run.
+The checks read source texts, captured code and attributes of imported modules. They run no user code.
 """
 
 from distdl_jupyter.core.findings import Check, Finding

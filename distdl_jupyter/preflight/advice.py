@@ -1,6 +1,6 @@
 """Advice on a job before it starts: pure rules that map a request, the catalogue and past jobs to a list of advice.
 
-Advice only suggests: ``change`` contains the request fields that a click applies.
+Advice changes nothing itself; ``change`` contains the request fields that a click sets.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ class Request:
     arguments: tuple[str, ...] = ()
     batch_size: float | None = None
     learning_rate: float | None = None
-    #: The name of the learning rate in the user's code, and whether it is an argument of the function, which a form can
-    #: set. ``scales_learning_rate``: the code multiplies it by the world size itself.
+    #: The learning rate's name in the user's code, whether it is an argument of the function (a form can set it), and
+    #: whether the code already multiplies it by the world size.
     learning_rate_name: str = "lr"
     learning_rate_is_argument: bool = False
     scales_learning_rate: bool = False
     cores: int | None = None
     gpus: int | None = None
-    #: Whether nodes are billed by the hour, their total price ("about 7.35 USD/h for 2 nodes"), and whether they may be
-    #: preempted (low priority, Spot).
+    #: Whether nodes are billed by the hour, their total price (such as "about 7.35 USD/h for 2 nodes"), and whether
+    #: nodes may be preempted (low priority, Spot).
     bills: bool = False
     rate: str = ""
     interruptible: bool = False
@@ -81,7 +81,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastJob:
-    """One earlier job. ``seconds`` is the time from submission to its end; None if unknown."""
+    """One earlier job. ``seconds`` is the time from submission to the end, None if unknown."""
 
     id: str
     name: str
@@ -103,13 +103,13 @@ class Case:
 
 # rented machines --------------------------------------------------------------------------------------
 
-#: The time limit that a click sets: Amazon SageMaker's default for training jobs.
+#: Suggested time limit in seconds: Amazon SageMaker's default for training jobs.
 DAY = 86_400.0
 LOW_PRIORITY = "https://learn.microsoft.com/azure/machine-learning/how-to-create-attach-compute-cluster"
 
 
 def may_be_taken_away(case: Case) -> Advice | None:
-    """Warn of preemptible nodes if the code saves no checkpoints."""
+    """Warn if the nodes are preemptible and the code saves no checkpoints."""
     request = case.request
     if not request.interruptible or re.search(frameworks.SAVES, request.code, re.IGNORECASE):
         return None
@@ -149,7 +149,7 @@ SMALL_JOB_SECONDS = 300.0
 #: on ImageNet up to a global batch of 8,192 (section 2.1, 2.2 and figure 1).
 GOYAL = "Goyal et al. 2017, Accurate, Large Minibatch SGD, arXiv 1706.02677"
 LARGEST_PROVEN_BATCH = 8192
-#: This many runs of the same code with different values count as a search.
+#: Minimum number of runs of the same code with different values that count as a search.
 SEARCH_RUNS = 3
 _ONE_PROCESS: Any = {"action": f"Use 1 {TIMES} 1", "change": {"node_count": 1, "process_count_per_node": 1}}
 
@@ -179,7 +179,7 @@ def _scaling(request: Request, name: str, scaled: str) -> dict[str, Any]:
 
 
 def _rate(value: float) -> str:
-    """Return a learning rate without the noise of binary fractions: 0.1 * 3 is 0.3."""
+    """Format a learning rate without floating-point noise: 0.1 * 3 as ``0.3``."""
     return f"{value:.6g}"
 
 
@@ -209,7 +209,7 @@ def _newest_single(request: Request, history: Sequence[PastJob]) -> PastJob | No
     return max(same, key=lambda job: job.id, default=None)
 
 
-#: Packages, and names of scikit-learn, for hyperparameter search.
+#: Packages for hyperparameter search, and scikit-learn's classes for it.
 _SEARCHERS = frozenset(("optuna", "hyperopt", "ray.tune", "skopt", "nevergrad", "keras_tuner"))
 _GRIDS = frozenset(("GridSearchCV", "RandomizedSearchCV", "ParameterGrid", "ParameterSampler"))
 

@@ -48,7 +48,7 @@ def report(draft: CapturedCode, spec: JobSpec) -> CheckReport:
 
 
 def _checks(draft: CapturedCode, spec: JobSpec) -> Iterator[Check]:
-    from distdl_jupyter.preflight import names, training  # lazy: a server that gives advice captures no code
+    from distdl_jupyter.preflight import names, training  # lazy: the server gives advice without these
 
     code = draft.facts
     backend = training.backend_of(spec)
@@ -87,7 +87,7 @@ def refuse(findings: Iterable[Finding]) -> None:
         )
 
 
-#: Most expensive first: jobs that cannot start, wasted machines, wasted runs, then other information.
+#: The most expensive problems first: jobs that cannot start, wasted machines, wasted runs, then other information.
 RULES: tuple[Callable[[Case], Advice | None], ...] = (
     machines.retired_size,
     machines.one_machine,

@@ -1,4 +1,4 @@
-"""Checks of files and data: ranks do not write the same file, and the job has the data sources that its code uses."""
+"""Checks of files and data: no two ranks write the same file, and the job has the data sources that it uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distdl_jupyter.core.humanize import listing, plural
 from distdl_jupyter.core.source import Call, Code, depends_on_rank
 from distdl_jupyter.core.spec import JobSpec
 
-#: Calls that write to the path in their first argument, and in their second argument.
+#: Calls whose first argument is the path that they write to, and calls whose second argument is.
 _PATH_FIRST = re.compile(
     r"numpy\.save(z|z_compressed|txt)?|horovod\.save|"
     r".*\.(to_(csv|parquet|json|pickle|feather)|save_(pretrained|weights|model)|savefig)"
@@ -39,7 +39,7 @@ def files(code: Code, spec: JobSpec) -> Check:
 
 
 def _more(calls: Sequence[Call]) -> Finding:
-    """Return one finding that summarizes many in modules."""
+    """Return one finding for all calls that are not listed individually."""
     rest = f", {calls[0].place} for one" if len(calls) > 1 else f", {calls[0].place}"
     return Finding(
         "warning",
@@ -59,7 +59,7 @@ def _finding(call: Call, path: str) -> Finding:
 
 
 def _fixed_path(call: Call, code: Code) -> str | None:
-    """Return the path as written if the call writes to a path that is the same for all ranks."""
+    """Return the path's source text if the call writes to the same path on all ranks, else None."""
     path = None if call.one_rank else _written_path(call)
     if isinstance(path, ast.Name):
         path = code.assigned.get(path.id)
@@ -121,7 +121,7 @@ def sources(code: Code, spec: JobSpec) -> Check | None:
 
 
 def _data_path_calls(code: Code) -> list[Call]:
-    """Return the calls in the training code itself, because sent modules may be unused."""
+    """Return the calls of ``data_path`` outside sent modules, because the job may not use these."""
     return [call for call in code.calls if call.last == "data_path" and call.label in code.own]
 
 

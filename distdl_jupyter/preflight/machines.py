@@ -1,4 +1,4 @@
-"""Rules about the machines: retired sizes, the network between nodes, GPUs, cores and disks.
+"""Advice rules about machines: retired sizes, the network between nodes, GPUs, cores and disks.
 
 "Scale up before out": gradients use NVLink within a machine and the network between machines, so one machine should
 have as many GPUs as possible (Azure's reference architecture for distributed training with Horovod; Databricks' "single
@@ -41,7 +41,7 @@ def retired_size(case: Case) -> Advice | None:
 
 
 def one_machine(case: Case) -> Advice | None:
-    """Warn of several machines if one is enough, or if their network is slow."""
+    """Warn about several machines if one is enough, or if their network is slow."""
     request, size = case.request, case.request.vm_size
     if size is None or size.retired or request.node_count < 2:
         return None
@@ -124,7 +124,7 @@ def _gpus(size: VmSize, needed: int, old: VmSize | None = None) -> str:
 
 
 def more_processes_than_gpus(case: Case) -> Advice | None:
-    """Warn of ranks that share a GPU: they wait for each other, and Horovod and NCCL expect one rank per GPU."""
+    """Warn if ranks share a GPU: they wait for each other, and Horovod and NCCL expect one rank per GPU."""
     request, size = case.request, case.request.vm_size
     if request.use_gpu is False:
         return None
@@ -150,7 +150,7 @@ def _shared_gpus(owner: str, gpus: int, ranks: int, nodes: int, per_node: int) -
 
 
 def more_processes_than_cores(case: Case) -> Advice | None:
-    """Warn of more ranks than cores on a machine without GPUs, which is not faster."""
+    """Warn if a machine without GPUs has fewer cores than ranks, because the extra ranks do not train faster."""
     request = case.request
     if request.compute_target != "local" or not request.cores or request.gpus:
         return None
@@ -170,7 +170,7 @@ def more_processes_than_cores(case: Case) -> Advice | None:
 
 
 def open_local_disk(case: Case) -> Advice | None:
-    """Warn of local disks that Azure does not encrypt."""
+    """Warn about local disks that Azure does not encrypt."""
     size = case.request.vm_size
     if size is None or size.retired or size.local_nvme_encrypted is not False:
         return None

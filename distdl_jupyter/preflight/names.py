@@ -1,4 +1,4 @@
-"""Checks of captured names: undefined names, values that are large, on a GPU or secret, attributes set on modules."""
+"""Checks of captured names: undefined names, large or secret values, values on a GPU, changed module attributes."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _left_out(draft: CapturedCode) -> Iterator[Finding]:
 
 def _changed_attributes(draft: CapturedCode) -> Iterator[Finding]:
     """Report module attributes that were set in the notebook, because ranks import the unchanged file."""
-    if draft.kind == "script":  # its process also imports the files
+    if draft.kind == "script":  # a script does not see the notebook's changes
         return
     set_by_code = {name for piece in draft.texts for name in _attributes_set(piece.text)}
     for piece in draft.texts:
@@ -134,20 +134,20 @@ def _loaded(path: str) -> ModuleType | None:
 def _differs(module: ModuleType, name: str, value: object) -> bool:
     try:
         return name in vars(module) and bool(vars(module)[name] != value)
-    except Exception:  # noqa: BLE001 - arrays and objects of the user compare as they like
+    except Exception:  # noqa: BLE001 - a user's object can raise anything in a comparison
         return True
 
 
 @functools.lru_cache(maxsize=1000)
 def _attributes_set(text: str) -> frozenset[str]:
-    """Return the names of the attributes that a source assigns."""
+    """Return the names of the attributes that a source text assigns."""
     nodes = ast.walk(parsed(text) or ast.Module([], []))
     return frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
 
 
 @functools.lru_cache(maxsize=1000)
 def _plain_values(text: str) -> Mapping[str, object]:
-    """Return the constants (numbers, strings, tuples) of a module's source, by names that are assigned only once."""
+    """Return the constants (numbers, strings, tuples) of a module's source by name; each name is assigned once."""
     tree = parsed(text)
     if tree is None or any(isinstance(node, ast.alias) and node.name == "*" for node in ast.walk(tree)):
         return {}
@@ -167,6 +167,6 @@ def _plain_values(text: str) -> Mapping[str, object]:
             ) if writes[name] == 1:
                 with contextlib.suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
                     literal = ast.literal_eval(value)
-                    if not isinstance(literal, list | dict | set):  # these are filled later
+                    if not isinstance(literal, list | dict | set):  # code may fill it later
                         values[name] = literal
     return values

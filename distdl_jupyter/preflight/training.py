@@ -21,7 +21,7 @@ from distdl_jupyter.core.spec import JobSpec
 
 _SAMPLERS = ("DistributedSampler", "ElasticSampler", "DistributedDataset")
 _KNOWS_RANK = (*_SAMPLERS, "num_replicas", "rank", "local_rank", "get_rank", "RANK", "shard", "cross_rank")
-#: Calls that start training processes, and calls that join a process group.
+#: Calls that start training processes; below, calls that join a process group.
 _SPAWNS = re.compile(
     r"torch\.multiprocessing\.(spawn\.)?(spawn|start_processes)|accelerate\.(notebook|debug)_launcher|horovod\.run"
 )
@@ -107,7 +107,7 @@ def _never(usage: Any, draft: CapturedCode, spec: JobSpec, code: Code) -> Findin
 
 
 def called(draft: CapturedCode) -> Check | None:
-    """Check that a cell or script uses its definitions; None for functions, and for code with other statements."""
+    """Check that a cell or script does more than define functions and classes; None if it does, and for functions."""
     if draft.kind == "function" or not draft.texts:
         return None
     tree = parsed(draft.texts[0].text)
@@ -131,7 +131,7 @@ def called(draft: CapturedCode) -> Check | None:
 def processes(code: Code, spec: JobSpec) -> Check | None:
     """Check that the code does not start training processes itself; None if it does not, or for a single process.
 
-    This is only a warning, because a worker that does not communicate may run in every process of the job.
+    This is only a warning, because every process of the job may run workers that do not communicate.
     """
     call = next((call for call in code.calls if call.label in code.own and _starts_processes(call, code)), None)
     if spec.process_count == 1 or call is None:

@@ -1,6 +1,6 @@
-"""The contracts that every backend and every cluster must hold: ours, and those of other packages.
+"""Contract tests for every backend and cluster, built-in or from another package.
 
-A package with a plug-in of its own adds one test file and needs nothing but pytest:
+To test a plug-in, add one test file to its package; only pytest is needed:
 
     from distdl_jupyter.testing import BackendContract, ClusterContract
 
@@ -14,17 +14,17 @@ A package with a plug-in of its own adds one test file and needs nothing but pyt
         @pytest.fixture(autouse=True)
         def _machines(self): ...                    # start the machines that the options name
 
-Nothing is simulated: jobs of two processes are placed, started, watched, stopped and collected, in a data directory of
-their own, and a process that holds a job is killed. ``node_count`` and ``process_count_per_node`` say how a job is
-spread, ``timeout`` how many seconds anything may take.
+Nothing is simulated: the tests place, start, monitor, stop and collect jobs of two processes, and kill a process that
+supervises a job. The jobs are stored in the data directory (``DISTDL_HOME``). ``node_count`` and
+``process_count_per_node`` set the layout of a job, ``timeout`` the time limit of each step in seconds.
 
-The methods that the tests call are described in ``distdl_jupyter.clusters.base``.
+``distdl_jupyter.clusters.base`` documents the methods that the tests call.
 """
 
 import sys
 
 if "pytest" in sys.modules:
-    # Before they are imported: their asserts then show the values that differ.
+    # Before the imports below, so that pytest rewrites their asserts to show the values that differ.
     sys.modules["pytest"].register_assert_rewrite(*(f"{__name__}.{name}" for name in ("backend", "cluster", "sample")))
 
 from distdl_jupyter.testing.backend import BackendContract

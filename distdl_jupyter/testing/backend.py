@@ -1,4 +1,4 @@
-"""The contract of a backend, which plans and answers questions; it starts and opens nothing."""
+"""Contract tests for backends. They check plans and descriptions, and start no process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def is_sentence(text: str) -> bool:
-    """Return whether a form, a table or an error can show the text as it is: one line with its end."""
+    """Return whether a text is one line that ends with a period, so that forms, tables and errors can show it."""
     return bool(text.strip()) and text == text.strip() and "\n" not in text and text.endswith(".")
 
 
@@ -24,15 +24,15 @@ def _rank_ports(slot: RankSlot, ports: int) -> RankPorts:
 
 
 class BackendContract:
-    """Subclass it, set ``label``."""
+    """Base class for the tests of a backend. Subclasses set ``label``."""
 
     #: The backend's label, as users write it.
     label = ""
-    #: The number of ranks of the plan: 4 are on two nodes, any other number on one.
+    #: Number of ranks in the plan. 4 ranks are on two nodes, any other number is on one node.
     ranks = 4
 
     def make(self) -> tuple[Backend, JobSpec, Placement, Any]:
-        """Return the backend and what its methods need."""
+        """Return the backend and the arguments of its methods: spec, placement, options."""
         backend, options = registry.backend(self.label, {})
         slots = tuple(RankSlot(r, r // 2, f"node-{r // 2}", r % 2) for r in range(self.ranks))
         nodes = 2 if self.ranks == 4 else 1
@@ -48,7 +48,7 @@ class BackendContract:
         return backend, spec, placement, options
 
     def test_every_rank_gets_an_environment_of_strings(self) -> None:
-        """An environment holds nothing else, and every framework reads these two names. A plan can be shown twice."""
+        """Environments contain only strings, and every framework reads RANK and WORLD_SIZE. Plans are reproducible."""
         backend, spec, placement, options = self.make()
         plan = backend.plan(spec, placement, options)
         assert len(plan.environments) == self.ranks
@@ -59,20 +59,20 @@ class BackendContract:
         assert backend.plan(spec, placement, options) == plan
 
     def test_it_says_in_one_sentence_whether_it_can_be_used(self) -> None:
-        """Forms, tables and errors show the sentence as it is."""
+        """Forms, tables and errors show the sentence unchanged."""
         backend, _, _, options = self.make()
         problem = backend.unavailable(options)
         assert problem == "" or is_sentence(problem)
 
     def test_it_names_what_every_node_needs(self) -> None:
-        """Other machines are checked for these before a job is sent there."""
+        """Other machines are checked for these modules and programs before a job is sent to them."""
         backend, _, _, options = self.make()
         for names in (backend.modules(options), backend.programs(options)):
             assert isinstance(names, tuple)
             assert all(names)
 
     def test_its_options_explain_themselves(self) -> None:
-        """Forms, flags and help are made from them."""
+        """Forms, command-line flags and help texts are generated from the options."""
         backend, *_ = self.make()
         for field in registry.options("backends", backend.name):
             assert field.metadata.get("help"), field.name

@@ -1,4 +1,4 @@
-"""The contract of a cluster that starts jobs: its descriptions, how jobs run on it, and how they end."""
+"""Contract tests for clusters: their descriptions, how jobs run on them, and how jobs end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import NodeCheck
     from distdl_jupyter.core.plan import Placement
 
-#: Seconds of a check: 30 whatever happens, and as long again for a machine that is busy with other tests.
+#: Time limit of a check in seconds: 30 s, doubled in case the machine is busy with other tests.
 _CHECK_SECONDS = 60.0
 _ENDS = """
 import os, sys
@@ -91,15 +91,15 @@ class StartCanceled(Exception):
 
 
 class ClusterContract(ClusterTests):
-    """Subclass it, set ``name`` and ``options``."""
+    """Base class for the tests of a cluster. Subclasses set ``name`` and ``options``."""
 
-    #: The number of nodes of a placement that is only previewed.
+    #: Number of nodes in a previewed placement.
     preview_nodes = 2
 
     # descriptions -------------------------------------------------------------------------------
 
     def preview(self, nodes: int, per_node: int) -> Placement:
-        """Return where the ranks would run."""
+        """Return the cluster's preview of a placement."""
         spec = JobSpec(
             id="preview",
             name="preview",
@@ -111,7 +111,7 @@ class ClusterContract(ClusterTests):
         return self.cluster.preview(spec, self.checked)
 
     def test_its_name_is_that_of_its_entry_point_and_texts_are_one_line(self) -> None:
-        """Specs contain the name; forms, tables and errors show the texts as they are."""
+        """Specs contain the name; forms, tables and errors show the texts unchanged."""
         assert self.cluster.name == self.name
         assert self.cluster.title
         assert "\n" not in self.cluster.detail(self.checked)
@@ -121,24 +121,24 @@ class ClusterContract(ClusterTests):
             assert self.cluster.process_count_per_node(self.checked, use_gpu=use_gpu) >= 1
 
     def test_its_options_explain_themselves_and_can_be_left_out(self) -> None:
-        """Forms, flags and help are made from them, and named clusters are stored as JSON."""
+        """Forms, command-line flags and help texts are made from the options. Named clusters are stored as JSON."""
         for option in dataclasses.fields(self.cluster.Options):
             assert option.metadata.get("help"), option.name
         self.cluster.Options()
         assert json.loads(json.dumps(dict(self.options))) == dict(self.options)
 
     def test_a_preview_places_every_rank_and_reserves_nothing(self) -> None:
-        """Forms request it at every keystroke; ranks of one node follow one another."""
+        """Forms request a preview at every keystroke. The ranks of a node have consecutive numbers."""
         placement = self.preview(self.preview_nodes, 2)
         assert placement.ports == ()
         slots = [(2 * node + local, node, local) for node in range(self.preview_nodes) for local in range(2)]
         assert [(slot.rank, slot.node, slot.local_rank) for slot in placement.ranks] == slots
         assert placement == self.preview(self.preview_nodes, 2)
-        with contextlib.suppress(DistDLError):  # a refusal is as good as a placement
+        with contextlib.suppress(DistDLError):  # the cluster may also reject the request
             assert len(self.preview(10_000, 1).ranks) == 10_000
 
     def test_its_nodes_have_different_names_and_a_reason_for_being_down(self) -> None:
-        """The sidebar shows them, and which of them run ranks."""
+        """The sidebar shows all nodes, and which of them run ranks."""
         nodes = self.cluster.nodes(self.checked)
         assert len({node.name for node in nodes}) == len(nodes)
         assert all(node.name and (node.detail or node.state != "down") for node in nodes), nodes
@@ -146,18 +146,18 @@ class ClusterContract(ClusterTests):
             assert any(self.cluster.holds(node, host) for node in nodes)
 
     def test_its_checks_say_what_is_wrong_and_what_to_do(self) -> None:
-        """They are shown as a table before a job starts, and an error alone does not help."""
+        """The checks are shown as a table before a job starts, and every problem needs a remedy."""
         rows = self.check(modules=("json",), programs=("sh",))
         assert not [row for row in rows if row.level == "error"]
 
     def test_a_module_that_a_remote_node_lacks_is_an_error(self) -> None:
-        """Nodes that are other machines have packages of their own."""
+        """Remote nodes have a separate set of packages."""
         rows = self.check(modules=("distdl_a_missing_module",), programs=()) if self.cluster.is_remote else []
         errors = [f"{row.what} {row.says}" for row in rows if row.level == "error"]
         assert not self.cluster.is_remote or any("distdl_a_missing_module" in text for text in errors), rows
 
     def check(self, modules: tuple[str, ...], programs: tuple[str, ...]) -> list[NodeCheck]:
-        """Return the rows of a check, each of which is valid."""
+        """Run the cluster's checks, assert that each row is valid, and return the rows."""
         began = time.monotonic()
         rows = self.cluster.checks(self.checked, modules=modules, programs=programs)
         assert time.monotonic() - began < _CHECK_SECONDS, f"checks must complete within {_CHECK_SECONDS:.0f} s"
@@ -171,7 +171,7 @@ class ClusterContract(ClusterTests):
     # jobs ---------------------------------------------------------------------------------------
 
     def test_exit_codes_output_and_reports_of_ranks_arrive(self) -> None:
-        """Metrics and values are in the same stream as printed text, marked with the job's nonce."""
+        """Metrics and values share a stream with printed text and are marked with the job's nonce."""
         with self.running(_ENDS) as (_, listener):
             listener.until_ended(self.ranks, self.timeout)
             listener.until_gone(self.timeout)
@@ -184,7 +184,7 @@ class ClusterContract(ClusterTests):
             assert listener.run.waiting() == ""
 
     def test_all_output_of_a_rank_arrives_before_its_end(self) -> None:
-        """The last lines say why a rank failed."""
+        """The last lines contain the reason why a rank failed."""
         with self.running(_WRITES_MUCH) as (_, listener):
             listener.until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
@@ -195,7 +195,7 @@ class ClusterContract(ClusterTests):
                 assert "and this" in listener.lines_at_end[rank, "err"]
 
     def test_a_rank_has_its_numbers_and_the_users_variables(self) -> None:
-        """The worker's own names are the same wherever those of the launcher differ."""
+        """The worker sets the same variables on every cluster, although launchers name theirs differently."""
         with self.running(_DESCRIBES_ITSELF, variables={"MY_SETTING": "ünï & 'quoted' $HOME"}) as (sample, listener):
             listener.until_ended(self.ranks, self.timeout)
             for rank in range(self.ranks):
@@ -213,7 +213,7 @@ class ClusterContract(ClusterTests):
                 }
 
     def test_a_placement_has_free_ports_and_every_rank_has_streams_of_its_own(self) -> None:
-        """Ranks meet at these ports; a port that is offered twice would let two services collide."""
+        """Ranks connect through these ports. If a port were assigned twice, two services would collide."""
         sample = self.sample(_ENDS)
         placement = sample.place(ports=3, rank_ports=2)
         assert len(set(placement.ports)) == 3
@@ -231,7 +231,7 @@ class ClusterContract(ClusterTests):
             listener.close()
 
     def test_files_come_back(self) -> None:
-        """Where ranks do not write into the job's own folder, their files are copied there."""
+        """If ranks do not write into the job's own folder, the cluster copies their files there."""
         with self.running(_SAVES_FILES) as (sample, listener):
             listener.until_ended(self.ranks, self.timeout)
             assert {exit_.code for exit_ in listener.exits.values()} == {0}, listener.lines
@@ -240,12 +240,12 @@ class ClusterContract(ClusterTests):
                 assert (sample.folder.outputs / "of" / f"rank-{rank}").read_bytes() == bytes(range(256)) * 1000
 
     def test_a_service_that_never_is_ready_ends_the_start(self) -> None:
-        """Nothing is left of a start that failed half-way; where it begins later, the ranks end."""
+        """A failed start leaves no processes. If the service starts after the ranks, the ranks end with an error."""
         sample = self.sample(_SLEEPS, services=(Service("a service", ("-c", "print('cannot begin')"), "ready now"),))
         try:
             run = sample.start()
         except LaunchFailed as failed:
-            assert "cannot begin" in f"{failed.message} {failed.output}"  # noqa: PT017 - where it begins before ranks
+            assert "cannot begin" in f"{failed.message} {failed.output}"  # noqa: PT017 - only if it starts first
         else:
             listener = RunListener(run, sample.nonce)
             try:
@@ -256,7 +256,7 @@ class ClusterContract(ClusterTests):
         self.leaves_nothing(sample.id)
 
     def test_a_start_that_is_canceled_leaves_nothing(self) -> None:
-        """``report`` may raise, at its first call and at its last."""
+        """``report`` may raise at any call; the first and the last call are tested."""
         calls = self._start_canceled(at=0)
         for at in sorted({1, calls} - {0}):
             self._start_canceled(at)
@@ -282,7 +282,7 @@ class ClusterContract(ClusterTests):
         return calls
 
     def test_two_jobs_at_once_do_not_disturb_each_other(self) -> None:
-        """Killing a job goes by its mark; the other one has ports, files and output of its own."""
+        """A job is killed by its mark. Each job has separate ports, files and output."""
         with self.running(_SLEEPS) as (_, first), self.running(SAVES) as (_, second):
             for listener in (first, second):
                 self.until_output(listener, "here")
@@ -298,7 +298,7 @@ class ClusterContract(ClusterTests):
     # ends ---------------------------------------------------------------------------------------
 
     def test_a_signal_ends_every_process_and_is_named(self) -> None:
-        """Processes that training code started end with it."""
+        """Processes that training code has started end with the rank."""
         with self.running(_FORKS) as (sample, listener):
             self.until_output(listener, "here")
             assert listener.run.alive()
@@ -309,7 +309,7 @@ class ClusterContract(ClusterTests):
             self.leaves_nothing(sample.id)
 
     def test_an_interrupt_reaches_training_code_which_may_save_and_choose_its_code(self) -> None:
-        """It is KeyboardInterrupt there, as at a terminal."""
+        """The interrupt raises KeyboardInterrupt in training code, as in a terminal."""
         with self.running(SAVES) as (_, listener):
             self.until_output(listener, "here")
             listener.run.signal("INT")
@@ -319,7 +319,7 @@ class ClusterContract(ClusterTests):
                 assert listener.exits[rank].code == 5
 
     def test_an_end_is_reported_while_other_ranks_run(self) -> None:
-        """A supervisor stops a job within seconds of the first failure."""
+        """Supervisors need this to stop a job within seconds of its first failure."""
         first_fails = "import os, time\nprint('here')\nos.environ['RANK'] == '0' and os._exit(9)\ntime.sleep(600)"
         with self.running(first_fails) as (_, listener):
             listener.until(lambda: listener.exits, self.timeout, "the end of rank 0")
@@ -328,7 +328,7 @@ class ClusterContract(ClusterTests):
             listener.until_ended(self.ranks, self.timeout)
 
     def test_a_rank_that_leaves_with_code_0_has_no_explanation_and_its_daemon_is_ended(self) -> None:
-        """Such a job has failed, which the missing report shows; a daemon still carries the job's mark."""
+        """The missing ``result`` report shows that the job has failed. The daemon still has the job's mark."""
         with self.running(_LEAVES_DAEMON) as (sample, listener):
             listener.until_ended(self.ranks, self.timeout)
             for rank, exit_ in listener.exits.items():
@@ -339,7 +339,7 @@ class ClusterContract(ClusterTests):
             self.leaves_nothing(sample.id)
 
     def test_a_job_is_swept_by_its_handle(self) -> None:
-        """The last resort, by another process: it finds everything, and then nothing more."""
+        """Another process sweeps a job as the last resort. The first sweep finds its processes, the second none."""
         with self.running(_FORKS) as (sample, listener):
             self.until_output(listener, "here")
             handle = json.loads(json.dumps(listener.run.handle()))
@@ -352,7 +352,7 @@ class ClusterContract(ClusterTests):
             assert list(self.cluster.sweep("20010101-000000-never", {})) == []
 
     def test_when_its_supervisor_is_killed_a_job_ends_or_continues_without_a_gap(self) -> None:
-        """Nothing is left on any machine, or nothing of the job is lost: no line is missing and none is duplicated."""
+        """Either no process is left on any machine, or the job continues and no output line is lost or duplicated."""
         with self._orphan() as orphan:
             sample = self.sample(_COUNTS, id=orphan["id"], nonce=orphan["nonce"])
             read = {(rank, name): position for rank, name, position in orphan["positions"]}
@@ -374,7 +374,7 @@ class ClusterContract(ClusterTests):
 
     @contextlib.contextmanager
     def _orphan(self) -> Iterator[dict[str, Any]]:
-        """Start a job in another process, kill that, and yield what it had recorded."""
+        """Start a job in another process, kill that process, and yield the record that it printed."""
         job = {"name": self.name, "options": dict(self.options), "code": _COUNTS, "lines": 20, "timeout": self.timeout}
         job |= {"nodes": self.node_count, "per_node": self.process_count_per_node}
         command = [sys.executable, "-m", "distdl_jupyter.testing.sample"]

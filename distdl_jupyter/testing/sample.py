@@ -1,7 +1,7 @@
-"""Small real jobs for the contract of clusters, made and watched without a supervisor.
+"""Small real jobs for the contract tests of clusters, started and monitored without a supervisor.
 
-``python -m distdl_jupyter.testing.sample`` is the supervisor of such a job that the contract kills: it starts the job
-that one line of JSON describes, writes down what was recorded once every rank has printed some lines, and waits.
+``python -m distdl_jupyter.testing.sample`` takes the role of a supervisor that the tests kill. It reads the job from
+one line of JSON and starts it, prints a record as JSON once every rank has printed some lines, and waits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from distdl_jupyter.clusters.base import Cluster, Exit, Run, RunNotice, Stream
     from distdl_jupyter.core.plan import Service
 
-#: A script that saves its work when it is interrupted, and chooses its exit code.
+#: A script that saves its work and sets its exit code when it is interrupted.
 SAVES = """
 import sys, time
 try:
@@ -53,7 +53,7 @@ def _ignore(_phase: str, _detail: str) -> None:
 
 @dataclass
 class Sample:
-    """One job of the script ``code``: a folder, a spec, a context; ``start`` places and starts it."""
+    """One job that runs the script ``code``, with its folder, spec and context; ``start`` starts it."""
 
     name: str
     options: Mapping[str, Any]
@@ -108,46 +108,46 @@ class Sample:
         (self.folder.path / "payload.json").write_text(json.dumps(payload), encoding="utf-8")
 
     def place(self, ports: int = 1, rank_ports: int = 0) -> Placement:
-        """Place the ranks with ports for all of them on node 0, and for each on its own node."""
+        """Place the ranks. Reserve ``ports`` ports on node 0, and ``rank_ports`` ports for each rank on its node."""
         self.context.rank_ports = rank_ports
         return self.cluster.place(self.spec, ports, self.checked, self.context)
 
     def start(self, placement: Placement | None = None) -> Run:
-        """Start the ranks; each has its number in RANK."""
+        """Start the ranks, each with its number in the variable RANK; place them first if necessary."""
         placement = placement or self.place()
         plan = Plan(tuple({"RANK": str(slot.rank)} for slot in placement.ranks), services=self.services)
         return self.cluster.start(self.spec, placement, plan, self.context)
 
 
 class RunListener:
-    """Reads the streams and exits of a run as a supervisor does; ``lines`` and ``reports`` grow meanwhile."""
+    """Reads the output, reports and exits of a run, as a supervisor does, and appends them to its attributes."""
 
     def __init__(self, run: Run, nonce: str) -> None:
         self.run = run
         self.exits: dict[int, Exit] = {}
-        #: By rank (None: the launcher) and stream; and what each rank had written when its end was reported.
+        #: Lines by rank (None: the launcher) and stream: all, and those read before the rank's exit was reported.
         self.lines: dict[tuple[int | None, str], list[str]] = {}
         self.lines_at_end: dict[tuple[int | None, str], list[str]] = {}
         self.reports: dict[int, list[dict[str, Any]]] = {}
         self.notices: list[RunNotice] = []
-        #: The end of the last whole line of each stream that is kept, for ``attach``.
+        #: Position after the last complete line of each stored stream, for ``attach``.
         self.positions: dict[tuple[int, str], int] = {}
         self._nonce = nonce
-        #: The streams that have not ended, each with its unfinished line.
+        #: Open streams, each with its unfinished line.
         self._open = dict.fromkeys(run.streams, b"")
 
     def drain(self) -> bool:
-        """Read what has come to every stream; return whether that was anything."""
-        came = False
+        """Read the available data of every stream; return whether there was any."""
+        has_data = False
         for stream in list(self._open):
             while content := _received(stream.source):
-                came = True
+                has_data = True
                 self._record(stream, content)
             if content is not None:
                 if self._open[stream]:
                     self._record(stream, b"\n")
                 del self._open[stream]
-        return came
+        return has_data
 
     def _record(self, stream: Stream, content: bytes) -> None:
         block = self._open[stream] + content
@@ -169,7 +169,7 @@ class RunListener:
         return self.lines.get((rank, name), [])
 
     def listen(self) -> None:
-        """Listen for a moment."""
+        """Read the new output, exits and notices; wait briefly if there is no output."""
         if not self.drain():
             time.sleep(_TICK)
         exits = self.run.poll()
@@ -184,10 +184,10 @@ class RunListener:
 
     def until(self, condition: Callable[[], object], timeout: float, what: str) -> None:
         """Listen until ``condition()`` is true. Raises AssertionError after ``timeout`` seconds."""
-        until = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         while not condition():
             state = f"Exits: {list(self.exits.values())}. Output: { {key: self.lines[key][-5:] for key in self.lines} }"
-            assert time.monotonic() < until, f"this did not happen within {timeout:g} s: {what}. {state}"
+            assert time.monotonic() < deadline, f"this did not happen within {timeout:g} s: {what}. {state}"
             self.listen()
 
     def until_ended(self, ranks: int, timeout: float) -> None:
@@ -195,64 +195,64 @@ class RunListener:
         self.until(lambda: len(self.exits) == ranks, timeout, f"the end of {ranks} ranks")
 
     def until_gone(self, timeout: float) -> None:
-        """Listen until no process of the job lives."""
+        """Listen until no process of the job is alive."""
         self.until(lambda: not self.run.alive(), timeout, "the end of every process")
 
     def close(self, timeout: float = 20.0) -> None:
-        """End what still lives and free what the run holds, whatever a test has done."""
-        until = time.monotonic() + timeout
-        with contextlib.suppress(Exception):  # a test has failed already, and its failure must be shown
-            while time.monotonic() < until and self.run.alive():
+        """Kill the remaining processes and close the run, also after a failed test."""
+        deadline = time.monotonic() + timeout
+        with contextlib.suppress(Exception):  # must not hide the failure of a test
+            while time.monotonic() < deadline and self.run.alive():
                 self.run.signal("KILL")
                 self.run.poll()
                 time.sleep(_TICK)
-        while self.drain() and time.monotonic() < until:
+        while self.drain() and time.monotonic() < deadline:
             pass
         self.run.poll()
         self.run.close()
 
 
 def _received(source: int | Inbox) -> bytes | None:
-    """Return what has come to a stream, b"" at its end, None where nothing has."""
+    """Return the available data of a stream, b"" at its end, None if no data is available."""
     if isinstance(source, Inbox):
         return source.take(_PIECE)
     return os.read(source, _PIECE) if select.select([source], [], [], 0)[0] else None
 
 
 class ClusterTests:
-    """The cluster that the tests of a subclass use, how jobs are spread there, and what must not be left behind."""
+    """Base class for cluster tests: the cluster, the layout of jobs, and the check that no process is left."""
 
-    #: The name of the entry point below ``distdl_jupyter.clusters``, and the options as a user writes them.
+    #: The name of the entry point in the group ``distdl_jupyter.clusters``, and the options as users write them.
     name: ClassVar[str] = ""
     options: Mapping[str, Any] = {}
     node_count = 1
     process_count_per_node = 2
-    #: Seconds that anything may take.
+    #: Time limit of each step in seconds.
     timeout = 90.0
 
     @property
     def cluster(self) -> Cluster:
-        """A new object of the cluster."""
+        """A new instance of the cluster."""
         plugin: Cluster = registry.get("clusters", self.name)
         return plugin
 
     @property
     def checked(self) -> Any:
-        """The options as the cluster gets them."""
+        """The validated options."""
         return registry.check_options("clusters", self.name, dict(self.options))
 
     @property
     def ranks(self) -> int:
-        """The number of ranks of a job of these tests."""
+        """The number of ranks of a job."""
         return self.node_count * self.process_count_per_node
 
     def sample(self, code: str, **more: Any) -> Sample:
-        """Return a job of ``code`` that is not started yet."""
+        """Return a job that runs ``code`` and has not been started."""
         return Sample(self.name, self.options, code, self.node_count, self.process_count_per_node, **more)
 
     @contextlib.contextmanager
     def running(self, code: str | Sample, **more: Any) -> Iterator[tuple[Sample, RunListener]]:
-        """Start a job and listen to it; at the end it is closed and nothing of it may be left."""
+        """Start a job and yield it with its listener; then close it and check that no process is left."""
         sample = code if isinstance(code, Sample) else self.sample(code, **more)
         listener = RunListener(sample.start(), sample.nonce)
         try:
@@ -270,19 +270,19 @@ class ClusterTests:
         )
 
     def left(self, job_id: str) -> Sequence[object]:
-        """Return what still lives of a job on this machine; to be overridden where more can be seen."""
+        """Return the remaining processes of a job on this machine. Override it to find more than these."""
         return sorted(processes.of_job({processes.MARK: job_id}))
 
     def leaves_nothing(self, job_id: str) -> None:
-        """Wait until nothing of a job lives."""
-        until = time.monotonic() + self.timeout
+        """Wait until no process of a job is left. Raises AssertionError after ``timeout`` seconds."""
+        deadline = time.monotonic() + self.timeout
         while left := self.left(job_id):
-            assert time.monotonic() < until, f"these parts of job {job_id} were left behind: {left}"
+            assert time.monotonic() < deadline, f"these parts of job {job_id} were left behind: {left}"
             time.sleep(0.1)
 
 
 def main() -> None:
-    """Start a job, listen until every rank has printed some lines, write down what was recorded, and wait."""
+    """Start the job from standard input, print a record once every rank has printed some lines, and wait."""
     job = json.loads(sys.stdin.readline())
     sample = Sample(job["name"], job["options"], job["code"], job["nodes"], job["per_node"])
     listener = RunListener(sample.start(), sample.nonce)
