@@ -29,7 +29,7 @@ from distdl_jupyter.supervisor.run import Supervisor
 
 #: Number of file descriptors reserved for recording why a job ended.
 _SPARE = 3
-#: Signals that stop the job; the watchdog passes them on.
+#: Signals that stop the job; the watchdog forwards them.
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -65,7 +65,7 @@ def supervise(folder: JobFolder, secret_variables: Mapping[str, str]) -> None:
 def _run(supervisor: Supervisor, folder: JobFolder, spare: list[int]) -> None:
     try:
         supervisor.run()
-    except Exception as error:  # noqa: BLE001 - printed as Python prints what is not caught, without secrets
+    except Exception as error:  # noqa: BLE001 - printed like an uncaught exception, with secrets masked
         sys.stderr.write(supervisor.redactor.text(traceback.format_exc()))
         _fail_fast(folder, error, spare)
         raise SystemExit(1) from None
@@ -74,7 +74,7 @@ def _run(supervisor: Supervisor, folder: JobFolder, spare: list[int]) -> None:
 def _fail_fast(folder: JobFolder, error: Exception, spare: list[int]) -> None:
     """End a job whose supervisor ran out of processes, files or memory; the caller holds the job's lock.
 
-    A job that survives its supervisor waits for the next one. Events that the recorder had not written yet are lost.
+    A job that survives its supervisor waits for a new one. Events that the recorder had not written yet are lost.
     """
     for descriptor in spare:
         os.close(descriptor)

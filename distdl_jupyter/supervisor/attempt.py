@@ -1,4 +1,4 @@
-"""One attempt of a job, from the start of its ranks until none of their processes is left.
+"""One attempt of a job, from the start of its ranks until all their processes have exited.
 
 A job has one attempt, and one more for every restart. All decisions are based on the view folded from the events.
 """
@@ -31,7 +31,7 @@ _TICK = 0.1
 _KEEP_SLOTS = 1.0
 #: Seconds after which ranks that never joined a process group are assumed to be training.
 _MEET_TIMEOUT = 15.0
-#: The same once one of them has printed something.
+#: Seconds after a rank's first output after which ranks are assumed to be training.
 _PRINT_TIMEOUT = 2.0
 #: Maximum number of failed ranks whose log tail is read, because reading a long log takes time.
 _POSTMORTEMS = 16
@@ -63,7 +63,7 @@ class RunClock:
 
     @property
     def seconds(self) -> float:
-        """Seconds until now."""
+        """Run time so far in seconds."""
         return self._before + time.monotonic() - self._began
 
     def over(self) -> str:
@@ -98,7 +98,7 @@ class Attempt:
         self._reader.watch(wake)
         self._hangs = HangDetector(run, recorder)
         self._profiles: ProfileCollector | None = None
-        #: Persistent ranks whose address is published in the job's folder, and when one of them last ran a cell.
+        #: Persistent ranks whose address is published in the job's folder, and since when all are idle (inf: not idle).
         self._served: set[int] = set()
         self._idle_since = math.inf
         self._running = {rank.rank for rank in recorder.view.ranks if rank.status != "ended"}
@@ -106,11 +106,11 @@ class Attempt:
         self._printed_at: float | None = None
         self._slots_kept_at = -math.inf
         self._stopper: stop.Stopper | None = None
-        #: Ranks whose log tail was read.
+        #: Number of ranks whose log tail was read.
         self._postmortems = 0
         self._unkillable = stop.UnkillableProcesses(run)
-        #: Why it was stopped (user, time or another final reason, hang, failure; "" while running), and a message for
-        #: the user.
+        #: What stopped the attempt: "user", "time" (or another final reason), "hang" or "failure"; "" while it runs.
+        #: ``reason`` is a message for the user.
         self.stopped_by = ""
         self.reason = ""
 
@@ -283,7 +283,7 @@ class Attempt:
             path = self._recorder.folder.path
             self.reason = f"The job was stopped because its folder was deleted while it ran: {path}."
             self._stop("time")
-            print(self.reason, file=sys.stderr)  # noqa: T201 - into supervisor.log, which may be open still
+            print(self.reason, file=sys.stderr)  # noqa: T201 - into supervisor.log, which may still be open
 
     def _notice_hang(self) -> None:
         self._hangs.tick()
@@ -373,7 +373,7 @@ class Attempt:
             self._recorder.note("warning", text, "left-behind")
 
     def _read(self, seconds: float) -> None:
-        """Read output for this many seconds, however often some arrives."""
+        """Read output for this many seconds, even if some arrives earlier."""
         until = time.monotonic() + seconds
         while (rest := until - time.monotonic()) > 0:
             self._reader.run(rest)
@@ -388,12 +388,12 @@ class Attempt:
 
 def _endings(all_ranks: Sequence[RankView]) -> str:
     """Return how the ranks' processes ended, grouped by exit: "4 ranks ended with code 0"."""
-    alike: dict[str, list[int]] = {}
+    by_ending: dict[str, list[int]] = {}
     for rank in all_ranks:
-        alike.setdefault(_ending(rank), []).append(rank.rank)
-    if len(alike) == 1:
-        return f"{plural(len(all_ranks), 'rank')} {next(iter(alike))}"
-    return "; ".join(f"{ranks(numbers)} {how}" for how, numbers in alike.items())
+        by_ending.setdefault(_ending(rank), []).append(rank.rank)
+    if len(by_ending) == 1:
+        return f"{plural(len(all_ranks), 'rank')} {next(iter(by_ending))}"
+    return "; ".join(f"{ranks(numbers)} {how}" for how, numbers in by_ending.items())
 
 
 def _waiting_for(ranks: list[int]) -> str:

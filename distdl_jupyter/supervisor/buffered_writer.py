@@ -45,7 +45,7 @@ class BufferedEventWriter(EventWriter):
         self._folder = folder
         self._fold = fold
         files.hold_reserve(folder.reserve)
-        #: Maximum size of the file in bytes, and the bytes of it that are reserved for the end of the job.
+        #: Maximum size of the file in bytes, and how much of it is reserved for the end of the job.
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         self._limit = math.inf if limit == resource.RLIM_INFINITY else limit
         self._kept_free = min(files.RESERVE, self._limit / 2)
@@ -161,7 +161,7 @@ class BufferedEventWriter(EventWriter):
         return True
 
     def _drop_many(self) -> None:
-        """Remove all but the outcome of the job from the buffer, because the reserve has space for no more."""
+        """Remove all but the outcome of the job from the buffer, because the reserve has no space for more."""
         held = [(file, line) for file, lines in self._held for line in lines.splitlines(keepends=True)]
         self._held = deque()
         for file, line in held:

@@ -134,7 +134,7 @@ def request(control: Path, action: str, **fields: Any) -> None:
         try:
             _append(control, line)
         except OSError:
-            # A full disk is a common reason to stop a job.
+            # A job must be cancelable on a full disk, so release half of the reserve.
             if not files.free_half_reserve(control.with_name("reserve")):
                 raise
             _append(control, line)
@@ -159,13 +159,13 @@ def _append(control: Path, line: bytes) -> None:
         os.close(fd)
 
 
-#: Seconds between two checks of the process that drives a job, and the reason of a job whose driver has exited.
+#: Seconds between two checks of the process that drives a job, and the cancel reason after that process has exited.
 _LOOK = 1.0
 DRIVER_ENDED = "The process that measured it has ended."
 
 
 class ControlReader:
-    """Returns each request once, for the supervisor; reading is the heartbeat that other hosts see.
+    """Returns each request to the supervisor once. Reading also updates the heartbeat that other hosts check.
 
     ``driver`` is the mark (``processes.mark``) of the process that will stop this job; if that process has exited, a
     cancel request is returned on its behalf.

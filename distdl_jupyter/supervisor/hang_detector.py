@@ -120,7 +120,7 @@ class HangDetector:
     def _report_stall(self, now: float, taken: Taken) -> None:
         silence = self._timer.silence(now)
         differ, where = list(taken.differ), taken.sentence
-        # Without the duration, which would soon be outdated: ``since`` has the time.
+        # The text has no duration, which would soon be outdated; ``since`` has the time.
         text = f"No progress{f': {where}' if where else ''}."
         if taken.finding is not None:
             text, differ = f"No progress. {taken.explanation}", list(taken.finding.ranks)

@@ -82,7 +82,7 @@ class Launch:
         self.backend: Backend
 
     def start(self) -> Run:
-        """Place and start all ranks. Raises DistDLError, Canceled."""
+        """Place and start all ranks. Raises DistDLError, LaunchCanceled."""
         options = self._load_plugins()
         try:
             return self._start(options)
@@ -107,7 +107,7 @@ class Launch:
         placement = cluster.place(spec, backend.ports, cluster_options, context)
         spec = self._spec_for(placement)
         plan = backend.plan(spec, placement, options)
-        if (threads := spec.environment_variables.get("OMP_NUM_THREADS")) is not None:  # the user's number, not ours
+        if (threads := spec.environment_variables.get("OMP_NUM_THREADS")) is not None:  # the user's number wins
             environments = tuple(variables | {"OMP_NUM_THREADS": threads} for variables in plan.environments)
             plan = dataclasses.replace(plan, environments=environments)
         self.raise_if_canceled()
@@ -191,7 +191,7 @@ class Launch:
     def reattach(self, history: resume.History) -> Run | None:
         """Reattach to the job of a supervisor that died; if that is impossible, end the job as lost.
 
-        Ranks that were to be restarted are started. Raises DistDLError when that fails, Canceled.
+        If a restart was pending, start the ranks. Raises DistDLError if that fails, and LaunchCanceled.
         """
         self._load_plugins()
         if resume.is_waiting(history.events):
@@ -237,7 +237,7 @@ class Launch:
     def _stage(self, check: Callable[[], None], modules: Sequence[str] = ()) -> JobStaging | None:
         """Return the staging of the job's data and packages, None if it has neither.
 
-        ``check`` is called while this waits and may raise. Raises DataUnavailable, NotSignedIn.
+        ``check`` is called while this method waits, and may raise. Raises DataUnavailable, NotSignedIn.
         """
         spec, recorder = self._spec, self._recorder
         if not spec.data and not packages.missing(spec):
@@ -289,7 +289,7 @@ class Launch:
         self.raise_if_canceled()
 
     def raise_if_canceled(self) -> None:
-        """Raise Canceled if the job was canceled or reached its time limit before it started."""
+        """Raise LaunchCanceled if the job was canceled or reached its time limit before it started."""
         requests = self._control.read()
         self._wait.obey(requests)
         if canceled := next((request for request in requests if request["type"] == "cancel"), None):
@@ -344,23 +344,23 @@ def call_in_background(function: Callable[[], T]) -> Future[T]:
 
 # the wait for other jobs and for resources ----------------------------------------------------------
 
-#: Seconds between two polls of a predecessor, and how long one without a supervisor may wait to be taken over.
+#: Seconds between two polls of a predecessor, and seconds after which one without a supervisor counts as lost.
 _LOOK, _TAKEOVER = 0.5, 10.0
-#: Seconds between two events of the position: for the first ``_FRONT`` jobs in a queue, and for the others.
+#: Minimum seconds between two queue events: for the first ``_FRONT`` jobs in a queue, and for the others.
 _NOTE, _NOTE_BEHIND, _FRONT = 1.0, 10.0, 8
-#: The pause grows to this share of the waiting time so far, up to this many seconds.
+#: That pause grows to this fraction of the waiting time so far, up to ``_NOTE_LATER`` seconds.
 _NOTE_SHARE, _NOTE_LATER = 0.1, 20.0
-#: Characters of a reason, and of a name in it.
+#: Maximum number of characters of a reason, and of a name in it.
 _LONGEST_REASON, _LONGEST_NAME = 500, 120
 
 
 class Wait:
-    """Records a queued job's position, and handles its user's requests meanwhile."""
+    """Records the position of a queued job, and applies the user's changes of its priority."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
         self.priority = recorder.spec.priority
-        #: Its queue number from an earlier wait, so that it does not go to the end again.
+        #: The job's queue number from an earlier wait, so that it keeps its position.
         self.number: int | None = None
         if recorder.view.queue is not None:
             self.priority, self.number = recorder.view.queue.priority, recorder.view.queue.number
@@ -412,7 +412,7 @@ class Predecessors:
         self.failure = ""
 
     def waiting(self) -> list[str]:
-        """Return the names of those that have not completed yet."""
+        """Return the names of the jobs that have not completed yet."""
         if self._left and time.monotonic() - self._looked_at >= _LOOK:
             self._looked_at = time.monotonic()
             for id_, predecessor in list(self._left.items()):
@@ -463,7 +463,7 @@ class _Predecessor:
             self.failure = f"This job starts after {self.name}, which was lost because its supervisor is gone."
 
     def _follow(self) -> bool:
-        """Follow the job that replaced it; return whether there is one, or may be soon."""
+        """Follow the job that replaced this one; return whether it exists or may still appear."""
         store = JobStore(self._folder.path.parent.parent)
         for folder in takewhile(lambda candidate: candidate.id > self._folder.id, store.folders()):
             with contextlib.suppress(DistDLError):
@@ -475,7 +475,7 @@ class _Predecessor:
         return time.monotonic() - self._silent < _TAKEOVER
 
     def _is_abandoned(self, *, has_news: bool) -> bool:
-        """Return whether it has had no supervisor for a while and none can take over."""
+        """Return whether the job has had no supervisor for ``_TAKEOVER`` seconds and no new one can reattach."""
         if has_news or not self._folder.supervisor().is_dead:
             self._silent = None
             return False

@@ -3,8 +3,8 @@
 * ``LogReader`` reads file descriptors, and bytes received by other threads. It keeps no state of the job; its ``sink``
   interprets the reports. Each round reads every readable stream once, so that a busy stream cannot starve the others.
   Unread output stays in the pipe, and a large pipe keeps the writer from blocking.
-* ``LineSplitter`` is pure, bytes in, items out: lines, redrawn lines, reports between them. A block without a report or
-  a carriage return is processed in bulk: one search and one copy.
+* ``LineSplitter`` does no I/O: it splits bytes into lines, redrawn lines and reports between them. A block without a
+  report or a carriage return is processed in bulk, with one search and one copy.
 * ``ItemCollector`` merges many small texts into a few large ones.
 """
 
@@ -28,21 +28,21 @@ from distdl_jupyter.node import channels
 from distdl_jupyter.supervisor import reports
 from distdl_jupyter.worker import channel
 
-#: Bytes read per round from one stream, and from all of them if there are many.
+#: Maximum bytes read per round: from one stream, and from all streams together.
 _READ, _ROUND = 1024 * 1024, 8 * 1024 * 1024
 #: Seconds between two checks of unfinished lines: a line that is still unfinished at the second check is passed on.
 _PENDING_AFTER = 0.2
 #: Seconds to wait for the last output of streams that a process still holds open.
 _LAST = 1.0
-#: Seconds of a round whose output is written at once: there may be thousands of streams with little output each.
+#: Maximum seconds of a round, whose output is written in one batch: thousands of streams may have little output each.
 _TOGETHER = 0.1
-#: An unfinished line is passed on in pieces of this many bytes; the text after a marker may be longer.
+#: Maximum bytes of an unfinished line before it is passed on in pieces, and of the text after a report's marker.
 MAX_LINE, MAX_REPORT = 1024 * 1024, 16 * 1024 * 1024
 #: How tqdm moves the cursor from the second bar back to the first one.
 _UP = b"\x1b[A"
-#: Bytes shown of an unfinished line.
+#: Maximum bytes shown of an unfinished line.
 _SHOWN = 8 * 1024
-#: Reports that may be emitted after the text around them.
+#: Types of reports that may be emitted after the text around them.
 _MOVABLE = ("metric", "progress")
 #: Control sequences that move the cursor, erase, or set a mode (ECMA-48, DEC), as live displays use them. Colours and
 #: fonts (SGR, ending in m) are not included.
@@ -143,7 +143,7 @@ class LogReader:
         pause = 0.0 if self._ready else self._pace.pause()
         if pause:
             self._wakes.select(pause)
-        came, much = 0, False
+        total, is_busy = 0, False
         if not self._ready:
             self._find_ready(0.0 if self._fed else seconds)
         if self._ready:
@@ -152,14 +152,14 @@ class LogReader:
                 while self._ready and time.monotonic() < until:
                     source = self._ready.popleft()
                     count = self._read(source, self._most)
-                    came, much = came + count, much or count >= source.half
+                    total, is_busy = total + count, is_busy or count >= source.half
                     if source.waits and source in self._open:
                         self._fed.append(source)
-        if came:
-            self._pace.round(hurried=much)
+        if total:
+            self._pace.round(hurried=is_busy)
         if time.monotonic() - self._looked > _PENDING_AFTER:
             self._show_pending()
-        return came > 0
+        return total > 0
 
     def _find_ready(self, seconds: float) -> None:
         for key, _ in self._selector.select(seconds):
@@ -171,19 +171,19 @@ class LogReader:
         self._ready.extend(fed)
 
     def drain(self, ranks: Container[int] | None = None) -> bool:
-        """Read what was written up to now, without waiting for new output. Return True if there was any.
+        """Read all output written so far, without waiting for more. Return True if there was any.
 
-        ``ranks`` selects whose streams are read, besides those that belong to no rank (None: all).
+        ``ranks`` limits this to the streams of these ranks and those that belong to no rank (None: all streams).
         """
-        came = 0
+        total = 0
         with self._sink.together():
             for source in list(self._open):
                 rank = source.stream.rank
                 if ranks is None or rank is None or rank in ranks:
                     left = source.waiting()
                     while left > 0 and (count := self._read(source, min(left, self._most))):
-                        left, came = left - count, came + count
-        return came > 0
+                        left, total = left - count, total + count
+        return total > 0
 
     def finish(self) -> None:
         """Read the rest, pass on unfinished last lines and close the selector."""
@@ -235,7 +235,7 @@ class _Source:
 
     @property
     def waits(self) -> bool:
-        """Whether an inbox has unread bytes or an end of which it will not notify again."""
+        """Whether an inbox has unread bytes or has ended; it does not notify of these again."""
         source = self.stream.source
         return isinstance(source, channels.Inbox) and (source.pending > 0 or source.ended)
 
@@ -278,11 +278,11 @@ class LineSplitter:
         self._tail: list[bytes] = []  # bytes of the unfinished line
         self._size = 0  # bytes of the tail
         self._limit = MAX_LINE  # size at which the tail is checked
-        self._before = 0  # bytes of that line that were redrawn and discarded
+        self._before = 0  # bytes of the unfinished line that were redrawn and discarded
         self._before_redraws = 0
         self._open = 0  # redraws already passed on for that line
         self._shown = b""
-        self._new = False  # whether it grew since it was last shown
+        self._new = False  # whether the unfinished line grew since it was last shown
         self._just_begun = False  # whether the previous line ended since the last check
 
     def feed(self, data: bytes) -> list[Item]:
@@ -348,7 +348,7 @@ class LineSplitter:
         return self._tail[0] if self._tail else b""
 
     def _relieve(self) -> list[Item]:
-        """Pass on the part of an overlong unfinished line, or discard it if it was redrawn."""
+        """Pass on the beginning of an overlong unfinished line, or discard it if it was redrawn."""
         tail = self._whole_tail()
         stop = self._text_before_report(tail)
         drawn = _last_drawn_at(tail[:stop])[0]
@@ -399,7 +399,7 @@ class LineSplitter:
             if self._open or visible is line or _last_drawn(visible):
                 out.text(self._redrawn(visible, self._end + length))
         elif line is not None:
-            # Text before a report is on the report's own line: both are read with that line.
+            # Text before a report gets the position before its line, so that a resumed reader reads both again.
             out.plain(line.rstrip(b"\r") + b"\n", self._end + (0 if report else length))
         self._end += length
         self._before = self._before_redraws = 0
@@ -478,7 +478,7 @@ class ItemCollector:
             self._flush()
 
     def items(self) -> list[Item]:
-        """Return all of them in order."""
+        """Return all items in order."""
         self._flush()
         return self._items
 
@@ -496,7 +496,7 @@ class ItemCollector:
 
 
 def _parts(lines: bytes) -> Iterator[tuple[int, int]]:
-    """Yield start and end of runs of whole lines up to ``MAX_LOG_TEXT`` bytes; a longer line is a run of its own."""
+    """Yield start and end of runs of whole lines up to ``MAX_LOG_TEXT`` bytes; a longer line is a separate run."""
     begin = 0
     while begin < len(lines):
         most = begin + MAX_LOG_TEXT

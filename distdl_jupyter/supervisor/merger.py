@@ -1,7 +1,7 @@
 """Decides which reports of metrics and progress become events.
 
-Of progress reports in quick succession only the last becomes an event. Metric reports are written immediately until a
-job has reported a great many. After that, reports of one rank that fall into the same bucket of the curves
+Only the last of several progress reports in quick succession becomes an event. The first ``_UNMERGED`` metric reports
+of a job are written immediately. After that, reports of one rank that fall into the same bucket of the curves
 (core.series) are merged into one event, which is written when the rank reports in another bucket or after ``_LONGEST``
 seconds. This limits a job to a few thousand events per day and rank.
 """
@@ -18,12 +18,12 @@ from distdl_jupyter.core import series
 from distdl_jupyter.core.events import Event, number_to_json
 from distdl_jupyter.core.series import SeriesBook
 
-#: The pause between two progress events of one rank is a share of the run time so far (0.001), but at least and at most
-#: this many seconds.
+#: Pause between two progress events of a rank: the minimum in seconds, the fraction of the run time so far, and the
+#: maximum in seconds.
 _EVERY, _SHARE, _AT_MOST = 0.1, 0.001, 10.0
-#: Metric reports of a job that are written immediately.
+#: Number of metric reports of a job that are written immediately.
 _UNMERGED = 100_000
-#: Buckets of all series, of 56 bytes each, beyond which the curves are dropped and merging ends.
+#: Number of buckets of all series, of 56 bytes each, beyond which the curves are dropped and merging ends.
 _MOST_BUCKETS = 500_000
 #: Maximum seconds that metric reports are held back.
 _LONGEST = 30.0
@@ -38,7 +38,7 @@ class ReportMerger:
 
     def __init__(self) -> None:
         self._report_count = 0
-        #: The curves, from the first metric on; dropped when there are too many.
+        #: The curves, from the first metric on; dropped when they have too many buckets.
         self._book: SeriesBook | None = None
         self._gave_up = False
         self._metrics: dict[int, _MergedMetrics] = {}
@@ -47,7 +47,7 @@ class ReportMerger:
         self._begun = time.monotonic()
 
     def apply(self, event: Event) -> None:
-        """Fold one event in."""
+        """Fold one event into the curves."""
         if event["type"] == "metric":
             self._report_count += event.get("reports", 1)
             if self._book is None and not self._gave_up:

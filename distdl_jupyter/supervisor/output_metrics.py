@@ -42,7 +42,7 @@ _PAIR = re.compile(
     rf"([A-Za-z][\w@./%-]{{0,59}})(?:\s{{0,8}}[:=]\s{{0,8}}|\s{{1,8}})\[?({_NUMBER})(?:/(\d{{1,15}}))?",
     re.IGNORECASE,
 )
-#: The same in the bars of tqdm, Keras and rich, whose names are used unchanged.
+#: Names and numbers in the bars of tqdm, Keras and rich; these names are used unchanged.
 _POSTFIX = re.compile(rf"[,\[] ?([^\s,=\[\]]{{1,60}})=({_NUMBER})")
 _DASH_PAIR = re.compile(rf" - ([^\s:]{{1,60}}): ({_NUMBER})")
 _SPACE_PAIR = re.compile(rf" ([^\s:]{{1,60}}): ({_NUMBER})")
@@ -198,7 +198,7 @@ class _Axis:
     first_epoch: float | None = None
     #: Steps per epoch, if lines contain it; a smaller total counts something else, such as validation steps or epochs.
     total: int = 0
-    #: The training position on the axis (None before any line with a step), and that step.
+    #: The training position on the axis (None before any line with a step), and the step in that line.
     at: float | None = None
     last: int | None = None
     stride: int = 1
@@ -209,9 +209,9 @@ class _Axis:
     shown_total: int = 0
 
     def step(self, position: _Position, names: Iterable[str], *, of_split: bool) -> float:
-        """Return the position of a line's values. Values without a training step get the current position.
+        """Return the position of a line's values on the axis. Values without a training step get the current position.
 
-        That is the epoch if no line had a step, else the position after the last value of the same name.
+        This is the epoch if no line had a step, but at least the position after the last value of the same name.
         """
         shorter = of_split or (position.total or self.total) < self.total
         if position.step is not None and not (shorter and self.at is not None):
@@ -247,7 +247,7 @@ class _Axis:
         """Return done, total and unit of a line with a total; None for other lines and for inner bars."""
         epoch, epochs = (position.epoch, position.epochs) if position.epoch is not None else (self.epoch, self.epochs)
         first = min(1.0, epoch or 0.0) if self.first_epoch is None else self.first_epoch
-        # Counted from 0, the last epoch of ten is "9/9".
+        # If epochs are counted from 0, the last of ten is "9/9".
         over, of = (0.0, 1.0) if epoch is None or epochs is None else (epoch - first, epochs + 1 - first)
         if position.step is None or not position.total:
             return (over + 1, of, "epochs") if position.epoch is not None and position.epochs else None
@@ -282,9 +282,9 @@ def _parsed(line: str) -> tuple[_Position, dict[str, float]]:
                 name: float(number) for name, number in pair.findall(line, bar.end()) if not _NO_METRICS.fullmatch(name)
             }
             return _position(epoch, bar, bar=True), values
-    held = _OBJECT.search(line)
-    if held is not None:
-        return _of_object(held[0])
+    match = _OBJECT.search(line)
+    if match is not None:
+        return _of_object(match[0])
     return _of_text(line)
 
 
@@ -307,8 +307,8 @@ def _of_text(line: str) -> tuple[_Position, dict[str, float]]:
     if not any(_STRONG.search(name) or _WEAK.search(name) for _, name, _, _ in pairs):
         return _Position(), {}
     epoch = _EPOCH.search(line)
-    behind = epoch.end() if epoch is not None else 0
-    step_match = next((match for form in _POSITIONS if (match := form.search(line, behind))), None)
+    start = epoch.end() if epoch is not None else 0
+    step_match = next((match for form in _POSITIONS if (match := form.search(line, start))), None)
     position = _position(epoch, step_match)
     split = _SPLIT.match(line)
     prefix = "" if split is None else _SPLITS.get(split[1].lower(), split[1].lower())

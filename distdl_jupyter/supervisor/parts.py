@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from distdl_jupyter.supervisor.recorder import EventRecorder
     from distdl_jupyter.supervisor.reports import PictureReport, StepsReport, WeightsReport
 
-#: Bytes of the file of step times: a rank reports a few thousand records (worker.step_times), so only a great many
-#: ranks fill it.
+#: Maximum bytes of the file of step times. A rank reports a few thousand records (worker.step_times), so only very many
+#: ranks reach it.
 _LARGEST_STEPS = 200_000_000
-#: Steps of an optimizer that not all ranks have reported yet, beyond which the oldest are dropped.
+#: Maximum number of steps that not all ranks have reported yet; beyond it, the oldest step is dropped.
 _MOST_WAITING = 16
 #: Up to this many ranks, every second of the first day is stored. For more ranks and later days, samples are stored
 #: less often, so that the file grows by one such day's size each time the job's age doubles.
@@ -66,7 +66,7 @@ class ReportStore:
         self._logged: set[str] = set()
 
     def flush(self) -> None:
-        """Write what was held back."""
+        """Write the buffered reports."""
 
     def close(self) -> None:
         """Close the file."""
@@ -80,7 +80,7 @@ class ReportStore:
 class Pictures(ReportStore):
     """Assembles pictures that ranks report in parts, and stores each as a file, an event and a log line.
 
-    Ranks that show the same picture share one file, so their lines fold into one row, as equal prints do. Data that are
+    Ranks that show the same picture share one file, so their lines fold into one row, like equal prints. Data that are
     not a picture, do not fit together or exceed the limits of a job are dropped.
     """
 
@@ -183,9 +183,9 @@ class StepTimeStore(ReportStore):
 
 
 class WeightCheck(ReportStore):
-    """Compares the checksums of weights that ranks report, and notes once the first step where they differ.
+    """Compares the checksums of weights that ranks report, and notes the first step at which they differ.
 
-    See ``worker.hooks.parallel`` for the checksum. Other processor models round differently, so only ranks on the same
+    See ``worker.hooks.parallel`` for the checksum. Processor models round differently, so only ranks on the same
     model are compared.
     """
 
@@ -251,7 +251,7 @@ class ResourceRecorder(ReportStore):
         super().__init__(recorder)
         self._reader = ResourceReader(recorder.folder.resources)
         self._book = ResourceBook(self._reader.about, curves=False)
-        #: Time of the last sample of each node: a new supervisor may read samples of an earlier one again.
+        #: Time of the last sample of each node, because a new supervisor may receive samples that are already stored.
         self._last: dict[int, float] = {}
         #: The last torch memory reported by each rank, and the reports since the last stored sample.
         self._torch: dict[int, Sequence[float]] = {}
@@ -336,7 +336,7 @@ class CheckpointKeeper:
         self._thread.start()
 
     def close(self) -> None:
-        """Delete once more after all ranks have ended."""
+        """Delete checkpoints one last time, after all ranks have ended."""
         self._ended.set()
         self._thread.join()
         self._tidy(float("inf"))

@@ -21,9 +21,9 @@ from distdl_jupyter.core.store import JobFolder
 if TYPE_CHECKING:
     from distdl_jupyter.core.stacks import Frame, Thread
 
-#: Searched lines of a rank, and searched bytes at the end of the log: a dump has 100 lines per thread.
+#: Maximum number of lines of a rank, and of bytes at the end of the log, to search: a dump has 100 lines per thread.
 _MOST, _END = 10_000, 16 * 1024 * 1024
-#: Last error lines that are shown.
+#: Maximum number of last error lines to show.
 _SHOWN = 10
 _FATAL = "Fatal Python error: "
 #: Messages of C++ and glibc before they abort.

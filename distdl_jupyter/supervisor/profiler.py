@@ -24,9 +24,9 @@ from distdl_jupyter.supervisor.recorder import EventRecorder
 from distdl_jupyter.supervisor.reports import ProfileReport
 from distdl_jupyter.worker.hooks import frameworks
 
-#: Seconds in which ranks must make a step, and seconds for a request to reach all of them: local, remote.
+#: Timeout in seconds for a step of each rank; seconds until a request has reached all ranks: local, other clusters.
 _ARM, _LEAD, _SLOW_LEAD = 30.0, 0.5, 2.0
-#: Seconds without a report of any rank after which recording ranks count as missing, and seconds for saving.
+#: Seconds without a report of any rank after which recording ranks count as missing, and timeout in seconds for saving.
 _SILENT, _SAVE = 600.0, 60.0
 _NO_STEP = f"No step was made within {_ARM:.0f} s. A step ends with {frameworks.STEP}."
 
@@ -49,13 +49,13 @@ class _Profile:
     failure: str = ""
 
     def having(self, *status: str) -> list[int]:
-        """Return the ranks with one of these states, "" before their first report."""
+        """Return the ranks in one of these states; the state before the first report is ""."""
         present = [rank for rank in self.ranks if rank not in self.missing]
         return [rank for rank in present if (self.reports[rank][0].status if rank in self.reports else "") in status]
 
     @property
     def pending(self) -> list[int]:
-        """The ranks from which more is expected."""
+        """The ranks whose final report is still expected."""
         return self.having("", "armed", "recording", "saving")
 
     def why_missing(self) -> str:
@@ -67,7 +67,7 @@ class _Profile:
 
 
 class ProfileCollector:
-    """The profiles of one attempt, one at a time."""
+    """Collects the profiles of one attempt, one at a time."""
 
     def __init__(self, run: Run, recorder: EventRecorder) -> None:
         self._run = run
@@ -99,7 +99,7 @@ class ProfileCollector:
             self._run.ask_profile(running, {"number": number, "steps": steps})
 
     def tick(self) -> None:
-        """Process the reports of ranks, and do the next step if it is due."""
+        """Process the reports of ranks, and continue the profile in progress."""
         reports, now = self._recorder.take_profile_reports(), self._now
         if now is None:
             return
@@ -138,7 +138,7 @@ class ProfileCollector:
         now.started, now.last_report = True, time.monotonic()
         if armed := now.having("armed"):
             lead = _LEAD if self._recorder.spec.cluster == "local" else _SLOW_LEAD
-            # The step of each rank by the time the request has certainly arrived.
+            # The step that each rank will have reached when the request has certainly arrived.
             steps = [
                 report.step + 2 + math.ceil((time.monotonic() - at + lead) * 1e9 / max(report.pace, 1_000))
                 for report, at in map(now.reports.__getitem__, armed)
@@ -159,7 +159,7 @@ class ProfileCollector:
         for rank in now.having("done"):
             try:
                 summaries.append(self._fetch(now.number, rank))
-            except Exception as error:  # noqa: BLE001  of one rank
+            except Exception as error:  # noqa: BLE001  the other ranks' files are saved
                 now.missing[rank] = f"Its trace was not received: {error}"
         if not summaries:
             now.failure = now.why_missing()
@@ -171,7 +171,7 @@ class ProfileCollector:
             files.keep(folder / "profile.json", json.dumps(self._recorder.redactor.data(data)))
             for summary in summaries:
                 (folder / f"rank-{summary['rank']}.json").unlink(missing_ok=True)
-        except Exception as error:  # noqa: BLE001  nothing may end the job
+        except Exception as error:  # noqa: BLE001  no error may end the job
             now.failure = f"The profile cannot be stored: {getattr(error, 'strerror', None) or error}."
 
     def _fetch(self, number: int, rank: int) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class ProfileCollector:
         return {**summary, "rank": rank, "host": self._recorder.view.ranks[rank].host or summary.get("host") or ""}
 
     def finish(self) -> None:
-        """Save what was recorded after all ranks have ended."""
+        """Save the profile in progress after all ranks have ended."""
         self.tick()
         if (now := self._now) is None:
             return
@@ -195,7 +195,7 @@ class ProfileCollector:
         now.started = True
         if now.thread is None:
             self.tick()
-        if now.thread is not None:  # otherwise ``tick`` has noted why there is none
+        if now.thread is not None:  # otherwise ``tick`` has recorded the failure
             now.thread.join(_SAVE)
             self._end("It was not saved in time." if now.thread.is_alive() else now.failure)
 

@@ -45,7 +45,7 @@ _RENAMED = "metric-renamed"
 _TROUBLES = 1.0
 #: Bytes of reports in a stored stream after which its read position is logged.
 _UNNOTED = 1_000_000
-#: Before these events all held-back metric reports are written.
+#: Events before which all held-back metric reports are written.
 _AFTER_METRICS = ("rank", "restart", "result", "state", "world", "metric_source")
 #: Minimum bytes of text in a part of the log after its first half (see core.logfile).
 _LEAST_PART = 300_000
@@ -75,7 +75,7 @@ class EventRecorder:
         self.folder = folder
         self._writer = BufferedEventWriter(folder, self.view.apply)
         self._merger = ReportMerger()
-        #: Size limit of the current log file in bytes of text: half of the total at first, then two parts are retained.
+        #: Bytes of text left in the current log file; the first gets half of the limit, of later ones two are retained.
         self._room = spec.max_log_bytes // 2
         self._part_room = max(_LEAST_PART, spec.max_log_bytes // 4)
         #: Lines in the first file, None while it is the current one.
@@ -98,10 +98,10 @@ class EventRecorder:
         self._in_events: dict[Key, int] = {}
         #: Whether the ranks of this attempt have reported a metric or progress.
         self.reported = False
-        #: Whether metrics are parsed from the output: until ranks report some themselves.
+        #: Whether metrics are parsed from the output, which ends when ranks report metrics themselves.
         self._reads_output = spec.metrics_from_output
         self._output_metrics: OutputMetrics | None = None
-        #: Ranks whose last printed progress is a bar that has ended.
+        #: Ranks whose last printed progress is a finished bar.
         self._ended_bars: set[int] = set()
         #: Whether ranks report their progress themselves.
         self.has_own_progress = False
@@ -110,7 +110,7 @@ class EventRecorder:
         #: The problem of each experiment tracker, and the time of the next check.
         self._troubles = {record.tracker: record.trouble for record in tracking.of_job(folder.path)}
         self._next_troubles = 0.0
-        #: Output of a launcher, for the run.
+        #: Output of a launcher that the run has not received yet.
         self._launcher_output: list[str] = []
         #: Ranks with recent activity, and whether it shows that their imports are finished.
         self._signs: dict[int, bool] = {}
@@ -156,7 +156,7 @@ class EventRecorder:
             self._send_alert(alert)
 
     def _send_alert(self, alert: Alert) -> None:
-        """Send an alert: as a note for pages, unless they show it anyway, and as a message."""
+        """Send an alert as a message, and as a note if pages do not show it otherwise."""
         if alert.kind in ("end", "failure"):
             self.end_alert = alert  # this message is sent after the job is done
             return
@@ -205,7 +205,7 @@ class EventRecorder:
         return output
 
     def add_profile_report(self, rank: int, report: ProfileReport) -> None:
-        """Keep a report of a rank, if a profile is in progress."""
+        """Store a report of a rank if a profile is in progress."""
         if self.view.profiles and not self.view.profiles[-1].ended:
             self._profile_reports.append((rank, report))
 
@@ -247,7 +247,7 @@ class EventRecorder:
             self.part(ResourceRecorder).take(samples)
 
     def record_notice(self, notice: RunNotice) -> None:
-        """Write a notice for the user; the log shows it between the lines of its time."""
+        """Write a notice for the user, and the same text as a line of the log."""
         self.note(notice.level, notice.text, notice.code)
         self.log(notice.text)
 
@@ -300,7 +300,7 @@ class EventRecorder:
         return self._writer.is_deleted
 
     def flush(self) -> None:
-        """Write what was held back."""
+        """Write the held-back events."""
         self._write_merged(self._merger.flush())
 
     def close(self) -> None:
@@ -372,7 +372,7 @@ class EventRecorder:
     def _read_metrics(self, rank: int, text: str) -> None:
         """Parse the metrics and the progress that a rank has printed."""
         if self._output_metrics is None:
-            from distdl_jupyter.supervisor.output_metrics import OutputMetrics  # compiles patterns
+            from distdl_jupyter.supervisor.output_metrics import OutputMetrics  # lazy: compiles patterns
 
             self._output_metrics = OutputMetrics()
         for reading in self._output_metrics.read(rank, text):
@@ -404,7 +404,7 @@ class EventRecorder:
         return {str(rank.rank): [rank.lines, rank.error_lines] for rank in self.view.ranks if rank.lines}
 
     def _shown(self, stream: Stream, item: LogText) -> str:
-        """Return an item's text with secrets masked, also those at the end of an unfinished line."""
+        """Return an item's text with secrets masked, including those at the end of an unfinished line."""
         if item.redraws and not item.closed:
             whole = len(item.text) < _LONGEST_OPEN
             return self.redactor.cut(item.text if whole else item.text[: self.redactor.safe_end(item.text)])

@@ -22,7 +22,7 @@ from distdl_jupyter.worker.step_times import HEAD
 if TYPE_CHECKING:
     from distdl_jupyter.supervisor.recorder import EventRecorder
 
-#: Maximum notes of one job, beyond which those of its ranks are dropped: one page shows all of them.
+#: Maximum number of notes of one job, because one page shows all; further notes of ranks are dropped.
 _MOST_NOTES = 300
 
 _LARGEST = sys.float_info.max
@@ -70,7 +70,7 @@ class _Environment(Report, tag="environment"):
     packages: Annotated[dict[Name, Sentence], Meta(max_length=10_000)]
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
-        with contextlib.suppress(OSError):  # a full disk has its own message
+        with contextlib.suppress(OSError):  # a full disk is reported elsewhere
             recorder.folder.add_environment(**recorder.redactor.data(msgspec.structs.asdict(self)))
 
 
@@ -143,7 +143,7 @@ class _Compile(Report, tag="compile"):
 
 
 class _Exec(Report, tag="exec"):
-    """Another program replaces the rank's."""
+    """Another program replaces the rank's program (os.exec)."""
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         recorder.replaced_programs.add(rank)
@@ -168,7 +168,7 @@ class PictureReport(Report, tag="picture"):
 
 
 class StepsReport(Report, tag="steps"):
-    """How some steps spent their time (``worker.step_times``), and the GPU memory that torch uses, in bytes."""
+    """Time measurements of some steps (``worker.step_times``), and the GPU memory that torch uses, in bytes."""
 
     first: Whole
     size: Annotated[int, Meta(gt=0, lt=2**53)]
@@ -179,7 +179,7 @@ class StepsReport(Report, tag="steps"):
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         """Record the report of this rank."""
-        from distdl_jupyter.supervisor.parts import ResourceRecorder, StepTimeStore  # many jobs train nothing
+        from distdl_jupyter.supervisor.parts import ResourceRecorder, StepTimeStore  # many jobs do not train
 
         recorder.part(StepTimeStore).take(rank, self)
         if self.gpu_memory:
@@ -196,7 +196,7 @@ class WeightsReport(Report, tag="weights"):
 
     def record(self, recorder: EventRecorder, rank: int) -> None:
         """Record the report of this rank."""
-        from distdl_jupyter.supervisor.parts import WeightCheck  # many jobs train nothing
+        from distdl_jupyter.supervisor.parts import WeightCheck  # lazy: many jobs do not train
 
         recorder.part(WeightCheck).take(rank, self)
 
@@ -239,7 +239,7 @@ class _Error(msgspec.Struct):
     frames: Several[_Frame] = []
     args: Several[Plain] = []
     values_at: Whole | None = None
-    #: Facts of ``worker.hooks.gpu_memory``.
+    #: Data from ``worker.hooks.gpu_memory``.
     gpu_memory: dict[str, Plain | Several[dict[str, Plain]]] = {}
     causes: Several[_Error] = []
 
@@ -283,11 +283,11 @@ _TYPES = {str(type_.__struct_config__.tag): type_ for type_ in Report.__subclass
 
 
 class InvalidReport(ValueError):
-    """The report lacks a field of its type, or one is not of its type or too large."""
+    """The report lacks a required field, or a field has the wrong type or is too large."""
 
 
 def parse(report: Mapping[str, Any]) -> Report | None:
-    """Return a report by its class, None for a type without one. Raises InvalidReport."""
+    """Return a report as an instance of its class, None for a type without a class. Raises InvalidReport."""
     if (type_ := _TYPES.get(report["type"])) is None:
         return None
     try:

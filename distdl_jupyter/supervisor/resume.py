@@ -17,7 +17,7 @@ from distdl_jupyter.core.state import State
 from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 
-#: Supervisors that may die in a row without anything new from the job.
+#: Number of supervisors that may die in a row without a new event or log line of the job.
 _TRIES = 3
 #: Code of the note that a supervisor has reattached to the job.
 REATTACHED = "found-again"
@@ -34,7 +34,7 @@ class Handle(NamedTuple):
     begun: bool = True
 
 
-#: Frequent events; of several in a row the last is enough.
+#: Frequent events; only the last of several in a row is stored.
 _MANY = ("metric", "progress")
 #: A rank and one of its streams; output of no particular rank, such as a launcher's, is (-1, "sys").
 Key = tuple[int, str]
@@ -155,11 +155,11 @@ def can_attach(folder: JobFolder) -> bool:
 def end_events(
     folder: JobFolder, view: JobView, kind: str, gone: Holder | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Stop what is left of a job whose supervisor died, and yield type and fields of the events to write.
+    """Stop the remaining processes of a job whose supervisor died, and yield type and fields of the events to write.
 
     A job is completed if all its ranks have delivered results, even if a power cut has truncated its log; otherwise it
-    is lost. ``gone`` is its supervisor if a user has confirmed that the supervisor's host is gone; then no process is
-    left here.
+    is lost. ``gone`` is its supervisor if a user has confirmed that the supervisor's host is gone; then there is no
+    process to stop.
     """
     reason = _lost_reason(folder, view, kind) if gone is None else _declared_lost_reason(gone)
     code = "supervisor-killed" if gone is None else "supervisor-host-gone"

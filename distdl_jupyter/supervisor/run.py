@@ -76,11 +76,11 @@ class Supervisor:
         self._trackers: dict[str, subprocess.Popen[bytes]] = {}
         #: Why the last attempt was stopped (see ``Attempt``), and the message for the user.
         self._stopped_by = self._reason = ""
-        #: Why the queue preempted the last attempt, if the job is requeued for it.
+        #: Why the queue preempted the last attempt, "" if the job is not requeued.
         self._interrupted = ""
 
     def run(self) -> None:
-        """Run the job to its end. In any case a final state is written and no process is left running."""
+        """Run the job to its end. In all cases, write a final state and leave no process running."""
         try:
             run = self._started(self._launch_or_reattach)
             threading.Thread(target=self._record_git, daemon=True).start()  # threads only after the fork
@@ -158,7 +158,7 @@ class Supervisor:
         return run
 
     def _attempt(self, run: Run) -> None:
-        """Watch one attempt until none of its processes is left, and return whether another one follows."""
+        """Watch one attempt until all its processes have exited."""
         launch = self._launch
         attempt = Attempt(
             run, self._recorder, launch.backend, self._control, self._clock, nonce=launch.nonce, wake=self._wake
@@ -188,7 +188,7 @@ class Supervisor:
     def _started(self, start: Callable[[], Run | None]) -> Run | None:
         """Start the ranks; if the queue preempts the start, retry as often as allowed.
 
-        Raises Canceled, DistDLError.
+        Raises LaunchCanceled, DistDLError.
         """
         while True:
             try:
@@ -205,7 +205,7 @@ class Supervisor:
     def _restart(self) -> Run | None:
         """Restart all ranks, retrying as often as allowed; a failed start counts as a failure.
 
-        Raises Canceled, and the DistDLError of the last allowed start.
+        Raises LaunchCanceled, and the DistDLError of the last allowed start.
         """
         while True:
             self._prepare_restart()
@@ -217,7 +217,7 @@ class Supervisor:
                 self._stopped_by, self._reason = "", error.message
 
     def _prepare_restart(self) -> None:
-        """Record a restart, remove the results of the last attempt, and wait for the delay. Raises Canceled."""
+        """Record a restart, remove the results of the last attempt, and wait. Raises LaunchCanceled."""
         recorder, view = self._recorder, self._recorder.view
         requeued = bool(self._interrupted)
         failure = None if self._reason or requeued else view.failure
@@ -242,7 +242,6 @@ class Supervisor:
 
     @property
     def _restarts_left(self) -> int:
-        """Number of restarts left."""
         view = self._recorder.view
         return self._spec.max_restarts - (view.restart_count - view.requeue_count)
 
@@ -348,14 +347,14 @@ def _remove_results(folder: JobFolder) -> None:
 def lost_nodes(view: JobView) -> frozenset[int]:
     """Return the nodes lost with the first failure: all their ranks were killed or have unknown exits.
 
-    Emulated nodes cannot stop responding, so killed ranks count as well. A real node that is still there is used again.
+    Emulated nodes cannot stop responding, so killed ranks count as well. A real node that still exists is used again.
     """
     failure = view.failure
     if failure is None:
         return frozenset()
     nodes = {rank.node for rank in view.ranks}
-    fallen = {rank.rank for rank in view.ranks if is_lost(rank) or _killed_at(rank, failure.when)}
-    return frozenset(node for node in nodes if all(other.rank in fallen for other in view.ranks if other.node == node))
+    lost = {rank.rank for rank in view.ranks if is_lost(rank) or _killed_at(rank, failure.when)}
+    return frozenset(node for node in nodes if all(other.rank in lost for other in view.ranks if other.node == node))
 
 
 def _killed_at(rank: RankView, moment: float) -> bool:

@@ -29,7 +29,7 @@ class StopStep:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The signal just sent, for the view: seconds until the next signal and until KILL (None: no more)."""
+    """The signal just sent and the next one, with the seconds until the next one and until KILL (None: no more)."""
 
     signal: str
     next: str
@@ -44,7 +44,7 @@ def gentle(grace: float) -> tuple[StopStep, ...]:
 
 #: After a failed rank: the others may report their errors, but must exit within 5 s.
 AFTER_FAILURE = (StopStep("", 1.0), StopStep("TERM", 1.5), StopStep("KILL", 1.0))
-#: After a hang: ranks that still handle INT may save their work, with less time than otherwise.
+#: After a hang: ranks that still handle INT may save their work, with less time than after a request.
 AFTER_HANG = (StopStep("INT", 2.0), StopStep("TERM", 2.0), StopStep("KILL", 1.0))
 #: An immediate stop.
 AT_ONCE = (StopStep("KILL", 1.0),)
