@@ -2,8 +2,8 @@
 
 * The placement group has a bundle for each node of the job, each on a different node of Ray. Until Ray's scheduler has
   allocated them, the job is preparing and shows the reason.
-* In each bundle an actor runs the same agent as ``ssh``, as a child with pipes. Its bytes are transferred by calls of
-  that actor, so nothing connects to this machine, and ``ray://`` works from behind a firewall.
+* In each bundle an actor runs the same agent as ``ssh``, as a child with pipes. Calls of the actor transfer the bytes,
+  so nothing connects to this machine, and ``ray://`` works from behind a firewall.
 * When the supervisor exits, Ray ends its actors. An agent whose input ends also ends all processes it has started.
 
 Ray is imported inside functions. Lists and checks run in a separate process, because a process can only be connected to
@@ -49,12 +49,12 @@ from distdl_jupyter.core.spec import JobSpec
 
 #: Timeout in seconds for the start of an actor and its process.
 _ACTOR_SECONDS = 120.0
-#: Seconds between two reports while waiting, and seconds that a call of an actor waits for bytes.
+#: Seconds between two reports while a job waits, and the seconds that an actor's ``read`` waits for output.
 _POLL_SECONDS, _READ_SECONDS = 0.5, 1.0
 _PIECE = 1 << 20
 #: Concurrent calls of an actor: one writes, one reads, one ends the agent.
 _CALLS = 4
-#: Variables that Ray sets for its workers; a rank may be a driver of another cluster.
+#: Variables of Ray's workers that agents do not inherit, because a rank may be a driver of another Ray cluster.
 _HIDDEN = ("RAY_ADDRESS", "RAY_JOB_ID", "RAY_RAYLET_PID")
 _NAMESPACE = "distdl"
 #: Ray's client server reports this while it still holds the port of a killed client, or if its process for the new
@@ -113,7 +113,7 @@ class RayCluster(AgentCluster):
         options.bundle(1)
 
     def process_count_per_node(self, options: RayOptions, *, use_gpu: bool | None) -> int:
-        """Return the GPUs of a job on each node, 1 without any."""
+        """Return the number of GPUs that a job uses on each node, 1 if it uses none."""
         return max(1, options.gpus_per_node) if use_gpu is not False else 1
 
     def detail(self, options: RayOptions) -> str:
@@ -158,15 +158,15 @@ class RayCluster(AgentCluster):
         return spec, []
 
     def _await_group(self, ray: Any, spec: JobSpec, bundle: dict[str, float], context: Context) -> Any:
-        needs = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
-        waits = f"waiting for {plural(spec.node_count, 'node')} of Ray with {needs} free"
+        resources = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
+        message = f"waiting for {plural(spec.node_count, 'node')} of Ray with {resources} free"
         bundles = [bundle] * spec.node_count
         group = ray.util.placement_group(bundles, strategy="STRICT_SPREAD", name=f"{_NAMESPACE}-{spec.id}")
         self._held.callback(_quietly, ray.util.remove_placement_group, group)
         while not group.wait(_POLL_SECONDS):
             fitting = len(_fitting(ray.nodes(), bundle))
-            large = f"{fitting or 'none'} of its nodes {'is' if fitting == 1 else 'are'} that large"
-            context.report("stage", f"{waits}; {large}")
+            size = f"{fitting or 'none'} of its nodes {'is' if fitting == 1 else 'are'} that large"
+            context.report("stage", f"{message}; {size}")
         return group
 
     def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> AgentNodes:
@@ -183,7 +183,7 @@ class RayCluster(AgentCluster):
 
 
 class _AgentActor:
-    """Runs on a node of Ray. The class uses no outside names, because the node may lack this package."""
+    """Runs on a node of Ray. The class uses no module-level names, because the node may lack this package."""
 
     _agent: Any
 
@@ -219,7 +219,7 @@ class _AgentActor:
             view = view[self._agent.stdin.write(view) :]
 
     def read(self, seconds: float, size: int) -> bytes | None:
-        """Return new output, b"" without any, None at the end."""
+        """Return new output, b"" if there is none within ``seconds``, None at the end."""
         import select
 
         if not select.select([self._agent.stdout], [], [], seconds)[0]:
@@ -239,8 +239,8 @@ class _AgentActor:
 def _actor(ray: Any, strategy: Any, bundle: dict[str, float]) -> Any:
     """Return an actor that occupies a whole bundle."""
     others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
-    takes = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "resources": others}
-    return ray.remote(_AgentActor).options(**takes, max_concurrency=_CALLS, scheduling_strategy=strategy).remote()
+    resources = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "resources": others}
+    return ray.remote(_AgentActor).options(**resources, max_concurrency=_CALLS, scheduling_strategy=strategy).remote()
 
 
 def _agents(ray: Any, actors: Sequence[Any], options: RayOptions) -> list[Connection]:
@@ -289,7 +289,7 @@ class _ActorLink(Link):
 
     @contextlib.contextmanager
     def _reporting_loss(self) -> Iterator[None]:
-        """Store why the actor does not respond; then its output ends, and ``why_ended`` returns the reason."""
+        """Record why the actor does not respond, so that its output ends and ``why_ended`` returns the reason."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - Ray also raises errors of its client library
@@ -297,11 +297,11 @@ class _ActorLink(Link):
 
     @property
     def code(self) -> int | None:
-        """The exit code of the agent, 255 where it is unknown."""
+        """The exit code of the agent, None until ``end`` has returned, 255 if unknown."""
         return self._code
 
     def close_input(self) -> None:
-        """Close its standard input; idempotent."""
+        """Close the agent's standard input; idempotent."""
         with self._reporting_loss():
             self._actor.end_input.remote()
 
@@ -322,7 +322,7 @@ class _ActorLink(Link):
         return self._reason or f"The agent on {self._name} ended with code {self._code}{self.last_line}."
 
 
-# Ray itself ---------------------------------------------------------------------------------------
+# connections and queries --------------------------------------------------------------------------
 
 
 def _connected(address: str) -> Any:
@@ -371,7 +371,7 @@ def _unreachable(address: str, why: str) -> LaunchFailed:
 
 
 def _quietly(call: Callable[..., object], *arguments: object) -> None:
-    """Call Ray to release resources, and ignore errors of a cluster that is gone."""
+    """Call Ray to release resources, and ignore errors, because the cluster may no longer exist."""
     with contextlib.suppress(Exception):
         call(*arguments)
 
@@ -425,14 +425,14 @@ def _ask(what: str, options: RayOptions, **fields: Any) -> list[Any]:
 
 def _remove_group(ray: Any, job: str) -> list[Any]:
     """Remove the job's placement group with its actors."""
-    with contextlib.suppress(ValueError):  # there is no such group
+    with contextlib.suppress(ValueError):  # the group does not exist
         ray.util.remove_placement_group(ray.util.get_placement_group(f"{_NAMESPACE}-{job}"))
         return [f"placement group of {job}"]
     return []
 
 
 def _checked(ray: Any, options: RayOptions, modules: Sequence[str], programs: Sequence[str]) -> list[Any]:
-    """Check all nodes that are up with agents, and report the others."""
+    """Return the checks of all nodes that are up, by one agent on each, and a row for each node that is down."""
     nodes = ray.nodes()
     down = [_described(node) for node in nodes if not node["Alive"]]
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
@@ -442,14 +442,14 @@ def _checked(ray: Any, options: RayOptions, modules: Sequence[str], programs: Se
         checks = checkup.check_hosts(connections, [], options, modules, programs).checks
     finally:
         end_all(connections)
-    lost = [
+    down_rows = [
         NodeCheck(node.name, "Reachable", "warning", f"is down: {node.detail}", code="ray-reachable") for node in down
     ]
-    return [dataclasses.asdict(check) for check in (*checks, *lost)]
+    return [dataclasses.asdict(check) for check in (*checks, *down_rows)]
 
 
 def main(what: str, options_json: str, fields_json: str) -> None:
-    """Print nodes, checks or the removals of a sweep as JSON, or the error."""
+    """Print the nodes, the checks or the removed placement groups as JSON, or the error."""
     options, fields = RayOptions(**json.loads(options_json)), json.loads(fields_json)
     rows: Any
     try:

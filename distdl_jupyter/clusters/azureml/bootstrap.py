@@ -4,8 +4,8 @@
 on a node unpacks this package, because the image need not contain it. Azure's distribution sets the rendezvous
 variables: those of Open MPI (Mpi), of torchrun (PyTorch) or ``TF_CONFIG`` (TensorFlow).
 
-Azure keeps one log for each process. It contains the worker's output and error output with marks for the rank's number,
-each change of the stream, and the exit of the rank.
+Azure keeps one log for each process. It contains the worker's output and error output with marks for the number of the
+rank, each change between the two streams, and the exit of the rank.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CORES = "@cores@"
 HERE = "@job@"
 #: The folder for values of ranks below ``outputs``, which Azure ML stores.
 RESULTS = "distdl/results"
-#: Seconds without output after which the pipes of an ended rank are abandoned, and the total limit.
+#: After a rank exits, its pipes are read until they are silent for ``_QUIET`` seconds, at most ``_LIMIT`` seconds.
 _QUIET, _LIMIT = 0.3, 10.0
 
 
@@ -55,7 +55,7 @@ def identify(environment: Mapping[str, str]) -> tuple[int, int, str]:
 
 def main() -> int:
     """Run this process's rank and return its exit code."""
-    if sys.version_info < (3, 11):  # noqa: UP036  the image may contain an older one
+    if sys.version_info < (3, 11):  # noqa: UP036  the image may contain an older Python
         sys.exit("The image has Python {}.{}. Set the option environment or python for 3.11.".format(*sys.version_info))
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", action="append", default=[], metavar="NAME=FOLDER")
@@ -149,7 +149,7 @@ def _run(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[str, obj
 
 
 def _copy(child: subprocess.Popen[bytes], nonce: str) -> None:
-    """Copy both streams of a rank to the log of this process. Leftover child processes may keep them open."""
+    """Copy both streams of a rank to the log of this process. Leftover child processes may keep the streams open."""
     streams, current, until = selectors.DefaultSelector(), "out", None
     for name, pipe in (("out", child.stdout), ("err", child.stderr)):
         assert pipe is not None
@@ -180,11 +180,11 @@ def keep(outputs: Path, target: Path) -> None:
 
     def copy(source: str, destination: str) -> None:
         """Copy a file unless another rank of the node has copied it."""
-        path, new = Path(destination), Path(source).stat()
-        if not path.exists() or (path.stat().st_size, path.stat().st_mtime) != (new.st_size, new.st_mtime):
-            hidden = path.with_name(f".{path.name}.{os.getpid()}")
-            shutil.copy2(source, hidden)
-            hidden.replace(path)
+        path, status = Path(destination), Path(source).stat()
+        if not path.exists() or (path.stat().st_size, path.stat().st_mtime) != (status.st_size, status.st_mtime):
+            partial = path.with_name(f".{path.name}.{os.getpid()}")
+            shutil.copy2(source, partial)
+            partial.replace(path)
 
     results = Path(RESULTS).parts[0]
     shutil.copytree(

@@ -1,10 +1,10 @@
-"""Client of an Azure ML workspace: azure-ai-ml submits jobs, plain REST requests follow and cancel them.
+"""Client of an Azure ML workspace: azure-ai-ml submits jobs, and plain REST requests follow and cancel them.
 
 azure-ai-ml takes about two seconds to import, so it is imported only to submit a job or to manage compute clusters. Its
 telemetry is off. azure-ai-ml can only read the log of the first process, and downloads the whole file each time.
-Therefore the details, logs and cancellation of a run use ``azure.rest``.
+Therefore this module uses ``azure.rest`` for the details, the logs and the cancellation of a run.
 
-Addresses and api-versions are those of azure-ai-ml 1.35.2. Errors of Azure are translated into one sentence and a
+Addresses and api-versions are those of azure-ai-ml 1.35.2. Azure's errors are translated into one sentence and a
 remedy.
 """
 
@@ -89,12 +89,12 @@ class Workspace:
 
     @functools.cached_property
     def manager(self) -> Rest:
-        """The resource manager. Raises NotSignedIn."""
+        """Client of the resource manager. Raises NotSignedIn."""
         return identity.rest()
 
     @functools.cached_property
     def _history(self) -> Rest:
-        """The workspace's run history, at the address that its discovery document names."""
+        """Client of the workspace's run history, whose address is in the workspace's discovery document."""
         discovery = str(self.info()["properties"]["discoveryUrl"])
         api = str(self.without_token(discovery).get(discovery)["api"])
         cloud = settings.read().endpoints
@@ -210,7 +210,7 @@ def _cloud_options() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _quiet(**variables: str) -> Iterator[None]:
-    """Set environment variables and ignore warnings of the SDK, then restore the variables."""
+    """Set environment variables and ignore the SDK's warnings in the block, then restore the variables."""
     with _environ, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         previous = {name: os.environ.get(name) for name in (*variables, "AZUREML_CURRENT_CLOUD")}
@@ -223,7 +223,7 @@ def _quiet(**variables: str) -> Iterator[None]:
                 os.environ.update({name: value} if value is not None else {})
 
 
-# errors of Azure -------------------------------------------------------------------------------
+# Azure's errors --------------------------------------------------------------------------------
 
 # Error codes differ between services, so error texts are matched too. The texts come from public issues and from the
 # pages on quotas (learn.microsoft.com, how-to-manage-quotas) and roles (how-to-assign-roles).
@@ -252,7 +252,7 @@ _MISSING = {
 
 
 def remedy(text: str, role: str = "AzureML Data Scientist in the workspace") -> str:
-    """Return the remedy for an error of Azure, "" if unknown; ``role`` is the required role."""
+    """Return the remedy for an error of Azure, "" if unknown; ``role`` is the role that a request needs."""
     for pattern, hint in _REMEDIES.items():
         if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
             return hint

@@ -57,7 +57,7 @@ FIELDS = ("subscription_id", "resource_group", "workspace", "compute", "vm_size"
 _WORKSPACES_API = "2024-10-01"
 _LOW_PRIORITY = "low priority: a preempted job restarts, so save checkpoints"
 _STATES = {"Creating": "creating", "Updating": "changing", "Deleting": "deleting"}
-#: Azure's state of a node -> our state, with a detail. A node costs money from its preparation until it has left.
+#: Azure's node state -> the state here and a detail. A node costs money from its preparation until it has left.
 _NODES: Mapping[str, tuple[NodeState, str]] = {
     "idle": ("up", ""),
     "running": ("up", ""),
@@ -66,17 +66,17 @@ _NODES: Mapping[str, tuple[NodeState, str]] = {
     "unusable": ("down", "is unusable: Azure could not prepare it, and it costs money until it is removed"),
     "preempted": ("down", "was preempted by Azure, as low-priority nodes can be"),
 }
-#: The maximum number of nodes or seconds; more is a mistake.
+#: Upper limit for numbers of nodes and for seconds; a larger value is a mistake.
 _MOST = 10_000_000
 #: The timeout of ``sweep`` for the end of a job in seconds.
 _TIMEOUT = 60.0
-#: The modules of the generated image besides the standard library. It has the programs of all backends.
+#: Modules in the generated image besides the standard library. The image also has the programs of all backends.
 _MODULES = frozenset({"torch", "horovod", "numpy", "pandas", "sklearn", "cloudpickle", "psutil", "torchvision"})
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeSpec:
-    """The compute cluster to create. It has no SSH login; jobs read data with a managed identity."""
+    """A compute cluster to create. Its nodes have no SSH login; jobs read data with its managed identity."""
 
     vm_size: str = field(metadata={"help": "VM size of each node, such as Standard_NC4as_T4_v3", "first": True})
     max_nodes: int = option(1, "maximum number of nodes", first=True)
@@ -84,8 +84,8 @@ class ComputeSpec:
     idle_seconds: int = option(600, "seconds without a job after which a node stops")
 
     def __post_init__(self) -> None:
-        for name, fewest in (("max_nodes", 1), ("min_nodes", 0), ("idle_seconds", 60)):
-            within(fewest, _MOST)(getattr(self, name), name)
+        for name, minimum in (("max_nodes", 1), ("min_nodes", 0), ("idle_seconds", 60)):
+            within(minimum, _MOST)(getattr(self, name), name)
         if self.min_nodes > self.max_nodes:
             raise InvalidSpec(
                 f"min_nodes is {self.min_nodes}, but max_nodes is {self.max_nodes}.",
@@ -139,7 +139,7 @@ class AzureMLCluster(Cluster, Provisioner):
     can_restart = False
 
     def default_options(self) -> dict[str, Any] | None:
-        """Return None: a user names the workspace."""
+        """Return None, because only the user can name the workspace."""
         return None
 
     def unavailable(self, options: AzureMLOptions) -> str:
@@ -162,7 +162,7 @@ class AzureMLCluster(Cluster, Provisioner):
         return max(1, _gpus(options)) if use_gpu is not False else 1
 
     def detail(self, options: AzureMLOptions) -> str:
-        """Return compute and size as text."""
+        """Return the compute target and the VM size."""
         where = f"compute {options.compute}" if options.compute else "serverless"
         return ", ".join(part for part in (where, options.vm_size) if part)
 
@@ -171,8 +171,8 @@ class AzureMLCluster(Cluster, Provisioner):
     ) -> list[NodeCheck]:
         """Check sign-in, workspace, compute and image.
 
-        Nodes are not checked: none may be up, and starting one costs money and minutes. So packages are only checked
-        for the image that this package generates.
+        Nodes are not checked, because none may be up, and starting one costs money and takes minutes. Therefore
+        packages are only checked for the image that this package generates.
         """
         account = identity.status().account
         if account is None:
@@ -209,9 +209,9 @@ class AzureMLCluster(Cluster, Provisioner):
     def place(self, spec: JobSpec, ports: int, options: AzureMLOptions, context: Context) -> Placement:
         """Return the preview with placeholders for addresses and ports, which Azure's distribution sets."""
         adds_packages = any(getattr(spec, name) for name in PACKAGE_OPTIONS)
-        if not adds_packages and (lacking := _missing_modules(options, context.modules)):
+        if not adds_packages and (absent := _missing_modules(options, context.modules)):
             raise LaunchFailed(
-                f"{listing(lacking)} {'is' if len(lacking) == 1 else 'are'} not in the generated image.",
+                f"{listing(absent)} {'is' if len(absent) == 1 else 'are'} not in the generated image.",
                 code="azureml-image-without",
                 hint="Add it with pip_packages, or set the cluster option environment to an image that contains it.",
             )
@@ -313,7 +313,7 @@ class AzureMLCluster(Cluster, Provisioner):
             ]
 
     def machines(self, options: Any) -> Machines | None:
-        """Return the compute cluster as a whole, None for serverless nodes."""
+        """Return the state, the size and the price of the compute cluster, None for serverless nodes."""
         if not options.compute:
             return None
         compute = _compute_cluster(options)
@@ -334,7 +334,7 @@ class AzureMLCluster(Cluster, Provisioner):
         )
 
     def create(self, options: Any, machine_spec: Any) -> None:
-        """Request the creation of the compute cluster in the options."""
+        """Request the creation of the compute cluster that the options name."""
         _require_compute(options)
         if _compute(options) is not None:
             raise ClusterRefused(
@@ -391,12 +391,12 @@ def _check_compute(options: AzureMLOptions) -> list[NodeCheck]:
         text = f"the workspace has no compute target named {options.compute}"
         hint = "Set compute to an existing compute target, or create it: distdl clusters compute create"
         return [NodeCheck("", "Compute", "error", text, hint, code="azureml-compute")]
-    low = [_LOW_PRIORITY] if is_low_priority(target) else []
-    return [NodeCheck("", "Compute", "ok", ", ".join([target.name, _size_and_nodes(target), *low]))]
+    warning = [_LOW_PRIORITY] if is_low_priority(target) else []
+    return [NodeCheck("", "Compute", "ok", ", ".join([target.name, _size_and_nodes(target), *warning]))]
 
 
 def _missing_modules(options: AzureMLOptions, modules: Sequence[str]) -> list[str]:
-    """Return the modules that the generated image lacks; those of other images are unknown."""
+    """Return the modules that the generated image lacks; the contents of other images are unknown."""
     if options.environment not in ("", GENERATED):
         return []
     return [name for name in modules if name.partition(".")[0] not in _MODULES | sys.stdlib_module_names]
@@ -418,19 +418,19 @@ def _check_image(options: AzureMLOptions, modules: Sequence[str]) -> list[NodeCh
 
 
 def known_size(name: str) -> VmSize | None:
-    """Return a size of the catalogue by its full name in any case, None if unknown."""
+    """Return the catalogue's entry for the name of a VM size in any case, None if unknown."""
     plain = name.strip().lower().removeprefix("standard_")
     return next((size for size in catalogue() if size.name.lower() == plain), None)
 
 
 def size_name(name: str) -> str:
-    """Return a size's name as in Azure's documentation; Azure ML responds in upper case."""
+    """Return the name of a size as Azure documents it; Azure ML returns names in upper case."""
     size = known_size(name)
     return size.size if size else name
 
 
 def _compute(options: Any) -> Any | None:
-    """Return azure-ai-ml's compute target for the options, None if it does not exist. Raises DistDLError."""
+    """Return the compute target that the options name, None if it does not exist. Raises DistDLError."""
     try:
         with translated(options):
             return compute_operations(Address.of(options)).get(options.compute)
@@ -472,7 +472,7 @@ def _change(options: Any, call: str, argument: Any) -> None:
 
 
 def _node(node: Any, compute: Any, price: Price | None) -> NodeInfo:
-    # azure-ai-ml 1.35.2 has some values only under their names in the REST API.
+    # azure-ai-ml 1.35.2 provides some values only under the names of the REST API.
     values = {name.replace("_", "").lower(): value for name, value in vars(node).items() if value is not None}
     azure_state, run = str(values.get("nodestate", "")).lower(), values.get("runid")
     state, detail = _NODES.get(azure_state, ("unknown", f"state in Azure: {azure_state or 'none'}"))
@@ -491,7 +491,7 @@ def _node(node: Any, compute: Any, price: Price | None) -> NodeInfo:
 
 
 def _problem(compute: Any) -> str:
-    """Return why the last change failed; azure-ai-ml has the code of the first error."""
+    """Return why the last change failed; azure-ai-ml only provides the code of the first error."""
     if not compute.provisioning_errors:
         return f"The last change of {compute.name} failed in Azure." if compute.provisioning_state == "Failed" else ""
     code = str(compute.provisioning_errors)
@@ -512,10 +512,10 @@ def _detail(compute: Any) -> str:
 
 
 def is_low_priority(compute: Any) -> bool:
-    """Return whether its nodes can be preempted."""
+    """Return whether Azure can preempt the nodes of a compute cluster."""
     return str(compute.tier).lower().replace("_", "") == "lowpriority"
 
 
 def _price(compute: Any) -> Price | None:
-    """Return the price of a node by the Retail Prices API, None for preemptible nodes."""
+    """Return the price of a node from the Retail Prices API, None for preemptible nodes."""
     return None if is_low_priority(compute) else prices.lookup(size_name(compute.size), compute.location)[0]

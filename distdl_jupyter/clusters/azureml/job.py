@@ -1,7 +1,7 @@
 """A job for Azure ML: options, command, distribution, image, data, and uploaded code.
 
-Azure ML starts the ranks, with its own ``mpirun`` for Horovod. Only captured code is uploaded, no other files of the
-user's folder. Uploaded files contain no secret values, and Azure's record of the job contains no variables.
+Azure ML starts the ranks, and uses its own ``mpirun`` for Horovod. Only captured code is uploaded, not the user's other
+files. Uploaded files contain no secret values, and Azure's record of the job contains no variables.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ GENERATED = "generated"
 TIERS = ("", "Spot", "Basic", "Standard", "Premium")
 #: The name of the generated image in the workspace; its version is the digest of the Dockerfile.
 IMAGE = "distdl-horovod-pytorch"
-#: Placeholder in a placement for addresses, interfaces and ports, which Azure sets by variables.
+#: Placeholder in a placement for addresses, interfaces and ports, which Azure sets in environment variables.
 BY_AZURE = "@azure@"
-#: Seconds beyond the job's own limit after which Azure ML ends it without a supervisor.
+#: Seconds by which Azure ML's time limit exceeds the job's, so that it only ends jobs without a supervisor.
 _SPARE = 1800
 _OUTPUTS = "outputs"
 _MODES = {"download": "download", "mount": "ro_mount"}
@@ -187,7 +187,7 @@ def command(spec: JobSpec, options: AzureMLOptions, code: Path, environment: Any
 
 
 def azure_distribution(spec: JobSpec, distribution: Distribution) -> Any:
-    """Return how Azure ML starts the ranks."""
+    """Return azure-ai-ml's object for the way in which Azure ML starts the ranks."""
     from azure.ai.ml import MpiDistribution, PyTorchDistribution, TensorFlowDistribution
 
     if distribution == "tensorflow":
@@ -201,7 +201,7 @@ def _address(account: str, container: str, prefix: str) -> str:
     return base + (f"{prefix.strip('/')}/" if prefix.strip("/") else "")
 
 
-# the code -----------------------------------------------------------------------------------------
+# uploaded code ------------------------------------------------------------------------------------
 
 
 def write_code(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> Path:
@@ -225,7 +225,7 @@ def write_code(spec: JobSpec, placement: Placement, plan: Plan, context: Context
 
 
 def remove_code(folder: JobFolder) -> None:
-    """Remove the folder that was uploaded."""
+    """Remove the uploaded folder."""
     shutil.rmtree(folder.path / "azureml", ignore_errors=True)
 
 
@@ -245,7 +245,7 @@ def _write_payload(folder: JobFolder, target: Path) -> None:
 
 
 def _plan(spec: JobSpec, placement: Placement, plan: Plan, context: Context) -> dict[str, Any]:
-    """Return the plain data for a process on a node."""
+    """Return the plain data that every process reads on its node."""
     hidden = (*spec.secret_variables, "DISTDL_JOB_DIR")
     job_variables = {name: value for name, value in context.own.items() if name not in hidden}
     return {
@@ -267,13 +267,13 @@ def _rank_variables(plan: Plan, rank: int) -> dict[str, str]:
     return environment
 
 
-# the image ----------------------------------------------------------------------------------------
+# image --------------------------------------------------------------------------------------------
 
 
 def environment(options: AzureMLOptions, workspace: Workspace, spec: JobSpec, folder: Path) -> Any:
     """Return the job's image for azure-ai-ml; an existing generated image is referenced, not uploaded again.
 
-    ``folder`` is for the image's build files, which include the requested packages.
+    The image's build files, which list the requested packages, are written to ``folder``.
     """
     from azure.ai.ml.entities import BuildContext, Environment
 
@@ -297,7 +297,7 @@ def environment(options: AzureMLOptions, workspace: Workspace, spec: JobSpec, fo
 
 
 def _packages(spec: JobSpec) -> tuple[str, dict[str, str]]:
-    """Return the lines of a Dockerfile that install the job's packages, and the files that they read."""
+    """Return the Dockerfile lines that install the job's packages, and the contents of the files that they copy."""
     lines, files = "", {}
     if spec.conda_packages:
         files["conda.txt"] = "\n".join(spec.conda_packages) + "\n"

@@ -4,7 +4,7 @@ A thread polls Azure, which may not respond for minutes, and the sign-in may exp
 meanwhile, and missed output is read when Azure responds again. Another supervisor only needs the names of workspace and
 job to continue.
 
-Each log file is read by ranges, from the end of the last request. Azure keeps one file for each process; marks in it
+Each request reads a log file from the end of the previous request. Azure keeps one file for each process; marks in it
 name the rank and separate its two streams (``bootstrap``). Positions of a rank's stream count the bytes of that stream,
 so a new supervisor reads the files from the start and skips recorded bytes. Other text (the build of the image, the
 preparation of the nodes, a shell's error) is forwarded line by line as one stream, but not by a new supervisor.
@@ -36,7 +36,7 @@ from distdl_jupyter.node.channels import Inbox
 from distdl_jupyter.worker import owned
 from distdl_jupyter.worker.secret_patterns import mask
 
-#: Seconds between two requests for logs, while there is new output and otherwise.
+#: Seconds between two requests for logs: after new output, and otherwise.
 _QUICK, _SLOW = 0.3, 2.0
 #: Seconds between two requests for the state and the addresses of the logs.
 _STATE_SECONDS = 2.0
@@ -51,7 +51,7 @@ _UNKNOWN_SECONDS = 60.0
 _CANCEL_SECONDS = 10.0
 #: The maximum number of bytes per log request, and of concurrent requests.
 _PIECE, _CONCURRENCY = 4 * 1024 * 1024, 8
-#: The folder of the logs of processes.
+#: The folder with the logs of the job's processes.
 _OF_PROCESSES = "user_logs/"
 #: Files of the nodes' preparation that are useless to users.
 _IGNORED = re.compile(r"system_logs/.*(metrics_capability|snapshot_capability)")
@@ -102,7 +102,7 @@ class AzureMLRun(Run):
             self._outage.put(notice)
         limits.allow_files(4 * spec.process_count)
         self._logs = Logs(workspace, context.own["DISTDL_NONCE"], spec.process_count, read)
-        #: Ranks without a reported exit, whether a reported exit was a failure, and the signals sent.
+        #: Ranks whose exit is not reported yet, whether a rank has failed, and the signals that were sent.
         self._open = set(range(spec.process_count))
         self._failed = False
         self._sent: list[str] = []
@@ -119,7 +119,7 @@ class AzureMLRun(Run):
         self._thread = threading.Thread(target=self._follow, name="distdl-azureml", daemon=True)
         self._thread.start()
 
-    # the thread -------------------------------------------------------------------------------
+    # thread -----------------------------------------------------------------------------------
 
     def _follow(self) -> None:
         """Poll Azure until the job has ended and all output was read, or the run is closed."""
@@ -152,7 +152,7 @@ class AzureMLRun(Run):
             self._canceled_at, self._requested_at = now, 0.0
 
     def _read_state(self, now: float) -> None:
-        """Request state and log files if they may have changed."""
+        """Request the state and the addresses of the log files if they may have changed."""
         if self._forgotten or (now - self._requested_at < _STATE_SECONDS and not self._logs.stale):
             return
         try:
@@ -179,7 +179,7 @@ class AzureMLRun(Run):
             self._ended_at = self._ended_at or now
             self._done = now - self._ended_at > _SETTLE or (self._logs.complete and not is_new)
 
-    # the run ----------------------------------------------------------------------------------
+    # Run --------------------------------------------------------------------------------------
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -187,11 +187,11 @@ class AzureMLRun(Run):
         return self._logs.streams
 
     def started(self) -> list[Start]:
-        """Return nothing: ranks report their own process ids."""
+        """Return [], because the ranks report their process ids themselves."""
         return []
 
     def waiting(self) -> str:
-        """Return why the job has not started, with Azure's state."""
+        """Return why the job has not started, with Azure's state, "" if it has started or ended."""
         status = self._status
         if self._logs.begun or self._ended or status not in _WAITING:
             return ""
@@ -216,7 +216,7 @@ class AzureMLRun(Run):
         return exits
 
     def _exit_by_status(self, rank: int) -> Exit:
-        """Return the exit of a rank that reported none."""
+        """Return the exit of a rank that did not report one, derived from the state of the job."""
         if self._sent:
             return Exit(rank, None, "KILL" if "KILL" in self._sent else "TERM")
         if self._forgotten:
@@ -230,7 +230,7 @@ class AzureMLRun(Run):
         return Exit(rank, None, None, client.failure(self._error))
 
     def alive(self) -> Sequence[object]:
-        """Return the job itself until Azure has ended it."""
+        """Return the name of the job until Azure has ended it."""
         return [] if self._ended else [f"Azure ML job {self._name}"]
 
     def signal(self, name: str) -> None:
@@ -239,7 +239,7 @@ class AzureMLRun(Run):
         self._wake.set()
 
     def no_stacks(self) -> str:
-        """Return why: running jobs accept no requests there."""
+        """Return why stack traces are not available: running jobs on Azure ML accept no requests."""
         return "Azure ML does not support stack traces of running ranks."
 
     def handle(self) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def cancel(workspace: Workspace, name: str) -> bool:
     return True
 
 
-# its log files ------------------------------------------------------------------------------------
+# log files ----------------------------------------------------------------------------------------
 
 
 class LogFile:
@@ -297,7 +297,7 @@ class LogFile:
         for before, label in zip(marked[::2], marked[1::2], strict=True):
             self._on_text(before)
             self._on_mark(label.decode(errors="replace"))
-        # The rest of a mark may arrive later.
+        # The text may end with the start of a mark, whose rest arrives later.
         rest = text[text.rfind(b"\x1e") :] if b"\x1e" in text else b""
         self._rest = rest if rest.startswith(self._begin) or self._begin.startswith(rest) else b""
         self._on_text(text[: len(text) - len(self._rest)])
@@ -350,7 +350,7 @@ class Logs:
         )
         self._files: dict[str, LogFile] = {}
         self._pool = ThreadPoolExecutor(_CONCURRENCY, "distdl-azureml-log")
-        #: The file whose text outside of a rank's output was forwarded last.
+        #: The file from which text outside of ranks' output was last forwarded.
         self._last = ""
         #: The exits of ranks: exit code, signal and evidence.
         self.ends: dict[int, dict[str, Any]] = {}
@@ -366,7 +366,7 @@ class Logs:
 
     @property
     def behind(self) -> bool:
-        """Whether the supervisor is too far behind to request more."""
+        """Whether so much output waits for the supervisor that no more is requested."""
         return self._own.pending + sum(inbox.pending for inbox in self._inboxes.values()) > Inbox.MOST
 
     def show(self, name: str, lines: bytes) -> None:
@@ -463,7 +463,7 @@ def collect(workspace: Workspace, name: str, folder: JobFolder, ranks: int) -> l
 
 
 def _download_all(workspace: Workspace, datastore: str, prefix: str, folder: JobFolder, ranks: range) -> list[str]:
-    """Download the blobs below a prefix, except those that exist here."""
+    """Download the blobs below a prefix unless they exist here; return why values were not copied."""
     skipped = []
     with _container(workspace, datastore) as container:
         for blob in container.list_blobs(name_starts_with=prefix):
@@ -484,7 +484,7 @@ def _download_all(workspace: Workspace, datastore: str, prefix: str, folder: Job
 
 
 def _container(workspace: Workspace, name: str) -> Any:
-    """Return the container of a datastore, with a short-lived signature unless it uses the user's account.
+    """Return a client of a datastore's container, with a short-lived signature unless it uses the user's account.
 
     An account key is never used, because it grants full access.
     """

@@ -10,7 +10,7 @@ the number of concurrent trials, and no trial runs twice.
 
     lock            the lock for claiming tasks
     1/array.json    an array: its Slurm job ("" during the submission) and its number of tasks
-    1/7, 1/7.out    the link to the files of the trial of task 7, and the output of its script
+    1/7, 1/7.out    the link from task 7 to the files of its trial, and the output of its script
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from distdl_jupyter.core.store import JobFolder, JobStore
 
 #: Seconds that a task waits for a trial, because a trial only starts after the previous one has ended.
 WAIT_SECONDS = 60
-#: Polls per second of a waiting task, and seconds to wait for the end of an array.
+#: Polls per second of a waiting task; seconds that ``close`` waits for the end of all tasks.
 _POLLS, _END_SECONDS = 5, 10.0
 #: The link target of a task that can no longer be claimed.
 _CLOSED = "-"
@@ -45,7 +45,7 @@ _CLOSED = "-"
 def claim_task(
     directory: JobDirectory, spec: JobSpec, options: SlurmOptions, secrets: Mapping[str, str], context: Context
 ) -> str:
-    """Claim a task of the sweep's array for a trial and return it; submit an array if there is none.
+    """Claim a task of the sweep's job array for a trial and return its id; submit an array if no task is free.
 
     Returns "" without a sweep, for the last trial, and if Slurm rejects arrays. Raises SlurmSilent, OSError.
     """
@@ -59,19 +59,19 @@ def claim_task(
         for folder in arrays[-1:]:
             if task := _claim(folder, directory, context):
                 return task
-        # The first trials start concurrently, in any order.
-        left = plan.trials - (number if arrays or number >= plan.parallel else 0)
-        most = commands.leading_number(commands.config().get("MaxArraySize", "")) if left > 1 else 0
-        if (size := min(left, most)) < 2:
+        # The first trials start concurrently, so any of them may be the one that submits the array.
+        remaining = plan.trials - (number if arrays or number >= plan.parallel else 0)
+        max_size = commands.leading_number(commands.config().get("MaxArraySize", "")) if remaining > 1 else 0
+        if (size := min(remaining, max_size)) < 2:
             return ""
-        new = _submit_array(sweep.run, size, spec, options, secrets, context)
-        return "" if new is None else _claim(new, directory, context)
+        array = _submit_array(sweep.run, size, spec, options, secrets, context)
+        return "" if array is None else _claim(array, directory, context)
 
 
 def close(group: Group, options: SlurmOptions) -> None:
-    """Remove unclaimed tasks from the queue; tasks of trials continue. Raises SlurmFailed, OSError.
+    """Remove unclaimed tasks from the queue; claimed tasks continue. Raises SlurmFailed, OSError.
 
-    A folder below the option ``directory`` is removed after all tasks have ended.
+    The sweep's folder below the option ``directory`` is removed if all tasks end within ``_END_SECONDS``.
     """
     sweep = JobDirectory(_folder(group), options.directory)
     if not sweep.run.is_dir():
@@ -111,12 +111,12 @@ def _arrays(root: Path) -> list[Path]:
 
 
 def _free(folder: Path) -> list[Path]:
-    """Return the links of unclaimed tasks in their start order."""
+    """Return the links of unclaimed tasks in the order in which the tasks start."""
     return [link for task in range(_read(folder)[1]) if not (link := folder / str(task)).is_symlink()]
 
 
 def _claim(folder: Path, directory: JobDirectory, context: Context) -> str:
-    """Claim a free task for a job and return it, "" if all are claimed.
+    """Claim a free task for a job and return its id, "" if all are claimed.
 
     The job's handle is recorded first, so that another supervisor can claim the task if this one is killed.
     """
@@ -130,10 +130,10 @@ def _claim(folder: Path, directory: JobDirectory, context: Context) -> str:
 
 
 def _close_array(folder: Path) -> str:
-    """Remove the free tasks of an array from the queue; return its job. Raises SlurmFailed."""
+    """Remove the free tasks of an array from the queue; return its Slurm job id. Raises SlurmFailed."""
     job, closed = _job(folder), list[str]()
     for link in _free(folder):
-        with contextlib.suppress(FileExistsError):  # a trial, or the task itself, has claimed it
+        with contextlib.suppress(FileExistsError):  # a trial has claimed it, or the task has closed itself
             link.symlink_to(_CLOSED)
             closed.append(link.name)
     if job and closed:
@@ -160,7 +160,7 @@ def _submit_array(
     )  # fmt: skip
     try:
         _write(folder, commands.submit([*arguments, str(folder / "batch")], secrets), size)
-    except commands.SlurmSilent:  # it may have been accepted
+    except commands.SlurmSilent:  # Slurm may have accepted the array
         raise
     except commands.SlurmFailed as error:
         shutil.rmtree(folder)
@@ -188,7 +188,7 @@ def _read(folder: Path) -> tuple[str, int]:
 def _job(folder: Path) -> str:
     """Return the Slurm job of an array, "" if unknown. Raises SlurmFailed.
 
-    If the submission was killed or its response was lost, the job is searched in the queue.
+    If the submission was killed or its response was lost, the job is looked up in the queue by name.
     """
     job, size = _read(folder)
     if not job and (jobs := commands.jobs_named(f"{folder.parent.parent.name}/{folder.name}")):
@@ -198,7 +198,7 @@ def _job(folder: Path) -> str:
 
 
 def _batch(folder: Path) -> str:
-    """Return the script of all tasks. Its ``ls`` makes new links visible on network file systems.
+    """Return the script that every task runs. Its ``ls`` makes new links visible on network file systems.
 
     Like the batch script of a job, it does nothing if Slurm requeues it.
     """

@@ -1,4 +1,4 @@
-"""Checks a Slurm cluster: commands, controller, a test submission, nodes, folder, and one free node with an agent."""
+"""Checks of a Slurm cluster: commands, controller, test submission, nodes, job folder, and the software of one node."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from distdl_jupyter.core.humanize import plural
 from distdl_jupyter.core.spec import JobSpec
 from distdl_jupyter.core.store import new_id
 
-#: Seconds to wait for a free node, the time limit of the check there in minutes, and its timeout in seconds.
+#: Seconds to wait for a free node, Slurm's time limit for the check in minutes, and the check's timeout in seconds.
 _WAIT, _MINUTES, _SECONDS = 5, 1, 12.0
 #: The name of the checked node until the node itself reports one.
 _NODE = "a node"
-#: Reads the first program of an agent from standard input.
+#: Python code that reads an agent's first program from standard input and runs it.
 _FIRST = "import sys;exec(bytes.fromhex(sys.stdin.buffer.raw.readline().decode()))"
 
 
 def checks(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[NodeCheck]:
-    """Return the rows by importance; a node is only checked if everything else has passed."""
+    """Return the rows of all checks; check the software of a node only if no other check has failed."""
     if missing := commands.missing_commands():
         problem = "The Slurm commands are not installed on this machine."
         return [NodeCheck("", "Slurm", "error", problem, missing, "slurm-missing")]
@@ -48,7 +48,7 @@ def checks(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str
 
 
 def _submission(options: SlurmOptions) -> NodeCheck:
-    """Make Slurm test a job of one process: partition, account, QOS, limits, GPUs and constraints."""
+    """Test the submission of a job with one process: partition, account, QOS, limits, GPUs and constraints."""
     spec = JobSpec(id=new_id(), name="check", process_count_per_node=1)
     arguments = script.arguments(spec, options, {}, Path("/tmp"), "check.out", "")  # noqa: S108 - never written
     try:
@@ -70,10 +70,10 @@ def _nodes(nodes: Sequence[NodeInfo], options: SlurmOptions) -> Iterator[NodeChe
             yield NodeCheck(node.name, "Node", "warning", node.detail, remedy, "slurm-node")
         else:
             yield NodeCheck(node.name, "Node", "ok", node.detail or node.state)
-    most = max((node.gpus for node in nodes), default=0)
-    if most and not options.gpus:
-        message = f"nodes have up to {plural(most, 'GPU')}, but jobs do not request any"
-        yield NodeCheck("", "GPUs", "info", message, f"To use them, set gpus_per_node to {most}.")
+    max_gpus = max((node.gpus for node in nodes), default=0)
+    if max_gpus and not options.gpus:
+        message = f"nodes have up to {plural(max_gpus, 'GPU')}, but jobs do not request any"
+        yield NodeCheck("", "GPUs", "info", message, f"To use them, set gpus_per_node to {max_gpus}.")
 
 
 def _container(options: SlurmOptions) -> Iterator[NodeCheck]:
@@ -102,11 +102,11 @@ def _folder(options: SlurmOptions) -> NodeCheck:
 def _software(options: SlurmOptions, modules: Sequence[str], programs: Sequence[str]) -> list[NodeCheck]:
     """Check a free node with an agent that srun starts there."""
     python = options.python or ("python3" if options.container_image else sys.executable)
-    only = {name: getattr(options, name) for name in ("partition", "account", "qos", "constraint")}
+    selection = {name: getattr(options, name) for name in ("partition", "account", "qos", "constraint")}
     command = [
         "srun", "--quiet", "--unbuffered", "--job-name=distdl-check", "--nodes=1", "--ntasks=1",
         f"--immediate={_WAIT}", f"--time={_MINUTES}", "--mpi=none", "--export=NONE", "--chdir=/",
-        *(f"--{name}={value}" for name, value in only.items() if value), *script.container(options),
+        *(f"--{name}={value}" for name, value in selection.items() if value), *script.container(options),
         "/bin/bash", "-lc", f'{options.setup}\nexec "$0" -c "$1"', python, _FIRST,
     ]  # fmt: skip
     first = package.first_input(python, DIRECTORY, [TIMEOUT]).partition(b"\n")[2]
@@ -124,5 +124,5 @@ def _software(options: SlurmOptions, modules: Sequence[str], programs: Sequence[
         end_all(connections)
     name = str(result.facts.get(_NODE, {}).get("host") or _NODE)
     rows = [dataclasses.replace(check, node=name) if check.node == _NODE else check for check in result.checks]
-    # There is no ssh, one node needs no common network, and the row Folder is about the files of jobs.
+    # srun uses no host keys, one node needs no common network, and the row Folder already covers the files of jobs.
     return [check for check in rows if check.what not in ("Host key", "Network", "Code")]

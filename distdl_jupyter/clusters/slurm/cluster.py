@@ -24,14 +24,14 @@ from distdl_jupyter.core.queue import QueuedJob
 from distdl_jupyter.core.spec import Group, JobSpec
 from distdl_jupyter.core.store import JobFolder
 
-#: Timeout in seconds for the end of a swept job.
+#: Timeout in seconds for the end of a job that ``sweep`` has canceled.
 _SWEEP_SECONDS = 15.0
 #: Seconds between two polls for the nodes.
 _POLL_SECONDS = 0.1
 
 
 class SlurmCluster(AgentCluster):
-    """Runs ranks on the nodes of a Slurm job, each of which has an agent."""
+    """Runs ranks on the nodes of a Slurm job, with one agent on each node."""
 
     name = "slurm"
     title = "Slurm"
@@ -49,7 +49,7 @@ class SlurmCluster(AgentCluster):
         return commands.missing_commands()
 
     def process_count_per_node(self, options: SlurmOptions, *, use_gpu: bool | None) -> int:
-        """Return the GPUs of a job on each node, 1 without any."""
+        """Return the number of GPUs that a job uses on each node, 1 if it uses none."""
         return max(1, options.gpus) if use_gpu is not False else 1
 
     def detail(self, options: SlurmOptions) -> str:
@@ -60,7 +60,7 @@ class SlurmCluster(AgentCluster):
         return ", ".join(parts)
 
     def requeues(self, options: SlurmOptions) -> int:
-        """Return the option ``requeue``."""
+        """Return how often an interrupted job is requeued."""
         return options.requeue
 
     def nodes(self, options: SlurmOptions) -> list[NodeInfo]:
@@ -68,7 +68,7 @@ class SlurmCluster(AgentCluster):
         return [text.node(fields) for fields in commands.nodes(options.partition)]
 
     def list_queue(self, options: SlurmOptions) -> list[QueuedJob]:
-        """Return the jobs of the cluster's partition, else of all partitions."""
+        """Return the jobs in the cluster's partition, or in all partitions if none is set."""
         return text.queue(options.partition)
 
     def checks(
@@ -130,7 +130,7 @@ class SlurmCluster(AgentCluster):
         return all(connection.greeted.is_set() for connection in self._connections)
 
     def _await(self, condition: Callable[[], object], phase: str, context: Context) -> None:
-        """Wait, and report why Slurm has not started the job. Raises LaunchFailed if the job has ended."""
+        """Wait for ``condition`` and report why the job has not started. Raises LaunchFailed if the job has ended."""
         assert self._slurm is not None, "a job was submitted"
         slurm = self._slurm
         while not condition():
@@ -150,11 +150,11 @@ class SlurmCluster(AgentCluster):
         """Return the job's files as the nodes see them."""
         directory = script.JobDirectory(context.folder, options.directory, context.restart)
         spec = dataclasses.replace(spec, working_directory="")
-        # For agents, ``directory`` is for data on their local disks.
+        # Agents use ``directory`` for data on their local disks.
         return StagedJob(spec, JobFolder(directory.job), dataclasses.replace(options, directory=options.data_directory))
 
     def _nodes_of(self, job: StagedJob, placement: Placement, context: Context) -> SlurmNodes:
-        """Return the nodes; the agents' own environment has the secret values."""
+        """Return the nodes; secret values are left out, because the agents inherit them from Slurm."""
         assert self._slurm is not None, "the nodes are connected"
         slurm, self._slurm = self._slurm, None
         return SlurmNodes(job, placement, _without_secrets(job.spec, context), self._nodes, slurm)
@@ -163,7 +163,7 @@ class SlurmCluster(AgentCluster):
         """Release the nodes to Slurm."""
         if self._slurm is not None:
             state = self._slurm.state
-            if state is not None and not state.pending:  # a cancel would change the reason of its end
+            if state is not None and not state.pending:  # canceling first would change the reason of its end
                 self._interrupted = self._slurm.interruption()
             if not self._connections or not self._all_have_greeted():
                 self._slurm.cancel()
@@ -175,12 +175,12 @@ class SlurmCluster(AgentCluster):
         """Return why Slurm ended the job before its ranks ran."""
         return self._interrupted
 
-    # after a supervisor's death ---------------------------------------------------------------------
+    # continue after the supervisor has died ----------------------------------------------------------
 
     def attach(
         self, spec: JobSpec, handle: dict[str, Any], context: Context, read: Mapping[tuple[int, str], int]
     ) -> Run:
-        """Connect to the agents of a started job by their files. Raises LaunchFailed if its folder was deleted."""
+        """Connect to the agents of a started job through their files. Raises LaunchFailed if its folder was deleted."""
         slurm = _attached(handle, context)
         if slurm is None:
             raise LaunchFailed(
@@ -206,14 +206,14 @@ class SlurmCluster(AgentCluster):
         return run
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
-        """Cancel the job and wait until Slurm has ended it; without a handle, it is found by name."""
+        """Cancel the job and wait until Slurm has ended it; without a handle, look it up by name."""
         if "link" in handle and not script.points_to(Path(handle["link"]), Path(handle["folder"], handle["run"])):
             return []
         jobs = [str(handle["slurm_job"])] if handle.get("slurm_job") else commands.jobs_named(job_id)
         return [killed for job in jobs for killed in _cancel(job)]
 
     def close_group(self, group: Group, options: SlurmOptions) -> None:
-        """Remove the rest of a sweep's job array from the queue."""
+        """Remove the unclaimed tasks of a sweep's job array from the queue."""
         array.close(group, options)
 
 
@@ -252,7 +252,7 @@ def _without_secrets(spec: JobSpec, context: Context) -> Context:
 
 
 def _cancel(job: str) -> list[str]:
-    """Kill a job; return it if it had not ended. Raises SlurmSilent."""
+    """Kill a job and wait until it ends; return its description, [] if it had already ended. Raises SlurmSilent."""
     if commands.has_ended(job):
         return []
     commands.kill(job)

@@ -1,8 +1,8 @@
 """Slurm's commands and their output, including accounting (slurmdbd).
 
-The default output is for people, so fields are requested by name, and a job's name never looks like such a field. Many
-sites have no accounting, and it can be down while Slurm works; jobs do not wait for it. This module must not depend on
-jobs of this package.
+The default output is for people, so commands request fields by name, and ``script.job_name`` never returns a name that
+looks like a field. Many sites have no accounting, and accounting can be down while Slurm works; jobs do not wait for
+it. This module must not depend on jobs of this package.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from distdl_jupyter.core.errors import DistDLError
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
-#: Variables of an allocation that Slurm's commands keep; others would become options of the new job.
+#: Variables of an allocation that Slurm's commands inherit; all others would become options of the new job.
 _KEPT = frozenset(("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_DEBUG_FLAGS"))
-#: Timeout of a command in seconds; sbatch may run checks of the site.
+#: Timeout of a command in seconds; sbatch may run slow checks that the site has added.
 _TIMEOUT = 30.0
 #: Timeout of a query in seconds.
 _STATE_TIMEOUT = 8.0
@@ -53,7 +53,7 @@ class UnknownJob(SlurmFailed):
     code = "slurm-job-unknown"
 
 
-#: The end of the names of jobs from this package (see ``script.job_name``).
+#: The end of the name of every job that this package submits (see ``script.job_name``).
 OURS = re.compile(r"-\d{8}-\d{6}-[a-z0-9]{4,12}$")
 
 
@@ -62,8 +62,8 @@ class JobState:
     """The state of a job. ``state`` and ``reason`` are Slurm's terms; ``reason`` is "" without one.
 
     ``number`` is the plain job id, also for a started array task, because srun does not accept "12_3". A job is
-    ``preempted`` as soon as Slurm has requested its end, before its state changes. Only accounting knows ``seconds``,
-    the run time, and ``memory`` in bytes, the maximum of one node with all of its ranks (MaxRSS of sacct).
+    ``preempted`` as soon as Slurm has requested its end, before its state changes. Only accounting has ``seconds`` (run
+    time) and ``memory`` (bytes; sacct's MaxRSS: the maximum over the nodes, each with all of its ranks).
     """
 
     state: str
@@ -78,7 +78,7 @@ class JobState:
 
     @property
     def pending(self) -> bool:
-        """Whether no process has started."""
+        """Whether the job has not started any process yet."""
         return self.state in ("PENDING", "REQUEUED", "CONFIGURING", "SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD")
 
     @property
@@ -92,12 +92,12 @@ _ENDED = re.compile("COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|
 
 def missing_commands() -> str:
     """Return a sentence with the remedy if Slurm's commands are missing, else ""."""
-    lacking = [program for program in PROGRAMS if shutil.which(program) is None]
-    if not lacking:
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    if not missing:
         return ""
-    verb = "is" if len(lacking) == 1 else "are"
+    verb = "is" if len(missing) == 1 else "are"
     return (
-        f"{', '.join(lacking)} {verb} not on the PATH. Run this on a login node of the cluster, or install the Slurm "
+        f"{', '.join(missing)} {verb} not on the PATH. Run this on a login node of the cluster, or install the Slurm "
         "client (Debian: apt-get install slurm-client)."
     )
 
@@ -119,7 +119,7 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 def run(*command: str, stdin: str = "", more: Mapping[str, str] | None = None, timeout: float = _TIMEOUT) -> str:
     """Run a Slurm command and return its output. Raises SlurmFailed, SlurmSilent, UnknownJob."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command, input=stdin, capture_output=True, text=True, env=environment(more), timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
@@ -128,9 +128,9 @@ def run(*command: str, stdin: str = "", more: Mapping[str, str] | None = None, t
         raise SlurmFailed(
             missing_commands() or f"{command[0]} cannot be started: {error.strerror}.", code="slurm-command-missing"
         ) from None
-    if done.returncode == 0:
-        return done.stdout
-    output = done.stderr.strip() or done.stdout.strip()
+    if result.returncode == 0:
+        return result.stdout
+    output = result.stderr.strip() or result.stdout.strip()
     if _NO_CONFIGURATION in output.lower():
         raise SlurmFailed(
             "Slurm is not configured on this machine.",
@@ -191,7 +191,7 @@ def _state_of(line: str) -> JobState:
     preempted = bool(fields.get("PreemptTime"))
     state = fields.get("JobState", "").rstrip("+")
     if state == "FAILED" and preempted:
-        state = "PREEMPTED"  # it ended on Slurm's SIGTERM within its grace time
+        state = "PREEMPTED"  # the job exited on Slurm's SIGTERM within the grace time
     code, signal_ = exit_code(fields.get("ExitCode", "0:0"))
     nodes_, number_ = fields.get("NodeList", ""), fields.get("JobId", "")
     return JobState(state, fields.get("Reason", ""), code, signal_, nodes_, number_, preempted)
@@ -204,7 +204,7 @@ def exit_code(text: str) -> tuple[int, int]:
 
 
 def leading_number(text: str) -> int:
-    """Return the number with which a text begins, 0 without one."""
+    """Return the number at the start of a text, 0 without one."""
     match = re.match(r"\d+", text)
     return int(match[0]) if match else 0
 
@@ -220,7 +220,7 @@ def numbers(text: str) -> list[int]:
 
 
 def kill(job: str) -> None:
-    """Kill the agents and the batch script of a job that may be ending already, and cancel the rest.
+    """Kill the agents and the batch script of a job, which may already be ending, and then cancel the job.
 
     ``cancel`` alone would send TERM first and wait (KillWait). Raises SlurmSilent.
     """
@@ -239,7 +239,7 @@ def cancel(job: str) -> None:
 
 
 def jobs_named(name: str) -> list[str]:
-    """Return the numbers of this user's jobs whose name ends in ``name`` or whose comment it is. Raises SlurmFailed."""
+    """Return the ids of this user's jobs whose comment is ``name`` or whose name ends with it. Raises SlurmFailed."""
     output = run("squeue", "--noheader", "--me", "--format=%i|%k|%j")
     rows = [line.strip().split("|", 2) for line in output.splitlines() if line.count("|") >= 2]
     return [number for number, comment, job_name in rows if name == comment or job_name.endswith(name)]
@@ -250,8 +250,8 @@ def jobs_named(name: str) -> list[str]:
 
 def nodes(partition: str = "") -> list[list[str]]:
     """Return name, state, cores, load, GRES and reason of each node of one or all partitions. Raises SlurmFailed."""
-    only = [f"--partition={partition}"] if partition else []
-    output = run("sinfo", "--noheader", "--Node", *only, "--format=%N|%T|%c|%O|%G|%E")
+    filters = [f"--partition={partition}"] if partition else []
+    output = run("sinfo", "--noheader", "--Node", *filters, "--format=%N|%T|%c|%O|%G|%E")
     rows = [[field.strip() for field in line.split("|", 5)] for line in output.splitlines() if line.count("|") >= 5]
     return list({row[0]: row for row in rows}.values())
 
@@ -278,8 +278,8 @@ def gpus_in(gres: str) -> tuple[int, str]:
 def accounted(job: str, timeout: float = 0.0) -> JobState | None:
     """Return the final state and the resource usage of an ended job, None if accounting does not know them.
 
-    slurmctld reports an end to accounting with a delay, first that of the job, then those of its steps. ``timeout`` is
-    in seconds.
+    slurmctld reports the end of the job, and then of its steps, to accounting with a delay; wait for that at most
+    ``timeout`` seconds.
     """
     fields = ("JobID", "State", "ExitCode", "ElapsedRaw", "MaxRSS", "End")
     command = ("sacct", "--noheader", "--parsable2", "--jobs", job, f"--format={','.join(fields)}")
@@ -314,7 +314,7 @@ def allowed(partition: str) -> dict[str, list[str]]:
         "format=Account,Partition,QOS", timeout=_STATE_TIMEOUT,
     )  # fmt: skip
     accounts: dict[str, list[str]] = {}
-    for account, only, qos in (line.split("|")[:3] for line in output.splitlines() if line.count("|") >= 2):
-        if not only or not partition or only in partition.split(","):
+    for account, scope, qos in (line.split("|")[:3] for line in output.splitlines() if line.count("|") >= 2):
+        if not scope or not partition or scope in partition.split(","):
             accounts.setdefault(account, []).extend(filter(None, qos.split(",")))
     return accounts

@@ -27,13 +27,13 @@ from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.plan import Placement, RankSlot
 from distdl_jupyter.core.queue import QueueView
 
-#: Seconds between two queries while a change is expected, and otherwise; seconds for which it is expected.
+#: Seconds between two queries after ``poll_soon`` and otherwise, and the seconds for which ``poll_soon`` has effect.
 _SOON, _LATER, _HURRY_SECONDS = 0.5, 3.0, 30.0
 #: Seconds between two queries of the whole queue, which may be long.
 _QUEUE_SECONDS = 15.0
 #: Seconds without a response after which the user is notified.
 _SILENCE_SECONDS = 5.0
-#: Seconds that an exit waits for its cause from Slurm.
+#: Seconds to wait for Slurm's cause of an exit before the exit is reported without one.
 _CAUSE_SECONDS = 5.0
 #: Seconds to wait until Slurm has freed the nodes of an ended job.
 _RELEASE_SECONDS = 15.0
@@ -53,7 +53,7 @@ _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): ([A-Z][^\n]*)")
 
 
 class SlurmJob(threading.Thread):
-    """One submitted job: its state, queried until it ends or ``stop`` is called, and the links to its agents."""
+    """A thread that queries the state of one job until it ends or is stopped, and the links to its agents."""
 
     def __init__(self, directory: JobDirectory, job: str) -> None:
         super().__init__(name="distdl-slurm", daemon=True)
@@ -64,11 +64,11 @@ class SlurmJob(threading.Thread):
         self.requested_at = 0.0
         #: Whether the job has started; if it is pending after that, Slurm has requeued it.
         self.has_run = False
-        #: Its position in the queue, None if unknown.
+        #: The job's position in the queue, None if unknown.
         self.position: QueueView | None = None
         #: Signals that this package has sent.
         self.sent: set[str] = set()
-        #: Whether Slurm has killed a process for its memory, and whether its daemon has reported the time limit.
+        #: Whether slurmstepd has killed a process because of its memory, and whether it has reported the time limit.
         self.is_out_of_memory = self.is_timed_out = False
         self._hosts: list[str] = []
         self._lost: set[str] = set()
@@ -134,7 +134,7 @@ class SlurmJob(threading.Thread):
             self._record_outage(error, now)
             return
         if state.pending and self.has_run:
-            # Each attempt is a separate Slurm job, so this one must not be restarted.
+            # Each attempt is a separate Slurm job, so Slurm must not restart this one.
             self._ran(partial(commands.cancel, self.job))
             state = JobState(text.QUEUED_AGAIN)
         self.has_run = self.has_run or state.state == "RUNNING"
@@ -168,7 +168,7 @@ class SlurmJob(threading.Thread):
         message = f"Slurm's controller does not respond. A running job continues. ({error.message})"
         self._silence.missed(requested_at, RunNotice("warning", message, "slurm-silent"))
 
-    # its nodes --------------------------------------------------------------------------------
+    # nodes ------------------------------------------------------------------------------------
 
     def hosts(self) -> list[str]:
         """Return the nodes in Slurm's order, [] before the job has started. Raises SlurmFailed."""
@@ -182,14 +182,14 @@ class SlurmJob(threading.Thread):
     def connect(self, node: int, host: str, *, takeover: bool = False) -> Connection:
         """Return an unstarted connection to the agent of a node. Raises LaunchFailed."""
         link = FolderLink(self.directory.run, node, partial(self.why_lost, node, host), takeover=takeover)
-        # Each request and channel takes more than one byte, so earlier supervisors cannot have used these numbers.
+        # Earlier supervisors sent more than one byte per request and channel, so their numbers are at most ``sent``.
         connection = Connection(Host(host, host), "", link, first=link.sent + 1)
         number = self.state.number if self.state is not None else self.job
         connection.shell = f"srun --overlap --jobid={number} --nodelist={host}"
         return connection
 
     def output(self) -> str:
-        """Return the end of the output of the batch script and srun."""
+        """Return the last ``_MAX_OUTPUT`` bytes of the output of the batch script and srun."""
         try:
             with self.directory.output.open("rb") as file:
                 file.seek(max(0, self.directory.output.stat().st_size - _MAX_OUTPUT))
@@ -198,7 +198,7 @@ class SlurmJob(threading.Thread):
             return ""
 
     def on_output(self, output: str) -> None:
-        """Update lost nodes and ended agents from srun's messages."""
+        """Record the lost nodes, the ended agents and their causes from the messages of srun and slurmstepd."""
         for hosts in _NODE_LOST.findall(output):
             self._lost.update(hosts.split(","))
         self.is_timed_out = self.is_timed_out or _TIME_LIMIT in output
@@ -207,7 +207,7 @@ class SlurmJob(threading.Thread):
             for node in commands.numbers(nodes):
                 self._ended.setdefault(node, how)
 
-    # its end ----------------------------------------------------------------------------------
+    # end of the job ---------------------------------------------------------------------------
 
     def why_lost(self, node: int, host: str) -> str:
         """Return why a node is lost, "" while it is available."""
@@ -236,7 +236,7 @@ class SlurmJob(threading.Thread):
         return text.end(state, self.job) or f"Slurm ended the job as {state.state}{reason}."
 
     def refusal(self) -> LaunchFailed:
-        """Return the error if the job's nodes could not be prepared."""
+        """Return the error for a job whose nodes could not be prepared."""
         if self.state is not None and self.ended:
             is_explained = self.state.exit_code in (0, script.UNSEEN)
             code = "" if is_explained else f" Its script ended with exit code {self.state.exit_code}."
@@ -247,7 +247,7 @@ class SlurmJob(threading.Thread):
         return LaunchFailed(why, code="slurm-nodes-not-ready", output=self.output())
 
     def interruption(self) -> str:
-        """Return why Slurm ended a job that had not failed, else ""; wait until Slurm knows the reason."""
+        """Wait until Slurm knows why the job ended; return the reason if the job had not failed, else ""."""
         began = time.monotonic()
         self.poll_soon()
 
@@ -268,7 +268,7 @@ class SlurmJob(threading.Thread):
             self.directory.remove()
 
     def _wait(self, condition: Callable[[], bool]) -> bool:
-        """Wait for a condition while the thread runs, with the timeout for freeing the nodes."""
+        """Wait for a condition, at most ``_RELEASE_SECONDS`` and while the thread runs; return whether it is met."""
         until = time.monotonic() + _RELEASE_SECONDS
         while not condition() and self.is_alive() and time.monotonic() < until:
             time.sleep(0.05)
@@ -286,7 +286,7 @@ class SlurmNodes(AgentNodes):
     ) -> None:  # fmt: skip
         super().__init__(job, placement, context, nodes)
         self._slurm = slurm
-        slurm.directory.has_uncollected_files = True  # until all is collected
+        slurm.directory.has_uncollected_files = True  # until ``collect`` has copied them
         self._lost_at: dict[int, float] = {}
         self._output = Tail(slurm.directory.output, lambda: slurm.ended, position)
         self.streams = (Stream(self._output.open_stream(), None, "out"),)
@@ -306,7 +306,7 @@ class SlurmNodes(AgentNodes):
         return super().rank_variables(slot, variables) | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
 
     def poll(self) -> None:
-        """Deliver notices for the user."""
+        """Add the notices about Slurm."""
         super().poll()
         self.notices += self._slurm.notices()
 
@@ -321,7 +321,7 @@ class SlurmNodes(AgentNodes):
         self._slurm.sent.add(name)
 
     def explain_exit(self, exit_: Exit) -> Exit | None:
-        """Return the exit of a rank with Slurm's reason unless a better one is known; None until Slurm knows it."""
+        """Return the exit of a rank, with Slurm's reason unless a better one is known; None while waiting for Slurm."""
         slurm = self._slurm
         is_lost = exit_.code is None and exit_.signal is None
         if not is_lost and (exit_.evidence or exit_.signal not in ("TERM", "KILL") or self._slurm.sent):
@@ -329,9 +329,9 @@ class SlurmNodes(AgentNodes):
         if exit_.rank not in self._lost_at:
             self._lost_at[exit_.rank] = time.monotonic()
             slurm.poll_soon()
-        at, state = self._lost_at[exit_.rank], slurm.state
-        is_known = slurm.requested_at > at and state is not None and state.state != "COMPLETING"
-        if not is_known and time.monotonic() - at <= _CAUSE_SECONDS:
+        lost_at, state = self._lost_at[exit_.rank], slurm.state
+        is_known = slurm.requested_at > lost_at and state is not None and state.state != "COMPLETING"
+        if not is_known and time.monotonic() - lost_at <= _CAUSE_SECONDS:
             return None
         if not is_lost:
             if slurm.is_timed_out:  # the job can stay COMPLETING for a long time
@@ -363,7 +363,7 @@ class SlurmNodes(AgentNodes):
         """Copy results and outputs back if the job had a separate folder."""
         directory = self._slurm.directory
         try:
-            left = directory.collect(self._context.folder, len(self._placement.ranks))
+            reasons = directory.collect(self._context.folder, len(self._placement.ranks))
         except OSError as error:
             first = error.args[0][0] if isinstance(error, shutil.Error) else (error.filename, "", error.strerror)
             raise LaunchFailed(
@@ -371,7 +371,7 @@ class SlurmNodes(AgentNodes):
                 code="slurm-results-not-collected",
                 hint="The files that ranks wrote are still in that folder.",
             ) from error
-        self.notices += [RunNotice("warning", message, "results-not-collected") for message in left]
+        self.notices += [RunNotice("warning", message, "results-not-collected") for message in reasons]
 
     def close(self) -> None:
         """End the agents, and wait until Slurm has freed the nodes."""

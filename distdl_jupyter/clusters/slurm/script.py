@@ -38,9 +38,9 @@ REQUEUED = 75
 UNSEEN = 66
 #: The parts of a job's folder that ranks read.
 _NEEDED = ("payload.json", "payload.pkl", "code")
-#: Minutes that Slurm's limit exceeds the limit enforced by the supervisor.
+#: Minutes by which Slurm's time limit exceeds the limit that the supervisor enforces.
 _SPARE = 2
-#: Options of sbatch that every job sets, long and short.
+#: The long and the short options of sbatch that this package sets for every job.
 _RESERVED = (
     "--array --wrap --parsable --output --error --export --export-file --job-name --nodes --ntasks --ntasks-per-node "
     "--chdir --requeue --signal --wait --test-only --open-mode"
@@ -72,7 +72,7 @@ _NUMBERS = {"requeue": (0, MOST_RESTARTS), "checkpoint_seconds": (0, 65_535), "c
 class SlurmOptions:
     """The options of every job on this cluster."""
 
-    #: For agents: sharing of the job's folder is detected, and Slurm decides how many processes fit.
+    #: Options of agents: they detect whether nodes share the job's folder, and Slurm decides how many processes fit.
     shared: ClassVar[bool | None] = None
     oversubscribe: ClassVar[bool] = True
     partition: str = option("", "partition (default: Slurm's default partition)", first=True)
@@ -165,16 +165,16 @@ def _is_reserved(argument: str) -> bool:
 
 
 class JobDirectory:
-    """A job's files for the nodes: ``job`` is the job's folder for ranks, ``run`` the part for Slurm."""
+    """A job's files for the nodes: ``job`` is the job's folder for ranks, ``run`` its folder for Slurm."""
 
     def __init__(self, folder: JobFolder, directory: str, restart: int = 0) -> None:
         self.job = Path(directory).expanduser().absolute() / folder.id if directory else folder.path
         self.copied = self.job.resolve() != folder.path.resolve()
-        #: Each attempt has its own, because agents of an earlier attempt may still be writing.
+        #: Each attempt has a separate folder, because agents of an earlier attempt may still be writing.
         self.run = self.job / (f"slurm-{restart}" if restart else "slurm")
         self.batch = self.run / "batch"
         self.output = self.run / "job.out"
-        #: The link to ``run`` of the job's task in a sweep's array (``array``), None without an array.
+        #: The link to ``run`` that the job's task in a sweep's array follows (``array``), None without an array.
         self.link: Path | None = None
         #: Whether ranks may have written files that were not copied yet; ``remove`` keeps them.
         self.has_uncollected_files = False
@@ -186,8 +186,8 @@ class JobDirectory:
             if self.copied:
                 self._copy(folder)
             zipfile.ZipFile(io.BytesIO(package.built().content)).extractall(self.run / "lib")
-            of_nodes = [name for node in range(spec.node_count) for name in agents.files(node)]
-            for name in (self.output.name, agents.FAILED, agents.WARNED, *of_nodes):
+            agent_files = [name for node in range(spec.node_count) for name in agents.files(node)]
+            for name in (self.output.name, agents.FAILED, agents.WARNED, *agent_files):
                 _write_private(self.run / name, "")
             _write_private(self.run / _START, _start(self, options, python_of(spec, options)), 0o700)
             _write_private(self.batch, batch(self, spec, options))
@@ -212,7 +212,7 @@ class JobDirectory:
         return True
 
     def handle(self, job: str, link: Path | None = None) -> dict[str, Any]:
-        """Return plain data with which another supervisor finds the submitted job."""
+        """Return the plain data from which another supervisor finds the submitted job."""
         more = {"link": str(link)} if link else {}
         return {"slurm_job": job, "folder": str(self.job), "run": self.run.name, "copied": self.copied, **more}
 
@@ -226,26 +226,26 @@ class JobDirectory:
         shutil.rmtree(self.job / "results", ignore_errors=True)  # values of an earlier attempt
         for name in ("results", "outputs"):
             (self.job / name).mkdir(mode=0o700, exist_ok=True)
-        laid_out = self.job / "outputs" / folder.checkpoints.name
-        if folder.has_checkpoints and not laid_out.exists():  # otherwise it has newer files that were not copied
-            shutil.copytree(folder.checkpoints, laid_out, symlinks=True)
+        checkpoints = self.job / "outputs" / folder.checkpoints.name
+        if folder.has_checkpoints and not checkpoints.exists():  # an existing one is newer and was not copied
+            shutil.copytree(folder.checkpoints, checkpoints, symlinks=True)
 
     def collect(self, folder: JobFolder, ranks: int) -> list[str]:
         """Copy results and outputs into the job's folder; return why values were not copied. Raises OSError."""
         if not self.copied:
             return []
         self.has_uncollected_files = True
-        left = list[str]()
+        reasons = list[str]()
         for path in sorted((self.job / "results").iterdir()):
             status = path.lstat()
             why = owned.refusal(status) or staging.result_refusal(PurePath(path.name), status.st_size, range(ranks))
             if not why:
                 shutil.copy2(path, folder.results / path.name, follow_symlinks=False)
             elif not path.name.startswith("."):
-                left.append(f"{path} was not copied: {why}.")
+                reasons.append(f"{path} was not copied: {why}.")
         _copy_tree(self.job / "outputs", folder.outputs)
-        self.has_uncollected_files = bool(left)
-        return left
+        self.has_uncollected_files = bool(reasons)
+        return reasons
 
     def remove(self) -> None:
         """Remove the files for the nodes; below the option ``directory``, only a folder that ``write`` created."""
@@ -265,7 +265,7 @@ def unusable(error: OSError, folder: Path) -> LaunchFailed:
 
 
 def points_to(link: Path, run: Path) -> bool:
-    """Return whether the array task of this link runs the job with this folder."""
+    """Return whether the array task with this link was claimed for the job whose folder is ``run``."""
     return link.is_symlink() and link.readlink() == run
 
 
@@ -294,7 +294,7 @@ def _write_private(path: Path, text: str, mode: int = 0o600) -> None:
 
 
 def python_of(spec: JobSpec, options: SlurmOptions) -> str:
-    """Return the Python of the ranks on the nodes; containers have their own."""
+    """Return the Python of the ranks on the nodes; in a container the default is its python3."""
     return options.python or ("" if options.container_image else spec.python) or "python3"
 
 
@@ -334,10 +334,10 @@ def _start(directory: JobDirectory, options: SlurmOptions, python: str) -> str:
 def batch(directory: JobDirectory, spec: JobSpec, options: SlurmOptions) -> str:
     """Return the batch script; it exits with the code of the rank that failed first.
 
-    The agent of each node gets all resources of the job there, because srun limits each task to its share of the cores.
-    The script ignores the TERM with which Slurm starts to end a job: if it exited, Slurm would kill the agents before
-    they can report the exits of ranks. USR1 is Slurm's earlier warning (``--signal``), which agents read from a file. A
-    script that Slurm requeues does nothing, because each attempt has its own files and Slurm job.
+    The agent is the only task on its node, so it gets all resources of the job there; srun would limit several tasks to
+    their shares of the cores. The script ignores TERM, which Slurm sends before it kills a job: if the script exited,
+    Slurm would kill the agents before they can report the exits of ranks. USR1 is Slurm's earlier warning
+    (``--signal``), which agents read from a file. A requeued script exits, as each attempt has new files and a new job.
     """
     run = shlex.quote(str(directory.run))
     in_container = container(options, directory.job, Path(spec.working_directory))

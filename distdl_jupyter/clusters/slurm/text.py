@@ -56,10 +56,10 @@ _NEVER = {
 
 _NODES_DOWN = ("ReqNodeNotAvail", "Nodes_required")
 
-#: Our own state of a job that Slurm has requeued after it had started.
+#: This package's name for the state of a job that Slurm has requeued after its start.
 QUEUED_AGAIN = "QUEUED_AGAIN"
 _REQUEUE = "To resume such jobs automatically, set requeue."
-#: Ends that are not failures of the code, and the remedy. With the option ``requeue`` another Slurm job continues.
+#: Final states that are not failures of the code: sentence and remedy. With ``requeue``, a new Slurm job continues.
 _INTERRUPTIONS = {
     "TIMEOUT": ("Slurm job {job} reached its time limit (TIMEOUT).",
                 "Raise time_limit, or set requeue and save checkpoints."),
@@ -108,13 +108,13 @@ def end(state: JobState, job: str) -> str:
 
 
 def interruption(state: JobState, job: str) -> str:
-    """Return the interruption that ended a job which had not failed, "" for any other end."""
+    """Return the sentence about the interruption that ended a job, "" for any other end."""
     ending = "PREEMPTED" if state.preempted and not state.ended else state.state
     return _INTERRUPTIONS.get(ending, ("",))[0].format(job=job)
 
 
 def usage(state: JobState, job: str) -> str:
-    """Return the end and the resource usage of a job as a sentence."""
+    """Return the final state and the resource usage of a job as a sentence."""
     how = f"exit code {state.exit_code}" if not state.exit_signal else f"signal {state.exit_signal}"
     memory = f", peak memory per node {size(state.memory)}" if state.memory else ""
     more = f" {end(state, job)}" if state.state == "OUT_OF_MEMORY" else ""
@@ -147,7 +147,7 @@ REFUSALS = (
 
 
 def refusal(error: commands.SlurmFailed, options: SlurmOptions) -> tuple[str, str]:
-    """Return the code and the remedy of an error of sbatch."""
+    """Return the code and the remedy for an error of sbatch."""
     for message, code, remedy in REFUSALS:
         if message in error.message.lower():
             return code, remedy.format(values=", ".join(_values(code, options)) if "{" in remedy else "")
@@ -177,28 +177,28 @@ _IN_USE = {"mixed": "partly in use", "allocated": "in use"}
 
 
 def node(fields: Sequence[str]) -> NodeInfo:
-    """Return the list entry of a node from a row of ``commands.nodes``."""
+    """Return the description of a node from a row of ``commands.nodes``."""
     name, slurm_state, cores, load, gres, reason = fields
     base_state = slurm_state.lower().rstrip("*~#!%$@^-")
-    silent = slurm_state.endswith("*")
+    is_silent = slurm_state.endswith("*")
     state: NodeState = "up"
     detail = _IN_USE.get(base_state, base_state)
-    if silent or base_state.startswith(_DOWN):
+    if is_silent or base_state.startswith(_DOWN):
         state = "down"
         detail = f"{base_state}: {reason}" if reason not in ("none", "") else base_state
-        detail += " (no response to Slurm)" if silent else ""
+        detail += " (no response to Slurm)" if is_silent else ""
     elif base_state.startswith(_STARTING):
         state = "starting"
     gpus, gpu_name = commands.gpus_in(gres)
-    number = round(float(load), 1) if re.fullmatch(r"\d+(\.\d+)?", load) else None
-    return NodeInfo(name, state, detail, gpus, gpu_name, commands.leading_number(cores), load=number)
+    cpu_load = round(float(load), 1) if re.fullmatch(r"\d+(\.\d+)?", load) else None
+    return NodeInfo(name, state, detail, gpus, gpu_name, commands.leading_number(cores), load=cpu_load)
 
 
 # the queue --------------------------------------------------------------------------------------
 
 #: The fields of squeue; the name is last because it may contain the separator.
 _FORMAT = "%i|%u|%T|%r|%Q|%D|%C|%b|%P|%j"
-#: Pending tasks of an array are printed as one entry.
+#: Makes squeue print all pending tasks of an array as one entry.
 _WHOLE = {"SLURM_BITSTR_LEN": "0"}
 _MAX_HOLDING = 32
 #: States of jobs that have nodes.
@@ -206,12 +206,12 @@ _RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIG
 
 
 def queue(partition: str = "") -> list[QueuedJob]:
-    """Return all users' jobs in some or all partitions: running ones, then waiting ones, by priority.
+    """Return the jobs of all users in the given partitions, or in all: running jobs, then waiting jobs, by priority.
 
     Slurm may list only the user's own jobs (PrivateData). Raises SlurmFailed.
     """
-    only = [f"--partition={partition}"] if partition else []
-    output = commands.run("squeue", "--noheader", *only, f"--format={_FORMAT}", more=_WHOLE)
+    filters = [f"--partition={partition}"] if partition else []
+    output = commands.run("squeue", "--noheader", *filters, f"--format={_FORMAT}", more=_WHOLE)
     return queued_jobs(output.splitlines())
 
 
@@ -252,22 +252,22 @@ def position(jobs: Sequence[QueuedJob], number: str) -> QueueView | None:
     queued = next((job for job in jobs if job.id in (number, array) and not job.runs), None)
     if queued is None:
         return None
-    before = min(max(0, int(task or 0) - queued.first), queued.tasks - 1)
+    earlier_tasks = min(max(0, int(task or 0) - queued.first), queued.tasks - 1)
     partitions = set(queued.partition.split(","))
-    near = [job for job in jobs if partitions & set(job.partition.split(","))]
-    pending = [job for job in near if not job.runs]
+    partition_jobs = [job for job in jobs if partitions & set(job.partition.split(","))]
+    pending = [job for job in partition_jobs if not job.runs]
     return QueueView(
-        place=1 + before + sum(job.tasks for job in pending[: pending.index(queued)]),
+        place=1 + earlier_tasks + sum(job.tasks for job in pending[: pending.index(queued)]),
         of=sum(job.tasks for job in pending),
         priority=queued.priority,
-        holding=tuple(_holding(job) for job in near if job.runs)[:_MAX_HOLDING],
+        holding=tuple(_holding(job) for job in partition_jobs if job.runs)[:_MAX_HOLDING],
         host="Slurm",
         is_fixed=True,
     )
 
 
 def _holding(job: QueuedJob) -> Holding:
-    """Return the resources that a running job holds; jobs of this package have their own name and id."""
+    """Return the resources that a running job holds. The Slurm name of a job of this package contains name and id."""
     match = commands.OURS.search(job.name)
     name, id_ = (job.name[: match.start()], job.name[match.start() + 1 :]) if match else (job.name, job.id)
     return Holding(id_, name, job.user, cores=job.cores)

@@ -39,12 +39,12 @@ from distdl_jupyter.worker.rank_socket import peer_uid
 
 #: Timeout in seconds for the executor of a check to start; Spark may still be releasing that of an earlier job.
 _START_SECONDS = 20.0
-#: The port of a standalone master's web page, which also serves JSON, and its timeout in seconds.
+#: The port of a standalone master's web page, which also serves JSON, and the timeout of a request in seconds.
 _WEB_PORT, _WEB_SECONDS = 8080, 5.0
 _ENDS_WITH_KERNEL = RunNotice(
     "info", "This job runs in the Spark session of its notebook, so it ends when the kernel does.", "kernel-session"
 )
-#: The variable with the job's id that marks the process with its own session and its children.
+#: The environment variable with the job's id that marks the driver process and its children.
 MARK = "DISTDL_SPARK_DRIVER"
 _POLL_SECONDS = 0.1
 #: Timeout in seconds for a check to open a session.
@@ -52,7 +52,7 @@ _OPEN_SECONDS = 120.0
 #: Timeout in seconds for the stage to end and release its slots.
 _END_SECONDS = 10.0
 _KERNEL_ENDED = "The kernel with the Spark session of the job has ended."
-#: Variables that would redirect the session.
+#: Environment variables that would redirect the session; the driver does not inherit them.
 _LEADING = (
     *("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"),
     *("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS", "PYSPARK_DRIVER_PYTHON"),
@@ -78,15 +78,15 @@ class SparkCluster(AgentCluster):
 
     def validate(self, options: SparkOptions) -> None:
         """Raise InvalidSpec for options that do not identify one Spark cluster, and for invalid settings."""
-        named = sum(map(bool, (options.master, options.remote, options.session)))
-        if not named:
+        count = sum(map(bool, (options.master, options.remote, options.session)))
+        if not count:
             raise InvalidSpec(
                 "The cluster has neither a master nor a remote, and this process has no Spark session.",
                 code="spark-no-master",
                 field="master",
                 hint=NO_SESSION_HINT,
             )
-        if named > 1:
+        if count > 1:
             raise InvalidSpec(
                 "A Spark cluster cannot have both a master and a remote.",
                 code="spark-master-and-remote",
@@ -109,7 +109,7 @@ class SparkCluster(AgentCluster):
         return driver.active()
 
     def process_count_per_node(self, options: SparkOptions, *, use_gpu: bool | None) -> int:
-        """Return the GPUs of a job on each node, 1 without any."""
+        """Return the number of GPUs that a job uses on each node, 1 if it uses none."""
         return max(1, options.gpus_per_node) if use_gpu is not False else 1
 
     def detail(self, options: SparkOptions) -> str:
@@ -173,7 +173,7 @@ class SparkCluster(AgentCluster):
         return AgentNodes(job, placement, context, self._nodes, _handle(), self._held.pop_all().close)
 
     def sweep(self, job_id: str, handle: dict[str, Any]) -> Sequence[object]:
-        """End the process that holds the job's session, with its children, if it has not ended itself.
+        """End the driver process with the job's session, and its children, unless they have already ended.
 
         Nothing remains on executors: a task ends with its connection, and an agent with its task.
         """
@@ -190,7 +190,7 @@ class SparkCluster(AgentCluster):
 
 
 def _workers(options: SparkOptions) -> list[NodeInfo]:
-    """Return the workers on the web page of a standalone master, [] without such a page."""
+    """Return the workers that the web page of a standalone master lists, [] without such a page."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     for host, _port in addresses(options):
         with contextlib.suppress(OSError, ValueError):
@@ -203,10 +203,10 @@ def _workers(options: SparkOptions) -> list[NodeInfo]:
 
 
 def _worker(worker: dict[str, Any]) -> NodeInfo:
-    up = worker["state"] == "ALIVE"
+    is_up = worker["state"] == "ALIVE"
     gpus = len((worker.get("resources") or {}).get("gpu", {}).get("addresses", ()))
-    detail = "" if up else f"is {worker['state'].lower()}"
-    return NodeInfo(str(worker["host"]), "up" if up else "down", detail, gpus=gpus, cores=int(worker["cores"]))
+    detail = "" if is_up else f"is {worker['state'].lower()}"
+    return NodeInfo(str(worker["host"]), "up" if is_up else "down", detail, gpus=gpus, cores=int(worker["cores"]))
 
 
 def _handle() -> dict[str, Any]:
@@ -253,7 +253,7 @@ class Stage:
         environment = {name: value for name, value in os.environ.items() if name not in _LEADING} | {MARK: job}
         command = [sys.executable, "-P", "-m", driver.__name__]
         with other:
-            # It stays in the supervisor's session, whose watchdog gives it time to release the slots.
+            # The process stays in the supervisor's session, whose watchdog gives it time to release the slots.
             self._process = subprocess.Popen(
                 command,
                 process_group=0,
@@ -280,7 +280,7 @@ class Stage:
         self.port.cut()  # tasks of a remote session could continue otherwise
 
     def _failure(self, message: str, code: str, hint: str = "") -> LaunchFailed:
-        """Return an error, with the output of the driver if it did not start or has ended."""
+        """Return an error; if the driver did not start or has ended, the error includes its output."""
         output = ""
         if "driver" in message:
             self._output.seek(0)

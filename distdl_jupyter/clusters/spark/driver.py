@@ -33,11 +33,11 @@ from distdl_jupyter.core.plan import option
 from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.node import connect_back
 
-#: Seconds between two attempts to run a stage, and the timeout for the end of a session.
+#: Seconds between two attempts to run a stage, and the timeout in seconds for stopping a session.
 _RETRY_SECONDS, _STOP_SECONDS = 1.0, 6.0
 #: Spark's error for a barrier stage with more tasks than free slots.
 _NO_SLOTS = "SPARK-24819"
-#: Remedies without a response, and without a session.
+#: The remedies if Spark does not respond, and if there is no session.
 CHECK_MASTER = "Check that its master is running, and correct the option master or remote."
 NO_SESSION_HINT = (
     'Start a session (spark = SparkSession.builder.getOrCreate()), or set master="spark://HOST:7077", '
@@ -108,8 +108,8 @@ class StageSpec:
 
 def addresses(options: SparkOptions) -> Iterator[tuple[str, int]]:
     """Yield host and port of each master or of the Connect server in the options."""
-    named = options.address.partition("://")[2].split("/")[0]
-    for match in re.finditer(r"([^/,;:]+|\[[0-9a-fA-F:]+\]):(\d+)", named):
+    authority = options.address.partition("://")[2].split("/")[0]
+    for match in re.finditer(r"([^/,;:]+|\[[0-9a-fA-F:]+\]):(\d+)", authority):
         yield match[1].strip("[]"), int(match[2])
     if options.remote and not re.search(r":\d+", options.remote):
         yield options.remote.removeprefix("sc://").split("/")[0], 15002
@@ -134,9 +134,9 @@ def require_master(options: SparkOptions) -> None:
 
 
 def _carrier(source: str, back: Mapping[str, Any], python: str) -> _Carrier:
-    """Return the function of a task: it runs ``connect_back``, whose source is ``source``.
+    """Return the function that every task runs: it executes ``source``, the source of ``connect_back``.
 
-    It is pickled by value and uses no outside names, because executors may lack this package.
+    It is pickled by value and uses no module-level names, because executors may lack this package.
     """
 
     def run(rows: Iterable[Any]) -> Iterator[Any]:
@@ -146,7 +146,7 @@ def _carrier(source: str, back: Mapping[str, Any], python: str) -> _Carrier:
 
         for _ in rows:  # Spark expects a task to read its rows
             pass
-        # The agent does not inherit Spark's variables for its own processes.
+        # The agent does not inherit the variables that Spark sets for its workers.
         prefixes = (
             "SPARK_ PYSPARK_ _PYSPARK_ PYTHON_ DISTDL_ PYTHONHASHSEED PYTHONUNBUFFERED OMP_NUM_THREADS SIMPLIFIED_"
         )
@@ -161,7 +161,7 @@ def _carrier(source: str, back: Mapping[str, Any], python: str) -> _Carrier:
         if "gpu" in task.resources():
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(task.resources()["gpu"].addresses)
         scope: dict[str, Any] = {"__name__": "connect_back"}
-        exec(source, scope)  # noqa: S102 - it is this package's own
+        exec(source, scope)  # noqa: S102 - it is the source of a module of this package
         scope["serve"](back, {"number": task.partitionId(), "attempt": task.attemptNumber()}, python, environment)
         return iter(())
 
@@ -172,7 +172,7 @@ def _carrier(source: str, back: Mapping[str, Any], python: str) -> _Carrier:
 
 
 class _Classic:
-    """A classic session: that of this process, or that of a kernel (``context``), which outlives the stage."""
+    """A classic session: one that this process opens, or that of a kernel (``context``), which outlives the stage."""
 
     def __init__(self, options: SparkOptions, order: StageSpec, host: str, context: Any = None) -> None:
         self.options, self.order, self._host = options, order, host
@@ -194,7 +194,7 @@ class _Classic:
             self._spark.setLogLevel("ERROR")
 
     def run(self, work: _Carrier) -> None:
-        """Run the stage to its end as soon as there are slots. Raises any error of Spark."""
+        """Run the stage to its end as soon as enough slots are free. Raises any error of Spark."""
         count = self.order.tasks
         self._spark.setJobGroup(self._group, f"distdl job {self.order.name}", interruptOnCancel=True)
         tasks = self._spark.parallelize(range(count), count)
@@ -203,7 +203,7 @@ class _Classic:
         _run_when_free(lambda: tasks.barrier().mapPartitions(work).collect(), self._stopped)
 
     def stop(self) -> None:
-        """End the stage, and a session of this process."""
+        """End the stage, and the session if this process opened it."""
         self._stopped.set()
         if self._spark is not None:
             self._spark.cancelJobGroup(self._group)
@@ -250,7 +250,7 @@ _Session = _Classic | _Connect
 
 
 def _run_when_free(run: Callable[[], object], stopped: threading.Event) -> None:
-    """Run a stage as soon as the cluster has enough slots."""
+    """Run a stage as soon as the cluster has enough free slots."""
     while not stopped.is_set():
         try:
             run()
@@ -274,7 +274,7 @@ def _profile(options: SparkOptions, order: StageSpec) -> Any:
 
 
 def _settings(order: StageSpec, options: SparkOptions, host: str) -> dict[str, str]:
-    """Return the settings of the session; those of the user override them."""
+    """Return the default settings of the session, which the user's settings override."""
     settings = {
         "spark.master": options.master,
         "spark.app.name": f"distdl-{order.name}",
@@ -300,7 +300,7 @@ def _settings(order: StageSpec, options: SparkOptions, host: str) -> dict[str, s
 
 
 def _is_local(host: str) -> bool:
-    """Return whether this machine has the address itself."""
+    """Return whether ``host`` is an address of this machine."""
     with contextlib.suppress(OSError), socket.create_server((host, 0)):
         return True
     return False
@@ -363,7 +363,7 @@ def serve(connection: socket.socket, context: Any = None) -> None:
     """
 
     def report(**fields: Any) -> None:
-        with contextlib.suppress(OSError):  # the other side is gone
+        with contextlib.suppress(OSError):  # the other side has closed the connection
             connection.sendall(json.dumps(fields).encode() + b"\n")
 
     def work() -> None:
@@ -386,7 +386,7 @@ def serve(connection: socket.socket, context: Any = None) -> None:
     stopping.start()
     stopping.join(_STOP_SECONDS)
     if context is None and stopping.is_alive():
-        os.killpg(0, signal.SIGKILL)  # with Java
+        os.killpg(0, signal.SIGKILL)  # also kills Java
 
 
 def _work(session: _Session, back: dict[str, Any], report: Callable[..., None]) -> None:
@@ -415,10 +415,10 @@ def _waits(order: StageSpec, gpus: int) -> str:
 
 
 def active() -> dict[str, str] | None:
-    """Return the options for the session of this process, None without one. It does not import Spark."""
+    """Return the options for the session of this process, None without one. Does not import Spark."""
     module = sys.modules.get("pyspark.sql.connect.session")
     if session := module and module.SparkSession.getActiveSession():
-        builder = session.client._builder  # noqa: SLF001 - nothing public has the address
+        builder = session.client._builder  # noqa: SLF001 - no public attribute has the address
         return {"remote": f"sc://{builder.endpoint}" + ("/;use_ssl=true" if builder.secure else "")}
     if (context := _context()) is None:
         return None
@@ -432,7 +432,7 @@ def _context() -> Any:
 
 
 def _listen() -> str:
-    """Return the path of the socket for supervisors; it is opened once."""
+    """Return the path of the socket for supervisors; the first call opens the socket."""
     global _path
     with _lock:
         if not _path:
@@ -459,7 +459,7 @@ def _serve_kernel(connection: socket.socket) -> None:
                 serve(connection, context)
             else:
                 with connection.makefile("rb") as requests:
-                    requests.readline()  # closing the connection earlier would lose the answer
+                    requests.readline()  # closing the connection earlier would lose the response
                 stopped = "The notebook's Spark session has been stopped."
                 error = {"error": stopped, "code": "spark-session-stopped", "hint": NO_SESSION_HINT}
                 connection.sendall(json.dumps(error).encode() + b"\n")
@@ -468,7 +468,7 @@ def _serve_kernel(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    """Serve the parent process over the socket that is the standard input."""
+    """Serve the parent process over the socket on standard input."""
     connection = socket.socket(fileno=os.dup(0))
     signal.signal(signal.SIGTERM, lambda *_: connection.shutdown(socket.SHUT_RD))
     serve(connection)
