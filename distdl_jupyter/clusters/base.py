@@ -86,7 +86,7 @@ class Context:
     #: Python modules and programs that the backend needs on every node.
     modules: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
-    #: The number of ports for each rank on its node, besides those of node 0.
+    #: The number of ports for each rank on its node, in addition to the ports of node 0.
     rank_ports: int = 0
     #: Called with a phase (``queue``, ``stage`` or ``start``) and the current step, for display.
     report: Callable[[str, str], object] = _ignore
@@ -97,7 +97,7 @@ class Context:
     #: Returns the job's current priority; ``queue_number`` is its number by time if it has waited before.
     priority: Callable[[], int] = int
     queue_number: int | None = None
-    #: Called with plain data for ``Cluster.sweep`` after a start of anything that outlives the supervisor. A new
+    #: Called with plain data for ``Cluster.sweep`` once something runs that outlives the supervisor. A new
     #: supervisor that places the job receives it as ``handle``.
     record_handle: Callable[[dict[str, Any]], object] = bool
     handle: Mapping[str, Any] | None = None
@@ -141,7 +141,7 @@ class NodeCheck:
 class NodeInfo:
     """The current state of one machine of a cluster; ``detail`` is the reason why it is down, or other information.
 
-    ``load`` is the 1-minute load average, ``ranks`` the number of this user's ranks there; None is unknown.
+    ``load`` is the 1-minute load average, ``ranks`` the number of this user's ranks on the machine; None is unknown.
     """
 
     name: str
@@ -272,7 +272,7 @@ class Run(ABC):
         return []
 
     def samples(self) -> Sequence[NodeSample]:
-        """Return the resource samples since the last call; none without agents of this package."""
+        """Return the resource samples since the last call; clusters without agents of this package have none."""
         return ()
 
     @abstractmethod
@@ -439,7 +439,7 @@ class Cluster(ABC):
         return
 
     def list_queue(self, options: Any) -> list[QueuedJob] | None:
-        """Return the jobs of all users in the cluster's own queue, running ones first; None without a queue.
+        """Return the jobs of all users in the cluster's queue, running jobs first; None without a queue.
 
         It may take seconds. Raises DistDLError if the queue does not respond.
         """

@@ -40,7 +40,7 @@ def for_ranks_here(submitters: Mapping[str, str]) -> dict[str, str]:
 
 
 def for_ranks(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that are valid on another machine, except those that look like secrets."""
+    """Return the variables that are valid on another machine, except variables that look like secrets."""
     return {
         name: value
         for name, value in inherited.items()

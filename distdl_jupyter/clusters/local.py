@@ -89,7 +89,7 @@ class LocalCluster(Cluster):
     def nodes(self, options: Any) -> list[NodeInfo]:
         """Return this machine; emulated nodes are not listed."""
         devices = machine.gpus()
-        here = NodeInfo(
+        node = NodeInfo(
             socket.gethostname(),
             gpus=len(devices),
             gpu_name=machine.gpu_name(devices),
@@ -97,7 +97,7 @@ class LocalCluster(Cluster):
             python=platform.python_version(),
             load=round(os.getloadavg()[0], 1),
         )
-        return [here]
+        return [node]
 
     def holds(self, node: NodeInfo, host: str) -> bool:
         """Return True: every emulated node is this machine."""
@@ -109,8 +109,8 @@ class LocalCluster(Cluster):
         Lost emulated nodes are not replaced, so that elastic jobs can be tested on one machine.
         """
         if context.least_node_count is not None and context.gone:
-            left = max(context.least_node_count, spec.node_count - len(context.gone))
-            spec = dataclasses.replace(spec, node_count=left)
+            node_count = max(context.least_node_count, spec.node_count - len(context.gone))
+            spec = dataclasses.replace(spec, node_count=node_count)
         placement = self._build_placement(
             spec, options, self._devices(spec) if self._gpu_numbers is None else self._gpu_numbers
         )
@@ -181,22 +181,22 @@ class LocalCluster(Cluster):
                 f"{crowd.says}.", code="too-many-local-processes", field="process_count_per_node", hint=crowd.remedy
             )
         queueing.refuse_too_much(spec, spec.process_count, len(devices), headroom.cores(), headroom.memory_limit())
-        each = spec.gpus or 1
+        gpus_per_rank = spec.gpus or 1
         emulated = spec.node_count > 1
         shell: tuple[str, ...] = ()
         if emulated:
             from distdl_jupyter.clusters import emulated_node
 
             shell = emulated_node.shell()
-        here = socket.gethostname()
+        host_name = socket.gethostname()
         slots_ = tuple(
             RankSlot(
                 rank=rank,
                 node=rank // spec.process_count_per_node,
-                host=f"node-{rank // spec.process_count_per_node}" if emulated else here,
+                host=f"node-{rank // spec.process_count_per_node}" if emulated else host_name,
                 local_rank=rank % spec.process_count_per_node,
-                gpu=devices[rank * each % len(devices)] if devices else None,
-                gpus=tuple(devices[rank * each : (rank + 1) * each]) if each > 1 else (),
+                gpu=devices[rank * gpus_per_rank % len(devices)] if devices else None,
+                gpus=tuple(devices[rank * gpus_per_rank : (rank + 1) * gpus_per_rank]) if gpus_per_rank > 1 else (),
             )
             for rank in range(spec.process_count)
         )

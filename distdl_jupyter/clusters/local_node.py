@@ -184,7 +184,7 @@ class LocalNodes(JobNodes):
             self._slot.beat()
 
     def environment(self, node: AgentNode) -> dict[str, str]:
-        """Return the environment of the supervisor, extended by that of the job."""
+        """Return the supervisor's environment, extended by the job's variables."""
         return self._context.environment
 
     def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:

@@ -25,8 +25,8 @@ def need(spec: JobSpec, processes: int, devices: Sequence[str]) -> Need:
     """
     devices = devices if spec.use_gpu is not False else ()
     gpus = min(processes, len(devices)) if spec.gpus is None else processes * spec.gpus
-    each = {"cores": spec.cores, "memory": spec.memory}
-    amounts = {name: float(amount * processes) for name, amount in each.items() if amount}
+    per_process = {"cores": spec.cores, "memory": spec.memory}
+    amounts = {name: float(amount * processes) for name, amount in per_process.items() if amount}
     return Need(gpus, tuple(devices) if gpus else (), amounts)
 
 
@@ -65,8 +65,8 @@ def _reduction_hint(name: str, most: int, ranks: int) -> str:
     """Return the remedy for a job that requests more cores or memory than a machine has."""
     if name == "cores" and most < ranks:
         return f"Use fewer processes: process_count_per_node={most}"
-    each = most // ranks if name == "cores" else f"{most // ranks // 1_000_000}MB"
-    return f"Use fewer processes, or request less: {name}={each}"
+    per_process = most // ranks if name == "cores" else f"{most // ranks // 1_000_000}MB"
+    return f"Use fewer processes, or request less: {name}={per_process}"
 
 
 def turn_from_json(data: Sequence[Any]) -> Turn:

@@ -26,8 +26,8 @@ def cluster_rows(statuses: Iterable[ClusterStatus]) -> list[tuple[str, ...]]:
 
 
 def _cluster_row(status: ClusterStatus, *, costs: bool) -> tuple[str, ...]:
-    most = max(len(status.nodes), status.machines.max_nodes if status.machines else 0)
-    nodes = f"{status.up} of {most} up" if most else ""
+    node_count = max(len(status.nodes), status.machines.max_nodes if status.machines else 0)
+    nodes = f"{status.up} of {node_count} up" if node_count else ""
     gpus = str(status.gpus) if status.nodes else ""
     return (
         status.name,

@@ -140,13 +140,13 @@ def ask_all(
     requests: Iterable[tuple[AgentConnection, Mapping[str, Any]]], type_: str, timeout: float
 ) -> list[dict[str, Any] | HostTrouble]:
     """Send requests to several agents at once; return the answer or the error of each within ``timeout`` seconds."""
-    begun = [(connection, connection.begin(type_, **fields)) for connection, fields in requests]
+    pending = [(connection, connection.begin(type_, **fields)) for connection, fields in requests]
     with contextlib.ExitStack() as stack:
-        for connection, _ in begun:
+        for connection, _ in pending:
             stack.enter_context(connection.bypass_backpressure())
-        wait([answer for _, answer in begun], timeout)
+        wait([answer for _, answer in pending], timeout)
     answers: list[dict[str, Any] | HostTrouble] = []
-    for connection, answer in begun:
+    for connection, answer in pending:
         if not answer.done():
             answers.append(_no_response(connection.host, type_, timeout))
         else:
@@ -172,7 +172,7 @@ class AgentNode:
     """One machine of a job; ``folder`` is the job's folder there, ``directory`` the working directory of its ranks.
 
     ``run`` is the agent's private folder, which is removed with the job. ``shared`` is true if the machine sees the
-    job's folder of this machine. With ``work_is_empty``, ranks start in an empty working directory.
+    job's folder of this machine. With ``work_is_empty``, it lacks that working directory, so ranks get an empty one.
     """
 
     #: A ``Connection`` to another machine, or the agent in this process.
@@ -231,7 +231,7 @@ class JobNodes(ABC):
 
     @abstractmethod
     def rank_variables(self, slot: RankSlot, variables: dict[str, str]) -> dict[str, str]:
-        """Return the ``variables`` of a rank, extended by those of its machine."""
+        """Return the ``variables`` of a rank and the variables of its machine."""
 
     def keep_slots(self) -> None:
         """Renew the job's entries in the queues of the machines. Called about once per second."""

@@ -108,7 +108,7 @@ def unreachable(trouble: HostTrouble) -> NodeCheck:
 
 
 def duplicates(reports: Sequence[HostReport]) -> dict[str, str]:
-    """Return each host that is the same machine as an earlier host, with the name of that host."""
+    """Map each host that is the same machine as an earlier host to the name of the earlier host."""
     first: dict[tuple[object, ...], str] = {}
     names = {}
     for report in reports:
@@ -161,7 +161,7 @@ def _installed(report: HostReport, name: str) -> str:
 
 
 def _standard(versions: Sequence[str], here: str = "") -> str:
-    """Return the expected version: that of this machine if any host has it, else the most frequent one."""
+    """Return the expected version: the version of this machine if any host has it, else the most frequent version."""
     installed = [version for version in versions if version]
     same = next((version for version in installed if _public(version) == _public(here)), "")
     return same or (Counter(installed).most_common(1)[0][0] if installed else here)
@@ -296,12 +296,12 @@ def _clock(survey: Survey) -> Iterator[NodeCheck]:
     between ``until - received_at`` and ``time - sent_at``.
     """
     for report in survey.reports:
-        at_least = float(report.facts["until"]) - report.received_at
-        off = at_least if at_least > 0 else min(float(report.facts["time"]) - report.sent_at, 0.0)
-        if abs(off) <= _CLOCK_SECONDS:
+        minimum = float(report.facts["until"]) - report.received_at
+        offset = minimum if minimum > 0 else min(float(report.facts["time"]) - report.sent_at, 0.0)
+        if abs(offset) <= _CLOCK_SECONDS:
             yield report.ok("Clock", "in sync with this machine")
         else:
-            text = f"{humanize.duration(abs(off))} {'ahead of' if off > 0 else 'behind'} this machine's"
+            text = f"{humanize.duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} this machine's"
             remedy = f"Synchronize the clock: {report.command('sudo timedatectl set-ntp true')}"
             yield report.fault("Clock", "warning", text, remedy, "host-clock")
 

@@ -106,7 +106,7 @@ def complete(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Requests:
-    """One round of requests to connected hosts."""
+    """The requests of one check to connected hosts."""
 
     def __init__(self, connections: Sequence[Connection], options: Any, until: float) -> None:
         self._connections = connections
@@ -172,7 +172,7 @@ class _Requests:
 def _proof(options: Any) -> Iterator[str]:
     """Create a file with a random name in the jobs folder and yield its path. Hosts that see the file share the folder.
 
-    Yields "" if the option says that hosts share nothing, or if the file cannot be written.
+    Yields "" if the option ``shared`` is False, or if the file cannot be written.
     """
     path = store.home() / f".seen-{secrets.token_hex(16)}"
     with contextlib.suppress(OSError):

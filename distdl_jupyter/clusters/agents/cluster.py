@@ -220,7 +220,7 @@ def rank_slots(
     spec: JobSpec, names: Sequence[str], checkup: Checkup | None = None, common: Common | None = None
 ) -> tuple[RankSlot, ...]:
     """Return a slot for each rank, with its GPU, interface and cores if the host has reported them."""
-    per_node, each = spec.process_count_per_node, spec.gpus or 1
+    per_node, per_rank = spec.process_count_per_node, spec.gpus or 1
     slots = []
     for rank in range(spec.process_count):
         node, local_rank = divmod(rank, per_node)
@@ -230,8 +230,8 @@ def rank_slots(
         slots.append(
             RankSlot(
                 rank, node, names[node], local_rank,
-                gpu=gpus[local_rank * each % len(gpus)] if gpus else None,
-                gpus=tuple(gpus[local_rank * each : (local_rank + 1) * each]) if each > 1 else (),
+                gpu=gpus[local_rank * per_rank % len(gpus)] if gpus else None,
+                gpus=tuple(gpus[local_rank * per_rank : (local_rank + 1) * per_rank]) if per_rank > 1 else (),
                 interface=common.endpoint(names[node]).interface if common is not None else "",
                 cores=spec.cores or cores,
             )

@@ -273,7 +273,7 @@ class Connection(AgentConnection):
         self._link.close_input()
 
     async def _watch(self) -> str:
-        """Send heartbeats; return when nothing was received for too long."""
+        """Send heartbeats; return the reason when the host has been silent for too long."""
         while True:
             await asyncio.sleep(self._link.beat_seconds)
             if self._closing or not self.greeted.is_set():
@@ -358,7 +358,7 @@ def start_all(links: Iterable[tuple[Host, Link]], first: bytes = b"") -> list[Co
 
 
 def end_all(connections: Iterable[Connection], keep: Iterable[str] = ()) -> None:
-    """End agents in parallel; keep the folders on the hosts in ``keep``."""
+    """End agents in parallel; do not remove the folders on the hosts in ``keep``."""
     hosts = set(keep)
     ending = list(connections)
     ask_all([(connection, {"keep": connection.host in hosts}) for connection in ending], "end", _END_SECONDS)

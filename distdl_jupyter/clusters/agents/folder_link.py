@@ -80,7 +80,7 @@ class FolderLink(wire.Link):
         inbox, read, outbox = folder.files(node)
         self._inbox, self._read = run / inbox, run / read
         self._why_lost = why_lost
-        #: Bytes sent to the agent so far, including those of earlier supervisors.
+        #: The number of bytes sent to the agent so far, by this and earlier supervisors.
         self.sent = self._await_reader() if takeover else 0
         self._tail = Tail(run / outbox, why_lost)
 

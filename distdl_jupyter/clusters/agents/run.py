@@ -178,15 +178,15 @@ class AgentRun(Run):
 
     def reopen(self, channels: Sequence[Sequence[Any]], read: Mapping[tuple[int, str], int]) -> None:
         """Continue to read the streams of an earlier supervisor's ranks (see ``Cluster.attach``)."""
-        for at, channel, rank, name in channels:
+        for index, channel, rank, name in channels:
             start = read.get((-1, "sys") if rank is None else (rank, name), 0)
-            self._listen(rank, name, self._nodes.nodes[at].connection.reopen(channel, start), start)
-            self._channels.append((at, channel, rank, name))
+            self._listen(rank, name, self._nodes.nodes[index].connection.reopen(channel, start), start)
+            self._channels.append((index, channel, rank, name))
         for node in self._nodes.nodes:
             self._listen_to(node)
 
     def rank_environment(self, slot: RankSlot) -> dict[str, str]:
-        """Return the variables of one rank, in addition to those of its node."""
+        """Return the variables of one rank, besides the variables of its node."""
         variables = {**self._plan.environments[slot.rank], **environment.rank_variables(self._placement, slot)}
         return self._nodes.rank_variables(slot, variables)
 
@@ -210,7 +210,7 @@ class AgentRun(Run):
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """The streams of ranks, launcher and services, and those of the nodes themselves."""
+        """The streams of ranks, launcher, services and nodes."""
         return (*self._streams, *self._nodes.streams)
 
     def started(self) -> list[Start]:
@@ -251,8 +251,8 @@ class AgentRun(Run):
                 self._nodes.notices.append(RunNotice("warning", _WARNED, "ends-soon"))
             self._warned = True
         elif data["type"] == "resources":
-            at = self._nodes.nodes.index(node) if node in self._nodes.nodes else 0
-            self._samples += [NodeSample(at, sample) for sample in data["samples"]]
+            index = self._nodes.nodes.index(node) if node in self._nodes.nodes else 0
+            self._samples += [NodeSample(index, sample) for sample in data["samples"]]
 
     def keep_slots(self) -> None:
         """Renew the job's entries in the queues of the machines."""
@@ -438,7 +438,7 @@ def _await_line(source: int | Inbox, text: str, timeout: float, while_waiting: C
 
 
 def _read(source: int | Inbox, seconds: float) -> bytes | None:
-    """Return new bytes, b"" at the end, None if there are none within ``seconds`` seconds."""
+    """Return new bytes; b"" at the end of the stream, None after ``seconds`` seconds without a byte."""
     if isinstance(source, Inbox):
         return source.take(_PIECE, seconds)
     return os.read(source, _PIECE) if select.select([source], [], [], seconds)[0] else None
@@ -447,7 +447,7 @@ def _read(source: int | Inbox, seconds: float) -> bytes | None:
 # ranks that a launcher starts ---------------------------------------------------------------------
 
 
-#: The number of characters kept from the end of the launcher's output.
+#: The maximum number of characters of the launcher's output to store; earlier output is discarded.
 _MAX_OUTPUT = 20_000
 #: Seconds that a launcher may run after its last rank has ended.
 _IDLE_SECONDS = 10.0
@@ -549,7 +549,7 @@ class LauncherRun(AgentRun):
         self._nodes.note_start(launcher=Path(launcher.argv[0]).name)
 
     def _variables(self, slot: RankSlot) -> dict[str, str]:
-        """Return the variables of one rank, besides those of all ranks; its TMPDIR differs from the launcher's."""
+        """Return the variables of one rank, besides the shared variables; its TMPDIR differs from the launcher's."""
         temporary = self._nodes.environment(self._nodes.node_of(slot)).get("TMPDIR")
         return {**({"TMPDIR": temporary} if temporary else {}), **self.rank_environment(slot)}
 
@@ -571,7 +571,7 @@ class LauncherRun(AgentRun):
             super()._on_event(node, data)
 
     def on_launcher_output(self, text: str) -> None:
-        """Keep the end of the launcher's output."""
+        """Store the end of the launcher's output."""
         super().on_launcher_output(text)
         self._output = (self._output + text)[-_MAX_OUTPUT:]
 
@@ -593,12 +593,12 @@ class LauncherRun(AgentRun):
             self._drained = all(drain.done() for drain in self._drains) and not pending
 
     def _end_ranks(self, code: int) -> None:
-        first = self._launch_with.first_exit(self._output) if code else None
+        first_exit = self._launch_with.first_exit(self._output) if code else None
         reason = self._idle or f"The launcher ended with code {code}."
         replies = [drain.result() for drain in self._drains if drain.exception() is None]
         evidence = next((reply["evidence"] for reply in replies if reply.get("evidence")), "")
         for slot in self._placement.ranks:
-            self.ended(exit_of(slot.rank, first, code, reason, evidence) if code else Exit(slot.rank, 0, None))
+            self.ended(exit_of(slot.rank, first_exit, code, reason, evidence) if code else Exit(slot.rank, 0, None))
 
     def _end_idle_launcher(self) -> None:
         """End a launcher whose ranks have all ended; if the launcher's machine is lost, report their exits.

@@ -162,7 +162,7 @@ def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collect
     """Copy the files of ranks from a host into the job's folder. Raises HostFailed, LaunchFailed.
 
     Only the values of ``ranks``, the ranks of this host, are accepted, so that no host can forge values of other hosts.
-    ``copied`` holds the files from other hosts and those written here; the files of this host are added. On a
+    ``copied`` holds the files from other hosts and files written here; the files of this host are added. On a
     name conflict the file is stored in a subfolder named after the host, except for checkpoints, where the first file
     wins. Files of earlier attempts are replaced.
     """
@@ -185,7 +185,7 @@ def copy_back(job: StagedJob, node: AgentNode, copied: set[Path], ranks: Collect
 
 
 def existing_files(job: StagedJob) -> set[Path]:
-    """Return the files that hosts have written into the shared folder, including those of earlier attempts."""
+    """Return the files that hosts have written into the shared folder, including files of earlier attempts."""
     return {path for name in _RETURNED for path in (job.folder.path / name).rglob("*") if path.is_file()}
 
 
@@ -239,11 +239,11 @@ def fetch(folder: JobFolder, node: AgentNode, path: str, most: int) -> None:
 
 def _store(path: Path, folder: Path, name: Path, node: AgentNode, copied: set[Path]) -> None:
     target = folder / name
-    same = target.exists() and filecmp.cmp(path, target, shallow=False)
-    if name.parts[0] == "checkpoints" and (same or target in copied):
+    is_same = target.exists() and filecmp.cmp(path, target, shallow=False)
+    if name.parts[0] == "checkpoints" and (is_same or target in copied):
         copied.add(target)
-        return  # keep the file of the first host, or the one that all hosts started with
-    if target in copied and not same:
+        return  # keep the file of the first host, or the file that all hosts started with
+    if target in copied and not is_same:
         target = folder / node.host / name
         text = f"Several hosts wrote {name}. The file of {node.host} was saved as {target.relative_to(folder)}."
         node.notices.append(RunNotice("warning", text, "file-of-several-hosts"))

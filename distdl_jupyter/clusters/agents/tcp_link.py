@@ -90,7 +90,7 @@ class AgentListener:
             asyncio.get_running_loop().call_soon(connection.close)
 
     async def _make_room(self) -> None:
-        """Wait until fewer connections are unproven; end those that have timed out."""
+        """Wait until fewer connections are unproven; close connections that have timed out."""
         while len(self._unproven) >= _MAX_UNPROVEN:
             now = asyncio.get_running_loop().time()
             expired = [task for task, since in self._unproven.items() if now - since >= _CROWDED_SECONDS]

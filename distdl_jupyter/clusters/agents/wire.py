@@ -82,7 +82,7 @@ async def _ready(fd: int, add: Callable[..., Any], remove: Callable[[int], Any])
 
 
 class Link(ABC):
-    """The byte streams of an agent, such as those of a process with pipes. Coroutines run on ``loop``."""
+    """The byte streams of an agent, such as the pipes of a process. Coroutines run on ``loop``."""
 
     #: Seconds between two heartbeats, and seconds of silence after which the host is lost.
     beat_seconds: ClassVar[float] = 1.0

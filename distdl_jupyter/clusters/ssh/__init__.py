@@ -1,1 +1,1 @@
-"""SSH clusters: ``ssh`` starts one agent on each host, which starts and ends the ranks there."""
+"""SSH clusters: ``ssh`` starts one agent on each host, and the agent starts and ends the ranks."""

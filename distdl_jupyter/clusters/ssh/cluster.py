@@ -1,4 +1,4 @@
-"""SSH hosts as a cluster: ``ssh`` starts one agent on each host, which starts and ends the ranks there."""
+"""SSH hosts as a cluster: ``ssh`` starts one agent on each host, and the agent starts and ends the ranks."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class SshCluster(AgentCluster):
     def checks(
         self, options: SshOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
     ) -> list[NodeCheck]:
-        """Connect to every host and check what a job needs there, within 30 s. Raises InvalidSpec."""
+        """Connect to every host and check the requirements of jobs, within 30 s. Raises InvalidSpec."""
         from distdl_jupyter.clusters.agents import checkup
 
         until = time.monotonic() + _CHECK_SECONDS
@@ -144,7 +144,7 @@ class SshCluster(AgentCluster):
         return AgentNodes(job, placement, context, self._nodes, handle)
 
     def _reach(self, hosts: Sequence[Host], spec: JobSpec, options: SshOptions, context: Context) -> list[Unreachable]:
-        """Connect to ``hosts``; return those that cannot be reached."""
+        """Connect to ``hosts``; return the unreachable hosts."""
         count = plural(len(hosts), "host")
         context.report("stage", f"connecting to {count}")
         results = reach_all(
@@ -305,12 +305,12 @@ class SshProcess(wire.Link):
         await self.end(2.0)
         # A child of ssh may keep standard error open.
         await asyncio.wait([self._errors], timeout=_ERRORS_SECONDS)
-        code, last = self.code, self.last_line
+        code, last_line = self.code, self.last_line
         if code == _SSH_FAILED and silent > _SILENCE_SECONDS:
             return f"No response from {self._name} for {silent:.0f} s."
         if code == _SSH_FAILED:
-            return f"The connection to {self._name} broke{last}."
-        return f"The agent on {self._name} ended with code {code}{last}."
+            return f"The connection to {self._name} broke{last_line}."
+        return f"The agent on {self._name} ended with code {code}{last_line}."
 
 
 def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
@@ -320,7 +320,7 @@ def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
     """
     path = options.python or python or sys.executable
     base = options.directory or DIRECTORY
-    first = package.first_input(path, base, [str(options.patience_seconds)])
+    first_input = package.first_input(path, base, [str(options.patience_seconds)])
     argv = command.argv(host, os.path.expanduser(options.ssh_config) if options.ssh_config else "")  # noqa: PTH111
     try:
         link = SshProcess(host.name, argv, environment.for_ssh())
@@ -328,7 +328,7 @@ def reach(host: Host, options: SshOptions, python: str = "") -> Connection:
         text = f"Cannot start ssh: {error.strerror or error}."
         remedy = "Install the OpenSSH client on this machine."
         raise Unreachable(host.name, "ssh-missing", text, remedy) from None
-    connection = Connection(host, path, link, first)
+    connection = Connection(host, path, link, first_input)
     connection.shell = command.shell_command(host, options.ssh_config)
     connection.start()
     connection.await_greeting(lambda output, code: command.explain(host, options.ssh_config, path, output, code))

@@ -76,11 +76,11 @@ def explain(host: Host, ssh_config: str, python: str, output: str, code: int | N
             groups = ["", *((group or "").strip().rstrip(".") for group in match.groups())]
             return Unreachable(host.name, kind, message.format(*groups, **values), remedy.format(*groups, **values))
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    last = f": {lines[-1][:300].rstrip('.')}." if lines else ""
+    last_line = f": {lines[-1][:300].rstrip('.')}." if lines else ""
     if code == 255 or code is None:
-        message = f"ssh ended{last or ' without a message.'}"
+        message = f"ssh ended{last_line or ' without a message.'}"
         return Unreachable(host.name, "ssh", message, f"Try the connection in a terminal: {ssh} true")
-    message = f"The login shell ended with code {code}{last or ' and did not start the agent.'}"
+    message = f"The login shell ended with code {code}{last_line or ' and did not start the agent.'}"
     return Unreachable(host.name, "shell", message, f"Fix the login shell so that this prints ok: {ssh} echo ok")
 
 
