@@ -1,4 +1,4 @@
-"""Where training code saves checkpoints, and when it has to: ``checkpoint_dir()`` and ``should_checkpoint()``.
+"""Tells training code where and when to save checkpoints: ``checkpoint_dir()`` and ``should_checkpoint()``.
 
 The files in the folder are restored for the next attempt and for a resumed job, and are returned as an output of the
 job. This module does not read or write checkpoints.
@@ -19,10 +19,10 @@ from distdl_jupyter.worker import channel
 
 
 def checkpoint_dir() -> Path:
-    """Return the checkpoint folder of this job, which exists. Outside a job, it is ``checkpoints`` in the current one.
+    """Create and return the job's checkpoint folder. Outside a job, it is ``checkpoints`` in the working directory.
 
-    All ranks on a node have the same folder. If nodes share no folder, each node has its own, and for files with the
-    same name the one from the node of rank 0 is kept. Let rank 0 write and all ranks read.
+    All ranks on a node have the same folder. Nodes without a shared file system have separate folders; if these contain
+    files with the same name, the file from the node of rank 0 is used. Let rank 0 write and all ranks read.
 
     A rank can be stopped while it writes, so write to another name and rename the file, which is atomic::
 
@@ -38,15 +38,15 @@ def checkpoint_dir() -> Path:
     return folder
 
 
-#: Seconds within which two signals count as one warning: a rank may get one from Slurm and one from its agent.
+#: Two signals within this many seconds count as one warning, because Slurm and the node's agent may each send one.
 _SAME = 3.0
 
 
 class _Warning:
-    """Whether a batch system has announced that it will end the job soon.
+    """Records whether a batch system has announced that it will end the job soon.
 
-    Handlers are installed by the first call of ``should_checkpoint``. So in code that never calls it, signals keep
-    their usual effect, and a library that checks for existing handlers (such as Lightning) can install its own.
+    The first call of ``should_checkpoint`` installs the signal handlers. In code that never calls it, signals have
+    their usual effect, and a library that checks for existing handlers (such as Lightning) can install other handlers.
     """
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class _Warning:
         self._came_at = -_SAME
 
     def listen(self) -> None:
-        """Install the handlers, once; they also call handlers that training code has installed."""
+        """Install the handlers once. They also call the handlers that training code has installed before."""
         if self._listens or threading.current_thread() is not threading.main_thread():
             return
         self._listens = True
-        # Slurm sends SIGTERM some time before it kills; elsewhere it ends the rank as usual.
+        # Slurm sends SIGTERM some time before SIGKILL. On other clusters, SIGTERM ends the rank as usual.
         for number in (signal.SIGUSR1, *((signal.SIGTERM,) if "SLURM_PROCID" in os.environ else ())):
             signal.signal(number, self._handler(signal.getsignal(number)))
 
@@ -90,7 +90,7 @@ def should_checkpoint() -> bool:
         if step % 100 == 99 or distdl_jupyter.should_checkpoint():
             save(step)
 
-    Ranks can get the warning at different steps. If all ranks save together (FSDP, DeepSpeed), let them agree, for
+    Ranks can receive the warning at different steps. If all ranks save together (FSDP, DeepSpeed), make them agree, for
     example with an all-reduce of the result every few steps. On other clusters, and outside a job, the result is always
     False unless the process receives SIGUSR1.
     """

@@ -1,10 +1,10 @@
-"""A job's data on the node of a rank: ``data_path("train")`` is a folder, ``shard("train", 32)`` reads rows of it.
+"""Gives ranks access to the job's data: ``data_path("train")`` is a folder, ``shard("train", 32)`` reads its rows.
 
-The stager put the folder there before any rank started, and an environment variable names it; nothing is copied here.
+Nothing is copied here: the stager has created the folder before any rank starts, and an environment variable names it.
 
-``shard`` numbers the N rows of all Parquet files in order of file names. Rank r of W has the rows from r * N // W to
+``shard`` numbers the N rows of all Parquet files in order of file names. Rank r of W reads the rows from r * N // W to
 (r + 1) * N // W, in the same number of batches on all ranks. A row group is read when its first row is needed, and only
-the last one is kept in memory.
+the latest one is stored in memory.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-#: Prefix of every data source's variable; its name in capitals follows.
+#: Prefix of the environment variable of a data source. The source's name in upper case follows.
 VARIABLE = "DISTDL_DATA_"
 
 
 def data_path(name: str = "data") -> Path:
-    """Return the path of a data source of this job on this node, a folder or a file.
+    """Return the path of one of the job's data sources on this node, a folder or a file.
 
-    Raises LookupError outside a job, and if the job has no data source of this name.
+    Raises LookupError outside a job, or if the job does not have a data source with this name.
     """
     path = os.environ.get(VARIABLE + name.upper())
     if path:
@@ -77,7 +77,7 @@ class Shard(Sequence[dict[str, Any]]):
         if ends[-1] < size:
             raise ValueError(f"{name} has {ends[-1]} rows, but each of the {size} ranks needs at least one.")
         start, stop = rank * ends[-1] // size, (rank + 1) * ends[-1] // size
-        # At most as many as the smallest rank has rows, because an empty batch has no mean.
+        # Not more batches than the smallest shard has rows, because an empty batch does not have a mean.
         self._batches: int = min(-(-ends[-1] // (size * batch_size)), ends[-1] // size)
         clipped = (
             piece._replace(first=max(start - end + piece.last, 0), last=min(stop - end + piece.last, piece.last))

@@ -1,7 +1,7 @@
-"""One sentence that explains an error from the values at the failing line, and its code for programs.
+"""Explains an error in one sentence, from the values at the failing line. Each hint has a code for programs.
 
-Each rule reads an exception and the views of the user's frames (deepest first, the notebook's before modules). It
-states only facts from there.
+A rule reads the exception and the views of the user's frames (deepest first, the notebook's frames before those of
+modules). A hint contains only facts from there.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Rule = Callable[[BaseException, Sequence[View]], str]
 
 
 def find_hint(error: BaseException, views: Sequence[View]) -> tuple[str, str]:
-    """Return code and sentence of the first rule that matches the error, "" and "" if none does."""
+    """Return the code and the sentence of the first rule that matches the error, ("", "") if none matches."""
     for code, rule in RULES:
         try:
             sentence = rule(error, views)
-        except Exception:  # noqa: BLE001, S112  the error matters more than a hint
+        except Exception:  # noqa: BLE001, S112  the error must be reported without a hint
             continue
         if sentence:
             return code, sentence
@@ -64,7 +64,7 @@ def _index(error: BaseException, views: Sequence[View]) -> str:
 
 
 def _subscripts(views: Sequence[View]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (text, value, key) of every subscript on the failing lines; the key may be MISSING."""
+    """Yield (source text, container, key) of each subscript in the failing statements. The key may be MISSING."""
     for view in views:
         for node in view.expressions():
             if isinstance(node, ast.Subscript):
@@ -79,22 +79,22 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-#: Words of torch, numpy and TensorFlow in errors about shapes.
+#: Words that occur in errors of torch, numpy and TensorFlow about shapes.
 _SHAPE_WORDS = ("shape", "size", "dimension", "broadcast", "matmul", "mismatch")
 
 
 def _layer(error: BaseException, views: Sequence[View]) -> str:
-    """A layer called with the wrong number of features: ``self.fc(x)``."""
+    """Return a hint for a layer that is called with the wrong number of features, such as ``self.fc(x)``."""
     if not _about_shapes(error):
         return ""
     for view in views:
         for call in view.expressions():
             if not isinstance(call, ast.Call) or not call.args:
                 continue
-            takes, sizes = _features(view.value(call.func)), shape(view.value(call.args[0]))
-            if takes is not None and sizes and sizes[-1] != takes:
+            size, sizes = _features(view.value(call.func)), shape(view.value(call.args[0]))
+            if size is not None and sizes and sizes[-1] != size:
                 return (
-                    f"`{ast.unparse(call.func)}` expects {_count(takes, 'feature')}, but `{ast.unparse(call.args[0])}` "
+                    f"`{ast.unparse(call.func)}` expects {_count(size, 'feature')}, but `{ast.unparse(call.args[0])}` "
                     f"({format_sizes(sizes)}) has {sizes[-1]:,}."
                 )
     return ""
@@ -106,7 +106,7 @@ def _features(layer: Any) -> int | None:
 
 
 def _operands(error: BaseException, views: Sequence[View]) -> str:
-    """Two operands with incompatible shapes: ``x @ w``, ``a + b``, ``torch.matmul(x, w)``."""
+    """Return a hint for operands with incompatible shapes, such as ``x @ w``, ``a + b`` or ``torch.matmul(x, w)``."""
     if not _about_shapes(error):
         return ""
     for view in views:
@@ -180,7 +180,7 @@ def _open_files(error: BaseException, _views: Sequence[View]) -> str:
 def _gpu_memory(error: BaseException, _views: Sequence[View]) -> str:
     if not gpu_memory.is_full(error):
         return ""
-    return "The GPU memory is full. Use a smaller batch."  # failure.describe() replaces it by the facts
+    return "The GPU memory is full. Use a smaller batch."  # failure.describe() replaces it by a detailed message
 
 
 def _device_assert(error: BaseException, _views: Sequence[View]) -> str:
@@ -207,7 +207,7 @@ def _data_loader(error: BaseException, _views: Sequence[View]) -> str:
 
 
 def _contains(pattern: str, hint: str) -> Rule:
-    """Return a rule with a fixed hint for errors whose text matches a pattern."""
+    """Return a rule that gives a fixed hint for errors whose text matches the pattern."""
     compiled = re.compile(pattern, re.DOTALL)
     return lambda error, _views: hint if compiled.search(str(error)) else ""
 
@@ -247,7 +247,7 @@ TEXTS = (
         "Two ranks use the same GPU, which NCCL refuses. Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) "
         "before any other CUDA call. With fewer GPUs than processes, type a smaller -p, or use Gloo.",
     ),
-    (  # Horovod reports NCCL errors without the cause, which only NCCL's log has
+    (  # Horovod reports NCCL errors without the cause, which is only in NCCL's log
         "nccl-invalid-usage",
         r"(?i:nccl).*invalid usage|invalid usage.*(?i:nccl)",
         "NCCL refuses how it is used. Most often two ranks use the same GPU: give each its own with "

@@ -1,7 +1,7 @@
-"""The identity of this rank, read from the environment variables of its launcher.
+"""Determines the identity of this rank from environment variables.
 
-The variables ``DISTDL_*`` define it. A launcher that starts all ranks with one environment (``mpirun``, ``torchrun``)
-has its own variables for the rank, from which the ``DISTDL_*`` variables are then set.
+The variables ``DISTDL_*`` define the identity. A launcher that starts all ranks with the same environment (``mpirun``,
+``torchrun``) sets other variables for the rank, from which the ``DISTDL_*`` variables are derived.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Identity(NamedTuple):
-    """One rank of a job. ``nonce`` is "" if reports have no reader; ``pipes`` is None without named pipes."""
+    """One rank of a job. ``nonce`` is "" if nothing reads the reports; ``pipes`` is None without named pipes."""
 
     rank: int
     world_size: int
@@ -29,7 +29,7 @@ class Identity(NamedTuple):
 
 
 class Launcher(NamedTuple):
-    """The variables of one launcher; "" if it has none."""
+    """Names of the variables that a launcher sets, "" for those that it does not set."""
 
     rank: str
     world_size: str
@@ -39,7 +39,7 @@ class Launcher(NamedTuple):
     node_count: str
 
 
-#: In order of precedence. OMPI_COMM_WORLD_NODE_RANK is left out: it counts processes of a node, not nodes.
+#: Launchers in order of precedence. OMPI_COMM_WORLD_NODE_RANK is not used: it counts processes of a node, not nodes.
 LAUNCHERS = (
     Launcher("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
              "", ""),
@@ -97,9 +97,9 @@ def _derived(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _own_variables(pipes: Path | None, rank: int) -> dict[str, str]:
-    """Return the job's variables for this rank, for launchers that give all ranks the same environment.
+    """Return the job's variables for this rank, for launchers that start all ranks with the same environment.
 
-    The list ``ranks.json`` beside the named pipes has one object of variables for each rank.
+    The file ``ranks.json`` next to the named pipes is a list with one object of variables for each rank.
     """
     if pipes is None:
         return {}
@@ -111,7 +111,7 @@ def _own_variables(pipes: Path | None, rank: int) -> dict[str, str]:
 
 
 def _shared_memory(pipes: Path | None) -> dict[str, str]:
-    """Return the variables for Open MPI's shared memory files: a folder that is removed after the run.
+    """Return the variables that put Open MPI's shared memory files into a folder that is removed after the run.
 
     The setting is named ``vader`` in 4.1 and ``sm`` in 5.0.
     """
@@ -130,17 +130,17 @@ _ADDRESS, _PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
 
 def rendezvous_secret(nonce: str) -> str:
     """Return the secret of Horovod's rendezvous server for the job with this nonce, "" without a nonce."""
-    from hashlib import sha256  # a rank without Horovod does not need it
+    from hashlib import sha256  # imported here because only Horovod needs it
 
     return sha256(f"rendezvous {nonce}".encode()).hexdigest()[:32] if nonce else ""
 
 
 def put_rendezvous_secret(environment: MutableMapping[str, str]) -> None:
-    """Add the job's secret to the address of Horovod's rendezvous server, unless it has one.
+    """Add the job's secret to the address of Horovod's rendezvous server, unless the address contains it already.
 
-    Horovod requests ``http://ADDRESS:PORT/scope/key`` from its rendezvous server without a password, but it takes the
-    address from the environment unchanged. So the address contains a secret, ``10.0.0.4:29500/SECRET``, which each
-    process derives from the job's nonce, so that it is not on a command line. The server refuses requests without it.
+    Horovod requests ``http://ADDRESS:PORT/scope/key`` from its rendezvous server without a password, but it uses the
+    address from the environment unchanged. So the address contains a secret, ``10.0.0.4:29500/SECRET``. Each process
+    derives it from the job's nonce, so it is never on a command line. The server refuses requests without the secret.
     """
     address, port = environment.get(_ADDRESS, ""), environment.get(_PORT, "")
     if address and port and "/" not in address and (nonce := environment.get("DISTDL_NONCE")):

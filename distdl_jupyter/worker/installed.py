@@ -1,7 +1,7 @@
-"""The packages installed for this Python, and the installed modules that this process has imported.
+"""Lists the packages installed for this Python, and the installed modules that this process has imported.
 
-Packages are read from the names of their metadata folders: about 2 ms for 250 packages. The content of each folder is
-cached until the folder changes; forked processes inherit the cache.
+Packages are read from the names of their metadata folders, which takes about 2 ms for 250 packages. The list of each
+folder is cached until the folder changes. Forked processes inherit the cache.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import ModuleType
 
 from distdl_jupyter.worker import owned
 
-#: The packages in each folder, and its modification time.
+#: By folder, its modification time and the packages in it.
 _kept: dict[str, tuple[int, list[tuple[str, str]]]] = {}
 
 
@@ -60,51 +60,51 @@ def _of_folder(path: str) -> list[tuple[str, str]]:
 
 
 def _origin(path: str) -> str:
-    """Return where a distribution was installed from, "" for an index (PEP 610)."""
+    """Return the origin of a distribution (PEP 610), "" if it was installed from an index."""
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
-            stated = json.load(file)
-        commit = (stated.get("vcs_info") or {}).get("commit_id")
-        return f" @ {stated['url']}" + (f"@{commit}" if commit else "")
+            origin = json.load(file)
+        commit = (origin.get("vcs_info") or {}).get("commit_id")
+        return f" @ {origin['url']}" + (f"@{commit}" if commit else "")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ""
 
 
 # imported modules --------------------------------------------------------------------------------
 
-#: Names the file in which this process records what it has imported, for the next job's warm start. It lists only
-#: modules of installed packages and of Python itself, in the order in which their import began, because the user's own
-#: modules are never preloaded.
+#: Environment variable with the path of the file in which this process records its imported modules, in the order in
+#: which their import began. The next job preloads them for a warm start. Only modules of installed packages and of
+#: Python are recorded, because the user's modules are never preloaded.
 VARIABLE = "DISTDL_LEARN"
 
 
 def folder_of(job: Path) -> Path:
-    """Return the folder of such files in a job's folder; the reader creates and removes it."""
+    """Return the folder for records of imported modules in a job's folder. Their reader creates and removes it."""
     return job / "modules"
 
 
 def record_imports() -> None:
-    """Write the names of the imported modules to the requested file. Never raises."""
+    """Write the names of the imported modules to the file named by ``VARIABLE``, if any. Never raises."""
     path = os.environ.get(VARIABLE)
     if path:
         with contextlib.suppress(Exception):
             owned.write(Path(path), json.dumps({"modules": imported()}).encode())
 
 
-#: Number of modules loaded when this process was forked, which are already recorded.
+#: Number of modules that were loaded when this process was forked. They are already recorded.
 known = 0
 
 
 def imported() -> list[str]:
-    """Return the names of loaded installed modules in order, without the first ``known`` ones."""
+    """Return the names of the imported installed modules in order, without the first ``known`` modules."""
     roots = installed_roots()
-    # From the end, because reading the known ones writes to their memory (reference counts).
+    # Start at the end, because reading the known modules would write to their shared memory (reference counts).
     new = list(itertools.islice(reversed(sys.modules.items()), max(0, len(sys.modules) - known)))
     return [name for name, module in reversed(new) if _is_installed(name, module, roots)]
 
 
 def installed_roots() -> tuple[str, ...]:
-    """Return the folders of Python's own and of installed modules, each with a trailing separator."""
+    """Return the folders of the standard library and of installed packages, each with a trailing separator."""
     paths = sysconfig.get_paths()
     folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += filter(holds_packages, sys.path)
@@ -112,10 +112,10 @@ def installed_roots() -> tuple[str, ...]:
 
 
 def holds_packages(folder: str) -> bool:
-    """Return whether the folder contains installed packages, by its name or by the metadata that installers leave.
+    """Return whether the folder contains installed packages, judged by its name or the metadata of installers.
 
-    This includes ``pip install --user``, environment modules on PYTHONPATH (Lmod, Spack, EasyBuild),
-    ``site.addsitedir`` and ``pip install --target``.
+    This includes folders of ``pip install --user`` and ``pip install --target``, environment modules on PYTHONPATH
+    (Lmod, Spack, EasyBuild) and folders added by ``site.addsitedir``.
     """
     if Path(folder).name in ("site-packages", "dist-packages"):
         return True
@@ -128,7 +128,7 @@ def holds_packages(folder: str) -> bool:
 
 def _is_installed(name: str, module: ModuleType, roots: tuple[str, ...]) -> bool:
     spec = getattr(module, "__spec__", None)
-    # A module under another name (an alias or a lazy proxy) cannot be imported by that name.
+    # An alias or lazy proxy, whose spec has another name, cannot be imported by this name.
     if spec is None or spec.name != name or name.partition(".")[0] in ("__main__", "__mp_main__", "distdl_jupyter"):
         return False
     return isinstance(spec.origin, str) and spec.origin.startswith(roots)

@@ -1,6 +1,6 @@
-"""The code that a rank runs, read from the job's folder. Only ranks open the pickle.
+"""Reads the code that a rank runs from the job's folder. Only ranks open the pickle.
 
-``payload.pkl`` contains the captured values as consecutive pickles with one shared memo, in the order of ``names``.
+``payload.pkl`` contains the captured values as consecutive pickles with a shared memo, in the order of ``names``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FORMAT = 1
 
 
 class CannotLoad(RuntimeError):
-    """A captured name cannot be rebuilt in this rank; the message contains the name and the reason."""
+    """The job's code or a captured variable cannot be loaded in this rank. The message contains the reason."""
 
 
 class Payload(NamedTuple):
-    """The job's code. ``kind`` is cell, function, script or ranks; see the file payload.json for the fields."""
+    """The job's code, with the fields of ``payload.json``. ``kind`` is cell, function, script or ranks."""
 
     kind: str
     code: str = ""
@@ -39,7 +39,7 @@ class Payload(NamedTuple):
     path: tuple[str, ...] = ()
     script: str = ""
     arguments: tuple[str, ...] = ()
-    #: Values of a trial by name, which override captured values.
+    #: Values of a trial by variable name. They override captured values.
     parameters: Mapping[str, Any] = types.MappingProxyType({})
     working_directory: str = ""
     #: The layout that execute.lay prepares before a script runs.
@@ -47,7 +47,7 @@ class Payload(NamedTuple):
 
 
 def read(folder: Path) -> Payload:
-    """Read ``payload.json`` of a job's folder. Raises CannotLoad if it is missing or has a later format."""
+    """Read ``payload.json`` in a job's folder. Raises CannotLoad if it cannot be read or has another format."""
     path = folder / "payload.json"
     try:
         with owned.open_own(path) as file:
@@ -78,8 +78,8 @@ def fresh_main() -> types.ModuleType:
 def extend_path(folder: Path, payload: Payload) -> None:
     """Put the modules sent with the job first on ``sys.path``, and folders of installed packages last.
 
-    A script runs in place, so its own folders precede them if they exist. Raises CannotLoad if another user could have
-    added or changed a module.
+    A script runs in place, so its folder and the other entries of its path come before these modules. Raises CannotLoad
+    if another user could have added or changed a module.
     """
     if reason := permissions.tree_refusal(folder / "code"):
         raise CannotLoad(f"The job's modules cannot be imported: {reason}.")
@@ -93,9 +93,9 @@ def extend_path(folder: Path, payload: Payload) -> None:
 
 
 def load(folder: Path, payload: Payload, namespace: dict[str, Any]) -> dict[str, Any]:
-    """Return the captured values by name. Functions of the notebook get ``namespace`` as their globals.
+    """Return the captured values by name. Functions of the notebook use ``namespace`` as their globals.
 
-    Raises CannotLoad with the first name that cannot be rebuilt.
+    Raises CannotLoad for the first name that cannot be loaded.
     """
     values: dict[str, Any] = {}
     if not payload.names:
@@ -115,10 +115,10 @@ def load(folder: Path, payload: Payload, namespace: dict[str, Any]) -> dict[str,
 
 
 class NotebookUnpickler(pickle.Unpickler):
-    """Rebuilds what cloudpickle wrote, but lets the notebook's functions share one namespace again.
+    """Loads pickles of cloudpickle, and makes the notebook's functions share one namespace.
 
     cloudpickle gives functions captured from ``__main__`` a separate dict as globals, so they would not see variables
-    that the cell sets. Here that dict is the namespace in which the cell runs.
+    that the cell sets. This class replaces that dict by the namespace in which the cell runs.
     """
 
     def __init__(self, file: Any, namespace: dict[str, Any]) -> None:
@@ -126,7 +126,7 @@ class NotebookUnpickler(pickle.Unpickler):
         self._namespace = namespace
 
     def find_class(self, module: str, name: str, /) -> Any:
-        """Return the named object, but replace cloudpickle's function factory by one that shares the namespace."""
+        """Return the named object. cloudpickle's function factory is replaced by one that uses the shared namespace."""
         resolved = super().find_class(module, name)
         if name == "_make_function" and module.startswith("cloudpickle"):
             return lambda code, namespace, *rest: resolved(code, self._shared(namespace), *rest)
@@ -147,10 +147,10 @@ def _why(name: str, error: Exception) -> str:
 
 # child processes ---------------------------------------------------------------------------------
 #
-# A process that a rank starts by spawn or forkserver imports functions and classes by name, but a notebook has no file
-# to import. So functions and classes of ``__main__`` are sent by value, and those returned by a child are resolved by
-# name, so that objects have the rank's own classes. This applies to loader workers, ``multiprocessing``,
-# ``torch.multiprocessing`` and process pools, which all use ``multiprocessing.reduction.ForkingPickler``.
+# A process that a rank starts with spawn or forkserver imports functions and classes by name, but a notebook is not a
+# file that can be imported. So functions and classes of ``__main__`` are sent to children by value. Those that a child
+# returns are resolved by name, so that returned objects have the rank's classes. All users of ``ForkingPickler`` (in
+# ``multiprocessing.reduction``) are covered: loader workers, ``multiprocessing``, ``torch.multiprocessing``, pools.
 
 _generation: int | None = None
 """0 in a rank, 1 in its children, 2 in theirs; None in a child that has received nothing yet."""
@@ -174,7 +174,7 @@ def _reduce(value: Any) -> Any:
 
 
 def _has_a_file() -> bool:
-    """Return whether ``__main__`` is a script, which a child runs itself."""
+    """Return whether ``__main__`` is a script. A child process runs the script itself."""
     return getattr(sys.modules["__main__"], "__file__", None) is not None
 
 
@@ -192,7 +192,7 @@ def _by_value(value: Any) -> bytes:
 
 
 def _receive(generation: int, name: str, pickled: bytes) -> Any:
-    """Return an object sent by a process of ``generation``: by name if a child sent it, by value if a parent did."""
+    """Return a received function or class: resolved by name if a child sent it, unpickled if a parent sent it."""
     global _generation
     names = sys.modules["__main__"].__dict__
     if _generation is None:
@@ -200,7 +200,7 @@ def _receive(generation: int, name: str, pickled: bytes) -> Any:
         _prepare(sys.modules["multiprocessing.reduction"])
     if generation >= _generation and name in names:
         return names[name]
-    # Keep what the child has set since the first message, because every message contains the sender's values.
+    # Do not overwrite variables that the child has set since the first message: each message has the sender's values.
     existing = {key: value for key, value in names.items() if not isinstance(value, (types.FunctionType, type))}
     value = NotebookUnpickler(io.BytesIO(pickled), names).load()
     names.update(existing)

@@ -1,4 +1,4 @@
-"""Display in a rank: ``display(figure)`` and ``plt.show()`` send a picture to the job, everything else is printed.
+"""Display in a rank: ``display(figure)`` and ``plt.show()`` send a picture to the job. Other values are printed.
 
 Only PNG and JPEG are sent, because a page can show them without running code. The job's supervisor checks each picture
 again with ``form_of`` and stores it (``supervisor.parts``).
@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 from distdl_jupyter.worker import channel
 from distdl_jupyter.worker.hooks.imports import PostImport
 
-#: Our backend of matplotlib, and the modules that offer IPython's ``display`` under their own name.
+#: Our matplotlib backend, and the modules that re-export IPython's ``display``.
 _BACKEND = "module://distdl_jupyter.worker.mplbackend"
 _OFFERED_BY = ("IPython.display", "IPython.core.display")
 
-#: Limits: pictures of one job, bytes and pixels of one picture (a few bytes can expand to gigabytes in a page).
+#: Maximum number of pictures, and of bytes and pixels in one (a few bytes can expand to gigabytes in a page).
 MOST, LARGEST, MOST_PIXELS = 100, 2_000_000, 50_000_000
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
-#: The picture formats of a display bundle, with IPython's methods for them.
+#: MIME types of pictures with IPython's representation methods, in order of preference.
 _FORMS = (("image/png", "_repr_png_"), ("image/jpeg", "_repr_jpeg_"))
 _sent = 0
 
@@ -40,7 +40,7 @@ class Form(NamedTuple):
 
 
 def form_of(data: bytes) -> Form | None:
-    """Return the form of a picture, None if it is not a PNG or JPEG or has too many pixels."""
+    """Return the format and size of a picture, None if it is not a PNG or JPEG or has too many pixels."""
     if data.startswith(_PNG) and data[12:16] == b"IHDR" and len(data) >= 24:
         form = Form("png", *struct.unpack(">II", data[16:24]))
     elif data.startswith(_JPEG) and (size := _jpeg_size(data)):
@@ -51,27 +51,27 @@ def form_of(data: bytes) -> Form | None:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Return width and height from the frame header, which other segments may precede."""
-    at = 2
-    while at + 9 <= len(data) and data[at] == 0xFF:
-        kind, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4])
+    """Return the width and height in the frame header, which may follow other segments."""
+    offset = 2
+    while offset + 9 <= len(data) and data[offset] == 0xFF:
+        kind, length = data[offset + 1], int.from_bytes(data[offset + 2 : offset + 4])
         if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
-            height, width = struct.unpack(">HH", data[at + 5 : at + 9])
+            height, width = struct.unpack(">HH", data[offset + 5 : offset + 9])
             return width, height
-        at += 1 if kind == 0xFF else 2 + length
+        offset += 1 if kind == 0xFF else 2 + length
     return None
 
 
 def watch(finder: PostImport) -> None:
-    """Make ``plt.show()`` and IPython's ``display`` send pictures, and make rich print as without a terminal.
+    """Make ``plt.show()`` and IPython's ``display`` send pictures, and make rich print as if without a terminal.
 
-    None of these libraries is imported. A matplotlib backend that the user has set is kept.
+    These libraries are not imported here. A matplotlib backend that the user has set is not changed.
     """
     if not os.environ.get("MPLBACKEND"):
         os.environ["MPLBACKEND"] = _BACKEND
-        if (matplotlib := sys.modules.get("matplotlib")) is not None:  # a template has imported it
+        if (matplotlib := sys.modules.get("matplotlib")) is not None:  # imported by a template
             matplotlib.rcParams["backend"] = _BACKEND
-    # rich would redraw a bar for each metric, which fills the log. So each bar is printed once, at its end.
+    # rich would redraw its progress bar for each metric and fill the log. Without a terminal, it prints each bar once.
     os.environ.setdefault("TTY_INTERACTIVE", "0")
     finder.after("IPython.core.display_functions", _replace_display)
 
@@ -91,7 +91,7 @@ def _replace_display(functions: ModuleType) -> None:
 
 
 def display(*objects: Any, raw: bool = False, **_options: Any) -> None:
-    """Show each object like the notebook's ``display``: as a picture if it has one, else as text."""
+    """Show each object as a picture if it has one, else as text, like ``display`` in a notebook."""
     texts: list[Any] = []
     for value in objects:
         pictures = _pictures(value, raw=raw)
@@ -107,12 +107,12 @@ def display(*objects: Any, raw: bool = False, **_options: Any) -> None:
 
 
 def show_figure(figure: Any) -> None:
-    """Show a figure of matplotlib."""
+    """Send a matplotlib figure to the job as a PNG."""
     _send([_drawn(figure)])
 
 
 def _pictures(value: Any, *, raw: bool) -> list[bytes]:
-    """Return the pictures of a value, the best format first; [] if it has none."""
+    """Return the pictures of a value, in order of preference; [] if it has none."""
     if isinstance(value, type) or channel.current() is None:
         return []
     try:

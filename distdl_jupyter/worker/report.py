@@ -42,9 +42,9 @@ def log(step: float | None = None, **metrics: Any) -> None:
     Values are Python or numpy numbers, or arrays and tensors with one element; NaN and inf are allowed. Without
     ``step``, the calls of each rank are counted: 0, 1, 2, ... For names that are not Python identifiers, write
     ``log(**{"loss/train": 0.1})``.
-    A step that starts over, for example with each epoch, continues the count. A step that was logged before, for
-    example after loading a checkpoint, replaces what was logged from there on.
-    If ``samples`` is an integer, it is also the sample count of the step in ``Job.time``.
+    If ``step`` restarts, for example at each epoch, the count continues. If it returns to a step that was logged
+    before, for example after loading a checkpoint, the values logged from that step on are replaced.
+    If ``samples`` is an integer, it is also used as the sample count of the step in ``Job.time``.
 
     Raises TypeError if a value is not a single number, and ValueError if the step is not finite.
     """

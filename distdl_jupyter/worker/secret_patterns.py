@@ -1,11 +1,11 @@
 """Finds secrets in text by their form, or by the name of the variable that holds them.
 
-Forms are tokens of well-known services, signatures, passwords in URLs and assignments.
+The forms are tokens of well-known services, signatures, passwords in URLs, and assignments to names such as "password".
 
-``spans`` finds them, ``mask`` replaces them. They use only the given text; ``redact`` also uses the values of this
-process's environment. A log is passed in blocks of thousands of lines, and a block is searched only if it contains one
-of a few words. Similar text that is not secret (``tokens=1024``, ``eos_token='</s>'``, ``time per token: 12.3ms``) is
-left readable.
+``spans`` finds secrets and ``mask`` replaces them. Both use only the text; ``redact`` also uses the values of this
+process's environment variables. A log is passed in blocks of thousands of lines. A pattern is searched only in blocks
+that contain its keyword. Similar text that is not secret remains readable: ``tokens=1024``, ``eos_token='</s>'``,
+``time per token: 12.3ms``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LETTER, _DIGIT = re.compile(r"[a-z]"), re.compile(r"\d")
 
 
 def _known(mark: str, rest: str) -> str:
-    """Return a pattern for a token that starts with its service's mark, which is searched first because it is fast."""
+    """Return a pattern for a token with a fixed prefix. The prefix precedes the lookbehind, because that is faster."""
     return rf"(?P<secret>{mark}(?<![a-z0-9_]{mark}){rest})"
 
 
@@ -38,11 +38,11 @@ def _named(name: str) -> str:
 
 
 def _flagged(name: str) -> str:
-    """``--password VALUE`` on a command line."""
+    """Return a pattern for an option such as ``--password VALUE`` on a command line."""
     return rf"--[a-z0-9-]*{name} +(?P<secret>[^\s-][^\s]{{7,}})"
 
 
-#: Characters before a value or a long token. Searching for one rare character is cheaper than for each word.
+#: Patterns that must match before the keywords of a group are searched. One rare character is found faster than words.
 _GATES = {
     "assigned": r"=[ \t]*[^\s,;]{8}",
     "told": r":[ \t]*[^\s,;]{8}",
@@ -54,10 +54,10 @@ _GATES = {
     ".": r"\.[a-z0-9_-]{20}",
 }
 _KEYS = r"(?:api|access|account|secret|private|shared|subscription|storage|master|client)[_ -]?keys?"
-#: Prefixes that "pass" may follow directly: DBPASS, but not bypass.
+#: Prefixes that "pass" may follow without a separator: DBPASS, but not bypass.
 _GLUED = "".join(f"|(?<={prefix}pass)" for prefix in ("db", "sql", "pg", "ftp", "smtp", "ssh", "user", "root", "admin"))
-#: By the text that must be present before any word is searched: (a word that the form requires, the form, both in lower
-#: case; a further condition on a match).
+#: Groups of patterns, by the gates of which one must match. Each pattern has a keyword that the text must contain, the
+#: regular expression (both in lower case), and the name of a rule that a match must satisfy.
 _FORMS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
     (): (
         ("://", r"://[^\s/:@'\"<>]*:(?P<secret>[^\s/@'\"<>•]+)@(?=[^\s@])", ""),
@@ -134,9 +134,9 @@ _FORMS: dict[tuple[str, ...], tuple[tuple[str, str, str], ...]] = {
 }
 
 
-#: Word boundaries within a name: HF_TOKEN, hfToken, HFToken.
+#: Word boundaries within a name, such as HF_TOKEN, hfToken or HFToken.
 _WORDS = r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
-#: Parts of a lower-case name with words between underscores and without trailing digits: "_pg_password_".
+#: Patterns for names of secrets. A name is matched as lower-case words between underscores, such as "_pg_password_".
 _CERTAIN = (
     r"pass_?w(?:or)?d|pass_?phrase|pass_?code|secret|credential|webhook|_creds?_|_bearer_|_cookies?_|_sas_|_pat_"
     r"|_signature_"
@@ -144,8 +144,8 @@ _CERTAIN = (
     r"|subscription)_?keys?_(?!(?:id|file|path|dir|name|url)_)|_key_$|conn(?:ection)?_?str(?:ing)?s?_|dsn_|jwt_|pwd_"
     r"|_(?:admin|db|ftp|login|mail|mongo|mysql|pg|proxy|redis|root|smtp|sql|ssh|user)_?pass_"
 )
-#: The same, unless one of the following words makes it a count or a special token of a language model, a pass over
-#: data, or a switch.
+#: Patterns for names that are secrets unless the second pattern matches. Its words indicate a count, a special token of
+#: a language model, a pass over data, or a switch.
 _PERHAPS = (
     (
         r"tokens?_|[a-z]_keys_$",
@@ -160,10 +160,10 @@ _WORKING_DIRECTORIES = ("PWD", "OLDPWD")
 
 @functools.lru_cache(maxsize=4096)
 def looks_secret(name: str) -> bool:
-    """Return whether a variable of this name probably holds a secret (token, password, key, SAS ...).
+    """Return whether a variable with this name probably holds a secret (token, password, key, SAS ...).
 
-    Parts of words count too (PGPASSWORD); TOKENIZERS_PARALLELISM, max_tokens and the like stay readable. "key" counts
-    as the last word, or after words such as "api".
+    A part of a word is enough for some patterns (PGPASSWORD). "key" counts only as the last word, or after words such
+    as "api". Names such as TOKENIZERS_PARALLELISM and max_tokens are not secret.
     """
     pieces = [bare for piece in _compiled(_WORDS).split(name) if (bare := piece.rstrip("0123456789").lower())]
     plain = f"_{'_'.join(pieces)}_"
@@ -180,21 +180,21 @@ def mask(text: str) -> str:
     return replaced(text, matches) if matches else text
 
 
-#: Shorter values of variables occur in many texts by chance.
+#: Minimum length of a variable's value to be redacted. Shorter values occur in many texts by chance.
 _SHORTEST = 6
 
 
 def redact(text: str) -> str:
-    """Return the text without the values of environment variables whose name looks secret, and without known forms."""
+    """Return the text without secrets of known forms and without the values of variables whose name looks secret."""
     for name, value in os.environ.items():
-        # A variable may name the file that holds a secret: paths are not secret.
+        # A variable may contain the path of a file with a secret. The path itself is not secret.
         if len(value) >= _SHORTEST and value in text and looks_secret(name) and not Path(value).exists():
             text = text.replace(value, MASK)
     return mask(text)
 
 
 def spans(text: str, *, whole: bool = False) -> list[Span]:
-    """Return the spans of secrets, in order and without overlaps; ``whole`` includes the identifying context."""
+    """Return the ordered, disjoint spans of secrets. With ``whole``, they include the text that identifies a secret."""
     low = _lower(text)
     matches: list[Span] = []
     for gates, forms in _FORMS.items():
@@ -207,11 +207,11 @@ def spans(text: str, *, whole: bool = False) -> list[Span]:
 
 def replaced(text: str, matches: list[Span]) -> str:
     """Return the text with the ordered spans replaced by ``MASK``."""
-    parts, at = [], 0
+    parts, position = [], 0
     for begin, end in matches:
-        parts += [text[at:begin], MASK]
-        at = end
-    return "".join((*parts, text[at:]))
+        parts += [text[position:begin], MASK]
+        position = end
+    return "".join((*parts, text[position:]))
 
 
 def merged(matches: list[Span]) -> list[Span]:
@@ -227,7 +227,7 @@ def merged(matches: list[Span]) -> list[Span]:
 
 
 def _lower(text: str) -> str:
-    """Return the text with ASCII letters in lower case, without changing positions."""
+    """Return the text with ASCII letters in lower case. Other letters and all positions are unchanged."""
     if text.isascii():
         return text.lower()
     return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
@@ -246,7 +246,7 @@ def _find_spans(low: str, form: str, rule: str, part: int | str) -> Iterator[Spa
 
 
 def _is_value(match: re.Match[str]) -> bool:
-    """Return whether an assigned text is a literal value, not a number, path, call or identifier."""
+    """Return whether an assigned text is a literal value instead of a number, path, call or identifier."""
     fields = match.groupdict()
     value = fields["secret"]
     if fields.get("behind") or _NUMBER.match(value) or _PATH.match(value) or value.startswith(("•", "*", "...", "$")):
@@ -258,7 +258,7 @@ def _is_password(match: re.Match[str]) -> bool:
     if not _is_value(match):
         return False
     fields = match.groupdict()
-    # "password: required" describes a password, "password=required" could be one.
+    # "password: required" is a description, but "password=required" may contain a password.
     is_description = not fields.get("quote") and ":" in (fields.get("between") or "")
     return not is_description or _DIGIT.search(fields["secret"]) is not None
 

@@ -1,6 +1,6 @@
-"""The main loop of a persistent rank: it runs requests one at a time until it receives ``stop``.
+"""The main loop of a persistent rank: it runs one request at a time until it receives ``stop``.
 
-User code runs in the main thread, where Python delivers interrupts and where libraries expect to run.
+User code runs in the main thread, because Python delivers interrupts there and some libraries require it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from distdl_jupyter.worker.identity import Identity, identify
 from distdl_jupyter.worker.rank_socket import NOTES, Listener, RankMessage, ServedConnection
 from distdl_jupyter.worker.sources import CellSources
 
-#: Maximum size of a value that is sent, in bytes.
+#: Maximum size in bytes of a value that is sent to a client.
 LARGEST = 256 * 1024 * 1024
-#: Maximum number of characters of one representation of a value; longer ones are omitted.
+#: Maximum number of characters in one representation of a value. Longer representations are omitted.
 _LONGEST = 2_000_000
-#: Number of items or characters above which the text of a container or string is shortened; the same for other texts.
+#: The text of a container or string is shortened above ``_LARGE`` items, other text above ``_LONG`` characters.
 _LARGE, _LONG = 1_000, 4_000
 #: IPython's representation methods and the MIME types of their results.
 _METHODS = {
@@ -47,12 +47,12 @@ _METHODS = {
     "_repr_jpeg_": "image/jpeg",
     "_repr_latex_": "text/latex",
 }
-#: Seconds within which a signal sent on behalf of a client must arrive.
+#: Seconds in which a signal counts as sent on behalf of a client.
 _SIGNAL_SECONDS = 10.0
 
 
 def serve(folder: Path, session: payload.Payload, sources: CellSources) -> None:
-    """Run client requests until one stops the rank. Raises KeyboardInterrupt when the job is canceled."""
+    """Run the requests of clients until one stops the rank. Raises KeyboardInterrupt when the job is canceled."""
     payload.extend_path(folder, session)
     if session.working_directory:
         with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ def serve(folder: Path, session: payload.Payload, sources: CellSources) -> None:
 
 
 class Server:
-    """One rank with its namespace and its listening socket."""
+    """Accepts connections and runs requests in the namespace of the rank."""
 
     def __init__(self, identity: Identity, sources: CellSources) -> None:
         self._identity = identity
@@ -84,12 +84,12 @@ class Server:
         self._main = threading.get_ident()
         #: Whether a signal may interrupt the running code, and whether the job was canceled.
         self._interruptible = self._canceled = False
-        #: When signals were sent for clients and have not arrived yet; two may be delivered as one.
+        #: Times of signals that were sent for clients and have not arrived yet. Two may be delivered as one.
         self._client_signals: deque[float] = deque(maxlen=100)
         if identity.pipes is None:
             raise RuntimeError("This rank is not reachable: only an agent can start the ranks of a session.")
         self._listener = Listener(identity.pipes, identity.rank)
-        # Crash traces go to the rank's own stderr even while a cell has redirected descriptor 2.
+        # Write crash traces to the rank's original stderr, even while a cell redirects descriptor 2.
         faulthandler.enable(os.dup(2))
 
     def run(self) -> None:
@@ -97,7 +97,7 @@ class Server:
         signal.signal(signal.SIGINT, self._on_signal)
         threading.Thread(target=self._listen, name="distdl-listen", daemon=True).start()
         if (output := channel.current()) is not None:
-            # Process groups are created by cells, if at all, so the rank is ready without one.
+            # The rank is ready without a process group, because only cells create one.
             output.send("ready", backend="", size=self._identity.world_size)
         while (request := self._requests.get()) is not None:
             self._perform(*request)
@@ -147,7 +147,7 @@ class Server:
             return True
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        """Interrupt the user's code; a signal that no client requested cancels the job and stops the rank."""
+        """Interrupt the user's code. A signal that no client has requested cancels the job and stops the rank."""
         is_client_signal = False
         while self._client_signals and not is_client_signal:
             is_client_signal = time.monotonic() - self._client_signals.popleft() < _SIGNAL_SECONDS
@@ -164,23 +164,23 @@ class Server:
         if is_cell:
             self._marks.begin(number, str(header.get("label") or ""))
         try:
-            answer, body, error = self._handle(message)
+            response, body, error = self._handle(message)
         except KeyboardInterrupt as interrupt:  # raised while another error or interrupt was being described
             self._interruptible = False
-            answer, body, error = self._describe_failure(interrupt)
+            response, body, error = self._describe_failure(interrupt)
         with contextlib.suppress(Exception):
             report.flush()
         if is_cell:
             self._marks.end(number)
         if error:
-            # Written after the mark: clients receive the error in the reply, and this copy is only for the log.
+            # This copy is only for the log, so it follows the end mark. Clients receive the error in the reply.
             with contextlib.suppress(Exception):
                 sys.stderr.write(error if error.endswith("\n") else f"{error}\n")
                 sys.stderr.flush()
         self._current_label = None
         if not self._canceled:  # otherwise the client notices that the process has exited
             seconds = time.perf_counter() - begin
-            connection.reply({"say": "done", "id": number, "seconds": seconds, **answer}, body)
+            connection.reply({"say": "done", "id": number, "seconds": seconds, **response}, body)
 
     def _handle(self, message: RankMessage) -> tuple[dict[str, Any], bytes, str]:
         """Run a request and return the reply, its body and the text of an error."""
@@ -191,7 +191,7 @@ class Server:
             handler = self._handlers.get(str(kind))
             if handler is None:
                 raise ValueError(f"Unknown request {kind!r}. Restart the ranks, for example after an update.")  # noqa: TRY301
-            answer, body = _value(handler(message.header, message.body))
+            response, body = _value(handler(message.header, message.body))
             self._interruptible = False
         except SystemExit as error:
             self._interruptible = False
@@ -202,9 +202,9 @@ class Server:
             self._interruptible = False
             return self._describe_failure(error)
         finally:
-            # A handler that the cell installed applies to that cell only.
+            # A handler installed by a cell applies only to that cell.
             signal.signal(signal.SIGINT, self._on_signal)
-        return answer, body, ""
+        return response, body, ""
 
     def _describe_failure(self, error: BaseException) -> tuple[dict[str, Any], bytes, str]:
         described = failure.describe(error, self._sources, self._identity.folder / "code")
@@ -213,26 +213,26 @@ class Server:
 
 
 def _value(value: Any) -> tuple[dict[str, Any], bytes]:
-    body, why = values.pickled(value, "The value", LARGEST)
-    return {"ok": True, "repr": values.text(value), "shown": forms(value), "unsent": why}, bytes(body)
+    body, problem = values.pickled(value, "The value", LARGEST)
+    return {"ok": True, "repr": values.text(value), "shown": forms(value), "unsent": problem}, bytes(body)
 
 
 class Marks:
-    """Begin and end marks around the output of each cell.
+    """Writes marks before and after the output of each cell.
 
-    They are written to both original streams and thus stay in order with the output, even if the user's code redirects
-    descriptors 1 and 2. Create it before any user code runs.
+    Marks are written to both original streams, even if the user's code redirects descriptors 1 and 2, so they are in
+    order with the output. Create the object before any user code runs.
     """
 
     def __init__(self, identity: Identity) -> None:
         self._channels = {
             name: channel.Channel(os.dup(fd), identity.nonce, identity.rank) for name, fd in (("out", 1), ("err", 2))
         }
-        # Output of C code may still be in the buffers of the C library.
+        # Used to flush the buffers of the C library, which may contain output of C code.
         self._c = ctypes.CDLL(None)
 
     def begin(self, cell: int, label: str) -> None:
-        """Mark the start of a cell, with its display label."""
+        """Mark the start of a cell's output. ``label`` is the cell's display name."""
         self._write(cell, label, ended=False)
 
     def end(self, cell: int) -> None:
@@ -249,9 +249,9 @@ class Marks:
 
 
 class Namespace:
-    """The namespace of one rank: its own ``__main__`` module, with ``rank``, ``log`` and others predefined.
+    """The namespace of one rank: a new ``__main__`` module with predefined names such as ``rank`` and ``log``.
 
-    Each method handles one request. It returns the value, or raises the exception of the user's code.
+    Each method handles one type of request. It returns a value or raises the exception of the user's code.
     """
 
     def __init__(self, identity: Identity, sources: CellSources) -> None:
@@ -271,7 +271,7 @@ class Namespace:
         builtins.input = _no_input
 
     def run(self, header: Mapping[str, Any], body: bytes) -> Any:
-        """Set the ``names`` from ``body``, then run ``code`` as a cell and return the value of its last expression."""
+        """Set the ``names`` from ``body``, run ``code`` as a cell, and return the value of its last expression."""
         self.push(header, body)
         filename = str(header["filename"])
         location = {name: header.get(name) for name in ("cell", "first_line")}
@@ -286,24 +286,24 @@ class Namespace:
             self._main.__dict__.update({str(name): unpickler.load() for name in names})
 
     def pull(self, header: Mapping[str, Any], _body: bytes) -> Any:
-        """Return the value of the name. Raises NameError."""
+        """Return the value of the variable ``name``. Raises NameError."""
         name = str(header["name"])
         if name not in self._main.__dict__:
             raise NameError(f"name {name!r} is not defined in this rank")
         return self._main.__dict__[name]
 
     def distributed(self, header: Mapping[str, Any], body: bytes) -> Any:
-        """Run the code of a job in a separate namespace; ``body`` is a tar archive of its files."""
+        """Run the code of a job in a separate namespace. ``body`` is a tar archive of the job's files."""
         folder = self._folder / f"run-{int(header['id'])}-{self._rank}"
         before = (list(sys.path), list(sys.argv), Path.cwd())
         try:
             folder.mkdir(mode=0o700, parents=True)
             with tarfile.open(fileobj=io.BytesIO(body)) as archive:
-                # The filter removes write permission of other users. Python before 3.11.4 does not have it.
+                # The filter removes the write permission of other users. Python before 3.11.4 does not have it.
                 archive.extraction_filter = getattr(tarfile, "data_filter", None)
                 archive.extractall(folder)  # noqa: S202 - from a client that may run any code here
             code = payload.read(folder)
-            if not Path(code.working_directory).is_dir():  # the notebook's, on another machine
+            if not Path(code.working_directory).is_dir():  # the notebook's folder may not exist on this machine
                 code = code._replace(working_directory="")
             with distributed.keep_groups():
                 return execute.run(folder, code, self._sources)
@@ -311,7 +311,7 @@ class Namespace:
             sys.path[:], sys.argv[:] = before[0], before[1]
             os.chdir(before[2])
             sys.modules["__main__"] = self._main
-            # Modules sent with this code must be imported anew next time, because they may have changed.
+            # Modules sent with this code may have changed when the next code runs, so it must import them again.
             for name, module in list(sys.modules.items()):
                 if str(getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
                     del sys.modules[name]
@@ -322,13 +322,13 @@ def _no_input(*_: object) -> str:
     raise RuntimeError("input() does not work on ranks because they have no keyboard. Write the value into the cell.")
 
 
-# values that are sent ----------------------------------------------------------------------------------
+# representations of values ----------------------------------------------------------------------------
 
 
 def forms(value: Any) -> dict[str, str]:
-    """Return the representations of a value by MIME type, {} for None; images are base64-encoded.
+    """Return the representations of a value by MIME type, {} for None. Images are base64-encoded.
 
-    ``text/plain`` is always present.
+    ``text/plain`` is always included.
     """
     if value is None:
         return {}
@@ -339,12 +339,12 @@ def forms(value: Any) -> dict[str, str]:
 
 
 def _plain(value: Any) -> str:
-    # Tables and arrays abbreviate themselves, so only the repr of other containers is cut.
+    # Tables and arrays have a short repr, so only the text of built-in containers and strings is shortened.
     if isinstance(value, (str, bytes, bytearray, list, tuple, dict, set, frozenset)) and len(value) > _LARGE:
         return values.text(value)
     try:
         plain = repr(value)
-    except Exception:  # noqa: BLE001  a foreign class's own method
+    except Exception:  # noqa: BLE001  a user-defined method
         return values.text(value)
     return secret_patterns.redact(plain) if len(plain) <= _LONG else values.text(value)
 
@@ -355,7 +355,7 @@ def _form(value: Any, method: str) -> str:
         return ""
     try:
         form = call(value)
-    except Exception:  # noqa: BLE001  a foreign class's own method
+    except Exception:  # noqa: BLE001  a user-defined method
         return ""
     if isinstance(form, bytes):
         form = base64.b64encode(form).decode()

@@ -1,4 +1,4 @@
-"""Exits a rank's process: reports what keeps it alive, and skips the destruction of modules."""
+"""Exits a rank's process: reports threads and children that keep it alive, and skips the destruction of modules."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from typing import NoReturn
 
 from distdl_jupyter.worker import channel
 
-#: Seconds that threads and child processes get to exit before the user gets a notice, and the notice's code.
+#: Seconds until the user is notified of threads and child processes that keep the rank alive, and the notice's code.
 PATIENCE, KEPT_ALIVE = 3.0, "kept-alive"
-#: Variables with which profilers and other tools are injected into a process.
+#: Environment variables that inject profilers and other tools into a process.
 INJECTED = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 #: Maximum number of threads and processes named in the notice.
 _MOST_NAMES = 4
-#: Types of buffered files.
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 def announce_survivors(ending: str) -> None:
-    """Notify the user what keeps this process alive after its code has ended; ``ending`` describes the end.
+    """Notify the user if threads or child processes keep this process alive. ``ending`` says how its code ended.
 
     Python waits for non-daemon threads and ``multiprocessing`` processes, including executors.
     """
@@ -54,12 +53,12 @@ def _announce(ending: str) -> None:
 
 
 def end(code: int) -> NoReturn:
-    """Exit with ``code`` like Python, but without destroying every imported module first.
+    """Exit with ``code`` like Python, but do not destroy all imported modules first.
 
-    Non-daemon threads are joined, ``atexit`` functions run, the user's objects are destroyed with the resources they
-    hold, and every open file is flushed. Only the destruction of modules and C++ statics is skipped: with torch it
-    takes most of a second, and it can crash after all work is done. If a tool such as a profiler was injected into the
-    process, Python exits normally, because the tool may depend on that destruction.
+    Non-daemon threads are joined, ``atexit`` functions run, the user's objects are destroyed and release their
+    resources, and every open file is flushed. Only modules and C++ statics are not destroyed, because with torch this
+    takes most of a second and can crash after all work is done. If a tool such as a profiler was injected into the
+    process, Python exits normally, because the tool may depend on the destruction.
     """
     if any(os.environ.get(name) for name in INJECTED):
         sys.exit(code)
@@ -70,7 +69,7 @@ def end(code: int) -> NoReturn:
 
 
 def _drop_user_objects() -> None:
-    """Remove modules outside of installed packages, so that their objects are destroyed as in a normal exit."""
+    """Remove modules that are not in installed packages, so that their objects are destroyed as in a normal exit."""
     installed = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -81,7 +80,7 @@ def _drop_user_objects() -> None:
 
 
 def _flush_files() -> None:
-    """Flush files that were not closed, including those of C code."""
+    """Flush all open files, including those of C code."""
     for file in gc.get_objects():
         if type(file) in _BUFFERED and not file.closed:
             with contextlib.suppress(Exception):

@@ -1,14 +1,13 @@
-"""Writes the stacks of all threads of a rank to a file when it receives a signal, even while a library blocks it.
+"""Writes the stacks of all threads to a file when the rank receives a signal, even while a library blocks the rank.
 
-The handler is that of ``faulthandler``. It is written in C, so it also runs while a library holds the GIL, as Horovod
-does when it waits for other ranks. The file is next to the job's named pipes and starts with one line of JSON, from
-which the reader (``node.stacks``) gets the process, the signal and the thread that runs the user's code.
+The signal handler is that of ``faulthandler``. It is written in C, so it also runs while a library holds the GIL, as
+Horovod does when it waits for other ranks. The file is next to the job's named pipes. Its first line is JSON that tells
+the reader (``node.stacks``) the process, the signal and the thread that runs the user's code.
 
 After the stacks, a thread of the rank appends the last collective operations as one line of JSON,
-``{"collectives": ...}`` (see ``hooks.distributed``). This needs the GIL, so it is missing while a library holds it.
-
-User code is not affected: neither its standard streams nor ``faulthandler.enable`` are touched, and the signal is one
-that no library uses. Processes forked by the rank inherit the handler, but get no requests.
+``{"collectives": ...}`` (see ``hooks.distributed``). The thread needs the GIL, so it cannot run while a library holds
+it. User code is not affected: its standard streams and ``faulthandler.enable`` are not changed, and no library uses the
+signal. Processes forked by the rank inherit the handler, but do not receive requests.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from distdl_jupyter.worker.channel import lifted
 from distdl_jupyter.worker.hooks import distributed
 from distdl_jupyter.worker.identity import Identity
 
-#: Variable with the folder of the file if the job has no named pipes.
+#: Environment variable with the folder of the file, for jobs without named pipes.
 VARIABLE = "DISTDL_STACKS"
-#: A real-time signal on Linux that libraries do not use; elsewhere one that is ignored by default.
+#: The signal on Linux, a real-time signal that libraries do not use. Elsewhere SIGINFO is used, by default ignored.
 _REAL_TIME = 57
-#: Seconds without growth after which the stacks are complete, and the timeout for that.
+#: The stacks are complete when the file has not grown for ``_QUIET`` seconds, or after ``_PATIENCE`` seconds.
 _QUIET, _PATIENCE = 0.05, 1.0
 _HERE, _STDLIB = Path(__file__).parent, str(Path(os.__file__).parent)
 
 
 def offer(identity: Identity) -> None:
-    """Install the handler, unless there is no folder or no free descriptor."""
+    """Install the handler, if the platform has the signal, a folder is known and the file can be opened."""
     folder = os.environ.get(VARIABLE) or identity.pipes
     number = _signal()
     if folder is None or number is None:
@@ -60,7 +59,7 @@ class _Follower:
         self._thread: threading.Thread | None = None
 
     def look(self) -> None:
-        """Start writing when the file has grown. A separate thread waits, because torch may keep its record locked."""
+        """Start a thread when the file has grown, because reading torch's record can block while torch locks it."""
         if self._thread is None and os.fstat(self._fd).st_size > self._size:
             self._thread = threading.Thread(target=self._follow, name="distdl-collectives", daemon=True)
             self._thread.start()
@@ -78,13 +77,12 @@ class _Follower:
 
 
 def last_operations(code: Path) -> dict[str, Any]:
-    """Return the last collective operations of this process, with the folders that label their frames; {} if none."""
+    """Return this process's last collective operations and the folders for labeling their frames; {} if none."""
     operations = distributed.last_operations()
     return {"operations": operations, "about": _folders(code)} if operations else {}
 
 
 def _folders(code: Path) -> dict[str, str]:
-    """Return the folders used to label the files of frames."""
     return {"worker": str(_HERE), "code": str(code), "stdlib": _STDLIB}
 
 
@@ -98,7 +96,7 @@ def _opened(path: Path) -> int:
 
 
 def _about(identity: Identity, fd: int, number: int) -> dict[str, Any]:
-    """Return the first line of the file; ``start`` is field 22 of proc_pid_stat(5), "" except on Linux."""
+    """Return the data in the first line of the file. ``start`` is field 22 of proc_pid_stat(5), "" except on Linux."""
     return {
         "pid": os.getpid(),
         "start": _started(),
