@@ -74,7 +74,7 @@ class Credential:
         token = _tokens.get((key, scopes))
         if token is None or token.expires_on - time.time() < _MARGIN or options.get("claims"):
             try:
-                # azure-identity keeps CAE tokens in a separate cache, which the sign-in does not fill.
+                # azure-identity stores CAE tokens in a separate cache, which the sign-in does not fill.
                 token = _request(key, scopes, {**options, "enable_cae": False})
             except (AzureError, ValueError, KeyError) as error:
                 raise explain(error) from None
@@ -137,7 +137,7 @@ def _library_credential(config: AzureSettings, cloud: Cloud, _variables: object)
 
     if config.credential == "default":
         client = {"managed_identity_client_id": config.client_id} if config.client_id else {}
-        # az needs more than the usual 10 seconds on a busy machine.
+        # On a busy machine az needs more than the default timeout of 10 seconds.
         return DefaultAzureCredential(process_timeout=60, authority=cloud.authority, **client, **_discovery(cloud))
     record = AuthenticationRecord.deserialize(config.record)
     return DeviceCodeCredential(
@@ -318,8 +318,8 @@ def explain(error: BaseException) -> DistDLError:
     if isinstance(error, DistDLError):
         return error
     text = mask(str(error))
-    number = re.search(r"AADSTS\d+", text)
-    text = text[number.start() :] if number else text.removeprefix("Authentication failed: ")
+    match = re.search(r"AADSTS\d+", text)
+    text = text[match.start() :] if match else text.removeprefix("Authentication failed: ")
     hint = next((hint for pattern, hint in HINTS if re.search(pattern, text)), "Sign in again.")
     first = re.split(r"\s*(?:Trace ID|Correlation ID|Timestamp|To mitigate|Visit https|\n)", text.strip())[0]
     return NotSignedIn(

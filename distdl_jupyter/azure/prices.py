@@ -33,7 +33,7 @@ _RETRY_SECONDS = 300.0
 #: (size, region, currency) -> the time of the next request (monotonic), and why there is no price.
 _problems: dict[tuple[str, str, str], tuple[float, str]] = {}
 _OWN_PRICE = re.compile(r"(\d+(?:[.,]\d+)?)\s*([A-Za-z]{3})?")
-#: The fields of hourly meters, and words in the names of meters that are not for regular Linux machines.
+#: The fields of hourly meters, and the words in names of meters for anything but regular Linux machines.
 _HOURLY = {"unitOfMeasure": "1 Hour", "type": "Consumption"}
 _OTHERS = re.compile(r"windows|cloud ?services|dedicated ?host| spot|low priority")
 
@@ -83,14 +83,14 @@ def fetch(size: str = "", region: str = "", currency: str = "") -> dict[str, Pri
 
 
 def cached(size: str, region: str = "", currency: str = "") -> Price | None:
-    """Return the cached price of a size, None without one or without a region. It sends no request."""
+    """Return the cached price of a size, None without one or without a region. Sends no request."""
     with contextlib.suppress(DistDLError):
         return _load(*region_and_currency(region, currency)).get(size.removeprefix(PREFIX).lower())
     return None
 
 
 def lookup(size: str, region: str = "") -> tuple[Price | None, str]:
-    """Return the price of a size in a region (default: the settings') and "", or None and why there is none.
+    """Return the price of a size in a region (default: from the settings) and "", or None and the reason.
 
     A price is fetched once a day. A request that returned none is repeated after some minutes.
     """
@@ -111,7 +111,7 @@ def lookup(size: str, region: str = "") -> tuple[Price | None, str]:
 
 
 def region_and_currency(region: str = "", currency: str = "") -> tuple[str, str]:
-    """Return region and currency; "" means that of the settings. Raises InvalidSpec without a region."""
+    """Return region and currency, with the settings as defaults. Raises InvalidSpec without a region."""
     defaults = settings.read()
     region, currency = (region or defaults.region).lower().replace(" ", ""), (currency or defaults.currency).upper()
     if not (region.isalnum() and currency.isalpha() and len(currency) == 3):
@@ -137,7 +137,7 @@ def hourly_prices(items: Iterable[Mapping[str, Any]], region: str, currency: str
             days.setdefault(str(item.get("effectiveStartDate", "")), set()).add(float(item["retailPrice"]))
     newest = {size: days[max(days)] for size, days in amounts.items()}
     source = f"{SERVICE}, {region}, {day}"
-    prices = {size: min(equal) for size, equal in newest.items() if len(equal) == 1}
+    prices = {size: min(costs) for size, costs in newest.items() if len(costs) == 1}
     return {size: Price(amount, currency, source, day) for size, amount in prices.items() if amount}
 
 

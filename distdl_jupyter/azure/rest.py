@@ -22,7 +22,7 @@ _HINTS = {
 
 
 class Rest:
-    """One service at an https address. Without a ``credential`` requests have no token (the Retail Prices API)."""
+    """Client of a service at an https address. Without a ``credential``, requests have no token (Retail Prices API)."""
 
     def __init__(self, address: str, credential: TokenCredential | None, scope: str = "", *, retries: int = 3) -> None:
         from azure.core import PipelineClient
@@ -49,10 +49,10 @@ class Rest:
         page = self.get(path, api_version, **parameters)
         while True:
             yield from page.get("value") or page.get("Items") or ()
-            following = page.get("nextLink") or page.get("NextPageLink")
-            if not following:
+            next_link = page.get("nextLink") or page.get("NextPageLink")
+            if not next_link:
                 return
-            page = self.get(following)
+            page = self.get(next_link)
 
     def post(self, path: str, api_version: str, body: Mapping[str, Any] | None = None) -> Any:
         """Return the data of a POST request, {} for an empty response. Raises AzureRefused."""
@@ -96,19 +96,19 @@ class Rest:
 
 
 def refused(response: Any) -> AzureRefused:
-    """Return the error of a response with a status of at least 400."""
+    """Return the error for a response with a status of at least 400."""
     try:
         document = response.json()
-        inner = document.get("error", document)
-        inner = inner if isinstance(inner, dict) else {"code": inner, "message": document.get("error_description")}
+        fields = document.get("error", document)
+        fields = fields if isinstance(fields, dict) else {"code": fields, "message": document.get("error_description")}
     except (ValueError, AttributeError):  # not a JSON object
-        inner = {}
-    code, message = str(inner.get("code") or ""), mask(str(inner.get("message") or "")).strip()
+        fields = {}
+    code, message = str(fields.get("code") or ""), mask(str(fields.get("message") or "")).strip()
     status, host = response.status_code, _host(response.request.url)
     text = f"{host} responded with {status}{' ' + code if code else ''}" + (f": {message}" if message else ".")
     return AzureRefused(text, status=status, code="azure-request-refused", azure_code=code, hint=_HINTS.get(status, ""))
 
 
 def _host(url: str) -> str:
-    """Return the host of an https address, without the port that next pages of the Prices API include."""
+    """Return the host of an https address, without the port 443 in the next-page links of the Prices API."""
     return url.split("/")[2].removesuffix(":443")

@@ -45,21 +45,20 @@ _TABLE = resources.files(__package__).joinpath("clouds.json").read_bytes()
 CLOUDS = {cloud.name: cloud for cloud in msgspec.json.decode(_TABLE, type=list[Cloud])}
 
 
-#: The settings on which a sign-in depends.
+#: Changing one of these settings discards the stored sign-in.
 _SIGN_IN = ("credential", "tenant_id", "client_id", "cloud")
 
 
 class AzureSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings by the names of ``%dist_config azure``; "" means Azure's own default.
 
-    ``credential`` is the sign-in method: default is azure-identity's DefaultAzureCredential (environment variables,
+    ``credential`` is the sign-in method: ``default`` is azure-identity's DefaultAzureCredential (environment variables,
     managed identity, az login and others; AZURE_TOKEN_CREDENTIALS selects one). ``tenant_id`` is the tenant of a
-    sign-in by device code or browser (default uses AZURE_TENANT_ID), ``client_id`` an app registration, or with default
-    a user-assigned managed identity. ``subscription_id`` is preselected. ``region`` and ``currency`` are those of
-    prices. ``cloud`` is the name of a cloud or the path of a JSON file with its addresses. azure-identity stores a
-    sign-in in the keyring of this machine, or in a file that only the user can read; the value keyring of
-    ``token_cache`` does not allow the file. ``record`` is azure-identity's AuthenticationRecord of such a sign-in
-    (names and ids, no token).
+    sign-in by device code or browser (``default`` uses AZURE_TENANT_ID). ``client_id`` is an app registration, or with
+    ``default`` a user-assigned managed identity. ``subscription_id`` is preselected. ``region`` and ``currency`` apply
+    to prices. ``cloud`` is the name of a cloud or the path of a JSON file with its addresses. azure-identity stores a
+    sign-in in the keyring of this machine, or in a file that only the user can read; ``keyring`` as ``token_cache``
+    rules the file out. ``record`` is azure-identity's AuthenticationRecord of such a sign-in (names and ids, no token).
     """
 
     credential: CredentialKind | Literal[""] = ""
@@ -103,7 +102,7 @@ read = FILE.read
 def changed(**changes: Any) -> AzureSettings:
     """Return changed settings without storing them; an empty value means the default. Raises InvalidSpec.
 
-    A change of settings on which the sign-in depends ends it.
+    Changing a setting in ``_SIGN_IN`` discards the stored sign-in.
     """
     before, settings = read(), FILE.changed(changes, "Azure")
     _ = settings.endpoints
@@ -113,5 +112,5 @@ def changed(**changes: Any) -> AzureSettings:
 
 
 def change(**changes: Any) -> AzureSettings:
-    """Change settings, store them, and return all. Raises InvalidSpec."""
+    """Change and store settings, and return all settings. Raises InvalidSpec."""
     return FILE.write(changed(**changes))

@@ -1,7 +1,7 @@
 """The catalogue of Azure's GPU VM sizes, with successors of retired sizes.
 
 The catalogue is ``vm_sizes.csv``. Each row names the pages and commits that are its source; a value without a source is
-empty there and ``None`` here. Only a request for prices sends requests.
+empty there and ``None`` here. Only ``vm_sizes(ask_prices=True)`` sends requests.
 
 The successor of a retired size is the size in Azure's migration guide (n-series-migration.md, ncv3-retirement.md), if
 it has at least as many GPUs and as much memory per GPU. Otherwise it is the nearest available size with NVLink and
@@ -85,7 +85,7 @@ class VmSize:
 
     @property
     def nvidia(self) -> bool:
-        """Whether its GPUs run CUDA and NCCL."""
+        """Whether its GPUs are NVIDIA GPUs, which run CUDA and NCCL."""
         return self.gpu_model.startswith("NVIDIA")
 
     @property
@@ -105,11 +105,11 @@ class VmSize:
 
     @property
     def fabric_text(self) -> str:
-        """The known generation and rate of InfiniBand: ``HDR 8 × 200 Gb/s``, ``FDR``."""
+        """The generation and the rate of InfiniBand, as far as known: ``HDR 8 × 200 Gb/s``, ``FDR``."""
         if not self.infiniband:
             return ""
-        inside = re.search(r"\((\w+)\)", self.fabric)
-        generation = inside.group(1) if inside else self.fabric.split(" CX")[0]
+        match = re.search(r"\((\w+)\)", self.fabric)
+        generation = match.group(1) if match else self.fabric.split(" CX")[0]
         per_gpu, per_vm = self.infiniband_gbps_per_gpu, self.infiniband_gbps_per_vm
         count = f"{per_vm // per_gpu} {TIMES} {per_gpu}" if per_gpu and per_vm else per_vm
         return " ".join(filter(None, [generation.replace("InfiniBand", ""), f"{count} Gb/s" if count else ""]))
@@ -125,7 +125,7 @@ class VmSize:
         return tuple(part.strip() for part in self.source.split("; ") if part.strip())
 
 
-#: The parser of the cells of each type of column, and the type of the column in pandas.
+#: For each type of column, the parser of its cells and its type in pandas.
 _TYPES: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "str": (str, "object"),
     "Fraction": (Fraction, "float"),
@@ -146,7 +146,7 @@ def catalogue() -> tuple[VmSize, ...]:
 
 
 def catalogue_date() -> date:
-    """Return the newest date of the availability of a size."""
+    """Return the newest ``status_date`` in the catalogue."""
     return max(size.status_date for size in catalogue() if size.status_date)
 
 
@@ -178,7 +178,7 @@ def select(
 ) -> list[VmSize]:
     """Return the sizes that meet all conditions; an unknown value meets none.
 
-    ``gpu`` is the short name of a model ("A10" does not match "A100") or a part of its full name, in any case.
+    ``gpu`` is the short name of a GPU model ("A10" does not match "A100") or a part of its full name, in any case.
     ``retired=True`` adds retired sizes.
     """
     model = (gpu or "").strip().lower()

@@ -154,15 +154,15 @@ def remedy_for(log_text: str) -> str:
 
 HOROVOD_VERSION = "0.28.1"
 
-#: The digest of horovod-0.28.1.tar.gz, the source distribution on the Python package index.
+#: The SHA-256 digest of horovod-0.28.1.tar.gz, the source distribution on PyPI.
 _SOURCE_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 
 _BUILD_TOOLS = ("cmake>=3.18", "setuptools<81", "wheel", "packaging", "cloudpickle", "psutil", "pyyaml", "cffi")
 
-#: The memory in bytes for each concurrent compiler; a file that includes torch's headers needs 1 to 2 GB.
+#: Memory in bytes for each concurrent compiler; compiling a file that includes torch's headers needs 1 to 2 GB.
 _BYTES_PER_COMPILER = 2 * 1024**3
 
-#: Incremented by changes of this module or its patches after which earlier wheels must not be used.
+#: Increment this after a change of this module or its patches that makes earlier wheels unusable.
 _REVISION = 3
 
 
@@ -197,7 +197,7 @@ class Recipe:
 
 
 def build_wheel(recipe: Recipe, progress: Progress) -> Path:
-    """Build the wheel and return its path in the cache. The caller holds the lock of the recipe's key.
+    """Build the wheel and return its path in the cache. The caller must hold the lock of the recipe's key.
 
     The output of the tools is written to a log in the cache, which is removed after a success. Raises BuildFailed with
     the first errors in the log, and PluginUnavailable if a prerequisite is missing.
@@ -316,5 +316,5 @@ def lock(key: str, waiting: Callable[[float], None]) -> Iterator[None]:
 
 
 def _wheels() -> Path:
-    """Return the folder of the wheels, and create it if needed. Raises PermissionError if it is not the user's own."""
+    """Return the folder of the wheels; create it if needed. Raises PermissionError if another user could change it."""
     return permissions.private_folder(permissions.user_folder(cache_directory()) / "wheels")

@@ -50,7 +50,7 @@ class Verdict:
 
 
 def diagnose() -> list[Verdict]:
-    """Return the rows of the table. It takes 2 to 10 s to import torch, and never raises if something is missing."""
+    """Return the rows of the table. Importing torch takes 2 to 10 s. Never raises if something is missing."""
     with ThreadPoolExecutor() as pool:
         pending_inspection, pending_gpus = pool.submit(inspect_environment), pool.submit(_gpu_names)
         mpi, missing = pool.submit(find_mpi), pool.submit(missing_to_build)
@@ -87,8 +87,8 @@ def render(rows: Sequence[Verdict], *, colour: bool = False) -> str:
     lines = []
     for row in rows:
         status = f"{row.status:<6}"
-        shown = f"\x1b[{_COLOURS[row.status]}m{status}\x1b[0m" if colour else status
-        lines.append(f"{row.name:<{width}}  {shown}  {row.value}".rstrip())
+        styled = f"\x1b[{_COLOURS[row.status]}m{status}\x1b[0m" if colour else status
+        lines.append(f"{row.name:<{width}}  {styled}  {row.value}".rstrip())
         if row.remedy:
             lines.append(f"{'':<{width}}          {row.remedy}")
     return "\n".join(lines)
@@ -184,8 +184,8 @@ def _driver(inspection: Inspection, gpus: Sequence[str], driver: str) -> Verdict
         return Verdict("NVIDIA driver", "ok", value)
     if inspection.gpu_names:
         return Verdict("NVIDIA driver", "ok", f"{value} (older than {oldest}, but torch can use the GPU)")
-    other = max((major for major, first in _OLDEST_DRIVER.items() if first <= _major(driver)), default=0)
-    remedy = f"Install NVIDIA driver {oldest} or newer" + (f", or torch for CUDA {other}." if other else ".")
+    supported = max((major for major, first in _OLDEST_DRIVER.items() if first <= _major(driver)), default=0)
+    remedy = f"Install NVIDIA driver {oldest} or newer" + (f", or torch for CUDA {supported}." if supported else ".")
     return Verdict("NVIDIA driver", "fail", f"{value}, which needs driver {oldest} or newer", remedy)
 
 
@@ -195,7 +195,7 @@ def _major(version: str) -> int:
 
 
 def _infiniband(folder: Path = Path("/sys/class/infiniband")) -> Verdict:
-    """List the InfiniBand devices; each has a folder there."""
+    """List the InfiniBand devices; each has a subfolder in ``folder``."""
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     if names:
         return Verdict("InfiniBand", "ok", ", ".join(names))
@@ -260,11 +260,11 @@ def _lab_extension(missing: Sequence[str], ipywidgets: str, front_end: Path = _F
 def _jobs_disk(folder: Path) -> Verdict:
     """Check the disk of the job folders. ``folder`` may not exist yet; it is not created."""
     name = "Disk for jobs"
-    present = next(path for path in (folder, *folder.parents) if path.exists())
-    if not present.is_dir() or not os.access(present, os.W_OK | os.X_OK):
-        problem = f"{present} is not {'writable' if present.is_dir() else 'a folder'}"
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        problem = f"{existing} is not {'writable' if existing.is_dir() else 'a folder'}"
         return Verdict(name, "fail", f"{folder}: {problem}", "Set DISTDL_HOME to a folder that you own.")
-    free = shutil.disk_usage(present).free
+    free = shutil.disk_usage(existing).free
     value = f"{size(free)} free in {folder}"
     if free >= _LOW_DISK:
         return Verdict(name, "ok", value)
@@ -277,9 +277,9 @@ def _frameworks() -> list[Verdict]:
     rows = []
     if tensorflow := tensorflow_version():
         keras = installed_version("tf-keras")
-        extent = f"tf-keras {keras}" if keras else "without tf-keras, fit cannot train on several ranks"
+        limits = f"tf-keras {keras}" if keras else "without tf-keras, fit cannot train on several ranks"
         remedy = "" if keras else "To use Model.fit with MultiWorkerMirroredStrategy, run `pip install tf-keras`."
-        rows.append(Verdict("TensorFlow", "ok", f"{tensorflow} ({extent})", remedy))
+        rows.append(Verdict("TensorFlow", "ok", f"{tensorflow} ({limits})", remedy))
     for name, distribution in (("Ray", "ray"), ("DeepSpeed", "deepspeed")):
         if version := installed_version(distribution):
             rows.append(Verdict(name, "ok", version))
@@ -291,7 +291,7 @@ def _frameworks() -> list[Verdict]:
 
 
 def _packages() -> Verdict:
-    """Check which program can install the packages of a job."""
+    """Check which programs can install the packages of a job."""
     names = packages.installers()
     if not {"pip", "uv"} & set(names):
         remedy = f"Jobs with pip_packages need pip or uv. Install uv, or run `{sys.executable} -m ensurepip`."

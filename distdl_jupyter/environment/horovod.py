@@ -34,7 +34,7 @@ def install(
     mpi: bool = True,
     tensorflow: bool | None = None,
 ) -> str:
-    """Install a Horovod for the installed torch into this interpreter's environment; return the result as a sentence.
+    """Install Horovod for the installed torch into this interpreter's environment; return the result as a sentence.
 
     Gloo is always included, MPI if a usable one is found and ``mpi`` is true, and NCCL if torch detects GPUs and nvcc
     and NCCL are found. ``tensorflow=True`` also builds for TensorFlow; the default is to support the frameworks of the
@@ -81,13 +81,13 @@ def _choose_mpi() -> tuple[Mpi | None, str]:
 
 
 def _choose_cuda(inspection: Inspection) -> tuple[Cuda | None, str]:
-    """Return the CUDA toolkit, or None and the missing part. HOROVOD_GPU_OPERATIONS of the user has priority."""
+    """Return the CUDA toolkit, or None and the missing part. The user's HOROVOD_GPU_OPERATIONS has priority."""
     cuda = None if "HOROVOD_GPU_OPERATIONS" in os.environ else find_cuda(inspection)
     return (None, str(cuda)) if isinstance(cuda, Missing) else (cuda, "")
 
 
 def _is_current(recipe: Recipe) -> bool:
-    """Whether the installed Horovod suffices: a wheel with this key, or another one with all required parts."""
+    """Return whether the installed Horovod is the wheel with this key, or another build with all required parts."""
     installed = recipe.inspection
     if not (_works(installed, recipe) and installed.gloo):
         return False
@@ -106,7 +106,7 @@ def _works(inspection: Inspection, recipe: Recipe) -> bool:
 def _provide(recipe: Recipe, progress: Progress, *, force: bool) -> tuple[str, Inspection]:
     """Keep the installed Horovod if it suffices, else install the cached wheel, else build and install one.
 
-    Returns the action as the end of a sentence, and the facts of an import of Horovod.
+    Returns the action as the end of a sentence, and the facts from an import of Horovod.
     """
     if not force and _is_current(recipe):
         return "is already installed and works", recipe.inspection
@@ -122,16 +122,16 @@ def _provide(recipe: Recipe, progress: Progress, *, force: bool) -> tuple[str, I
 
 
 def _install_wheel(wheel: Path, recipe: Recipe, progress: Progress) -> Inspection:
-    """Install a wheel and return the facts of an import. Raises BuildFailed if either fails."""
+    """Install a wheel and return the facts from an import. Raises BuildFailed if either fails."""
     progress("installing Horovod")
     for arguments in (_RUNTIME_REQUIREMENTS, ("--no-deps", "--force-reinstall", str(wheel))):
-        done = subprocess.run([*pip("install"), "-q", *arguments], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
+        result = subprocess.run([*pip("install"), "-q", *arguments], capture_output=True, text=True, check=False)
+        if result.returncode != 0:
             raise BuildFailed(
                 "pip could not install Horovod into this environment.",
                 code="pip-install-failed",
                 hint="Fix the error that pip reports above, then run `distdl install horovod`.",
-                output="\n".join((done.stdout + done.stderr).strip().splitlines()[-25:]),
+                output="\n".join((result.stdout + result.stderr).strip().splitlines()[-25:]),
             )
     progress("importing horovod.torch")
     after = inspect_environment(timeout_seconds=_IMPORT_SECONDS)
@@ -180,9 +180,9 @@ class ConsoleProgress:
 def main(*, framework: str | None, force: bool, mpi: bool) -> int:
     """Install Horovod and print the result; return 0 after success, 1 after a failure, 130 after an interruption.
 
-    ``framework`` is ``torch`` or ``torch,tensorflow``; None means those of the installed Horovod.
+    ``framework`` is ``torch`` or ``torch,tensorflow``; None means the frameworks of the installed Horovod.
     """
-    # As an exception, TERM also ends the compilers (``run_step``).
+    # TERM raises SystemExit, so that ``run_step`` also kills the compilers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     progress = ConsoleProgress()
     tensorflow = None if framework is None else "tensorflow" in framework

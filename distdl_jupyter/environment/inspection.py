@@ -1,4 +1,4 @@
-"""Facts about torch, TensorFlow and Horovod from imports in new processes.
+"""Imports torch, TensorFlow and Horovod in new processes and reports facts about them.
 
 Only an import proves that a compiled extension works: ``horovodrun --check-build`` can list a framework that was not
 built. TensorFlow is imported in a separate process, and only if Horovod was built for it.
@@ -49,7 +49,7 @@ for name in sys.argv[2:]:
 print("\\n" + sys.argv[1] + json.dumps(facts))
 """
 
-#: The beginning of the error of an import that timed out.
+#: The start of the error message of an import that timed out.
 SLOW = "the import took longer than"
 #: The exit code of a program that timed out, as in timeout(1).
 TIMED_OUT = 124
@@ -64,7 +64,7 @@ class Inspection:
     #: The CUDA version of the torch build, "" for a CPU build.
     torch_cuda: str = ""
     gpu_names: Sequence[str] = ()
-    #: The different compute capabilities of the GPUs, such as ``("80", "90")``.
+    #: The distinct compute capabilities of the GPUs, such as ``("80", "90")``.
     gpu_capabilities: Sequence[str] = ()
     torch_error: str = ""
     horovod_version: str = ""
@@ -100,8 +100,8 @@ class Inspection:
 def inspect_environment(timeout_seconds: float = 180.0) -> Inspection:
     """Import torch and horovod.torch in a new process, and horovod.tensorflow in another one if it was built.
 
-    It takes 2 to 10 seconds for torch, and as long again for TensorFlow. It never raises: a crash or a timeout is an
-    error field.
+    Takes 2 to 10 seconds for torch, and as long again for TensorFlow. Never raises: a crash or a timeout is reported in
+    an error field.
     """
     facts = _inspect(timeout_seconds, "torch", "horovod")
     if facts.get("tensorflow"):
@@ -111,16 +111,16 @@ def inspect_environment(timeout_seconds: float = 180.0) -> Inspection:
 
 def _inspect(timeout_seconds: float, *names: str) -> dict[str, Any]:
     """Import ``names`` in a new process; return the facts, and the error of each import that failed."""
-    # -P: do not import a torch.py or horovod/ of the current directory.
+    # -P: do not import a torch.py or horovod/ in the current directory.
     command = [sys.executable, "-P", "-c", _SCRIPT, _MARK, *names]
-    done = run_program(*command, timeout_seconds=timeout_seconds)
-    for line in done.stdout.splitlines():
+    result = run_program(*command, timeout_seconds=timeout_seconds)
+    for line in result.stdout.splitlines():
         if line.startswith(_MARK):
             facts: dict[str, Any] = json.loads(line.removeprefix(_MARK))
             return facts
-    last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-    ended = f"the interpreter exited with code {done.returncode}: {last}"
-    problem = f"{SLOW} {timeout_seconds:.0f} s" if done.returncode == TIMED_OUT else ended
+    last = (result.stderr.strip().splitlines() or ["no output"])[-1]
+    ended = f"the interpreter exited with code {result.returncode}: {last}"
+    problem = f"{SLOW} {timeout_seconds:.0f} s" if result.returncode == TIMED_OUT else ended
     return {f"{name}_error": problem for name in names}
 
 

@@ -1,4 +1,4 @@
-"""Patches with which Horovod's last source compiles with current compilers, torch and TensorFlow.
+"""Patches that make Horovod's last release compile with current compilers, torch and TensorFlow.
 
 ``build`` applies them, and fails unless each text to replace occurs exactly once.
 """
@@ -111,5 +111,5 @@ PATCHES = (
     Patch("a wheel fits any environment", "CMakeLists.txt", "project(horovod CXX)\n", _LIBRARY_PATHS),
 )
 
-#: For an MPI outside of the Python environment, whose libraries do not move.
+#: The patch for an MPI outside of the Python environment, whose libraries do not move with the environment.
 SYSTEM_MPI = Patch("a system MPI may be in any folder", "CMakeLists.txt", _MPI_LIBRARIES, _MPI_LIBRARY_PATHS)

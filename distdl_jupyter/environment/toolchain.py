@@ -43,9 +43,9 @@ class Missing(NamedTuple):
 
 
 def missing_to_install() -> list[Missing]:
-    """Return the missing prerequisites of an installation, also of a cached wheel."""
+    """Return the missing prerequisites of an installation, which a cached wheel needs too."""
     missing = []
-    if machinery.PathFinder.find_spec("pip") is None:  # not the finder of setuptools, which warns in some processes
+    if machinery.PathFinder.find_spec("pip") is None:  # setuptools' finder warns in some processes
         remedy = f"Run `{sys.executable} -m ensurepip --upgrade`."
         missing.append(Missing(f"The environment of {sys.executable} has no pip.", remedy))
     # A system Python may be locked by its distributor (PEP 668).
@@ -88,7 +88,7 @@ def missing_to_build() -> list[Missing]:
 
 
 def require(missing: Sequence[Missing]) -> None:
-    """Raise PluginUnavailable with one line for each missing prerequisite, if there is any."""
+    """Raise PluginUnavailable with one line for each missing prerequisite, if any is missing."""
     if missing:
         first, *others = missing
         rest = "".join(f"\n{other}" for other in others)
@@ -117,7 +117,7 @@ def compiler_command() -> str | None:
 
 
 def _compiles(command: Sequence[str], program: str) -> bool:
-    """Return whether ``command`` compiles ``program``, which also needs the headers of the compiler."""
+    """Return whether ``command`` compiles ``program``; this also checks the headers that the program includes."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "probe.cc")
         source.write_text(program)
@@ -215,7 +215,7 @@ class Cuda:
 
     @property
     def label(self) -> str:
-        """The part of the key of a wheel, such as ``nccl-sm90``."""
+        """The part of a wheel's cache key, such as ``nccl-sm90``."""
         return "-".join(["nccl", *(f"sm{capability}" for capability in self.capabilities)])
 
     def build_variables(self, workspace: Path) -> dict[str, str]:

@@ -69,7 +69,7 @@ def _service(address: str) -> str:
 
 def deliver(address: str, message: Message | None = None) -> None:
     """Send a message; without one, only check the address. Raises MessageNotSent."""
-    # Apprise is not imported in this process, whose loggers could write the address.
+    # Apprise is not imported in this process, because loggers of this process could write the address.
     command = [sys.executable, "-P", "-m", __name__]
     body = json.dumps((address, message))
     process = subprocess.run(command, check=False, input=body, capture_output=True, text=True)
@@ -111,7 +111,7 @@ def send(address: str, message: Message | None) -> str:
 
 
 def main() -> None:
-    """Send the message on standard input."""
+    """Send the message that standard input contains."""
     address, message = json.loads(sys.stdin.read())
     run("messages", lambda: send(address, message))
 

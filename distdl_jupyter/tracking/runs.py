@@ -1,8 +1,8 @@
-"""Writes the runs of a job in experiment trackers.
+"""Writes jobs to experiment trackers, each as one run.
 
 ``python -m distdl_jupyter.tracking.runs JOB_FOLDER TRACKER`` writes the events of a running job to one tracker, so that
-an unavailable tracker delays nothing. It records its progress after each batch (``core.tracking``), and another
-process can continue the same run there. Standard input contains variables of the job, such as a token, as JSON.
+an unavailable tracker delays nothing. It records its progress after each batch (``core.tracking``), so that another
+process can continue the run from there. Standard input contains variables of the job, such as a token, as JSON.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from distdl_jupyter.worker.secret_patterns import MASK
 _POLL, _LONGEST_PAUSE = 1.0, 30.0
 #: Seconds during which a failing tracker is retried after the job has ended or lost its supervisor.
 PATIENCE = 600.0
-#: Seconds, by the times of events, after which the mean of a step does not wait for further ranks.
+#: Seconds, by the times of events, after which the mean of a step no longer waits for missing ranks.
 _LATE = 10.0
 #: The maximum number of bytes of events per batch.
 _BATCH = 1_000_000
-#: Options that are tags, or that may contain private data.
+#: Options that are not parameters, because they are tags or may contain private data.
 _NO_PARAMETERS = ("name", "environment_variables", "data", "outputs", "track", "notify_when", "requirements", "after")
 
 
@@ -82,7 +82,7 @@ class MeanFold:
 
 
 def parameters(spec: JobSpec) -> dict[str, str]:
-    """Return the plain values that were sent with the code, such as arguments, and the options that were set."""
+    """Return the plain values that were sent with the code, the options that were set, and the script's arguments."""
     values = {
         item.name: item.detail.partition(" = ")[2] or item.detail for item in spec.captured if item.kind == "value"
     }
@@ -150,7 +150,7 @@ class RunWriter:
 
         Failed requests are retried. Raises ImportError and DistDLError if a retry cannot help.
         """
-        pause, over = _POLL, None
+        pause, over_since = _POLL, None
         while self._folder.spec_file.exists():
             try:
                 if self._step():
@@ -164,8 +164,8 @@ class RunWriter:
                     self._keep(trouble=explain(self._record.title, self._tracker.location, error))
                 pause = min(2 * pause, _LONGEST_PAUSE)
             is_over = self._view.state.ended or self._folder.supervisor().is_dead
-            over = (over or time.monotonic()) if is_over else None
-            if over and time.monotonic() - over > PATIENCE:
+            over_since = (over_since or time.monotonic()) if is_over else None
+            if over_since and time.monotonic() - over_since > PATIENCE:
                 return self._record.trouble or "the supervisor of the job has ended"
             time.sleep(pause)
         return "the job's folder no longer exists"
@@ -177,7 +177,7 @@ class RunWriter:
             self._is_open = True
             self._keep(run=run_id, experiment=experiment, url=url, place=self._tracker.location, done=False)
         known = self._folder.read_environment()
-        if known != self._described:  # the versions and the state of git are recorded later
+        if known != self._described:  # the versions and the state of git may be recorded after the start
             self._tracker.describe(parameters(self._spec), tags(self._spec, known))
             self._described = known
         while self._read() or self._points:
@@ -200,8 +200,8 @@ class RunWriter:
         if self._artifacts == "none":
             return []
         files = [path for path in self._folder.outputs.rglob("*") if path.is_file() and not path.is_symlink()]
-        left_out = self._folder.checkpoints if self._artifacts == "outputs" else None
-        return sorted(path for path in files if left_out is None or not path.is_relative_to(left_out))
+        excluded = self._folder.checkpoints if self._artifacts == "outputs" else None
+        return sorted(path for path in files if excluded is None or not path.is_relative_to(excluded))
 
     def close(self) -> None:
         """Leave the run open for another process if the job has not ended."""
@@ -218,7 +218,7 @@ class RunWriter:
 
 
 def explain(title: str, location: str, error: BaseException) -> str:
-    """Return why a tracker did not accept data. Of the error's text, only the status is used."""
+    """Return why a tracker did not accept data. Only the status is taken from the error's text."""
     text = f"{type(error.__cause__ or error).__name__} {error} {error.__cause__ or ''}"
     status = re.search(r"error code (\d{3})|\b(401|403|404|413|429|500|502|503)\b", text)
     code = next(filter(None, status.groups()), "") if status else ""

@@ -21,9 +21,9 @@ from distdl_jupyter.core.store import JobFolder
 from distdl_jupyter.core.view import JobView
 from distdl_jupyter.tracking import run
 
-#: Timeout of an endpoint in seconds.
+#: Seconds after which the process exits even if the endpoint has not responded.
 TIMEOUT = 20
-#: The variables with the destinations: that of Application Insights, and those of OTLP's standard.
+#: Environment variables that name a destination: Application Insights, and the standard variables of OTLP.
 CONNECTION_STRING = "APPLICATIONINSIGHTS_CONNECTION_STRING"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 #: Variables that disable the statistics that Azure's exporter sends to Microsoft.
@@ -34,12 +34,12 @@ SILENCE = {
     "APPLICATIONINSIGHTS_OPENTELEMETRY_RESOURCE_METRIC_DISABLED": "true",
 }
 _PARTS = ("stage", "start", "rendezvous", "train", "collect")
-_NAME = "distdl_jupyter"  #: A part of a job: its name, begin and end in epoch seconds.
-Span = tuple[str, float, float]
+_NAME = "distdl_jupyter"
+Span = tuple[str, float, float]  #: Part of a job: its name, and its begin and end in epoch seconds.
 
 
 def destinations() -> list[str]:
-    """Return the variables of the environment that name a destination."""
+    """Return the names of the environment variables that set a destination."""
     return [name for name in (CONNECTION_STRING, *ENDPOINTS) if os.environ.get(name)]
 
 
@@ -92,7 +92,7 @@ def send(id_: str, parts: Sequence[Span], attributes: Mapping[str, str | int]) -
     tracer = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False).get_tracer(_NAME)
     spans: list[Any] = []
     for name, begin, end in parts:
-        # Application Insights shows a consumer as a request, and its parts below it.
+        # Application Insights shows a consumer span as a request, with its child spans below it.
         context, kind = (set_span_in_context(spans[0]), SpanKind.INTERNAL) if spans else (None, SpanKind.CONSUMER)
         spans.append(tracer.start_span(name, context, kind, attributes, start_time=int(begin * 1e9)))
         spans[-1].set_attribute("distdl.job.id", id_)

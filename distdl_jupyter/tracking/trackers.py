@@ -26,7 +26,7 @@ from distdl_jupyter.core.user_settings import ReportingSettings
 
 #: The default MLflow experiment and W&B project.
 _PROJECT = "distdl_jupyter"
-#: Limits of MLflow: metrics and parameters per request, characters of a parameter and of a tag.
+#: Limits of MLflow: metrics per request, parameters per request, characters per parameter, characters per tag.
 _BATCH, _PARAMS, _LONGEST_PARAM, _LONGEST_TAG = 1000, 100, 500, 5000
 #: Environment variables that set short timeouts, and disable telemetry and output of the tracker libraries.
 SILENCE = {
@@ -85,7 +85,7 @@ class Tracker:
 
 
 def host_of(address: str) -> str:
-    """Return the host of an address without credentials, "this machine" for a local address."""
+    """Return the host in an address, without credentials; "this machine" for a local address."""
     is_databricks = address.startswith("databricks")
     return urlsplit(address).netloc.rpartition("@")[2] or ("databricks" if is_databricks else "this machine")
 
@@ -146,7 +146,7 @@ class MLflow(Tracker):
 
     def describe(self, parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """Write parameters and tags."""
-        # Set MLflow's tags for the commit, the branch and the notebook too.
+        # Also set MLflow's standard tags for the commit, the branch and the notebook.
         names = {"git.commit": "source.git.commit", "git.branch": "source.git.branch", "distdl.notebook": "source.name"}
         tags = {**tags, **{f"mlflow.{theirs}": tags[ours] for ours, theirs in names.items() if ours in tags}}
         entities = self._mlflow.entities
