@@ -1,4 +1,4 @@
-"""The base layer: what a job is, and how it is stored and read.
+"""The base layer: data classes of jobs, and how jobs are stored and read.
 
-Only the standard library and msgspec. Nothing here depends on backends, clusters, processes or front ends.
+It uses only the standard library and msgspec, and does not depend on backends, clusters, processes or front ends.
 """

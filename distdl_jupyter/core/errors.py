@@ -1,14 +1,14 @@
 """Every error the package raises, in one place.
 
     DistDLError
-      InvalidSpec          names the field and what is allowed
+      InvalidSpec          names the field and the allowed values
       JobNotFound
       JobNotRunning
       JobStillRunning
       ResultUnavailable    the job has completed, but a value is not available here
       ClusterNotFound
       ClusterRefused       a cluster cannot be changed now, for example because jobs run on it
-      PluginUnavailable    names the command that installs what is missing
+      PluginUnavailable    names the command that installs the missing package
       NotSignedIn          Azure is needed but no account is signed in
       AzureRefused         Azure rejected a request
       DataUnavailable      a data source cannot be read, or outputs cannot be written
@@ -16,9 +16,9 @@
       DiskRefused          the data directory cannot be written: full, read-only, or owned by another user
       LaunchFailed         has the end of the launcher's output
       JobFailed            raised by ``job.result()``: rank, exit code or signal, remote traceback, cell line; its
-                           ``__cause__`` is the rank's exception, where its class is loaded here
+                           ``__cause__`` is the rank's exception if its class is loaded here
 
-A message is one sentence with its remedy. Nothing here depends on HTTP or a front end.
+A message is one sentence with its remedy. This module does not depend on HTTP or a front end.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class DistDLError(Exception):
     """Base class of all errors of this package.
 
     ``code`` is a stable name of the error for programs and help links, in kebab-case. ``hint`` is the fix as a separate
-    sentence ("" if the message already contains it). Text that has the form of a secret is masked in both, because
-    errors quote their input.
+    sentence ("" if the message already contains it). Text that looks like a secret is masked in both, because errors
+    quote their input.
     """
 
-    #: The code of errors that were raised without one: the name of their class.
+    #: The default code of an error: the name of its class.
     code: str = "error"
 
     def __init_subclass__(cls) -> None:
@@ -74,8 +74,8 @@ class DistDLError(Exception):
 
     def to_json(self) -> dict[str, str]:
         """Return ``type``, ``code``, ``message``, ``hint``, ``field`` and ``output`` ("" if missing)."""
-        more = {name: getattr(self, name, "") for name in ("field", "output")}
-        return {"type": type(self).__name__, "code": self.code, "message": self.message, "hint": self.hint, **more}
+        details = {name: getattr(self, name, "") for name in ("field", "output")}
+        return {"type": type(self).__name__, "code": self.code, "message": self.message, "hint": self.hint, **details}
 
 
 def _display_name(filename: str) -> str:
@@ -135,11 +135,11 @@ class AzureRefused(DistDLError):
 
 
 class DataUnavailable(DistDLError):
-    """A data source cannot be read, or the outputs cannot be written where they should go."""
+    """A data source cannot be read, or outputs cannot be written to their location."""
 
 
 class MessageNotSent(DistDLError):
-    """A service did not accept a message; the error has only the name of the service, not its address."""
+    """A service did not accept a message; the error names the service but does not contain its address."""
 
 
 class DiskRefused(DistDLError):
@@ -201,8 +201,8 @@ class JobFailed(DistDLError):
 
 
 def show_as(error: BaseException, lines: list[str]) -> None:
-    """Let IPython show an error as these lines, without the frames of this package."""
-    # IPython asks an exception for its own rendering by this name.
+    """Make IPython show an error as these lines, without the frames of this package."""
+    # IPython calls this method to render an exception.
     error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
 
 
@@ -214,7 +214,7 @@ def explain(interrupt: KeyboardInterrupt, text: str) -> None:
 
 @contextlib.contextmanager
 def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
-    """Explain an interrupt of the block; the innermost explanation stays.
+    """Explain a KeyboardInterrupt in the block; the innermost explanation is shown.
 
     ``describe`` returns what is still running and which command stops it.
     """

@@ -4,32 +4,32 @@ Rules, each covered by a test:
 
 * One writer: the process that holds ``flock`` on the file ``lock``. The lock proves that it is alive; pids are not
   used. The file names the holder's host, because other hosts may not see the lock; they never write (core.locks).
-* Whole lines, one or more per ``write`` (``O_APPEND``). A reader ignores bytes after the last newline (a torn tail).
-* The cursor is the byte offset after the last whole line: ``read(path, after) -> (events, cursor)``.
+* Each ``write`` (``O_APPEND``) appends whole lines. A reader ignores bytes after the last newline (a torn line).
+* A cursor is the byte offset after the last complete line: ``read(path, after) -> (events, cursor)``.
 * Append-only; nothing is deleted when a job ends. Readers ignore unknown types and fields.
-* The events alone define the state of a job; a job that prints a gigabyte has few of them. Only the log is split into
-  parts when it grows too long (core.logfile).
+* The events alone define the state of a job, and they are few even if the job prints a gigabyte. Only the log is split
+  into parts when it grows too long (core.logfile).
 * Events and log lines are not ordered relative to each other, except that the end of a job is written after all of its
-  log. A reader that has read the end and then reads the log gets the whole log.
-* Essential events (``_KEPT``) are synced to the disk before the writer continues; a power cut may lose others.
+  log. A reader that reads the log after it has read the end gets the complete log.
+* Essential events (``logfile._KEPT``, final states) are synced before the writer continues; a power cut may lose others.
 * Strict JSON in UTF-8. A metric that is not finite is the string ``"nan"``, ``"inf"`` or ``"-inf"``.
 
 Types of events and their fields (all carry ``v``, ``t`` in seconds since the epoch, and ``type``):
 
 =========  ==================================================================================================
 state      ``state``, ``reason`` (a sentence, may be "")
-phase      ``phase`` (one of core.state.PHASES), ``detail``; starting a phase ends the one before it
-queue      while it waits for its turn: the fields of core.queue.QueueView
+phase      ``phase`` (one of core.state.PHASES), ``detail``; the start of a phase ends the previous one
+queue      while the job is queued: the fields of core.queue.QueueView
 handle     ``cluster``, ``data``, ``nonce``: needed to attach to the job after its supervisor died
-resume     a new supervisor was started because the previous one had died; ``lines`` of the log until then
+resume     a new supervisor was started because the previous one had died; ``lines``: log lines so far
 rank       ``rank``, ``status`` (waiting, started, ready, ended), and when known ``node``, ``host``, ``local_rank``,
            ``pid``, ``gpu``, ``compiling`` (whether torch.compile is running); at the end ``code`` (exit code) or
            ``signal`` (a name such as "KILL"), ``evidence``; a rank that is ``waiting`` again has no process now
-metric     ``rank``, ``step``, ``values`` {name: number}; one that represents several ``reports`` has the values of
-           the last one, and in ``folded`` the bucket of each value in the same order (``core.series``); with
+metric     ``rank``, ``step``, ``values`` {name: number}; an event for several ``reports`` has the values of the
+           last one, and in ``folded`` the bucket of each value in the same order (``core.series``); with
            ``again`` it replaces the rank's earlier reports of this and later steps
-metric_source  ``names`` of metrics, ``from_output``: from now on they are parsed from the output of the ranks; if
-           false, ranks report them, which replaces the parsed values
+metric_source  ``names`` of metrics, ``from_output``: true if they are parsed from the output of the ranks from now
+           on, false if ranks report them (reported values replace parsed ones)
 progress   ``rank``, ``done`` (None: no longer known), ``total`` (None: unknown), ``unit`` (may be "")
 note       ``level`` (info, warning, error), ``text``, ``code`` (for programs, may be "")
 result     ``rank``, ``ok``, ``repr``, ``error`` (see worker.failure), ``problem`` (why the value is missing),
@@ -58,10 +58,10 @@ log        ``rank`` (None: a line of the system), ``stream`` (out, err, sys), ``
            rank's open redrawn line of that stream; ``closed`` true ends that line
 mark       ``rank``, ``stream``, ``cell`` (a number), ``label``, ``ended``: begin or end of a cell in the output of a
            persistent rank (see worker.serving), in order with the lines of that stream
-position   ``rank``, ``stream``: a rank that prints nothing has sent many reports in its output
-attempt    all ranks are restarted; each has a ``restart`` event
-count      ``lines`` of the log before it and ``counts`` {rank: [lines, lines on stderr]}, repeated at intervals
-           (logfile.COUNT_EVERY); also the first line of each part, with the lines of the ``first`` file
+position   ``rank``, ``stream``: a rank has sent many reports in its output without printing anything
+attempt    all ranks are restarted; each attempt has a ``restart`` event
+count      the number of ``lines`` before it and ``counts`` {rank: [lines, lines on stderr]}, at intervals of
+           logfile.COUNT_EVERY; also the first line of each part, with ``first``: lines of the first file
 =========  ==================================================================================================
 Events from a stored output (see ``clusters.base.Stream``) have ``at``, the byte offset in that output.
 """
@@ -95,8 +95,8 @@ def log_path(path: Path) -> Path:
 def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
     """Return the complete events from byte ``after`` on, and the cursor after the last of them.
 
-    At most about ``limit`` bytes are read (always at least one whole line when there is one), so a caller loops
-    until the cursor no longer moves. A missing file reads as empty. A line that is not a JSON object is skipped.
+    Read about ``limit`` bytes, and at least one complete line if there is one; call it until the cursor no longer
+    changes. A missing file counts as empty. A line that is not a JSON object is skipped.
     """
     data = read_lines(path, after, limit)
     return decode(data), after + len(data)
@@ -116,7 +116,7 @@ def read_lines(path: Path, after: int, limit: int) -> bytes:
 
 
 def size(path: Path) -> int:
-    """Return how many bytes the events have, 0 when there are none."""
+    """Return the size of the events in bytes, 0 if there are none."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -136,7 +136,7 @@ def batches(
 
 
 def read_all(path: Path, after: int = 0) -> tuple[list[Event], int]:
-    """Read to the end of the file."""
+    """Return all events from byte ``after`` on, and the cursor after the last of them."""
     events: list[Event] = []
     for more, cursor in batches(path, after):
         events.extend(more)
@@ -144,7 +144,7 @@ def read_all(path: Path, after: int = 0) -> tuple[list[Event], int]:
     return events, after
 
 
-# how events are encoded -----------------------------------------------------------------------
+# encoding -------------------------------------------------------------------------------------
 
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
 _dumps_ascii = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -175,7 +175,7 @@ def decode(data: bytes) -> list[Event]:
 
 def _decode_line(line: bytes) -> Any:
     with contextlib.suppress(ValueError):
-        return json.loads(line)  # which accepts half a surrogate pair
+        return json.loads(line)  # accepts a lone surrogate
     return None
 
 
@@ -193,7 +193,7 @@ class Clock:
     """Epoch seconds that never go back, so that a job cannot end before it began.
 
     After the system clock was set back, time follows the monotonic clock until the system clock is ahead again.
-    ``after`` is a time that has already passed, 0 for none.
+    ``after`` is the earliest time to return, 0 for no limit.
     """
 
     def __init__(self, after: float = 0.0) -> None:

@@ -1,8 +1,8 @@
-"""The state of each rank, which rank failed first, and how the others ended because of it. Pure functions.
+"""Determine which rank of a job failed first, and how the others ended because of it. Pure functions.
 
-In synchronous training one failing rank makes all others fail too, within milliseconds and sometimes before its own end
-is noticed. So an error that only reports a lost peer is not the cause if there is another error. If the peer is gone
-because it had finished its code, the cause is that the ranks did not make the same calls.
+In synchronous training, one failing rank makes all others fail within milliseconds, sometimes before its end is
+detected. So an error that only reports a lost peer (an echo) is not the cause if there is another error. If the lost
+peer had finished its code, the cause is that the ranks did not make the same calls.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _STOPPED = "stopped"
 _SIGNALS = {"KILL": "rank-killed", "TERM": "rank-terminated"}
 #: Common names of the step variable in training loops.
 _STEP_NAMES = ("step", "global_step", "batch_idx", "batch_index", "iteration", "i")
-#: Messages of torch about a collective operation that did not end or that the ranks called differently.
+#: Error messages of torch about a collective operation that did not end or that ranks called differently.
 _COLLECTIVE_ERROR = re.compile(
     r"monitoredBarrier|Watchdog caught collective|Detected mismatch between collectives|collective operation timeout|"
     r"Received data size doesn't match|Application timeout caused pair closure"
 )
-#: Minimum time span in seconds that is reported.
+#: The shortest time span that is reported, in seconds.
 _TENTH = 0.05
 _ENDED_EARLY = "ended with code 0 before its code was finished"
 _ENDED_EARLY_REMEDY = (
@@ -54,7 +54,7 @@ class RankView:
     local_rank: int = 0
     pid: int | None = None
     gpu: int | None = None
-    #: waiting, started (process runs), ready (the ranks met), ended
+    #: waiting, started (process runs), ready (connected to the others), ended
     status: str = "waiting"
     #: Whether torch.compile is running; the rank reports nothing until it ends.
     compiling: bool = False
@@ -93,10 +93,10 @@ class Failure:
 
     ``what`` is a short phrase: ``KeyError: 'label'``, ``exit code 3``, ``ended by SIGKILL``, ``lost with node-b``;
     ``kind`` is exception, exit, signal, lost, or unequal (``what`` is then a sentence about the ranks that had
-    finished while ``rank`` still waited for them). ``others`` are ``{"rank", "what", "after"}`` in order of time,
-    ``after`` in seconds since the first failure, without ranks that delivered their result. ``code`` is a stable name
-    of the failure for programs and help links: that of the error's hint, or of how the rank ended. ``collectives`` is
-    the last collective operation of each rank where one of them caused the failure.
+    finished while ``rank`` still waited for them). ``others`` are the other ranks without a result in order of time,
+    as ``{"rank", "what", "after"}``; ``after`` is in seconds since the first failure. ``code`` is a stable name of the
+    failure for programs and help links: the code of the error, or one for how the rank ended. ``collectives`` has the
+    last collective operation of each rank if one of them caused the failure.
     """
 
     rank: int
@@ -119,7 +119,7 @@ def _kind(rank: RankView) -> str:
 
 
 def _code(rank: RankView) -> str:
-    """Return the stable code of a rank's failure: that of its error's hint, or of how it ended."""
+    """Return the stable code of a rank's failure: the code of its error, or one for how it ended."""
     if code := str((rank.error or {}).get("code", "")):
         return code
     kind = _kind(rank)
@@ -144,7 +144,7 @@ def concerns_collectives(error: dict[str, Any] | None) -> bool:
 
 
 def with_collectives(failure: Failure, table: Sequence[Collective], finding: str, remedy: str, code: str) -> Failure:
-    """Return the failure with the table of the ranks' last collective operations and the conclusion from it."""
+    """Return the failure with the table of last collective operations and the finding that explains it."""
     if not finding:
         return replace(failure, collectives=list(table))
     if failure.code == _UNEVEN:  # the number of steps explains more than the last call
@@ -184,7 +184,7 @@ def _finished_before(rank: RankView, waiting: RankView) -> bool:
 
 
 def _unequal(failure: Failure, finished: Sequence[RankView], waiting: RankView) -> Failure:
-    """Return the failure of an echo whose peers had finished rather than failed."""
+    """Return the failure of a rank whose lost peers had finished, not failed."""
     before = waiting.result_time - max(rank.result_time for rank in finished)  # type: ignore[type-var, operator]
     steps = [rank.last_step for rank in finished if rank.last_step is not None]
     last = max(steps) if len(steps) == len(finished) else None
@@ -207,9 +207,9 @@ def _unequal(failure: Failure, finished: Sequence[RankView], waiting: RankView) 
 
 
 def _step_of(rank: RankView, last: float | None) -> float | None:
-    """Return the step that a rank was in if it is beyond the ``last`` step of others, else None.
+    """Return the step of a rank if it is later than the ``last`` step of the others, else None.
 
-    It is known from the last report, or from the loop variable at the failed line if that is the next step.
+    It comes from the rank's last report, or from the loop variable at the failed line if that is the next step.
     """
     if last is None:
         return None
@@ -222,8 +222,8 @@ def _step_of(rank: RankView, last: float | None) -> float | None:
 def has_failed(rank: RankView) -> bool:
     """Return whether the rank raised, exited with a nonzero code or without its result, was killed, or is lost.
 
-    A process that crashes while it shuts down, after its result was saved, has not failed: libraries with threads of
-    their own (torch's Gloo among them) sometimes abort then, by chance. Nor has one that a launcher stopped after that.
+    A process that crashes after its result was saved has not failed, because libraries with background threads (such
+    as torch's Gloo) sometimes abort during shutdown. Neither has a process that the launcher stopped at that point.
     """
     if rank.ok is False:
         return True
@@ -250,7 +250,7 @@ def crashed_at_the_end(rank: RankView) -> bool:
 
 def _secondary(rank: RankView) -> bool:
     if is_lost(rank):
-        return False  # errors of the other ranks only result from its loss
+        return False  # the errors of the other ranks are consequences
     if rank.ok is True and not crashed_at_the_end(rank):
         return True
     return is_echo(rank.error) or rank.signal in ("INT", "TERM") or rank.evidence == _STOPPED

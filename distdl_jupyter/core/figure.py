@@ -1,4 +1,4 @@
-"""The curve of a metric as a plotly figure, for ``job.figure()``; pages draw their own (``labextension/src/job``)."""
+"""Build the plotly figure of a metric for ``job.figure()``; pages use ``labextension/src/job`` instead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distdl_jupyter.core.series import Band, Row, SeriesBook
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The job from which this one was forked: its curves, its name, the step (None: at its end)."""
+    """The job from which this job was forked: its curves, its name and the step of the fork (None: its end)."""
 
     book: SeriesBook
     name: str
@@ -25,8 +25,8 @@ def figure(
 ) -> dict[str, Any]:
     """Return one metric over steps as ``{"data": [...], "layout": {...}}``; an unknown metric gives an empty plot.
 
-    It shows the mean over ranks with a band from the lowest to the highest, or a line for each rank; the mean of the
-    job ``earlier`` is grey. Only the title contains text of a user, which is escaped because plotly renders markup.
+    The figure shows the mean over ranks with a band from minimum to maximum, or one line per rank; the mean of the job
+    ``earlier`` is grey. Only the title contains text of a user. It is escaped, because plotly renders markup.
     """
     band = book.band(metric)
     lines = [_line(f"rank {line.rank}", line.steps, line.values) for line in book.lines(metric)] if each_rank else []
@@ -54,16 +54,16 @@ def _mean(rows: Sequence[Row], name: str) -> dict[str, Any]:
 
 def _extent(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return both edges of the band, hidden if the ranks do not differ."""
-    known = [row for row in rows if row.low is not None]
-    x, edge = [row.step for row in known], {"line": {"width": 0}, "hoverinfo": "skip"}
-    visible = any(row.low != row.high for row in known)
-    lows = _line("min", x, [row.low for row in known], visible=visible, showlegend=False, **edge)
+    finite = [row for row in rows if row.low is not None]
+    x, edge = [row.step for row in finite], {"line": {"width": 0}, "hoverinfo": "skip"}
+    visible = any(row.low != row.high for row in finite)
+    lows = _line("min", x, [row.low for row in finite], visible=visible, showlegend=False, **edge)
     fill = {"fill": "tonexty", "fillcolor": "rgba(25,118,210,0.22)"}
-    return [lows, _line("min to max", x, [row.high for row in known], visible=visible, **edge, **fill)]
+    return [lows, _line("min to max", x, [row.high for row in finite], visible=visible, **edge, **fill)]
 
 
 def _mark_note(band: Band) -> dict[str, Any]:
-    """Return where values were not finite, as a note below the title."""
+    """Return a note below the title that says where values were not finite."""
     first = band.marks[0]
     text = f"{listing(first.kinds)} on {ranks(first.ranks)} from step {first.step:g} on"
     return {"text": text, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0, "y": 1, "yanchor": "bottom"}

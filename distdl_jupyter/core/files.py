@@ -1,7 +1,7 @@
-"""Files that only their owner may read: atomic writes, errors of disks, and a job's disk reserve.
+"""Write files that only their owner can read, explain disk errors, and manage a job's disk reserve.
 
 The reserve is a small file that is freed when the disk is full. The freed space is enough to report the problem, to
-cancel the job and to record its end. If no space can be reserved, the job runs without it.
+cancel the job and to record its end. If no space can be reserved, the job runs without a reserve.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from distdl_jupyter.core.limits import LIMITS
 #: Bytes of a job's disk reserve.
 RESERVE = 64 * 1024
 _ELSEWHERE = "set DISTDL_HOME to a folder on another disk"
-#: The error code and the remedy, by the error of a disk.
+#: The code and the remedy of each disk error, by errno.
 DISK = {
     errno.EMFILE: LIMITS[errno.EMFILE],
     errno.ENFILE: LIMITS[errno.ENFILE],
@@ -30,7 +30,7 @@ DISK = {
     errno.EFBIG: ("file-size-limit", "The limit for file sizes is reached. Raise it with 'ulimit -f'."),
     errno.EIO: ("disk-damaged", f"The disk is damaged or not available: {_ELSEWHERE}."),
 }
-#: The code and the remedy of any other error of a disk.
+#: The code and the remedy of any other disk error.
 OTHER = ("disk-not-writable", "Set DISTDL_HOME to a folder that you can write to.")
 
 
@@ -39,7 +39,7 @@ def write(path: Path, data: Any) -> None:
 
     The data is synced to the disk when this returns.
     """
-    import tempfile  # a job's start writes caches only
+    import tempfile  # not needed to start a job, which only writes caches
 
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
@@ -57,7 +57,7 @@ def write(path: Path, data: Any) -> None:
 def keep(path: Path, content: str | bytes) -> None:
     """Replace the file with text or bytes, without a sync to the disk. Raises OSError.
 
-    The folder is never created: a cache must not bring back the folder of a job that was deleted.
+    The folder is not created, because a cache must not recreate the folder of a deleted job.
     """
     temporary = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
     try:
@@ -70,7 +70,7 @@ def keep(path: Path, content: str | bytes) -> None:
         raise
 
 
-# errors of disks
+# disk errors
 
 
 def disk_refusal(error: OSError, path: Path, what: str = "written") -> DiskRefused:
@@ -107,7 +107,7 @@ def file_system(path: Path) -> str:
 
 
 def hold_reserve(path: Path) -> bool:
-    """Create the file with allocated blocks; return False if the disk has not enough space."""
+    """Create the reserve with allocated blocks; return False if the disk does not have enough space."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -1,11 +1,11 @@
-"""Findings of the checks before a start. An error prevents the start, a warning is shown, an info is collapsed."""
+"""Findings of the checks before a job starts. An error prevents the start, a warning is shown, an info is collapsed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-#: Bytes from which a captured value is reported as large.
+#: Minimum size in bytes of a captured value that is reported as large.
 LARGE = 100_000_000
 Level = Literal["error", "warning", "info"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "info")
@@ -40,7 +40,7 @@ class Check:
 class UndefinedName:
     """A name that is read but defined nowhere.
 
-    ``where`` is where a definition was searched (``the cell or the notebook``), ``place`` the line that reads the name
+    ``where`` names the searched code (``the cell or the notebook``), ``place`` is the line that reads the name
     (``line 2 of Cell [3]``). ``certain`` is true if every run reads it; ``similar`` are names with similar spelling.
     """
 

@@ -1,9 +1,9 @@
 """Format times, sizes, counts, numbers, states and lines of output, the same for every front end.
 
-Pure functions to short text. Nothing here depends on jobs or HTML: the caller must escape text that comes from a user.
+Pure functions that return short text. They do not depend on jobs or HTML: callers must escape text of a user.
 ``printable`` and ``styled`` make a line of a program's output safe to display: no escape sequences or control
-characters, limited length. As in a terminal, a backspace or carriage return moves back and the next characters
-overwrite. Text is never lost.
+characters, limited length. As in a terminal, characters after a backspace or carriage return
+overwrite earlier ones. Other control characters become visible signs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 from distdl_jupyter.core.state import PHASES, State
 
-#: The word of each state.
 STATE_WORDS: dict[State, str] = {state: state.value.capitalize() for state in State}
 
 #: The shape shown beside the word, so that states can be distinguished without colour.
@@ -32,8 +31,9 @@ STATE_SHAPES: dict[State, str] = {
     State.LOST: "question",
 }
 
-#: The display state of a job that makes no progress; word and shape of each display state.
+#: The display state of a job that makes no progress.
 STALLED = "stalled"
+#: The word and the shape of each display state.
 SHOWN_WORDS: dict[str, str] = {**{str(state): word for state, word in STATE_WORDS.items()}, STALLED: "Stalled"}
 SHOWN_SHAPES: dict[str, str] = {**{str(state): shape for state, shape in STATE_SHAPES.items()}, STALLED: "exclamation"}
 
@@ -81,7 +81,7 @@ def ran_and_waited(ran: float, waited: float) -> str:
 
 
 def seconds_taken(seconds: float) -> str:
-    """Return a short span with tenths, as phases show it: ``0.4 s``, ``3.5 s``; from 10 s on as ``duration``."""
+    """Return a short span with tenths, as shown for phases: ``0.4 s``, ``3.5 s``; from 10 s on as ``duration``."""
     return f"{max(0.0, seconds):.1f} s" if seconds < 9.95 else duration(seconds)
 
 
@@ -116,7 +116,7 @@ def count(value: float) -> str:
 def number(value: float) -> str:
     """Return a value in about three digits: ``0.114``, ``0.040``, ``2.30``, ``47.2``, ``2,065``, ``3.1e-5``.
 
-    Whole numbers stay whole (``62``); from 0.01 to 1 there are three decimals, so that a column does not jump;
+    Whole numbers stay whole (``62``); from 0.01 to 1 there are three decimals, so that columns keep their width;
     other values are ``nan``, ``inf`` or ``-inf``.
     """
     if not math.isfinite(value):
@@ -191,7 +191,7 @@ def ranks(numbers: Sequence[int]) -> str:
 
 
 def rank_spans(numbers: Sequence[int]) -> str:
-    """Return all ranks by name, consecutive ones as a range: ``rank 3``, ``ranks 0-2, 5``; the numbers ascend."""
+    """Return all ranks by name, consecutive ones as a range: ``rank 3``, ``ranks 0-2, 5``. Sort the numbers first."""
     spans: list[list[int]] = []
     for rank in numbers:
         if spans and rank == spans[-1][1] + 1:
@@ -247,16 +247,16 @@ _UNSAFE = re.compile(
 _STYLE = r"(?:[0-79]|2[1-9]|3[0-79]|4[0-79]|9[0-7]|10[0-7]|[34]8;5;\d{1,3}|[34]8;2;\d{1,3};\d{1,3};\d{1,3}|0[0-79])"
 #: ECMA-48 SGR codes that style text without hiding it.
 STYLES = re.compile(rf"(\x1b\[(?:{_STYLE}(?:;{_STYLE})*)?m)")
-#: The styles (bold, faint, italic, underlined, reversed, struck) that a code ends.
+#: The styles (bold, faint, italic, underlined, reversed, struck) that each code turns off.
 _ENDS = {22: (1, 2), 23: (3,), 24: (4,), 27: (7,), 29: (9,)}
 
-#: Begin and end (UTF-16 code units, as JavaScript counts) of a part of a line, and its styles: SGR codes with spaces
-#: between them; a colour that is not one of the sixteen is ``38#rrggbb``, as background ``48#rrggbb``.
+#: Begin and end (UTF-16 code units, as JavaScript counts) of a part of a line, and its styles: SGR codes separated
+#: by spaces. A colour that is not one of the basic sixteen is ``38#rrggbb``, as background ``48#rrggbb``.
 Styles = tuple[tuple[int, int, str], ...]
 
 
 def printable(line: str, limit: int = MAX_SHOWN) -> str:
-    """Return the line as it is shown; beyond ``limit`` characters it is cut with a note of its full length."""
+    """Return the line as it is shown; a line of more than ``limit`` characters is cut, and its full length is added."""
     if line.isprintable() and len(line) <= limit:
         return line
     # Escape sequences are not shown, so examine somewhat more than the limit.
@@ -270,7 +270,7 @@ def printable(line: str, limit: int = MAX_SHOWN) -> str:
 
 
 def styled(line: str, limit: int = MAX_SHOWN) -> tuple[str, Styles]:
-    """Return the line as it is shown, and the styles of its parts; a line that is cut or drawn over has none."""
+    """Return the line as it is shown, and the styles of its parts; a line that is cut or overwritten has none."""
     if "\x1b[" not in line or "\r" in line or "\b" in line or len(line) > limit:
         return printable(line, limit), ()
     text, at, spans, style = "", 0, [], _Style()
@@ -291,7 +291,7 @@ class _Style:
 
     def __init__(self) -> None:
         self._fonts: set[int] = set()
-        #: Colour of text (30) and of what is behind it (40).
+        #: Colours of the text (key 30) and of its background (key 40).
         self._colours: dict[int, str] = {}
 
     def take(self, codes: list[int]) -> None:
@@ -317,7 +317,7 @@ class _Style:
 
 
 def _colour(code: int, more: list[int]) -> str:
-    """Consume and return a colour of 256 or 16 million; the first sixteen are those of the theme."""
+    """Consume and return a 256-colour or 24-bit colour; the first sixteen colours are those of the theme."""
     if more.pop(0) == 2:
         red, green, blue = (min(255, more.pop(0)) for _ in range(3))
         return f"{code}#{red:02x}{green:02x}{blue:02x}"

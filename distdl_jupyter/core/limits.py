@@ -14,7 +14,7 @@ from distdl_jupyter.core.errors import LaunchFailed
 from distdl_jupyter.core.humanize import count, plural, size
 from distdl_jupyter.worker.hooks.frameworks import LARGE
 
-#: Maximum number of ranks on one machine without ``oversubscribe``: per core, and at least this many.
+#: One machine accepts this many ranks per core without ``oversubscribe``, and ``RANKS_ANYWAY`` on few cores.
 RANKS_PER_CORE, RANKS_ANYWAY = 8, 64
 #: Minimum needs of a rank: open files in the process that reads its output, processes including threads, and bytes
 #: of memory.
@@ -25,7 +25,7 @@ _PROCESSES = (
 )
 _FILES = "The limit of open files per process is reached. Raise it with 'ulimit -n'."
 _MEMORY = "The memory is used up. End other programs, or run fewer processes."
-#: The error code and the remedy, by the limit that was reached.
+#: The code and the remedy of each limit, by errno.
 LIMITS = {
     errno.EAGAIN: ("process-limit", _PROCESSES),
     errno.EMFILE: ("open-files-limit", _FILES),
@@ -41,7 +41,7 @@ def remedy(error: BaseException) -> str:
     """Return the remedy for an error, "" if no limit is the cause."""
     if isinstance(error, MemoryError):
         return _MEMORY
-    if isinstance(error, RuntimeError):  # the error of a thread has no errno
+    if isinstance(error, RuntimeError):  # a thread that cannot start has no errno
         return _PROCESSES if "start new thread" in str(error) else ""
     if isinstance(error, OSError):
         return LIMITS.get(error.errno or 0, ("", ""))[1]
@@ -59,7 +59,7 @@ def launch_failed(what: str, error: OSError) -> LaunchFailed:
 class Shortage:
     """A resource that is too scarce on a machine for the requested ranks; an ``error`` prevents the start.
 
-    ``says`` has no full stop, ``remedy`` is a sentence.
+    ``says`` is a clause without a full stop, ``remedy`` is a sentence.
     """
 
     level: Literal["warning", "error"]
@@ -88,10 +88,10 @@ def shortages(ranks: int, room: Mapping[str, int | None]) -> Iterator[Shortage]:
         ("tasks", _TASKS_EACH, "processes and threads", "The control group or container may run too few processes: "
          "raise its pids.max (docker's --pids-limit)."),
     ):  # fmt: skip
-        left = room.get(name)
-        if left is not None and left < each * ranks:
+        available = room.get(name)
+        if available is not None and available < each * ranks:
             reason = f"{plural(ranks, 'process')} need about {count(each * ranks)} {what}"
-            yield Shortage("error", f"{reason}, but only {count(left)} are available", remedy)
+            yield Shortage("error", f"{reason}, but only {count(available)} are available", remedy)
     memory, remedy = room.get("memory"), "Use fewer processes, or end other programs."
     if memory is not None and memory < _BYTES_EACH * ranks:
         reason = f"{plural(ranks, 'process')} need at least {size(_BYTES_EACH * ranks)} of memory"
@@ -102,7 +102,7 @@ def shortages(ranks: int, room: Mapping[str, int | None]) -> Iterator[Shortage]:
 
 
 def allow_files(count: int) -> None:
-    """Raise the soft limit of open files of this process if ``count`` more would exceed it, as far as allowed."""
+    """Raise the soft limit of open files of this process, as far as allowed, if ``count`` more may exceed it."""
     import resource  # Unix only
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -19,10 +19,10 @@ from distdl_jupyter.core.errors import DiskRefused
 from distdl_jupyter.core.humanize import ago, short_id
 from distdl_jupyter.node import processes
 
-#: Seconds between two heartbeats of a holder, and of silence after which it may be gone: some file systems show writes
-#: of another host up to a minute later.
+#: Seconds between heartbeats of a holder, and seconds without one after which it may be gone: some file systems show
+#: writes of other hosts up to a minute late.
 BEAT, SILENT = 30.0, 120.0
-#: Fixed size in bytes of a holder's record: a single write, so that no reader gets half of it.
+#: Size in bytes of a holder's record, which is written in one call so that no reader gets half of it.
 _WIDTH = 256
 #: Errors of a file system without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
@@ -45,7 +45,7 @@ class Holder(NamedTuple):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether only a check on another host could decide."""
+        """Whether only a check on its host can tell if the lock is held."""
         return not self.held and bool(self.host)
 
     @property
@@ -54,9 +54,9 @@ class Holder(NamedTuple):
         return time.time() - self.heard > SILENT
 
     def describe(self) -> str:
-        """Return in one sentence where the supervisor runs, with the time of its last heartbeat."""
-        silence = time.time() - self.heard
-        return f"Its supervisor runs on {self.host}, last heard {ago(silence) if silence >= 60 else 'just now'}."
+        """Return a sentence with the supervisor's host and the time of its last heartbeat."""
+        age = time.time() - self.heard
+        return f"Its supervisor runs on {self.host}, last heard {ago(age) if age >= 60 else 'just now'}."
 
     def remedy(self, id_: str) -> str:
         """Return what to do about a job whose supervisor runs on another host."""
@@ -66,7 +66,7 @@ class Holder(NamedTuple):
 def holder(path: Path, *signs: Path) -> Holder:
     """Return the holder of a lock; a missing lock is not held. ``signs`` are files that its holder writes to.
 
-    A lock that cannot be checked (too many open files) counts as held.
+    A lock that cannot be checked (such as with too many open files) counts as held.
     """
     host = ""
     try:
@@ -145,7 +145,7 @@ class JobLock:
     def acquire(cls, path: Path, *, of_other_host: bool = False) -> JobLock | None:
         """Acquire the lock without waiting and sign it; return None if another process holds it. Raises OSError.
 
-        A lock that was signed on another host is not taken, unless that holder is known to be dead.
+        A lock signed on another host is acquired only with ``of_other_host``; its holder must be known to be dead.
         """
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -11,9 +11,9 @@ Text is safe to display (``core.humanize``) but not escaped for HTML; its styles
 ``LogWindow`` reads the newest part of a log from its file, and any earlier part on request:
 
 * A short log is read from its beginning, a long one from its end. A reader that falls far behind skips to the end,
-  where ``book`` starts afresh. ``before`` reads what was skipped.
-* The number of a row is the same for all readers: a book that starts at a byte of the file starts with the number of
-  that byte, which is never lower than the number of rows before it. The range between two starting points is folded
+  where a new ``book`` starts. ``before`` reads the skipped rows.
+* The number of a row is the same for all readers: the first row of a book has the number of the byte at which the
+  book starts, which is never lower than the number of rows before it. The range between two starting points is folded
   separately, so each line is in exactly one row.
 """
 
@@ -34,16 +34,16 @@ from distdl_jupyter.core.view import JobView
 
 #: Equal lines of ranks are folded if they arrive within this many seconds.
 WINDOW = 2.0
-#: Number of rows searched for an equal line; independent of how many a book keeps, so all books fold alike.
+#: Number of rows searched for an equal line. It does not depend on ``tail``, so all books fold in the same way.
 RECENT = 20_000
 TAIL = 5000
 #: Maximum bytes of a log that is read from its beginning, and of a reader's backlog before it skips ahead.
 LONG, BEHIND = 8 * 1024 * 1024, 4 * 1024 * 1024
-#: Bytes that are folded at a time (more than any line has), and of a piece that is folded separately.
+#: Bytes that are folded at a time (more than the longest line), and size of a piece that is folded separately.
 STEP, PIECE = 512 * 1024, 2 * 1024 * 1024
-#: Number of lines to search before a position, with the first and maximum number of bytes.
+#: Number of lines to find before a position, with the initial and the maximum number of bytes to read.
 _WANTED, _NEAR, _FAR = 400, 256 * 1024, 64 * 1024 * 1024
-#: Marks of a book that starts in the middle are unique; all are below 2**53, for JavaScript.
+#: Number of marks of a book, and of books with different marks. Marks are below 2**53, as JavaScript requires.
 _MARKS, _BOOKS = 2**32, 2**20
 
 
@@ -51,7 +51,7 @@ class FoldedRow:
     """One row: ``n`` is its permanent number, ``t`` epoch seconds, ``rank`` the first to print it (None: the system).
 
     ``lines`` maps each rank that printed it to the number of the line in that rank's output, from 1. ``redraws``
-    counts how often the line was drawn over, ``styles`` are the colours of its text.
+    counts how often the line was redrawn, ``styles`` are the styles of its text.
     """
 
     __slots__ = ("_line", "_more", "n", "rank", "redraws", "revision", "stream", "styles", "t", "text")
@@ -73,7 +73,7 @@ class FoldedRow:
 
     @property
     def lines(self) -> dict[int, int]:
-        """Numbers of the line by rank."""
+        """Return the number of the line in the output of each rank."""
         return self._more or ({self.rank: self._line} if self._line and self.rank is not None else {})
 
     def shift(self, by: int, lines: Mapping[int, int]) -> None:
@@ -117,8 +117,8 @@ class Changes:
 class Begin:
     """The counters with which a book starts in the middle of a log: rows, lines of each rank, marks.
 
-    ``lines`` has the line numbers by rank, ``line`` is that of all other ranks. The counters must not be lower than the
-    numbers of rows and lines before; ``mark`` distinguishes the marks of different books.
+    ``lines`` has the line numbers by rank, ``line`` is the number for all other ranks. No counter may be lower than the
+    number of earlier rows or lines. ``mark`` distinguishes the marks of different books.
     """
 
     n: int = 0
@@ -138,11 +138,11 @@ class LogBook:
         self._touched: dict[int, FoldedRow] = {}
         self.total = 0
         self.counts: dict[int, int] = {}
-        #: Lines on stderr; redrawn ones (progress bars live there) do not count.
+        #: Lines on stderr by rank; redrawn lines (progress bars) do not count.
         self.errors: dict[int, int] = {}
         self._open: dict[tuple[int | None, str], FoldedRow] = {}
         self._recent = _Recent()
-        #: Number of each rank's newest line; the counts are those numbers where the book began with the log.
+        #: Number of each rank's newest line; equal to ``counts`` if the book starts at the beginning of the log.
         self._lines = dict(self.begin.lines)
         self._next = self.begin.n
         self._revision = self.begin.mark
@@ -177,12 +177,12 @@ class LogBook:
 
     @property
     def open(self) -> list[FoldedRow]:
-        """The lines that are being redrawn, those with the newest drawing last."""
+        """Return the lines that are being redrawn, the most recently redrawn last."""
         return sorted(self._open.values(), key=lambda row: row.revision)
 
     @property
     def next(self) -> int:
-        """Number of the next row to come."""
+        """Number of the next row."""
         return self._next
 
     @property
@@ -208,7 +208,7 @@ class LogBook:
         return row.ranks == self.process_count > 1
 
     def changes(self, since: int = 0, most: int | None = None) -> Changes:
-        """Return what changed since the mark of an earlier call; 0 returns all kept rows.
+        """Return the changes since the mark of an earlier call; 0 returns all kept rows.
 
         ``most`` limits the rows to those that changed first; the mark then continues with the others.
         """
@@ -293,7 +293,7 @@ class _Recent:
         self._by_text: dict[tuple[str, str], FoldedRow | _Equal] = {}
 
     def add(self, row: FoldedRow) -> None:
-        """Take a new row."""
+        """Add a new row."""
         self._rows.append(row)
         key = (row.stream, row.text)
         known = self._by_text.get(key)
@@ -305,7 +305,7 @@ class _Recent:
         known.add(row)
 
     def find(self, t: float, rank: int, stream: str, text: str) -> FoldedRow | None:
-        """Return the oldest recent row of the text that has no line of the rank behind its newest one."""
+        """Return the oldest recent row with this text that comes after the row of the rank's last equal line."""
         rows = self._rows
         if rows and (t - rows[0].t > WINDOW or len(rows) >= RECENT):
             self._forget(t)
@@ -330,16 +330,16 @@ class _Equal:
 
     def __init__(self, first: FoldedRow) -> None:
         self._rows = [first]
-        #: Number of the newest row that holds a rank's line: equal lines of one rank stay separate.
+        #: Number of the newest row with a line of each rank; equal lines of one rank are separate rows.
         self._held = dict.fromkeys(first.lines, first.n)
 
     def add(self, row: FoldedRow) -> None:
-        """Take a new row."""
+        """Add a new row."""
         self._rows.append(row)
         self._held[row.rank or 0] = row.n
 
     def find(self, rank: int) -> FoldedRow | None:
-        """Return the oldest row that has no line of the rank behind its newest one."""
+        """Return the oldest row that comes after the newest row of the rank."""
         at = bisect_right(self._rows, self._held.get(rank, -1), key=_number)
         if at == len(self._rows):
             return None
@@ -347,7 +347,7 @@ class _Equal:
         return self._rows[at]
 
     def forget(self) -> bool:
-        """Drop the oldest row; False when none is left."""
+        """Drop the oldest row; return False if none is left."""
         del self._rows[0]
         return bool(self._rows)
 
@@ -361,7 +361,7 @@ def _number(row: FoldedRow) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A byte of the file where a separate piece starts, with its counters; ``is_skipped``: skipped up to the next."""
+    """The byte of the file at which a piece starts, with its counters; ``is_skipped`` is true if it was not read."""
 
     at: int
     begin: Begin
@@ -378,11 +378,11 @@ class LogWindow:
         self._path = path
         self._size = (process_count, tail)
         self._pieces = [_Piece(0, Begin())]
-        #: The last piece that was read: a page requests some of its rows at a time.
+        #: The last piece that was read, because a page requests some of its rows at a time.
         self._cached: tuple[tuple[int, int], list[FoldedRow]] | None = None
 
     def step(self, view: JobView) -> bool:
-        """Read more of the log, whose lines ``view`` counts; return False at the end."""
+        """Read more of the log and count its lines in ``view``; return False at the end."""
         end = logfile.size(self._path)
         unread = end - self.cursor
         if unread <= 0:
@@ -392,7 +392,7 @@ class LogWindow:
         return self._read(view, end)
 
     def before(self, n: int, most: int) -> list[FoldedRow]:
-        """Return rows with numbers below ``n``, the newest of them and at most ``most``; [] when there are none."""
+        """Return the newest rows with numbers below ``n``, at most ``most``; [] if there are none."""
         if n > self.book.first:
             return self.book.between(max(self.book.first, n - most), n)
         self._forget_deleted_pieces()
@@ -440,7 +440,7 @@ class LogWindow:
         return True
 
     def _begin_at(self, at: int) -> None:
-        """Start a new book; the range of the old one stays a separate piece."""
+        """Start a new book at a byte; the range from the cursor to it is a skipped piece."""
         if self.cursor == self._pieces[-1].at:
             self._pieces.pop()
         self._forget_deleted_pieces()
@@ -450,7 +450,7 @@ class LogWindow:
         self.book = LogBook(*self._size, begin)
 
     def _forget_deleted_pieces(self) -> None:
-        """Drop starting points in the deleted part of the log; rows after it are numbered from its end."""
+        """Merge the pieces in the deleted part of the log into a skipped one, whose rows are numbered from its end."""
         missing = logfile.gap(self._path)
         if missing is None:
             return

@@ -3,9 +3,9 @@
     log.jsonl              the first bytes of the log, for most jobs all of them
     parts/<begin>.jsonl    the last parts of a long log, each named after its first byte in the log
 
-``path`` is that of the log's first file (``JobFolder.log``). Cursors are byte offsets in the log. They never change, so
+``path`` is the path of the log's first file (``JobFolder.log``). Cursors are byte offsets that never change, so
 a cursor stays valid when earlier parts are deleted. A line never spans two files. Only the writer of the log creates
-and deletes parts; a reader that is too late for a part continues after it, with one notice in place of deleted lines.
+and deletes parts. A reader continues after a deleted part, with one notice in place of the deleted lines.
 The total number of lines follows from the last ``count`` without reading the lines before it.
 """
 
@@ -27,17 +27,17 @@ from distdl_jupyter.core.humanize import size as size_in_words
 from distdl_jupyter.core.state import State
 from distdl_jupyter.core.view import JobView
 
-#: Bytes of text from one ``count`` to the next.
+#: Bytes of text between two ``count`` lines.
 COUNT_EVERY = 128 * 1024
 _READ_CHUNK = 8 * 1024 * 1024
-#: Bytes that are searched for the beginning of a line at a time.
+#: Bytes that are read at a time to find the beginning of a line.
 _LINE = 128 * 1024
-#: Bytes that are read at first to find the last lines.
+#: Bytes that are read first to find the last lines.
 _NEAR = 256 * 1024
-#: Bytes at the end of a file that are searched for the time of its last line.
+#: Bytes that are read at the end of a file to find the time of its last line.
 _LAST_LINE = 4096
 _sync = getattr(os, "fdatasync", os.fsync)  # not on macOS
-#: Without its result or end a job would count as lost, and without its handle its processes could not be found.
+#: Synced events: without its result or end, a job counts as lost; without its handle, its processes are not found.
 _KEPT = ("handle", "result")
 #: Seconds between two updates of the modification time of a log's first file.
 _TOUCH_EVERY = 1.0
@@ -48,8 +48,8 @@ _PARTS = 2
 def read(path: Path, after: int = 0, limit: int = _READ_CHUNK) -> tuple[list[Event], int]:
     """Return the log lines from byte ``after`` on, and the cursor after the last of them.
 
-    At most about ``limit`` bytes are read (always at least one whole line when there is one), so a caller loops
-    until the cursor no longer moves. A missing file reads as empty.
+    Read about ``limit`` bytes, and at least one complete line if there is one; call it until the cursor no longer
+    changes. A missing file counts as empty.
     """
     try:
         begin, data = line_bytes(path, after, limit)
@@ -82,7 +82,7 @@ def between(path: Path, begin: int, end: int) -> tuple[list[Event], int]:
 
 
 class Ending(NamedTuple):
-    """The last lines of a log, the byte at which they begin, and the cursor behind the last of them."""
+    """The last lines of a log, the byte at which they begin, and the cursor after the last of them."""
 
     lines: list[Event]
     begin: int
@@ -92,7 +92,7 @@ class Ending(NamedTuple):
 def endings(path: Path, end: int, floor: int = 0, size: int = _NEAR) -> Iterator[Ending]:
     """Yield the lines before the byte ``end``: first about ``size`` bytes, then four times as many each time.
 
-    Nothing before the byte ``floor`` is read; the last ones that are yielded begin there.
+    Nothing before the byte ``floor`` is read; the last item begins there.
     """
     while True:
         begin = max(floor, back(path, end, size))
@@ -107,7 +107,7 @@ def endings(path: Path, end: int, floor: int = 0, size: int = _NEAR) -> Iterator
 def count(path: Path, begin: int, view: JobView, end: int | None = None) -> int:
     """Add the number of lines from the byte ``begin`` on to a view; return the cursor after the last of them.
 
-    Of a long log, only the lines after the last ``count`` are read.
+    In a long log, only the lines after the last ``count`` are read.
     """
     for ending in endings(path, size(path) if end is None else end, begin, 3 * COUNT_EVERY):
         counts = [number for number, line in enumerate(ending.lines) if line["type"] == "count"]
@@ -153,7 +153,7 @@ def line_from(path: Path, begin: int, end: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """``rank`` is None for the system's own lines; ``stream`` is out, err or sys; ``time`` in epoch seconds."""
+    """A line. ``rank`` is None for lines of the system; ``stream`` is out, err or sys; ``time`` is in epoch seconds."""
 
     rank: int | None
     stream: str
@@ -165,7 +165,7 @@ class LogLine:
 
 
 def lines_of(events: Iterable[Event], folder: Path | None = None) -> Iterator[LogLine]:
-    """Yield the lines of log events in order; a redrawn line counts once, in its last shape.
+    """Yield the lines of log events in order; a redrawn line is yielded once, in its final form.
 
     With the job's ``folder``, the line of a picture contains the path of its file.
     """
@@ -180,9 +180,9 @@ def lines_of(events: Iterable[Event], folder: Path | None = None) -> Iterator[Lo
 def last_lines(
     path: Path, many: int, rank: int | None = None, *, within: int | None = None
 ) -> tuple[list[LogLine], int]:
-    """Return the last lines of a log, of one rank when given, and the cursor behind them.
+    """Return the last ``many`` lines of a log, or of one rank, and the cursor after them.
 
-    Reads no more of the end of the file than needed, and not much more than ``within`` bytes.
+    Read only as much of the end of the log as needed, and not much more than ``within`` bytes.
     """
     end = size(path)
     for ending in endings(path, end):
@@ -267,8 +267,8 @@ def part_at(path: Path, byte: int) -> LogPart:
 def line_bytes(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
     """Return about ``limit`` bytes of complete lines from byte ``begin`` on, at least one line if there is one.
 
-    The first number is where they begin: after ``begin`` if that was deleted. Raises FileNotFoundError if there is
-    no log.
+    The first value is their position, which is after ``begin`` if that was deleted. Raises FileNotFoundError if there
+    is no log.
     """
     at, data = read_bytes(path, begin, limit)
     while data and b"\n" not in data:
@@ -280,14 +280,14 @@ def line_bytes(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
 
 
 def read_bytes(path: Path, begin: int, limit: int) -> tuple[int, bytes]:
-    """Return bytes from ``begin`` up to a gap, and where they begin: after the gap if ``begin`` is in one.
+    """Return bytes from ``begin`` up to a gap, and their position: after the gap if ``begin`` is in one.
 
     Raises FileNotFoundError if there is no log.
     """
     at, data = _read_part(path, begin, limit)
     while 0 < len(data) < limit:
-        behind, more = _read_part(path, at + len(data), limit - len(data))
-        if not more or behind > at + len(data):
+        position, more = _read_part(path, at + len(data), limit - len(data))
+        if not more or position > at + len(data):
             break
         data += more
     return at, data
@@ -316,7 +316,7 @@ def back(path: Path, end: int, many: int) -> int:
 
 
 class LineFile:
-    """A file that one process appends whole lines to, and its parts."""
+    """A file to which one process appends complete lines, and its parts."""
 
     def __init__(self, part: LogPart) -> None:
         self._begin, self._path = part
@@ -335,7 +335,7 @@ class LineFile:
     def append(self, lines: bytes) -> None:
         """Append complete encoded lines with as few writes as possible (normally one).
 
-        Raises OSError; ``taken`` bytes, which are complete lines, were then written.
+        Raises OSError after it has written ``taken`` bytes, which are complete lines.
         """
         self.taken = 0
         if self._torn:
@@ -381,7 +381,7 @@ class LineFile:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the file was unlinked, so that nothing written can be read."""
+        """Whether the file was unlinked, so that readers cannot see what is written."""
         return os.fstat(self._fd).st_nlink == 0
 
     def close(self) -> None:
@@ -392,7 +392,7 @@ class LineFile:
 
 
 def _last_moment(end: bytes) -> float:
-    """Return the time of the last line that begins in the end of a file, 0 when none does."""
+    """Return the time of the last line that begins in ``end`` (the end of a file), 0 if there is none."""
     stamps = list(_BEGIN.finditer(end))
     return float(stamps[-1][1]) if stamps else 0.0
 
@@ -454,7 +454,7 @@ class EventWriter:
                 self._touch()
 
     def append_lines(self, file: LineFile, lines: bytes) -> None:
-        """Append whole encoded lines. Raises OSError."""
+        """Append complete encoded lines. Raises OSError."""
         file.append(lines)
 
     def _touch(self) -> None:
@@ -467,7 +467,7 @@ class EventWriter:
     def begin_part(self, **counts: Any) -> bool:
         """Continue the log in a new part whose first line has these fields; two parts are kept.
 
-        Returns whether lines of the log are missing now. Raises OSError if the new part cannot be created.
+        Return whether part of the log was deleted. Raises OSError if the new part cannot be created.
         """
         if self._batch:
             self.put(self._batch)
