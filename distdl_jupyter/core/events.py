@@ -11,7 +11,7 @@ Rules, each covered by a test:
   into parts when it grows too long (core.logfile).
 * Events and log lines are not ordered relative to each other, except that the end of a job is written after all of its
   log. A reader that reads the log after it has read the end gets the complete log.
-* Essential events (``logfile._KEPT``, final states) are synced before the writer continues; a power cut may lose others.
+* Essential events (``logfile._KEPT``, final states) are synced before the writer continues; others may be lost.
 * Strict JSON in UTF-8. A metric that is not finite is the string ``"nan"``, ``"inf"`` or ``"-inf"``.
 
 Types of events and their fields (all carry ``v``, ``t`` in seconds since the epoch, and ``type``):
