@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from distdl_jupyter.api.call import ApiCall
 
-#: Where all addresses are.
+#: The prefix of all addresses.
 BASE = "/distdl/api"
 
 
 def calls() -> list[ApiCall]:
-    """Return all calls. They are imported here, because the extension must not delay the start of the server."""
+    """Return all calls. They are imported here so that the extension does not delay the start of the server."""
     from distdl_jupyter.api import azure, call, clusters, jobs, source  # noqa: F401 - each adds its calls
 
     return call.CALLS

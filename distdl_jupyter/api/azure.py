@@ -17,8 +17,8 @@ class AzureChange(PageRequest, frozen=True, kw_only=True):
 
     ``credential`` is the sign-in method, ``tenant_id`` the tenant (directory) to sign in to, ``client_id`` the id of an
     app registration or of a user-assigned managed identity, ``subscription_id`` the subscription to offer first,
-    ``cloud`` AzureCloud, AzureUSGovernment or AzureChinaCloud. ``token_cache`` is where the sign-in is stored: ""
-    (keyring, otherwise a file of this user) or "keyring" (no file).
+    ``cloud`` AzureCloud, AzureUSGovernment or AzureChinaCloud. ``token_cache`` selects where the sign-in is stored:
+    "" (the keyring, otherwise a file of this user) or "keyring" (never a file).
     """
 
     credential: CredentialKind | None = None
@@ -35,7 +35,7 @@ def _changes(body: AzureChange) -> dict[str, str]:
 
 @get("/azure", slow=True)
 def status() -> AzureSignIn:
-    """Return the Azure account, its sign-in method, and the other methods."""
+    """Return the Azure account, its sign-in method, and the available methods."""
     return sign_in_view()
 
 

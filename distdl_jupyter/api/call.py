@@ -1,9 +1,9 @@
-"""A call of the HTTP API: one typed function, and what the server and the OpenAPI document derive from it.
+"""A call of the HTTP API: one typed function, from which the server and the OpenAPI document are derived.
 
 The decorators ``get``, ``post``, ``patch`` and ``delete`` put a function into the table. Its parameters declare the
 arguments of the call:
 
-- a part of the path (``{id}`` is ``id_``, ``{name}`` is ``name``)
+- a part of the path: ``{id}`` is the parameter ``id_``, ``{name}`` is ``name``
 - keyword-only parameters: the query of a ``get``, else the fields of the JSON body
 - ``body``: a JSON body whose shape is a ``PageRequest``
 - ``context``: the services of the server for the call
@@ -37,7 +37,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class ServerContext:
     """The services of the server that a call may use."""
 
-    #: Runs a function that may block in a thread, with its arguments.
+    #: Runs a function, which may block, with its arguments in a thread.
     run: Callable[..., Awaitable[Any]]
     #: The root folder of the server's notebooks.
     root: Path
@@ -57,7 +57,7 @@ class Download:
     pieces: Generator[bytes, None, None]
     media: str = "application/octet-stream"
     name: str = ""
-    #: In bytes, None if unknown before the end.
+    #: Size in bytes, None if it is unknown until the end.
     size: int | None = None
     #: The ``Cache-Control`` header.
     cache: str = "no-store"
@@ -82,7 +82,7 @@ class ApiCall:
     action: Literal["read", "write", "execute"]
     #: The HTTP status of a response that is not an error.
     status: int = 200
-    #: Whether it may take seconds; it then runs in a separate pool.
+    #: Whether the call may take seconds; it then runs in a separate pool.
     slow: bool = False
 
 
@@ -91,7 +91,7 @@ CALLS: list[ApiCall] = []
 
 
 def _call(verb: str, path: str, **options: Any) -> Callable[[F], F]:
-    """Put a function into the table; ``options`` are the last fields of its ``ApiCall``."""
+    """Return a decorator that puts a function into the table; ``options`` are the last fields of its ``ApiCall``."""
     options.setdefault("action", "read" if verb == "get" else "write")
 
     def register(function: F) -> F:

@@ -26,7 +26,7 @@ async def clusters(context: ServerContext) -> tuple[ClusterRow, ...]:
 
 @post("/clusters", status=201)
 async def add(context: ServerContext, *, name: str, kind: str, options: dict[str, Any] | None = None) -> ClusterRow:
-    """Name a cluster with its options."""
+    """Add a cluster with a name and options."""
     return await _row(context, await context.run(cluster_configs.add, name, kind, options or {}))
 
 
@@ -43,7 +43,7 @@ async def _row(context: ServerContext, config: ClusterConfig) -> ClusterRow:
 
 @delete("/clusters/{name}", status=204)
 def remove(context: ServerContext, name: str) -> None:
-    """Remove the name of a cluster on which no job is running."""
+    """Remove a cluster on which no job is running."""
     cluster_configs.remove(name, active_jobs(name, context.listing.all()))
 
 
@@ -100,7 +100,7 @@ def _plugin(kind: registry.Kind, name: str) -> Plugin:
 
 
 def _options(plugin: Any) -> dict[str, Any]:
-    """Return the JSON schema of the options of a plug-in, with what it suggests and what it can list."""
+    """Return the JSON schema of the options of a plug-in, with suggested values and ``x-asked``."""
     schema = json_schema(plugin.Options)
     for name, values in (plugin.suggestions() if hasattr(plugin, "suggestions") else {}).items():
         schema["properties"][name]["examples"] = list(values)

@@ -38,7 +38,7 @@ from distdl_jupyter.views.sweep import SweepPanel
 if TYPE_CHECKING:
     from distdl_jupyter.studies.sweeps import Sweep
 
-#: Maximum number of distinguishable curves in one figure.
+#: Maximum number of jobs in one comparison: more curves in a figure cannot be distinguished.
 MOST_COMPARED = 12
 #: Bytes of a file and lines of a log that are read at once.
 _CHUNK, _LINES = 1 << 20, 1000
@@ -59,7 +59,7 @@ def jobs(
 
 
 def row_of(job: client.Job) -> JobRow:
-    """Return the row of a job as it is now."""
+    """Return the current row of a job."""
     return job_table.listed(job.folder, job.view(), job.spec).row
 
 
@@ -191,7 +191,7 @@ def start_check(id_: str) -> JobRow:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """The result of a job; ``ok`` is None while it is active. ``values`` are short forms of what each rank returned."""
+    """The result of a job; ``ok`` is None while it is active. ``values`` are short forms of the ranks' values."""
 
     state: State
     ok: bool | None
@@ -247,7 +247,7 @@ def log(
 
 
 def _log_text(lines: Iterator[LogLine], *, with_rank: bool) -> Generator[bytes, None, None]:
-    """Yield lines of the log with their time and rank, many at a time."""
+    """Yield lines of the log with their time and rank, in chunks of many lines."""
 
     def text(line: LogLine) -> str:
         rank = ("" if line.rank is None else f"[{line.rank}]").rjust(4) + " " if with_rank else ""
@@ -275,7 +275,7 @@ def output(id_: str, path: str) -> Download:
 
 
 def _file(path: Path, name: str) -> Download:
-    """Return a file as a download; of a file that grows, only its present size is sent."""
+    """Return a file as a download; a growing file is sent up to its current size."""
     size = path.stat().st_size
 
     def chunks() -> Generator[bytes, None, None]:
@@ -359,7 +359,7 @@ def sweep(id_: str) -> Sweep:
 
 @get("/sweeps/{id}")
 def show_sweep(id_: str) -> SweepPanel:
-    """Return the trials so far, their parameters, and the best."""
+    """Return the trials so far with their parameters, and the best trial."""
     return sweep(id_).panel
 
 
@@ -371,7 +371,7 @@ def remove_sweep(id_: str) -> None:
 
 @post("/sweeps/{id}/stop", status=202, slow=True)
 def stop_sweep(id_: str) -> SweepPanel:
-    """Cancel the running trials and start no more."""
+    """Cancel the running trials and do not start others."""
     return sweep(id_).stop().panel
 
 
@@ -383,5 +383,5 @@ def resume_sweep(id_: str) -> SweepPanel:
 
 @post("/sweeps/{id}/best", status=201, action="execute", slow=True)
 def run_best(id_: str, *, processes: Annotated[int, Meta(ge=1, le=MAX_PROCESSES)]) -> JobRow:
-    """Start a job with the best values, on a number of processes of one node."""
+    """Start a job with the best values on the given number of processes of one node."""
     return row_of(sweep(id_).best.run(process_count_per_node=processes))

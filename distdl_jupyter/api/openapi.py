@@ -1,4 +1,4 @@
-"""The OpenAPI description of the HTTP API, made of its table of calls.
+"""The OpenAPI description of the HTTP API, generated from the table of calls.
 
 ``python -m distdl_jupyter.api.openapi`` prints it. msgspec turns dataclasses into JSON schema.
 """
@@ -22,10 +22,10 @@ _AUTHORIZATION = "The word token, a space, and the token of the Jupyter server."
 _JSON = "application/json"
 _REF = "#/components/schemas/{name}"
 Json = dict[str, Any]
-#: The schemas of parts of a path; any other part is a text.
+#: The schemas of parts of a path; all other parts are any text.
 _PARTS = {"id": {"pattern": r"^\d{8}-\d{6}-[a-z0-9]{4,12}$"}, "number": {"pattern": "^[0-9]{1,9}$"}}
 _ERROR = {"description": "An error.", "content": {_JSON: {"schema": {"$ref": _REF.format(name="ApiError")}}}}
-#: The call that is not a function: a WebSocket.
+#: The only call that is not a function: a WebSocket.
 _EVENTS: Json = {
     "summary": "Open a WebSocket.",
     "x-websocket": {
@@ -37,7 +37,7 @@ _EVENTS: Json = {
 
 
 def document() -> Json:
-    """Return the whole description."""
+    """Return the whole document."""
     paths: Json = {f"{BASE}/events": {"get": _EVENTS}}
     for call in calls():
         item = paths.setdefault(f"{BASE}{call.path}", {})
@@ -78,7 +78,7 @@ def _operation(call: ApiCall) -> Json:
 
 
 def _parameter(name: str, schema: Json) -> Json:
-    """Return a query parameter. It is left out instead of null."""
+    """Return a query parameter, which is omitted instead of null."""
     required = "default" not in schema
     for kind in schema.pop("anyOf", ()):
         schema |= kind if kind != {"type": "null"} else {}
@@ -93,12 +93,12 @@ def _schema(kind: Any) -> Json:
 
 
 def _components(kinds: Iterable[Any]) -> dict[str, Json]:
-    """Return the schemas of types, and of all that these are made of, by name."""
+    """Return the schemas of types and of all types that they contain, by name."""
     return msgspec.json.schema_components(dict.fromkeys(kinds), ref_template=_REF)[1]
 
 
 def _schemas() -> Json:
-    """Return the schema of every type that an operation names, and of all that these are made of."""
+    """Return the schemas of all types that operations use, and of all types that these contain."""
     answers = _components([ApiError, *MESSAGES, *(call.response for call in calls() if call.response)])
     # A response has all its fields; a default is for the code that makes it.
     for schema in answers.values():
@@ -111,7 +111,7 @@ def _schemas() -> Json:
 
 
 def _open(schema: Json) -> Json:
-    """Return a schema in which an object without known fields may have any: generated types would allow none."""
+    """Return a schema that allows any fields in objects without known fields: generated types would allow none."""
     is_open = schema.get("type") == "object" and "properties" not in schema
     return {"additionalProperties": True, **schema} if is_open else schema
 

@@ -1,7 +1,7 @@
-"""HTTP API for source text: jobs, sweeps and the launch form. A process of the Python that will run the code parses it.
+"""HTTP API for source text: jobs, sweeps and the launch form. It is parsed in a process of the Python that will run it.
 
-This process sees the packages of the environment in which the ranks run, and the job works in the notebook's folder as
-if it was started from a kernel. It uses the Python of a kernel, else that of the server.
+That process has the packages of the ranks' environment, and the job works in the notebook's folder as if a kernel had
+started it. The Python is that of a kernel, else that of the server.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from distdl_jupyter.views.job_table import JobRow
 from distdl_jupyter.views.sweep import SweepPanel
 from distdl_jupyter.views.wire import PageRequest, to_json
 
-#: Number of last error lines of a failed Python that are reported.
+#: Number of last error lines that are reported of a failed process.
 _LAST_LINES = 15
-#: Characters of a text up to which the server computes its form itself, in less than half a second.
+#: Maximum characters of a text whose form the server computes itself, in less than half a second.
 _SHORT = 20_000
 
 
@@ -58,7 +58,7 @@ class NewJob(SourceText, frozen=True, kw_only=True):
 
 
 class NewSweep(SourceText, frozen=True, kw_only=True):
-    """Source text as the trials of a sweep, whose arguments are ``options``, too.
+    """Source text as the trials of a sweep; ``options`` may contain arguments of the sweep, too.
 
     ``parameters`` is the search space as on a magic line: ``lr=loguniform(1e-4,1e-1) width=64,128``; each is a name
     that the code uses but does not set, or a flag that it accepts.
@@ -85,7 +85,7 @@ def start_sweep(context: ServerContext, body: NewSweep) -> SweepPanel:
 
 
 def _start(context: ServerContext, source: NewJob | NewSweep) -> str:
-    """Start the job, or the sweep, and return its id; it is started even if the page closes meanwhile."""
+    """Start the job or sweep and return its id. It is started even if the page is closed meanwhile."""
     python, notebook, folder = _prepare(context, source)
     fields = {**to_json(source), "notebook": str(notebook or "")}
     del fields["kernel_name"]
@@ -96,26 +96,26 @@ def _start(context: ServerContext, source: NewJob | NewSweep) -> str:
 def form(context: ServerContext, gone: Future[None], body: FormRequest) -> FormState:
     """Return the form for a source text and the choices so far.
 
-    A kernel that is free computes the form of its notebook itself, with the notebook's names. This is for a kernel
-    that is busy or not started, and for text without a notebook.
+    An idle kernel computes the form of its notebook itself, with the notebook's names. This call is for a kernel that
+    is busy or not started, and for text without a notebook.
     """
     python, notebook, folder = _prepare(context, body, notebook_required=body.own)
     if body.own:
-        # Only the kernel knows what a notebook's cell uses from beside it: there the notebook is only a name.
+        # Only the kernel can find the modules beside a notebook that a cell uses: there, the notebook is only a name.
         body = msgspec.structs.replace(body, notebook=str(notebook or ""))
     if python == (sys.executable, {}) and len(body.code) < _SHORT:
         from distdl_jupyter.form.state import cell_state  # captures code, which a server needs only here
 
         return cell_state(body, directory=str(folder))
-    # A long text is read by a process, because reading it would delay the requests of others. The answer has the
-    # fields of a FormState.
+    # A process reads a long text, because reading it here would delay other requests. Its response has the fields of a
+    # FormState.
     return _ask(python, "form", to_json(body), folder, context.form_seconds, gone)  # type: ignore[no-any-return]
 
 
 def _prepare(
     context: ServerContext, source: SourceText | FormRequest, *, notebook_required: bool = True
 ) -> tuple[tuple[str, dict[str, str]], Path | None, Path]:
-    """Return the Python for a text with the variables that it sets, the text's notebook below the root, and its folder.
+    """Return the Python for a text with its environment variables, the text's notebook below the root, and its folder.
 
     Raises InvalidSpec, also for a text that is too long, because parsing takes seconds of CPU time per megabyte.
     """
@@ -140,15 +140,15 @@ def _prepare(
 
 
 def _python(context: ServerContext, kernel_name: str) -> tuple[str, dict[str, str]]:
-    """Return the Python of a kernel, "" is the server's own, with the variables that it sets. Raises InvalidSpec."""
+    """Return the Python of a kernel ("": the server's) with its environment variables. Raises InvalidSpec."""
     if not kernel_name:
         return sys.executable, {}
     path = None
-    with contextlib.suppress(Exception):  # NoSuchKernel, or whatever a third-party manager of kernels raises
+    with contextlib.suppress(Exception):  # NoSuchKernel, or any error of a third-party kernel manager
         spec = context.kernel_specs.get_kernel_spec(kernel_name)
         program = spec.argv[0]
         if spec.language.lower() == "python" and Path(program).name.startswith("python"):
-            # Jupyter starts these names with the server's own Python too.
+            # Jupyter starts kernels of these names with the server's Python, too.
             major, minor = sys.version_info[:2]
             is_own = program in ("python", f"python{major}", f"python{major}.{minor}")
             path = sys.executable if is_own else shutil.which(program)
@@ -170,7 +170,7 @@ def _ask(
     seconds: float,
     gone: Future[None] | None = None,
 ) -> Any:
-    """Run a call of ``submit_process`` in a folder with a Python, and return its value.
+    """Run a call of ``submit_process`` with a Python in a folder and return its value.
 
     The process is killed after ``seconds``, and when ``gone`` is done. Raises the error of the call, PluginUnavailable
     if this package is missing there, and LaunchFailed.
@@ -212,7 +212,7 @@ def _ask(
 
 
 def error_from(body: Mapping[str, str]) -> DistDLError:
-    """Return the error of another process, of its own class; LaunchFailed for a class of another package."""
+    """Return the error of another process with its class, or LaunchFailed for a class of another package."""
     kind = getattr(errors, body["type"], LaunchFailed)
     error: DistDLError = kind(body["message"], code=body["code"], hint=body["hint"])
     for name in ("field", "output"):

@@ -1,7 +1,7 @@
 """``python -m distdl_jupyter.api.submit_process``: submit source text, or compute its launch form, for a server.
 
 Standard input holds a call as JSON, ``{"ask": "submit" or "form", "given": arguments}``. Secret environment variables
-are sent only this way. The last line on standard output is the answer of ``views.wire.answer``: ``value`` or ``error``.
+are sent only here. The last line of standard output is the result of ``views.wire.answer``: ``value`` or ``error``.
 The job works in the current directory.
 """
 
@@ -26,7 +26,7 @@ from distdl_jupyter.studies import correctness, sweeps
 from distdl_jupyter.studies.sweeps import Sweep
 from distdl_jupyter.views import wire
 
-#: Seconds that a form waits for a remote cluster; a later request would start over.
+#: Seconds that a form waits for a remote cluster: this process ends, so a later request would start again.
 _CLUSTER_TIMEOUT = 5.0
 
 
@@ -53,7 +53,7 @@ def _captured(code: str, names: Mapping[str, Any], notebook: str) -> CapturedCod
 
 
 def submit(code: str, *, parameters: str | None = None, **source: Any) -> str:
-    """Start a job, or a sweep over ``parameters``, and return its id. Raises what ``submit_source`` raises."""
+    """Start a job, or a sweep over ``parameters``, and return its id. Raises the errors of ``submit_source``."""
     try:
         if parameters is None:
             return submit_source(code, **source).id
@@ -75,9 +75,9 @@ def _sweep(code: str, parameters: str, *, notebook: str, options: Mapping[str, A
 
 
 def form(**request: Any) -> FormState:
-    """Return the form of a text as this Python would run it in the current directory."""
+    """Return the launch form of a text for this Python and the current directory."""
     state = cell_state(wire.from_data(FormRequest, request), directory=str(Path.cwd()), timeout=_CLUSTER_TIMEOUT)
-    # The cluster is no longer polled after this process has ended.
+    # The polling of the cluster ends with this process.
     return replace(state, place=state.place and replace(state.place, looking=False))
 
 

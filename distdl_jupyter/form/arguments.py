@@ -1,7 +1,7 @@
 """The flags of the magics, which also define the text of ``%%distributed?``.
 
-The flags of every job are here; those of backends and clusters come from their ``Options``. Each alias of an option
-that other tools use is accepted as a flag too, without being listed.
+This module defines the flags of every job; the flags of backends and clusters come from their ``Options``. Option names
+of other tools are accepted as flags too, but not listed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from distdl_jupyter.core.redact import is_secret
 from distdl_jupyter.form.schema import OptionField, OptionKind
 from distdl_jupyter.jobs import jobspec
 
-#: Placeholder for the names of all backends, which only the help needs.
+#: Placeholder in the help for the names of all backends, which are loaded only for the help.
 _BACKENDS = "the backends"
 #: An option as an argument of a call.
 _OPTION = re.compile(r"\b([a-z]+(?:_[a-z]+)*)=([\w.-]*\w)")
@@ -80,13 +80,13 @@ _SWEEP_EPILOG = (
 class Parser(argparse.ArgumentParser):
     """A parser that raises InvalidSpec, with the nearest names for an unknown option or command.
 
-    ``later`` adds more flags when a line contains an unknown one, or when the help lists all.
+    ``later`` adds more flags once a line contains an unknown flag or the help is requested.
     """
 
     later: Callable[[Parser], None] | None = None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments; reject those that this parser does not have."""
+        """Parse arguments. Raises InvalidSpec for an unknown argument."""
         parsed, rest = super().parse_known_args(args, namespace)
         if rest and self.complete():
             return self.parse_known_args(args, namespace)
@@ -207,7 +207,7 @@ def sweep_parser() -> Parser:
 def with_job_flags(parser: Parser) -> Parser:
     """Return the parser of a magic with the flags of every job and plug-in.
 
-    Flags of plug-ins are added on demand, because few lines have one and all plug-ins must be loaded for them.
+    The flags of plug-ins are added on demand, because they require loading all plug-ins and few lines use one.
     """
     parser.argument_default, parser.allow_abbrev = argparse.SUPPRESS, False
     add_job_flags(parser)
@@ -290,7 +290,7 @@ def _count_or_auto(text: str) -> int | str:
 
 
 def value_of(text: str) -> Any:
-    """Parse a word of a magic line: a number, True, False, None, or the text itself."""
+    """Parse an argument of a magic line as a number, True, False, None, or the text itself."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -316,7 +316,7 @@ def job_options(
 ) -> dict[str, Any]:
     """Return the job's options under their primary names; flags override the defaults of this kernel.
 
-    ``value`` gives a variable's value for ``--env NAME``.
+    ``value`` returns the value of a variable for ``--env NAME``.
     """
     options = {name: option for name, option in vars(args).items() if name not in _NOT_OPTIONS}
     if "environment_variables" in options:
@@ -336,7 +336,7 @@ def pairs(assignments: Sequence[str]) -> dict[str, str]:
 
 
 def pairs_of(assignments: list[str], value: Callable[[str], str | None] = os.environ.get) -> dict[str, str]:
-    """Return NAME=VALUE texts as a dict; ``value`` returns the value of a NAME alone. Raises InvalidSpec."""
+    """Return NAME=VALUE texts as a dict; ``value`` returns the value for a NAME without one. Raises InvalidSpec."""
     variables = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")

@@ -21,7 +21,7 @@ from distdl_jupyter.form.target import CodeInfo
 from distdl_jupyter.form.values import addresses
 from distdl_jupyter.jobs import jobspec
 
-#: Maximum number of ranks of a dry run, which creates a slot for each rank.
+#: Maximum number of ranks in a dry run, which creates a slot for each rank.
 _MOST_RANKS = 4096
 #: Fields for errors that do not name one.
 _FIELDS = {"cluster-not-usable": "compute_target", "backend-not-usable": "distributed_backend"}
@@ -101,7 +101,7 @@ def _sweep(varied: str) -> str:
 
 
 def _plan(code: CodeInfo, options: Mapping[str, Any], folder: Path) -> tuple[FormCheck, JobSpec | None]:
-    """Return the error that Submit would raise before checks, and the spec of the job, if it can be created."""
+    """Return the error that Submit would raise before the checks, and the job's spec if it can be created."""
     draft = code.draft or CapturedCode(kind="cell", name=code.name, source=CodeSource())
     draft = replace(draft, payload_json={**draft.payload_json, "working_directory": str(folder)})
     spec: JobSpec | None = None

@@ -47,7 +47,7 @@ def _job_option(name: str) -> OptionField:
 
 
 def backends() -> tuple[BackendChoice, ...]:
-    """Return the backends to choose from, single-process ones last: label, reason (why not), detail, options."""
+    """Return the backends to choose from, single-process backends last, each with the reason if it cannot be used."""
     plugins = sorted(registry.backends(), key=lambda plugin: not plugin.meets)
     labels = [
         label for plugin in plugins for label in ([plugin.name] if plugin.name in plugin.labels else plugin.labels)
@@ -68,7 +68,7 @@ def _backend(label: str) -> BackendChoice:
 
 
 def likely_backend(offered: Sequence[BackendChoice], preferred: str, process_count: int) -> str:
-    """Return the initial label: that of the backend used by the code, else one for the process count."""
+    """Return the label to preselect: that of the backend used by the code, else the default for the process count."""
     matching = [choice for choice in offered if choice.backend == preferred]
     if matching:
         return next((choice for choice in matching if not choice.reason), matching[0]).label

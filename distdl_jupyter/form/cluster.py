@@ -1,8 +1,8 @@
 """The selected cluster: its current nodes, problems that would prevent the job, and the cost of its nodes.
 
-Only remote clusters have nodes here: the form's checks cover this machine. A price is the user's own, or that
-of the Retail Prices API for a cluster that bills, in the region of ``%dist_config azure``. Without a region no request
-is sent.
+Only remote clusters have nodes here, because the form's checks cover this machine. The price is set by the user, or
+requested from the Retail Prices API for a billed cluster in the region of ``%dist_config azure``. Without a region, no
+request is sent.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ NOT_USUAL = "Spot prices vary. Enter the price yourself."
 
 
 class Rented(NamedTuple):
-    """The nodes that a cluster rents; ``size`` "" is unknown, and ``interruptible`` ones may be preempted."""
+    """The nodes that a cluster rents; ``size`` is "" if unknown, and ``interruptible`` nodes may be preempted."""
 
     bills: bool = False
     size: str = ""
@@ -83,7 +83,7 @@ def rented(compute_target: str, vm_size: str) -> Rented:
 
 
 def cost(values: FormValues) -> CostNow | None:
-    """Return the current cost of all nodes, None if they are free and no price was typed, which overrides others."""
+    """Return the current cost of all nodes, None if they are free. A price typed by the user takes precedence."""
     nodes, node_count = rented(values.compute_target, values.vm_size), values.node_count
     if not nodes.bills and not values.price_per_hour.strip():
         return None

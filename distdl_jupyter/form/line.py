@@ -1,7 +1,7 @@
 """Parse the magic line of a cell, and write the cell that is equivalent to a form.
 
-The cell's text is authoritative: the form reads its line and writes it back, and never changes the code below it. Only
-the names of secrets are written, and values that do not fit into one line are omitted.
+The cell's text is authoritative: the form reads its line and writes it back, but never changes the code below. Secrets
+are written by name only, and values that do not fit into one line are omitted.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _MAGIC = re.compile(r"(%%\S*)[ \t]*(.*)")
 
 @dataclass(frozen=True, slots=True)
 class CellText:
-    """``magic`` is the cell magic with its %% signs ("" if none), ``line`` the rest of its line, ``body`` all below.
+    """A cell: ``magic`` has its %% signs ("": no magic), ``line`` is the rest of the magic's line, ``body`` all below.
 
-    ``first_line`` is the cell's number of line 1 of ``body``.
+    ``first_line`` is the line number in the cell at which ``body`` starts.
     """
 
     magic: str = ""
@@ -60,8 +60,8 @@ def split(text: str) -> CellText:
 class MagicLine:
     """The parsed magic line of a cell: ``values`` of fields of the form, and environment variables.
 
-    ``other_flags`` are its arguments without a field, and ``magic_flags`` those that only this magic accepts:
-    ``%%sweep`` if ``is_sweep``. ``problem`` is why the line cannot be parsed.
+    ``other_flags`` are the arguments without a field, ``magic_flags`` the arguments that only this magic accepts (the
+    magic is ``%%sweep`` if ``is_sweep``). ``problem`` is why the line cannot be parsed.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -89,7 +89,7 @@ def read(text: CellText, defaults: Mapping[str, Any]) -> MagicLine:
         parser = arguments.sweep_parser() if is_sweep else arguments.cell_parser(text.magic.lstrip("%"))
         args = parser.parse(rest)
         parsed, names = vars(args), values.names_in_form()
-        # The kernel looks up variables that are written by name; the form does not need their values.
+        # The kernel looks up variables that are set by name only; the form does not need their values.
         options = arguments.job_options(args, defaults, value=lambda _: "")
         fields, variables = values.from_options({name: options[name] for name in options if name in names})
         other = {name: value for name, value in options.items() if name not in names}
@@ -112,7 +112,7 @@ def read(text: CellText, defaults: Mapping[str, Any]) -> MagicLine:
 
 #: Options that a line always contains.
 _ALWAYS = ("node_count", "process_count_per_node", "distributed_backend")
-#: Longer arguments than this would make the cell unreadable; a variable name replaces them.
+#: Maximum length of an argument; a variable name replaces longer arguments to keep the cell readable.
 _LONGEST = 60
 
 
@@ -121,16 +121,16 @@ def line(
 ) -> str:
     """Return ``%%distributed ...`` for options under their primary names; None and empty values are omitted.
 
-    ``more`` are words that are inserted unchanged before the variable. Without a variable there is no ``-o``.
+    ``more`` are arguments that are inserted unchanged before the variable. An empty ``variable`` omits ``-o``.
     """
     return " ".join([magic, *option_words(dict(_written(options))), *more, *(["-o", variable] if variable else [])])
 
 
 def _written(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the options that differ from their defaults or are always written, then those of plug-ins."""
+    """Yield the options that differ from their defaults or are always written, then the options of plug-ins."""
     for name in ABOUT:
         value = options.get(name)
-        if isinstance(value, str) and "\n" in value:  # the text of a file
+        if isinstance(value, str) and "\n" in value:  # a file's content
             continue
         if name in _ALWAYS or value not in (None, "", (), [], {}, DEFAULTS[name]):
             yield name, int(value) if isinstance(value, float) and value.is_integer() else value
@@ -138,7 +138,7 @@ def _written(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def option_words(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words that set options: ``-p 2``, ``--cycle-time-ms 2.5``, ``--no-wait``."""
+    """Return the arguments that set options: ``-p 2``, ``--cycle-time-ms 2.5``, ``--no-wait``."""
     parts: list[str] = []
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
@@ -154,14 +154,14 @@ def option_words(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _assignment(name: str, text: str) -> str:
-    """Return NAME=VALUE, only the name of a secret, and "" for a multi-line value."""
+    """Return NAME=VALUE, for a secret only its name, and for a multi-line value ""."""
     if is_secret(name, text):
         return name
     return f"{name}={text}" if len(text.splitlines()) < 2 else ""
 
 
 def cell(first: str, function: str, args: Sequence[Any], kwargs: Mapping[str, Any], varied: Iterable[str] = ()) -> str:
-    """Return the whole cell: the magic line ``first``, then the call of the function by its name.
+    """Return the whole cell: the magic line ``first``, then a call of the function.
 
     ``varied`` are the arguments that a sweep varies.
     """

@@ -28,7 +28,7 @@ OptionValue = str | int | float | bool | None
 
 
 class DataRow(PageRequest, frozen=True):
-    """A data source as it was typed; ``shard`` and ``mode`` are separate controls and apply only to stores."""
+    """A data source as typed; ``shard`` and ``mode`` have separate controls and apply only to stores."""
 
     name: str = ""
     place: str = ""
@@ -39,7 +39,7 @@ class DataRow(PageRequest, frozen=True):
 class FormValues(PageRequest, frozen=True, kw_only=True):
     """The values of the form under the names of the options; 0 and "" mean none.
 
-    Options with their own control are fields. ``other_options`` contains the others as they were typed.
+    Options with a separate control are fields; ``other_options`` contains the other options as typed.
     """
 
     vm_size: str = ""
@@ -88,7 +88,7 @@ class FormRequest(PageRequest, frozen=True, kw_only=True):
     """A request of the launch form.
 
     ``code`` is the text with its ``%%distributed`` line, if it has one; ``chosen`` and ``environment`` are None to
-    start from that line. ``apply`` is the code of the suggestion to apply. ``own`` is true if the text belongs to no
+    start from that line. ``apply`` is the code of the suggestion to apply. ``own`` is true for text without a
     notebook; ``again`` refreshes the names and the cluster. ``kernel_name`` is the id of the kernel whose Python would
     run it; "" is the server's Python.
     """
@@ -158,10 +158,10 @@ class BackendChoice:
 
 @dataclass(frozen=True, slots=True)
 class ClusterChoice:
-    """One cluster; ``system`` is that of this machine, "" for other clusters.
+    """One cluster; ``system`` is the operating system of this machine, "" for other clusters.
 
-    The nodes of a ``far`` cluster are other machines: backends must be installed there, not here. The user added the
-    ``named`` ones and can remove them. Nodes of a cluster that ``rents`` are created on demand and billed.
+    The nodes of a ``far`` cluster are other machines: backends must be installed there. The user added the ``named``
+    clusters and can remove them. The nodes of a cluster that ``rents`` are created on demand and billed.
     """
 
     name: str
@@ -189,7 +189,7 @@ class FormChoices:
 
 @dataclass(frozen=True, slots=True)
 class FormTitle:
-    """The code that runs: a function's name, or ""; and its origin: a cell's number, or a file's name."""
+    """The code to run: the name of a function ("" for other code), and the number of its cell or name of its file."""
 
     function: str
     cell: int | None
@@ -233,7 +233,7 @@ class CostNow:
     words: str = ""
     source: str = ""
     problem: str = ""
-    #: The problem is the typed value.
+    #: Whether the problem is the typed value.
     wrong: bool = False
 
 
@@ -262,7 +262,7 @@ class FormState:
     problems: dict[str, str]
     #: The state of a remote cluster, with only those checks that need a remedy.
     place: CachedStatus | None
-    #: The cluster can mount data.
+    #: Whether the cluster can mount data.
     mounts: bool
     cost: CostNow | None
     options: dict[str, Any]

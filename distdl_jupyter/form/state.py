@@ -1,7 +1,7 @@
-"""The launch form as a pure function: the values of the page go in, the whole form comes out.
+"""The launch form as a pure function from the values of the page to the whole form.
 
-No state is kept between requests except cached reads (clusters, prices), so kernel, server and a kernel's Python give
-the same response. The environment (backends, GPUs, the notebook's names) is that of the responding process.
+Requests share no state except cached reads (clusters, prices), so kernel, server and a kernel's Python return the same
+response. The environment (backends, GPUs, the notebook's names) is that of the responding process.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _initial(target: Target, code: CodeInfo, choices: FormChoices, timeout: floa
 
 
 def variables_of(target: Target, request: FormRequest) -> dict[str, str]:
-    """Return the environment variables with their values; a value of None is the initial one."""
+    """Return the environment variables with their values; None stands for the initial value."""
     initial = target.line.environment_variables
     if request.environment is None:
         return dict(initial)
@@ -146,7 +146,7 @@ def _apply_advice(target: Target, values: FormValues, info: CodeInfo, code: str)
 
 
 def gpus_per_node(values: FormValues, status: CachedStatus | None) -> int:
-    """Return the GPUs that "one per GPU" means: those of the VM size, else of the cluster's nodes; 0 without."""
+    """Return the number of GPUs of a node, for "one process per GPU": from the VM size, else the cluster's nodes."""
     if values.use_gpu == "no":
         return 0
     if values.vm_size:

@@ -1,7 +1,7 @@
 """The code of a form (a function with arguments, or the text of a cell) and its static analysis.
 
-Numbers of the training are used only if they are certain: an argument, a default, a variable of a closure or the
-notebook, or set exactly once in the cell.
+A number of the training is used only if it is certain: an argument, a default, a variable of a closure or the notebook,
+or a name that the cell sets exactly once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CodeInfo:
 
     @property
     def name(self) -> str:
-        """The job's name when the user gives none."""
+        """The default name of the job."""
         return self.draft.name if self.draft else self.training.name
 
 
@@ -47,7 +47,7 @@ class KernelContext:
     """The context of a kernel: its variables, its defaults of ``%dist_config``, and the available magic.
 
     ``namespace`` is None if the variables are not available now, ``count`` is the number of executed cells, and
-    ``cache`` has the analysis of the last cell: large values are not pickled for each click.
+    ``cache`` has the analysis of the last cell: large values are not pickled again for each click.
     """
 
     namespace: Mapping[str, Any] | None
@@ -85,7 +85,7 @@ class Target:
         return cache[key]
 
     def cell(self, magic_line: str) -> str:
-        """Return the text of a cell that runs it under this magic line."""
+        """Return the text of a cell that runs the code under this magic line."""
         if self.function is None:
             return f"{magic_line}\n{self.text.body}"
         return line.cell(magic_line, _name_of(self.function), self.args, self.kwargs, space.sampled(self.varied))
@@ -104,7 +104,7 @@ class Target:
         return CodeInfo(training, FormTitle(name, source.execution_count, Path(file).name), draft, error)
 
     def _cell(self) -> CodeInfo:
-        """Capture the cell; the values of the names are pickled once for their sizes and not kept."""
+        """Capture the cell; the values of the names are pickled once to measure their sizes and then discarded."""
         body, draft, error = self.text.body, None, None
         try:
             draft = self._capture(body)
@@ -161,7 +161,7 @@ _SCALES = re.compile(
 
 
 def backend_of_code(code: str) -> str:
-    """Return the backend that some source names ("horovod", "torch", "tensorflow"), "" when it names none.
+    """Return the backend that source code names ("horovod", "torch" or "tensorflow"), "" if it names none.
 
     If it names several, the default backend has the lowest priority, because many libraries use it.
     """
@@ -178,7 +178,7 @@ def inspect_training(
     code: str = "",
     numbers: Mapping[str, float] | None = None,
 ) -> Request:
-    """Analyze the training of a function with this source; ``numbers`` are captured ones by name."""
+    """Analyze the training of a function with this source; ``numbers`` are the captured numbers by name."""
     try:
         bound = inspect.signature(function).bind_partial(*args, **kwargs)
         bound.apply_defaults()
@@ -203,7 +203,7 @@ def _training(name: str, code: str, values: Mapping[str, Any]) -> Request:
 
 
 def _first_number(values: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the first of the names whose value is a positive number, "" without one."""
+    """Return the first of the names whose value is a positive number, "" if there is none."""
     for name in names:
         value = values.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
@@ -212,7 +212,7 @@ def _first_number(values: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def _assigned_numbers(code: str) -> dict[str, float]:
-    """Return the values of names that the code sets exactly once, to a number; none if it is not valid Python."""
+    """Return the names that the code sets exactly once, to a number; empty if the code is not valid Python."""
     nodes = list(ast.walk(parsed(code) or ast.Module([], [])))
     stores = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     numbers: dict[str, float] = {}

@@ -16,17 +16,17 @@ from distdl_jupyter.core.options import ABOUT, checked
 from distdl_jupyter.form.schema import DataRow, FormValues
 from distdl_jupyter.jobs import jobspec
 
-#: The fields of a sweep, with their names in the call.
+#: The fields of a sweep, which are also the names of arguments of ``sweep``.
 PLAN = ("trials", "metric", "parallel")
 USE_GPU = {"": None, "yes": True, "no": False}
-#: Stores that can list a folder, so that each node can get a part of it.
+#: Address schemes of stores that can list a folder, so that each node can receive a part of it.
 _LISTED = ("blob://", "s3://", "gs://")
 _SIGNED = re.compile(r"[?&](?:sig|se|sp|sv|x-(?:amz|goog)-[a-z-]+)=", re.IGNORECASE)
 _MASK = "?sig=\N{BULLET}\N{BULLET}\N{BULLET}"
 
 
 def other_options() -> list[str]:
-    """Return the options of a job without their own control in the form."""
+    """Return the options of a job that have no separate control in the form."""
     fields = {*FormValues.__struct_fields__, "environment_variables"}
     return [name for name, about in ABOUT.items() if about.in_form and name not in fields]
 
@@ -66,7 +66,7 @@ def from_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
 
 def to_options(values: FormValues, variables: Mapping[str, str], default_name: str) -> dict[str, Any]:
-    """Return the arguments of ``submit`` under their primary names; None for those with their default."""
+    """Return the arguments of ``submit`` under their primary names; None stands for the default."""
     return {
         **{name: getattr(values, name) or None for name in ABOUT if name in FormValues.__struct_fields__},
         **{name: _typed(name, values.other_options.get(name)) for name in other_options()},
@@ -93,7 +93,7 @@ def backend_options(values: FormValues) -> dict[str, Any]:
 
 
 def plan_of(values: FormValues) -> dict[str, Any]:
-    """Return the arguments of ``sweep`` besides the parameters and the options of its trials."""
+    """Return the arguments of ``sweep`` other than the parameters and the options of its trials."""
     plan = {name: getattr(values, name) for name in PLAN}
     return {name: value for name, value in {**plan, "metric": values.metric.strip()}.items() if value}
 

@@ -14,7 +14,7 @@ from distdl_jupyter.html.page import PAPER
 #: Size of the picture and margins of the plot, in pixels.
 WIDTH, HEIGHT = 430, 196
 _LEFT, _TOP, _BOTTOM = 36, 26, 24
-#: Steps beyond this share of the axis have no label; the name of the axis is there.
+#: Steps beyond this share of the axis have no label, which leaves space for the name of the axis.
 _LAST_TICK = 0.82
 #: Larger values are drawn at the edge, because differences of doubles overflow.
 _HUGE = 1e300
@@ -41,24 +41,24 @@ def svg(band: Band, name: str = "", *, points: int = 180) -> str:
 
 
 def _ends(values: Iterable[float]) -> tuple[float, float]:
-    """Return the ends of an axis, which begins at 0 if that takes little space."""
-    known = [min(_HUGE, max(-_HUGE, value)) for value in values] or [0.0]
-    low, high = min(known), max(known)
+    """Return the ends of an axis, including 0 if that takes little space."""
+    clipped = [min(_HUGE, max(-_HUGE, value)) for value in values] or [0.0]
+    low, high = min(clipped), max(clipped)
     low = 0.0 if 0 < low <= 0.4 * high else low
     high = 0.0 if 0 > high >= 0.4 * low else high
-    if high - low <= 1e-9 * max(abs(low), abs(high)):  # one value only
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # all values are equal
         low, high = min(0.0, 1.25 * low), max(0.0, 1.25 * high)
     return (low, high) if high - low > 1 / _HUGE else (0.0, 1.0)
 
 
 def short(name: str) -> str:
-    """Return a metric's name so that it fits beside the legend."""
+    """Return a metric's name, shortened to fit beside the legend."""
     shown = printable(name)
     return shown if len(shown) <= 24 else f"{shown[:23]}…"
 
 
 def thin(rows: list[Row], most: int) -> list[Row]:
-    """Return at most about ``most`` rows: neighbours are merged with their exact extrema, both ends stay."""
+    """Return at most about ``most`` rows: neighbours are merged with their exact extrema, both ends are unchanged."""
     if len(rows) <= most:
         return rows
     size = -(-(len(rows) - 2) // max(1, most - 2))
@@ -77,14 +77,14 @@ def _merged(rows: list[Row]) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The ends of both axes and the plot's right edge; converts values to pixels."""
+    """Converts values to pixels, from the ends of both axes and the plot's right edge."""
 
     x: tuple[float, float]
     y: tuple[float, float]
     right: float
 
     def at(self, step: float, value: float) -> str:
-        """Return a point as "x y" with a tenth of a pixel."""
+        """Return a point as "x y" in tenths of a pixel."""
         return f"{self.across(step):.1f} {self.down(value):.1f}"
 
     def across(self, step: float) -> float:
@@ -97,12 +97,12 @@ class _Frame:
 
 
 def _share(value: float, low: float, high: float) -> float:
-    """Return where a value is in a range: 0 at the low end, 1 at the high end, never outside."""
+    """Return the relative position of a value in a range: 0 at the low end, 1 at the high end, clipped to both."""
     return min(1.0, max(0.0, (value / 2 - low / 2) / (high / 2 - low / 2)))
 
 
 def _ticks(low: float, high: float, most: int, least: float = 0.0) -> list[tuple[float, str]]:
-    """Return round numbers in a range, ``least`` apart at least, with the decimals that their distance needs."""
+    """Return round numbers in a range, at least ``least`` apart, as text with just enough decimals to differ."""
     rough = high / most - low / most
     power = 10.0 ** math.floor(math.log10(rough))
     step = max(least, next(factor * power for factor in (1, 2, 5, 10, 20) if rough <= factor * power))
@@ -121,8 +121,8 @@ def _grid(frame: _Frame) -> list[str]:
         parts.append(f'<path d="M{_LEFT} {y}H{right}" stroke="{_GRID}"/>')
         parts.append(f'<text x="{_LEFT - 7}" y="{y + 3.5}" text-anchor="end">{label}</text>')
     parts.append(f'<path d="M{_LEFT} {bottom + 0.5}H{right}" stroke="{_AXIS}"/>')
-    whole = all(end.is_integer() for end in frame.x)
-    for step, label in _ticks(*frame.x, 6, float(whole)):
+    is_integral = all(end.is_integer() for end in frame.x)
+    for step, label in _ticks(*frame.x, 6, float(is_integral)):
         if _share(step, *frame.x) > _LAST_TICK:
             continue
         x = round(frame.across(step)) + 0.5
@@ -148,7 +148,7 @@ def _curve(band: Band, rows: list[Row], frame: _Frame) -> list[str]:
 
 
 def _runs(rows: list[Row], frame: _Frame) -> list[list[str]]:
-    """Return the points of the mean between its gaps; a single point becomes a short line."""
+    """Return the points of the mean as runs without gaps; a single point becomes a short line."""
     runs: list[list[str]] = [[]]
     for row in rows:
         if row.mean is not None:

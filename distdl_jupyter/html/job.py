@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 #: A picture that a rank has displayed: its description, its bytes, and their format ("png").
 ShownPicture = tuple["Picture", bytes, str]
 
-#: Maximum numbers of log lines, metrics, values beside a failure, rows of collective operations, points of the curve,
-#: and warnings in the plain text.
+#: Maximum numbers of log lines, metrics, values beside a failure, rows of collective operations, curve points, and
+#: warnings (only in the plain text).
 _LINES, _METRICS, _VALUES, _COLLECTIVES, _POINTS, _WARNINGS = 5, 8, 8, 8, 90, 3
 
 
@@ -93,7 +93,7 @@ def _failure(card: FailureCard, view: JobView) -> dict[str, Any]:
 
 
 def _collectives(view: JobView) -> dict[str, Any] | None:
-    """Return the table of the ranks' last collective operations, of the stall or the failure."""
+    """Return the table of the ranks' last collective operations before the stall or failure."""
     stall = None if view.state.ended or view.stall is None else view.stall.collectives
     rows = stall or (view.failure.collectives if view.failure else ())
     if not rows:
@@ -153,7 +153,7 @@ def _line(row: FoldedRow, log: LogBook, failure: FoldedRow | None) -> dict[str, 
 
 
 def _saved(view: JobView, log: LogBook, rows: list[FoldedRow]) -> str:
-    """Return the time of the page and how much of the log it has: ``Saved ..., last 5 of 164 log lines``."""
+    """Return the time of the page and the part of the log that it contains: ``Saved ..., last 5 of 164 log lines``."""
     saved = f"Saved {humanize.date_and_clock(view.ended or view.last_sign)}"
     shown = sum(max(1, row.ranks) for row in rows if row.n >= 0)
     return f"{saved}, last {humanize.count(shown)} of {humanize.plural(log.total, 'log line')}" if shown else saved
@@ -180,7 +180,7 @@ def facts(view: JobView, spec: JobSpec, now: float) -> list[str]:
 
 
 def took(view: JobView, now: float) -> list[str]:
-    """Return how long a job took so far and, if it failed, its progress."""
+    """Return the elapsed time of a job and, if it failed, its progress."""
     waited = view.waiting_time(now)
     spent = humanize.ran_and_waited(view.run_time(now), waited)
     progress_text = progress(view).rpartition("%, ")[2] if view.state is State.FAILED else ""
@@ -200,13 +200,13 @@ def progress(view: JobView) -> str:
 
 
 def explanation(view: JobView) -> str:
-    """Return the reason of a state and since when it lasts, "" for states that need no explanation."""
+    """Return why the job is in its state, "" for states that need no explanation."""
     if view.state is State.LOST:
         return f"Last event at {humanize.clock(view.last_sign)}. {view.reason}".rstrip()
     if view.state is State.CANCELING and view.stop is not None:
         sent = f"{view.stop.signal} sent, " if view.stop.signal else ""
-        left = [rank for rank in view.ranks if rank.status != "ended"]
-        return f"{sent}{len(left)} of {humanize.plural(view.process_count, 'rank')} still there."
+        active = [rank for rank in view.ranks if rank.status != "ended"]
+        return f"{sent}{len(active)} of {humanize.plural(view.process_count, 'rank')} still there."
     if view.state is State.CANCELED:
         how_far = progress(view)
         return view.reason or (f"Canceled at {how_far}." if how_far else "Canceled before the first step.")
@@ -217,7 +217,7 @@ def explanation(view: JobView) -> str:
 
 
 def as_of(view: JobView, *, removed: bool) -> str:
-    """Return the time that the page shows and how to see the job now, "" for an ended job that still exists."""
+    """Return the date of the page and how to see the current job, "" for an ended job that still exists."""
     moment = f"Submitted {humanize.date_and_clock(view.created)}, shown as of {humanize.clock(view.last_sign)}."
     if removed:
         return f"This job was deleted. {moment}"
@@ -239,7 +239,7 @@ def restarted(view: JobView) -> str:
 
 
 def metric_texts(metric: MetricView) -> tuple[str, str, str]:
-    """Return the mean, the lowest and the highest value with their ranks; the last two "" if all ranks agree."""
+    """Return the mean, the lowest and the highest value with their ranks; the last two are "" if all ranks agree."""
     mean = humanize.number(metric.mean)
     finite = [(value, rank) for rank, value in metric.values.items() if math.isfinite(value)]
     if len(finite) < 2 or min(finite)[0] == max(finite)[0]:
@@ -275,7 +275,7 @@ def where(card: FailureCard) -> str:
 
 
 def others(card: FailureCard) -> str:
-    """Return what the other ranks did: ``ranks 0 and 1: HorovodInternalError after 0.6 s; rank 3: ...``."""
+    """Return how the other ranks ended: ``ranks 0 and 1: HorovodInternalError after 0.6 s; rank 3: ...``."""
     by_kind: dict[str, list[OtherRank]] = {}
     for other in card.others:
         by_kind.setdefault(str(other.what).split(":")[0], []).append(other)
@@ -295,7 +295,7 @@ def shown_state(view: JobView) -> str:
 
 
 def text(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str = "", *, removed: bool = False) -> str:
-    """Return the job at its last event as some lines of plain text, for notebooks and their diffs."""
+    """Return the job at its last event as a few lines of plain text, for notebooks and their diffs."""
     warnings = [note["text"] for note in view.notes if note["level"] in ("warning", "error")]
     return "\n".join(
         [
@@ -307,7 +307,7 @@ def text(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str = "", 
 
 
 def lines(view: JobView, book: SeriesBook, spec: JobSpec, result_repr: str, now: float) -> list[str]:
-    """Return the job at the moment ``now`` (epoch seconds) as lines of plain text, without its notes."""
+    """Return the job at the time ``now`` (epoch seconds) as lines of plain text, without its notes."""
     state_name, waited = humanize.SHOWN_WORDS[shown_state(view)], view.waiting_time(now)
     spent = humanize.duration(view.run_time(now))
     ending = f"{state_name} after {spent}" if view.state.ended else f"{state_name}, {spent} so far"
@@ -348,10 +348,10 @@ def _metric_lines(view: JobView, book: SeriesBook) -> list[str]:
 
 
 def _spark(book: SeriesBook, name: str, width: int = 16) -> str:
-    """Return a metric's sparkline of block characters, blanks if it cannot be drawn."""
+    """Return a metric's sparkline of block characters, or blanks if it cannot be drawn."""
     means = [row.mean for row in curve.thin(book.band(name).rows, width)]
-    known = [mean for mean in means if mean is not None]
-    low, span = min(known, default=0.0), max(known, default=0.0) - min(known, default=0.0)
+    numbers = [mean for mean in means if mean is not None]
+    low, span = min(numbers, default=0.0), max(numbers, default=0.0) - min(numbers, default=0.0)
     if not 1e-9 * abs(low) < span < 1e300:
         return " " * width
     bars = "".join(" " if mean is None else "▁▂▃▄▅▆▇█"[min(7, int(8 * (mean - low) / span))] for mean in means)

@@ -43,7 +43,7 @@ _PALETTES = {  # text, lines, backgrounds, marks (an edge or a sign) and tints (
 }
 PAPER, THEME = ({name: Markup(pair[n]) for name, pair in _PALETTES.items()} for n in (0, 1))  # noqa: S704 - ours
 
-#: The colours of ranks, dark enough for small letters.
+#: The colours of ranks, dark enough for small text.
 RANK_INK = ("#09356b", "#793007", "#226f51", "#884497")
 #: Colours of each state on paper: text and background.
 _STATES = {
@@ -72,7 +72,7 @@ _SHAPES = {
     "exclamation": f'{_RING}<path d="M8 4.8v4m0 2.3v.1"/>',
     "question": f'{_RING}<path d="M6.3 6.5c.1-2.3 3.5-2.2 3.4 0-.1 1.2-1.7 1.2-1.7 2.5m0 2.1v.1"/>',
 }
-#: Insignificant line ends of a template: those between elements, values and blocks.
+#: Insignificant line breaks of a template, which are between elements, values and blocks.
 _LINE_ENDS = re.compile(r"(?<=[>}])\s*\n\s*(?=[<{])")
 
 
@@ -93,7 +93,7 @@ def data_url(data: bytes, form: str) -> str:
 
 
 class _Loader(jinja2.FileSystemLoader):
-    """Reads templates without insignificant line ends."""
+    """Reads templates without insignificant line breaks."""
 
     def get_source(self, environment: jinja2.Environment, template: str) -> Any:
         source, *more = super().get_source(environment, template)

@@ -35,7 +35,7 @@ class ClusterRow(ClusterStatus):
     nodes: tuple[ClusterNode, ...] = ()
     node_count: int = 0
     active_jobs: int = 0
-    #: What jobs hold of this machine and how many are queued for it; None for other clusters.
+    #: Resources of this machine that jobs use, and the queued jobs; None for other clusters.
     in_use: InUse | None = None
 
 

@@ -2,8 +2,8 @@
 
 * Its files are read in small steps by one thread at a time: state and metrics first, then the end of the log. A reader
   of a log that grows faster than it can be read skips ahead to its end (see ``core.log``).
-* A message is created once for all pages with the same subscription. ``live.subscriber`` tracks what was sent.
-* Nothing here depends on HTTP or waits.
+* A message is created once for all pages with the same subscription. ``live.subscriber`` tracks the sent messages.
+* This module does not depend on HTTP and never waits.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from distdl_jupyter.views.wire import encode, from_fields
 
 #: Maximum number of log rows in memory.
 KEPT = 100_000
-#: Rows of the first message about a log, and most rows of a later one. A page that is more than ``BEHIND`` rows behind
-#: continues with the newest ``ANEW``: older ones would delay the newest by seconds.
+#: Maximum rows of the first message about a log, and of a later one. A page that is more than ``BEHIND`` rows behind
+#: continues with the newest ``ANEW`` rows: older rows would delay these by seconds.
 FIRST, MOST, BEHIND, ANEW = 1000, 2000, 4000, 300
-#: Maximum seconds of a read: before the state is known, and afterwards.
+#: Maximum seconds of a poll before the state is known, and of a later poll.
 _OPENING, _TURN = 0.2, 0.05
 #: Seconds for which a message that contains the time is reused.
 _FRESH = 0.2
-#: Messages that are cached.
+#: Maximum number of cached messages.
 _CACHED = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A message as JSON. ``key`` changes with everything in it except the clock."""
+    """A message as JSON. ``key`` changes with the content, except for the time."""
 
     line: bytes
     key: str
@@ -59,7 +59,7 @@ class LiveJob:
         self._capacity = capacity
         self._lock = threading.Lock()
         self._reader: PageReader | None = None
-        #: Messages by their subject, each with the values that it was made from.
+        #: Messages by subject, each with the version of the data that it was created from.
         self._cache: dict[object, tuple[object, Encoded]] = {}
 
     # ---- reading ----
@@ -84,7 +84,7 @@ class LiveJob:
 
     @property
     def version(self) -> int:
-        """A number that grows with everything that was read."""
+        """A number that increases with each read of new data."""
         return 0 if self._reader is None else self._reader.version
 
     @property
@@ -99,7 +99,7 @@ class LiveJob:
 
     @property
     def complete(self) -> bool:
-        """Whether the log is up to date as well, so that pages can receive it."""
+        """Whether the log is up to date, too, so that it can be sent to pages."""
         return self._reader is not None and self._reader.complete
 
     @property
@@ -117,9 +117,9 @@ class LiveJob:
     def state(self) -> Encoded:
         """Return the message about the job itself."""
         with self._lock:
-            known = self._cache.get("job")
-            if known is not None and known[0] == self.version and time.time() < known[1].mark / 1000 + _FRESH:
-                return known[1]
+            cached = self._cache.get("job")
+            if cached is not None and cached[0] == self.version and time.time() < cached[1].mark / 1000 + _FRESH:
+                return cached[1]
             message = self._state(time.time())
             self._cache["job"] = (self.version, message)
             return message
@@ -134,13 +134,13 @@ class LiveJob:
 
     @property
     def mark(self) -> int:
-        """The mark of the log now."""
+        """The current mark of the log."""
         return self._reading.log.mark
 
     def log(self, mark: int) -> Encoded:
         """Return the message with the log rows since a mark.
 
-        0, an unknown mark or one that is far behind starts with the newest rows.
+        The message starts with the newest rows if the mark is 0, unknown or far behind.
         """
         with self._lock:
             return self._once(("log", mark), self._reading.log.mark, lambda: self._log(mark))
@@ -164,7 +164,7 @@ class LiveJob:
         return Encoded(encode(message), str(mark), mark, more)
 
     def curve_key(self, request: CurveRequest) -> str:
-        """Return the key of what ``curve`` would return, "" while nothing was reported."""
+        """Return the key of the current curve, "" until a value is reported."""
         with self._lock:
             book = self._reading.book
             metric = request.metric or default_metric(book.names)
@@ -172,20 +172,20 @@ class LiveJob:
         return f"{metric} {count}" if count else ""
 
     def curve(self, request: CurveRequest, key: str) -> Encoded:
-        """Return the message about a curve with a key of ``curve_key``."""
+        """Return the message about a curve; ``key`` is from ``curve_key``."""
         request = msgspec.structs.replace(request, key="")
         with self._lock:
             return self._once(request, key, lambda: self._curve(request, key))
 
     def _curve(self, request: CurveRequest, key: str) -> Encoded:
         reading, metric = self._reading, key.rpartition(" ")[0]
-        made = curve.curve(reading.book, metric, mode=request.mode, earlier=reading.earlier)
+        view = curve.curve(reading.book, metric, mode=request.mode, earlier=reading.earlier)
         return Encoded(
-            encode(from_fields(CurveMessage, made, id=self.id, asked=request.metric, key=key, type="curve")), key
+            encode(from_fields(CurveMessage, view, id=self.id, asked=request.metric, key=key, type="curve")), key
         )
 
     def resources_key(self) -> str:
-        """Return the key of what ``resources`` would return, "" for nothing."""
+        """Return the key of the current resource usage and step times, "" if there are none."""
         with self._lock:
             samples, steps = self._reading.resources.count, self._reading.steps.count
         return f"{samples} {steps} {self.ended}" if samples or steps else ""
@@ -197,19 +197,19 @@ class LiveJob:
 
     def _resources(self, key: str) -> Encoded:
         reading = self._reading
-        made = resources.resources(reading.resources, running=reading.view.state is State.RUNNING)
+        usage = resources.resources(reading.resources, running=reading.view.state is State.RUNNING)
         hosts = {rank.rank: rank.host or "" for rank in reading.view.ranks}
         times = reading.steps.times(hosts, ended=self.ended)
         time_ = steps.job_time(times, 0) if times.rows else None
         return Encoded(
-            encode(from_fields(ResourcesMessage, made, id=self.id, key=key, type="resources", time=time_)), key
+            encode(from_fields(ResourcesMessage, usage, id=self.id, key=key, type="resources", time=time_)), key
         )
 
     def _once(self, subject: object, made_from: object, make: Callable[[], Encoded]) -> Encoded:
-        """Return the cached message for these values, or create it. The caller holds the lock."""
-        known = self._cache.get(subject)
-        if known is None or known[0] != made_from:
+        """Return the message about a subject, cached while ``made_from`` is unchanged. The caller holds the lock."""
+        cached = self._cache.get(subject)
+        if cached is None or cached[0] != made_from:
             if len(self._cache) > _CACHED:
                 self._cache.clear()
-            known = self._cache[subject] = (made_from, make())
-        return known[1]
+            cached = self._cache[subject] = (made_from, make())
+        return cached[1]

@@ -1,7 +1,7 @@
-"""What a page subscribes to, and the messages that it receives.
+"""The schema of subscriptions and of the messages that a page receives.
 
-A subscription lists everything that a page shows, and replaces the previous one. A message has a ``key`` (that
-of a log is its ``mark``): a later subscription with this key receives only what is new since then; for jobs, also from
+A subscription lists everything that a page shows, and replaces the previous one. A message has a ``key`` (a log
+message has a ``mark``): a later subscription with this key receives only newer data. Keys about jobs are also valid in
 another process.
 """
 
@@ -61,7 +61,7 @@ class Subscription(PageRequest, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The first message of a subscription; ``server_id`` changes when the server is restarted."""
+    """The first message of a subscription; ``server_id`` changes when the server restarts."""
 
     number: int
     server_id: str
@@ -79,9 +79,9 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class JobsMessage:
-    """Rows of the list of jobs that are new or have changed; ``whole`` replaces the list.
+    """New or changed rows of the list of jobs; with ``whole``, they replace the list.
 
-    A study has a row as well, whose id is that of its group.
+    A study also has a row, with the id of its group.
     """
 
     rows: tuple[JobRow, ...]
@@ -114,7 +114,7 @@ class JobMessage:
 
 @dataclass(frozen=True, slots=True)
 class LogMessage(LogChanges):
-    """Changes of a job's log; ``whole`` replaces what was there. Pass ``mark`` to the next request."""
+    """Changes of a job's log; with ``whole``, they replace all earlier rows. Pass ``mark`` to the next request."""
 
     id: str
     mark: int
@@ -167,13 +167,13 @@ class ApiError:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionError:
-    """A subscription that is not valid; the connection ends."""
+    """The response to an invalid subscription; the connection is closed."""
 
     error: ApiError
     type: Literal["refused"]
 
 
-#: What a server sends over a WebSocket.
+#: The messages that a server sends over a WebSocket.
 MESSAGES = (
     Welcome,
     Heartbeat,

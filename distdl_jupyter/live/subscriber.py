@@ -1,6 +1,6 @@
-"""The send state of one page for one job: what it has received and what is due.
+"""The send state of one page for one job: the messages that the page has received and those that are due.
 
-A slow page receives fewer messages and none twice: a message is created from the current state when it can be sent.
+A slow page receives fewer messages and no duplicates: a message is created from the current state when it can be sent.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from distdl_jupyter.live.job import Encoded, LiveJob
 from distdl_jupyter.live.messages import CurveRequest, Deleted, JobSubscription
 from distdl_jupyter.views.wire import encode
 
-#: Minimum seconds between messages about a job, its log, curves and resources; seconds after which the time is sent
-#: again.
+#: Minimum seconds between messages about a job, its log, its curves and its resources; seconds after which an unchanged
+#: job is sent again for its time.
 _JOB, _LOG, _CURVE, _RESOURCES, _CLOCK = 0.25, 0.08, 0.5, 2.0, 3.0
 #: Maximum bytes of a message at this rate; larger messages are sent proportionally less often.
 _SIZE = 64 * 1024
 
 
 class RateLimit:
-    """At most one message every ``seconds``; fewer of large ones."""
+    """Allows at most one message every ``seconds``, and fewer if they are large."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -37,7 +37,7 @@ class RateLimit:
         return time.monotonic() - self._last
 
     def sent(self, size: int) -> None:
-        """Count a message of so many bytes."""
+        """Count a sent message of ``size`` bytes."""
         self._last = time.monotonic()
         self._next = self._last + self._seconds * max(1.0, size / _SIZE)
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from distdl_jupyter.server.feeds import Feeds
 
 R = TypeVar("R")
-#: Seconds after the start when the handlers are imported, unless a request came earlier.
+#: Seconds after the start at which the handlers are imported, unless a request arrives earlier.
 _WARM_UP = 1.0
-#: Seconds between two checks whether old jobs must be deleted: the clock of a sleeping laptop does not advance.
+#: Seconds between two checks for old jobs to delete; checks are frequent because timers stop while a laptop sleeps.
 _PRUNED = 3600.0
 #: Maximum number of slow calls at once: launch forms, job starts and requests to clouds.
 _SLOW = 6
@@ -73,7 +73,7 @@ class DistDLApp(ExtensionApp):
         return ThreadPoolExecutor(_SLOW, thread_name_prefix="distdl-slow")
 
     async def run(self, function: Callable[..., R], *args: Any, slow: bool = False) -> R:
-        """Run a function that may block in a thread, with its arguments; ``slow``: in the pool for slow calls."""
+        """Run a function, which may block, in a thread with its arguments; ``slow`` selects the pool for slow calls."""
         pool = self.slow_pool if slow else self.pool
         return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
 
@@ -98,7 +98,7 @@ class DistDLApp(ExtensionApp):
 
     @functools.cached_property
     def feeds(self) -> Feeds:
-        """The feeds that pages are subscribed to."""
+        """The feeds to which pages are subscribed."""
         from distdl_jupyter.server.feeds import Feeds
 
         return Feeds(self)
@@ -149,8 +149,8 @@ class DistDLApp(ExtensionApp):
 class LazyRoutes(RuleRouter):
     """Passes requests to the handlers.
 
-    These are imported shortly after the server has started, or by an earlier first request, so that the extension does
-    not delay the start of the server.
+    The handlers are imported shortly after the server has started, or for an earlier first request, so that the
+    extension does not delay the start of the server.
     """
 
     def __init__(self, application: Application, base_url: str) -> None:
@@ -177,7 +177,7 @@ class LazyRoutes(RuleRouter):
     def get_target_delegate(
         self, target: Any, request: HTTPServerRequest, **target_params: Any
     ) -> HTTPMessageDelegate | None:
-        """Return what answers a request with a handler."""
+        """Return the delegate that handles a request."""
         return self._application.get_handler_delegate(request, target, **target_params)
 
 

@@ -63,7 +63,7 @@ class Events(WebSocketMixin, WebSocketHandler, Handler):
             self.close(_POLICY, "The subscription was rejected.")
             return
         self._subscriber.close()
-        if self in self.app.feeds.pages:  # a received message may be handled after the connection was closed
+        if self in self.app.feeds.pages:  # a message may be handled after the connection was closed
             self._subscriber = Subscriber(self.app.feeds, subscription, self._notify)
             self._notify.set()
 
@@ -109,14 +109,14 @@ class Subscriber:
 
     def __init__(self, feeds: Feeds, subscription: Subscription, notify: asyncio.Event) -> None:
         self._run, self._notify = feeds.app.run, notify
-        #: Messages that are due whatever the feeds contain.
+        #: Messages that are due regardless of the feeds.
         self._first = [encode(Welcome(subscription.number, feeds.server_id, time.time(), "hello"))]
         lists: list[tuple[SnapshotFeed, str]] = []
         if subscription.jobs:
             lists.append((feeds.get(ListFeed), subscription.jobs_key))
         if subscription.clusters:
             lists.append((feeds.get(ClustersFeed), subscription.clusters_key))
-        #: The key and the value that the page has.
+        #: The key and the value that the page has received.
         self._lists = {feed: (key, feed.value if key == feed.key else None) for feed, key in lists}
         jobs = {feeds.get(JobFeed, id_): request for id_, request in subscription.job.items()}
         self._jobs = [JobSubscriber(feed.live, request) for feed, request in jobs.items()]
@@ -143,7 +143,7 @@ class Subscriber:
         return lines
 
     async def wait(self, seconds: float) -> None:
-        """Wait until there may be new messages, at most this many seconds."""
+        """Wait until there may be new messages, but at most ``seconds``."""
         held = any(subscriber.held for subscriber in self._jobs)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._notify.wait(), min(seconds, 0.03 if held else 1.0))

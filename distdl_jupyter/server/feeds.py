@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Feed")
 #: Close code: the server is shutting down (RFC 6455, section 7.4.1).
 GOING_AWAY = 1001
-#: Seconds between two polls of a job that has just written something, of a quiet one, and of an ended one (it may be
+#: Seconds between two polls of a job with new data, of a job without new data, and of an ended job (which may be
 #: deleted).
 _POLL, _QUIET_POLL, _ENDED_POLL = 0.03, 0.1, 1.0
 #: Seconds before a retry after a failed read.
@@ -56,7 +56,7 @@ class Feed(ABC):
 
     @abstractmethod
     async def poll(self) -> float | None:
-        """Read once and return the seconds until the next time, None for the last."""
+        """Read once and return the seconds until the next poll, None to stop."""
 
     async def _run(self) -> None:
         pause: float | None = 0.0
@@ -98,7 +98,7 @@ class JobFeed(Feed):
 
 
 class SnapshotFeed(Feed):
-    """A value that is read as a whole, None before the first read; each value has a ``key``, also of other servers."""
+    """A value that is read as a whole, None before the first read. ``key`` identifies a value across servers."""
 
     value: Any = None
     key = ""
@@ -111,14 +111,14 @@ class SnapshotFeed(Feed):
 
     @abstractmethod
     def message(self, known: Any) -> JobsMessage | ClustersMessage:
-        """Return what a page must receive that has an earlier value, None for nothing."""
+        """Return the message for a page that has an earlier value (None: no value)."""
 
 
 class ListFeed(SnapshotFeed):
-    """The list of jobs and studies: rows by id. A row that has not changed stays the same object."""
+    """The list of jobs and studies: rows by id. An unchanged row stays the same object."""
 
     async def poll(self) -> float:
-        """Read what has changed."""
+        """Read the rows that have changed."""
         old = self.value or {}
         jobs = await self._app.run(lambda: [job.row for job in self._app.context.listing.all(TURN)])
         rows = [*jobs, *await self._app.run(study_rows.rows, jobs)]
@@ -156,14 +156,14 @@ class Feeds:
     """All feeds of this server, and the open pages. Used in the event loop only."""
 
     def __init__(self, app: DistDLApp) -> None:
-        #: Different for each process of the server.
+        #: A random id of this server process.
         self.server_id = secrets.token_hex(8)
         self.pages: set[WebSocketHandler] = set()
         self.app = app
         self._all: dict[object, Any] = {}
 
     def get(self, kind: type[F], *args: str) -> F:
-        """Return a feed, such as that of a job with an id, which may not exist."""
+        """Return a feed, such as the feed of a job with an id; the job need not exist."""
         key = kind, *args
         feed: F | None = self._all.get(key)
         if feed is None or feed.task.done():
@@ -172,7 +172,7 @@ class Feeds:
         return feed
 
     async def read_job(self, id_: str, function: Callable[[PageReader], Any]) -> Any:
-        """Run a function in a thread with the reader of a job, which has read all there is. Raises JobNotFound."""
+        """Run a function in a thread with the reader of a job, after it has read all data. Raises JobNotFound."""
         feed, notify = self.get(JobFeed, id_), asyncio.Event()
         live = feed.live
         feed.subscribers.add(notify)
@@ -182,7 +182,7 @@ class Feeds:
                 notify.clear()
             if feed.problem is not None:
                 raise feed.problem
-            await self.app.run(live.poll)  # the job may have been deleted since the last time
+            await self.app.run(live.poll)  # the job may have been deleted since the last poll
             if live.gone:
                 raise JobNotFound(f"Unknown job {id_!r}.", code="job-deleted")
             return await self.app.run(live.use, function)

@@ -29,7 +29,7 @@ from distdl_jupyter.views.wire import encode
 if TYPE_CHECKING:
     from distdl_jupyter.server.app import DistDLApp
 
-#: The HTTP status of each error class of this package; other classes use that of their nearest base.
+#: The HTTP status of each error class of this package; other classes use the status of their nearest base.
 STATUS: dict[type[Exception], int] = {
     errors.InvalidSpec: 400,
     errors.JobNotFound: 404,
@@ -63,7 +63,7 @@ def status_of(error: BaseException) -> int:
 
 
 def error_body(error: BaseException | None, status: int) -> ApiError:
-    """Return an error for a page; the details of an unexpected one stay in the server's log."""
+    """Return an error for a page; only the server's log has the details of an unexpected error."""
     if isinstance(error, errors.DistDLError):
         output = getattr(error, "output", "")
         message = "\n".join(part for part in (error.message, output) if part)
@@ -103,7 +103,7 @@ class Handler(APIHandler):
                 await self._authorize(str(self.request.method))
         except web.HTTPError as error:
             self._refused = error
-            # Raised after the body has arrived, because closing the connection earlier looks like a failure.
+            # Raise the error after the body has arrived, because closing the connection earlier looks like a failure.
             setattr(self, str(self.request.method).lower(), lambda **_path: self.body())
 
     async def _authorize(self, verb: str) -> None:
@@ -138,7 +138,7 @@ class Handler(APIHandler):
         super().on_connection_close()
 
     def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
-        """Log unexpected errors with their traceback; errors that are an answer to the request need none."""
+        """Log unexpected errors with their traceback; expected errors of the request are not logged."""
         if status_of(error) >= 500 and not isinstance(error, errors.DistDLError):
             super().log_exception(kind, error, trace)
 
@@ -156,7 +156,7 @@ class Handler(APIHandler):
 
 
 class CallHandler(Handler):
-    """Handles the API calls of one address; an unknown address has none."""
+    """Handles the API calls of one address; an unknown address has no calls."""
 
     def initialize(self, calls: dict[str, ApiCall]) -> None:
         """Set the calls by HTTP method."""

@@ -19,13 +19,13 @@ from distdl_jupyter.views.wire import from_fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureSignIn(SignInStatus):
-    """The sign-in for a page; ``note`` says what a sign-out leaves."""
+    """The sign-in for a page; ``note`` is the text about what remains after a sign-out."""
 
     note: str
     settings: AzureSettings
 
 
-#: Each sign-in method with what it is for.
+#: Each sign-in method with its purpose.
 METHODS: dict[CredentialKind, str] = {
     "default": "azure-identity's DefaultAzureCredential: variables of an app, a managed identity, az login and others.",
     "device_code": "Jupyter runs on another machine, for example a hub. Enter a short code in any browser.",
@@ -34,7 +34,7 @@ METHODS: dict[CredentialKind, str] = {
 
 
 def sign_in_view(now: SignInStatus | None = None, note: str = "") -> AzureSignIn:
-    """Return the sign-in as a page shows it (default: as it is now, which may ask for a token)."""
+    """Return the sign-in for a page (default: its current status, which may request a token)."""
     status = identity.status() if now is None else now
     return from_fields(AzureSignIn, status, note=note, settings=msgspec.structs.replace(settings.read(), record=""))
 
@@ -81,7 +81,7 @@ def _changed(**changes: Any) -> Any:
     return sign_in_view()
 
 
-#: The calls of pages, by name. Each raises DistDLError.
+#: The functions that pages may call, by name. Each may raise DistDLError.
 CALLS: dict[str, Callable[..., Any]] = {
     "azure.status": lambda: sign_in_view(identity.status()),
     "azure.sign_in": lambda credential="", **changes: sign_in_view(identity.sign_in(credential, **changes)),

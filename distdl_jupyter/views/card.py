@@ -1,7 +1,7 @@
 """The card of a job: the data for the header of its panel, including cost, data staging and failure.
 
 Times are epoch seconds of this machine; ``now`` is sent too, because the clock of a browser may differ. Hosts and times
-that no event has reported are omitted.
+are omitted until an event reports them.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FailureCard:
     causes: tuple[Cause, ...] = ()
     traceback: str = ""
     others: tuple[OtherRank, ...] = ()
-    #: The last collective operation of each rank where one of them caused the failure.
+    #: The last collective operation of each rank, if a collective operation caused the failure.
     collectives: tuple[Collective, ...] = ()
 
 
@@ -102,13 +102,13 @@ class Card(JobSummary):
     notice: Finding | None
     result: str
     has_metrics: bool
-    #: Price of one node per hour, None if unknown; ``paid_since`` is when the job got its nodes.
+    #: Price of one node per hour, None if unknown; ``paid_since`` is the time at which the job got its nodes.
     price_per_hour: float | None
     currency: str
     price_source: str
     paid_since: float | None
     staging: list[StagingView]
-    #: At most ``max_restarts``.
+    #: Limited to ``max_restarts``.
     restarts: list[Restart]
     max_restarts: int
     stall: Stall | None
@@ -155,7 +155,7 @@ def rank_status(rank: RankView) -> str:
 
 
 def elsewhere(view: JobView) -> str:
-    """Return on which other host the job's supervisor runs, and what to do if it is silent; "" for this host."""
+    """Return the host of the job's supervisor, with a remedy if it does not respond; "" for this host."""
     if view.elsewhere is None:
         return ""
     return f"{view.elsewhere.describe()} {view.elsewhere.remedy(view.id) if view.elsewhere.is_silent else ''}".rstrip()
@@ -164,7 +164,7 @@ def elsewhere(view: JobView) -> str:
 def notice(view: JobView) -> Finding | None:
     """Return the most severe warning or error, the newest of equals.
 
-    A notice about a supervisor on another host comes first if that does not respond, otherwise last.
+    A notice about a supervisor on another host comes first if the supervisor does not respond, otherwise last.
     """
     graded = [note for note in view.notes if note["level"] in ("error", "warning")]
     if view.elsewhere is not None and (view.elsewhere.is_silent or not graded):
@@ -185,7 +185,7 @@ def cost_text(view: JobView, now: float) -> str:
 
 
 def hourly_cost_text(per_hour: float, currency: str, nodes: int) -> str:
-    """Return the hourly cost of ``nodes`` nodes at this price each: ``about 7.35 USD/h for 2 nodes``."""
+    """Return the hourly cost of ``nodes`` nodes at ``per_hour`` each: ``about 7.35 USD/h for 2 nodes``."""
     return f"about {humanize.money(per_hour * nodes, currency)}/h for {humanize.plural(nodes, 'node')}"
 
 
@@ -195,7 +195,7 @@ def failure_card(view: JobView) -> FailureCard | None:
     ``rank`` is None if the job failed as a whole: before any rank failed, or because its ranks did not make the same
     calls. The reason is then in the state or in ``what``.
     """
-    if view.state not in (State.FAILED, State.LOST):  # before the end, the first error may be a consequence
+    if view.state not in (State.FAILED, State.LOST):  # while the job runs, the first error may be a consequence
         return None
     failure = view.failure
     if failure is None:

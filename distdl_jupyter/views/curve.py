@@ -1,4 +1,4 @@
-"""A metric for a page, which draws it, and in words for those who cannot see it."""
+"""A metric as data that a page draws, and as a sentence for users who cannot see the curve."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distdl_jupyter.core.figure import Earlier
 from distdl_jupyter.core.series import Band, RankCurve, Row, SeriesBook
 from distdl_jupyter.core.view import JobView
 
-#: Maximum number of points of the lines of all ranks together, and of a line.
+#: Maximum number of points of all lines together, and of one line.
 _ALL_POINTS, _POINTS = 12_000, 1000
 
 
@@ -76,7 +76,7 @@ def curve(
         metric=metric,
         mode=mode,
         band=band,
-        # The page draws the extent from the band.
+        # The page draws the extrema from the band.
         lines=[replace(line, lows=[], highs=[], marks=[]) for line in lines],
         earlier=EarlierCurve(earlier.name, earlier.step, before) if earlier and before else None,
         from_output=metric in book.output_metrics,
@@ -86,7 +86,7 @@ def curve(
 
 
 def summary(metric: str, band: Band) -> str:
-    """Return a curve as one sentence: first, last and extent."""
+    """Return a curve as one sentence: first and last mean, lowest and highest value."""
     rows = [row for row in band.rows if row.mean is not None]
     if not rows:
         return f"Curve of {metric}: no values yet"

@@ -1,4 +1,4 @@
-"""The page of a job, besides its card and its curves: spec, ranks, log, check and checkpoints; and jobs compared."""
+"""The data for the page of a job besides card and curves: spec, ranks, log, check, checkpoints; comparisons of jobs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RankRow:
     last_step: float | None
     lines: int
     error_lines: int
-    #: How its process ended: ``exit code 3``, ``ended by SIGKILL``; "" while it runs and after a success.
+    #: How the process of the rank ended: ``exit code 3``, ``ended by SIGKILL``; "" while it runs and after a success.
     how: str
 
 
@@ -51,10 +51,10 @@ class LogChanges:
     rows: tuple[LogRow, ...]
     #: Lines that are being redrawn, below all rows.
     open: tuple[LogRow, ...]
-    #: Number of the oldest row that is kept, and of the next row to come.
+    #: Number of the oldest remaining row, and number of the next new row.
     first: int
     next: int
-    #: Lines in all ranks, and on stderr by rank.
+    #: Number of lines of all ranks, and of lines on stderr by rank.
     total: int
     errors: dict[int, int]
 
@@ -78,7 +78,7 @@ class JobDetail:
     spec: tuple[SpecRow, ...]
     captured: tuple[Captured, ...]
     source: CodeSource
-    #: Package versions when it was submitted.
+    #: Package versions at the time of submission.
     versions: dict[str, str]
     #: Whether it is the first run of a check (see JobCheck).
     is_check: bool
@@ -87,7 +87,7 @@ class JobDetail:
 def job_detail(
     view: JobView, spec: JobSpec, now: float, *, environment: JobEnvironment = UNKNOWN, has_checkpoints: bool = False
 ) -> JobDetail:
-    """Return the whole job at the moment ``now`` (epoch seconds)."""
+    """Return the page of a job at the time ``now`` (epoch seconds)."""
     return from_fields(
         JobDetail,
         spec,
@@ -140,7 +140,7 @@ def _code(spec: JobSpec) -> str:
 
 
 def log_changes(book: LogBook, rows: Iterable[FoldedRow]) -> LogChanges:
-    """Return rows of a log as short lists, because there are many, with the open lines and the counts."""
+    """Return rows of a log as short tuples, because there are many, with the open lines and the counts."""
     return from_fields(LogChanges, book, rows=tuple(map(log_row, rows)), open=tuple(map(log_row, book.open)))
 
 
@@ -155,10 +155,10 @@ CheckState = Literal["several", "one", "failed", "done"]
 
 @dataclass(frozen=True, slots=True)
 class JobCheck:
-    """A check of training code. Its runs on "several" ranks and on "one" process follow each other; then it is "done".
+    """A check of training code. It runs on "several" ranks, then on "one" process, and is "done" after that.
 
     ``summary`` and ``notes`` are sentences about the result and what was compared, or why the check has "failed".
-    ``single`` is the id of the run on one process, "" before it starts.
+    ``single`` is the id of the run on one process, "" before that run starts.
     """
 
     state: CheckState
@@ -214,7 +214,7 @@ def _checkpoint_table(known: Sequence[Checkpoint]) -> list[tuple[str, ...]]:
         step = "" if checkpoint.step is None else humanize.count(checkpoint.step)
         rows.append(
             (
-                # Without a step in its name, the step is only known from the time of writing.
+                # The step of a file without a step in its name is estimated from the time of writing.
                 step if checkpoint.is_named or not step else f"about {step}",
                 *(humanize.number(checkpoint.metrics[name]) if name in checkpoint.metrics else "" for name in names),
                 humanize.size(checkpoint.size),
@@ -236,7 +236,7 @@ def checkpoint_rows(known: Iterable[Checkpoint]) -> tuple[CheckpointRow, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One option in which jobs differ: a value for each job, "" where it has none."""
+    """One option in which jobs differ, with a value for each job ("": none)."""
 
     field: str
     label: str
@@ -244,7 +244,7 @@ class ComparisonRow:
 
 
 def metric_names(views: Iterable[JobView]) -> list[str]:
-    """Return the metrics of jobs: those that most of them report first, then in the order of their first report."""
+    """Return the metrics of jobs, sorted by the number of jobs that report them, then by their first report."""
     return [name for name, _ in Counter(name for view in views for name in view.metrics).most_common()]
 
 
@@ -260,9 +260,9 @@ def differing_rows(jobs: Sequence[tuple[JobSpec, JobEnvironment]]) -> tuple[Comp
                 text = item.detail.partition(" = ")[2] or item.detail
                 values_of.setdefault((f"captured.{item.name}", item.name), {})[number] = text
     # Jobs whose packages are unknown are not compared.
-    known = {number: about.packages for number, (_, about) in enumerate(jobs) if about.packages}
-    for name in dict.fromkeys(name for packages in known.values() for name in packages):
-        versions = {number: packages.get(name, "") for number, packages in known.items()}
+    packages_of = {number: about.packages for number, (_, about) in enumerate(jobs) if about.packages}
+    for name in dict.fromkeys(name for packages in packages_of.values() for name in packages):
+        versions = {number: packages.get(name, "") for number, packages in packages_of.items()}
         if len(set(versions.values())) > 1:
             values_of[f"package.{name}", name] = versions
     rows = [ComparisonRow(*key, tuple(of.get(n, "") for n in range(len(jobs)))) for key, of in values_of.items()]

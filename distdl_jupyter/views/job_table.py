@@ -27,7 +27,7 @@ from distdl_jupyter.views.wire import finite, from_fields
 from distdl_jupyter.worker.hooks import frameworks
 
 _EMPTY = "No jobs yet. Start a cell with %%distributed -p 2, or run: distdl submit -p 2 train.py"
-#: Points of the sparkline.
+#: Maximum number of points of the sparkline.
 _POINTS = 40
 
 
@@ -35,8 +35,8 @@ _POINTS = 40
 class RowGroup:
     """The study of ``size`` runs that a job belongs to. Runs are compared by ``value``, None if it is unknown.
 
-    In a scaling study ("scale") it is the rate of all ranks in samples (or batches) per second, in a sweep ("sweep")
-    the newest mean of its ``metric``, of which more is better if ``maximize``.
+    In a scaling study ("scale") the value is the rate of all ranks in samples (or batches) per second, in a sweep
+    ("sweep") the newest mean of ``metric``; a higher one is better if ``maximize``.
     """
 
     kind: str
@@ -62,16 +62,16 @@ class JobSummary:
     created: float
     ended: float | None
     last_sign: float
-    #: Seconds in queues before, and since when it is queued now (epoch seconds), None if it is not.
+    #: Total seconds in queues so far, and the start of the current wait (epoch seconds), None if the job is not queued.
     waited: float
     queued_since: float | None
     done: float | None
     total: float | None
     left: float | None
     can_rerun: bool
-    #: Whether it has ended and left checkpoints.
+    #: Whether the job has ended and left checkpoints.
     can_resume: bool
-    #: Its position in the queue, None if it is not queued.
+    #: The position of the job in the queue, None if it is not queued.
     queue: QueueView | None
 
 
@@ -84,17 +84,17 @@ class JobRow(JobSummary):
     value: float | None
     spark: tuple[float | None, ...]
     notebook: str
-    #: How often its ranks were restarted.
+    #: How often the ranks were restarted.
     restarts: int
-    #: Whether it makes no progress; ``says`` names the ranks that differ.
+    #: Whether the job is stalled; ``says`` names the ranks that differ.
     stalled: bool
     group: RowGroup | None = None
-    #: The newest alert: a NaN metric, or a rule that holds.
+    #: The newest alert: a NaN metric, or a rule whose condition is met.
     alert: Finding | None = None
 
 
 def summary(view: JobView, now: float, *, has_checkpoints: bool) -> dict[str, Any]:
-    """Return the fields of a ``JobSummary`` that are not fields of the view, at the moment ``now`` (epoch seconds)."""
+    """Return the fields of a ``JobSummary`` that are not fields of the view, at the time ``now`` (epoch seconds)."""
     return {
         "backend": view.distributed_backend,
         "left": view.remaining(now),
@@ -106,7 +106,7 @@ def summary(view: JobView, now: float, *, has_checkpoints: bool) -> dict[str, An
 def job_row(
     view: JobView, spec: JobSpec, now: float, *, has_checkpoints: bool = False, group_value: float | None = None
 ) -> JobRow:
-    """Return the row of a job at the moment ``now`` (epoch seconds); ``group_value`` is its value in its study."""
+    """Return the row of a job at the time ``now`` (epoch seconds); ``group_value`` is the job's value in its study."""
     group = _row_group(view, spec, group_value)
     metric = view.metrics.get((group.metric if group else "") or default_metric(list(view.metrics)))
     return from_fields(
@@ -142,7 +142,7 @@ def finding(note: dict[str, Any]) -> Finding:
 
 
 def _status_text(view: JobView) -> str:
-    """Return in a few words what failed, or what the job waits for."""
+    """Return a short text on what failed or what the job waits for."""
     if view.state is State.FAILED and view.failure is not None:
         if view.failure.kind == "unequal":
             return view.failure.what.rpartition(": ")[2]
@@ -166,7 +166,7 @@ def default_metric(names: Sequence[str]) -> str:
 
 
 def sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
-    """Return up to 40 means of a metric, spread over its steps, the newest last; () for fewer than two.
+    """Return up to 40 means of a metric, spread over its steps, the newest last; () if there are fewer than two.
 
     Four digits keep a list of a thousand jobs small.
     """
@@ -175,7 +175,7 @@ def sparkline(metric: MetricView | None) -> tuple[float | None, ...]:
 
 
 class JobTable(table.Display):
-    """Jobs displayed as a table at the moment ``now``; ``older`` is the number of jobs that are not shown."""
+    """Jobs displayed as a table at the time ``now``; ``older`` is the number of jobs that are not shown."""
 
     def __init__(self, jobs: Sequence[JobRow], older: int = 0, now: float | None = None) -> None:
         self._jobs, self._older, self._now = jobs, older, time.time() if now is None else now
@@ -203,7 +203,7 @@ def _elapsed(job: JobRow, now: float) -> str:
     return humanize.ran_and_waited(end - job.created - waited, waited)
 
 
-#: The columns of a table of jobs: the head, and the text of a job at a moment (epoch seconds).
+#: The columns of a table of jobs: the heading, and a function of a job and a time (epoch seconds) that returns text.
 COLUMNS: dict[str, Callable[[JobRow, float], str]] = {
     "Id": lambda job, _now: job.id,
     "State": _state,
@@ -220,14 +220,14 @@ COLUMNS: dict[str, Callable[[JobRow, float], str]] = {
 
 # summary.json -----------------------------------------------------------------------------------
 
-#: Increase it when rows are computed differently.
+#: Version of the stored rows. Increase it when rows are computed differently.
 RULES = 10
 VERSION = f"{RULES}-{zlib.crc32(repr(tuple(JobRow.__dataclass_fields__)).encode()):08x}"
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A row with facts that pages do not receive: the job's cluster and the hosts of its ranks.
+    """A row with data that pages do not receive: the job's cluster and the hosts of its ranks.
 
     ``check`` is the id of the check whose steps this job repeats on one process, "" for any other job.
     """
@@ -244,7 +244,7 @@ class Listed:
 
 
 def listed(folder: JobFolder, view: JobView, spec: JobSpec) -> Listed:
-    """Return the entry of a job now."""
+    """Return the current entry of a job."""
     hosts = tuple(dict.fromkeys(rank.host for rank in view.ranks if rank.host))
     ended = view.state.ended
     value = _group_value(folder, view, spec) if ended else None

@@ -1,4 +1,4 @@
-"""What ranks and machines used, as a table for a notebook or a terminal, as data and as a figure."""
+"""The resource usage of ranks and machines as a table for a notebook or a terminal, as data and as a figure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from distdl_jupyter.core.series import RankCurve
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Points of a curve, of all curves of a resource together, and minimum of a curve: they are sent every 2 s.
+#: Maximum points of a curve and of all curves of a resource, and minimum points of a curve; they are sent every 2 s.
 _POINTS, _MOST, _FEWEST = 80, 1600, 16
 _HEAD = ("Rank", "Host", "CPU, % of a core", "Memory", "GPU", "GPU memory", "Tensors on GPU", "Power", "Free on host",
          "Disk of host", "Network of host")  # fmt: skip
@@ -33,7 +33,7 @@ _NONE = "No samples. The job ran for less than a second, or ran on Azure ML."
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The newest sample of each machine, facts about these, current problems (the worst first), and curves by name.
+    """The newest sample of each machine, facts about the machines, current problems (worst first), and curves by name.
 
     Curves are over seconds since the first sample; those of a machine are listed for its first rank.
     """
@@ -45,7 +45,7 @@ class Resources:
 
 
 class ResourceTable(table.Display, list[ResourceSample]):
-    """All samples of a job, in order; displayed as the newest of each rank, or why there are none."""
+    """All samples of a job, in order; displays the newest sample of each rank, or the reason why there are none."""
 
     def __init__(self, path: Path, *, may_come: bool = False) -> None:
         self._why = _NOT_YET if may_come else _NONE
@@ -80,7 +80,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per sample and rank: ``time`` (UTC), ``rank``, ``host``, usage of the rank and of its node.
 
-        Percent, bytes, watts and bytes a second; NaN where the system does not report it.
+        Units are percent, bytes, watts and bytes per second; values that the system does not report are NaN.
         """
         import pandas as pd
 
@@ -101,7 +101,7 @@ class ResourceTable(table.Display, list[ResourceSample]):
         return frame
 
     def figure(self) -> Any:
-        """Return a plotly Figure: CPU, memory and so on over seconds, with a line per rank; units as in the table."""
+        """Return a plotly Figure of CPU, memory etc. over seconds, with one line per rank; units as in the table."""
         from plotly.subplots import make_subplots
 
         curves = self.book.curves
@@ -134,7 +134,7 @@ def resources(book: ResourceBook, *, running: bool) -> Resources:
 
 
 def _short(line: RankCurve) -> RankCurve:
-    """Return a line with only the digits that a curve can show."""
+    """Return a line rounded to the digits that a curve can show."""
     values = [None if value is None else float(f"{value:.4g}") for value in line.values]
     steps = [round(step, 1) for step in line.steps]
     return replace(line, steps=steps, values=values, lows=[], highs=[], times=[], marks=[])

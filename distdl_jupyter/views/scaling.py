@@ -24,7 +24,7 @@ _NOTE = "Computation, communication and waiting are in ms per step, median of th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Facts of a study besides its points: ``done`` of ``size`` points were measured in ``seconds``.
+    """Data of a study besides its points: ``done`` of ``size`` points were measured in ``seconds``.
 
     ``problem`` is the reason why the study was interrupted, "" if it was not. ``stragglers`` maps backend and number of
     processes to the straggler.

@@ -1,7 +1,7 @@
 """The stacks of all ranks, for pages as plain data and as text.
 
-Ranks at the same line share a block; those that differ from the others come first. The newest call is at the top. In
-text the user's own calls have their source line, and consecutive calls of libraries share one line.
+Ranks at the same line share a block; ranks that differ from the others come first. The newest call is at the top. The
+text shows the source line of the user's calls, and consecutive library calls on one line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _THREADS_SHOWN = 6
 class StackGroup:
     """Ranks whose main threads are at the same line; ``frames`` newest first, ``at`` describes the location.
 
-    ``threads`` are the other threads of the first of the ranks; ``places`` describe all of them, without threads.
+    ``threads`` are the other threads of the first rank; ``places`` describe all ranks of the group, without threads.
     """
 
     ranks: tuple[int, ...]
@@ -39,7 +39,7 @@ class StackGroup:
 class JobStacks:
     """The stacks of all ranks at one moment: the groups with the fewest ranks first.
 
-    ``why`` is as in ``core.stacks.Taken``, ``says`` tells as a clause which ranks are where. ``missing`` has the reason
+    ``why`` is as in ``core.stacks.Taken``, ``says`` is a clause that locates the ranks. ``missing`` has the reason
     of each rank that sent none, ``explanation`` why the ranks wait and what to do, "" if it is unknown.
     """
 
@@ -72,7 +72,7 @@ def _group(taken: Taken, group: RankGroup) -> StackGroup:
 
 
 def _job_frames(thread: Thread) -> tuple[Frame, ...]:
-    """Return the frames of a thread, newest first, without the worker's that led to the user's code."""
+    """Return the frames of a thread, newest first, without the worker's frames below the user's code."""
     end = len(thread.frames)
     while end and thread.frames[end - 1].kind == "worker":
         end -= 1
@@ -80,7 +80,7 @@ def _job_frames(thread: Thread) -> tuple[Frame, ...]:
 
 
 class StacksShown(table.Display, Taken):
-    """Stacks that display themselves."""
+    """Stacks for notebooks and terminals."""
 
     def _parts(self) -> list[str | table.Rows]:
         parts: list[str | table.Rows] = [*_head(self)]
@@ -92,9 +92,9 @@ class StacksShown(table.Display, Taken):
 
 
 def _head(taken: Taken) -> list[str]:
-    many = len(taken.ranks) + len(taken.missing)
+    rank_count = len(taken.ranks) + len(taken.missing)
     why = "" if taken.why == "asked" else f" ({taken.why})"
-    lines = [f"Stacks of {plural(many, 'rank')} at {clock(taken.t)}{why}"]
+    lines = [f"Stacks of {plural(rank_count, 'rank')} at {clock(taken.t)}{why}"]
     if taken.sentence:
         lines.append(f"{taken.sentence[0].upper()}{taken.sentence[1:]}.")
     if taken.explanation:
@@ -103,7 +103,7 @@ def _head(taken: Taken) -> list[str]:
 
 
 def by_reason(missing: dict[int, str]) -> list[tuple[str, str]]:
-    """Return the ranks with each reason ("ranks 0 and 1"), and the reason."""
+    """Return each reason with its ranks: ("ranks 0 and 1", reason)."""
     groups: dict[str, list[int]] = {}
     for rank, why in sorted(missing.items()):
         groups.setdefault(why, []).append(rank)

@@ -1,7 +1,4 @@
-"""Where the time of training steps went: the parts of each step, and recorded profiles.
-
-Each as a display, as a DataFrame, and as data for a page.
-"""
+"""The time of training steps in parts, and recorded profiles: as a display, as a DataFrame, and as data for a page."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from distdl_jupyter.views.wire import from_fields
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Maximum number of operators, and of ranks with their own column.
+#: Maximum number of displayed operators, and of ranks with a separate column.
 _MOST_OPERATORS, _MOST_COLUMNS = 20, 8
 #: Share of a step below which an operator is left out.
 _LEAST_SHARE = 0.0005
@@ -31,7 +28,7 @@ _LEAST_SHARE = 0.0005
 class JobTime:
     """The mean step of each rank in parts, and the newest steps, in seconds.
 
-    ``says`` has the sentences above the table, or why there are no ``ranks``. ``own_share`` is the part of the ranks'
+    ``says`` has the sentences above the table, or why ``ranks`` is empty. ``own_share`` is the part of the ranks'
     time (0 to 1) that is neither communication nor waiting.
     """
 
@@ -50,7 +47,7 @@ class StepTimesShown(table.Display, StepTimes):
         return [*_sentences(self), *([_rows(self)] if self.rows else [])]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row for each rank and step (of long trainings: for ``steps`` steps), its parts in seconds."""
+        """Return a row for each rank and step (of a long training: for ``steps`` steps) with the parts in seconds."""
         import pandas as pd
 
         return pd.DataFrame(map(asdict, self.rows), columns=list(StepTime.__dataclass_fields__))
@@ -109,7 +106,7 @@ def _rows(times: StepTimes) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class JobProfile:
-    """Recorded steps of a job: the operators with the most time of their own, most first.
+    """Recorded steps of a job: the operators with the most own time, in descending order.
 
     ``seconds`` is the mean step time. ``says`` has a sentence for each missing rank. ``traces`` are the ranks that
     have a Chrome trace.
@@ -132,9 +129,9 @@ class ProfileShown(table.Display, Profile):
         return [*_profile_sentences(self), *([_operator_rows(self)] if self.operators else [])]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row for each operator and rank: ``operator``, ``kind``, ``rank`` and its own ``seconds`` a step.
+        """Return a row for each operator and rank: ``operator``, ``kind``, ``rank`` and its own ``seconds`` per step.
 
-        ``calls`` a step and the ``share`` of the step are the mean over ranks.
+        ``calls`` per step and the ``share`` of the step are means over the ranks.
         """
         import pandas as pd
 
@@ -146,7 +143,7 @@ class ProfileShown(table.Display, Profile):
     def save(self, folder: str | Path) -> list[Path]:
         """Copy the trace of each rank into a folder, which is created if needed, and return the copies.
 
-        Raises JobNotFound when there are none, DiskRefused.
+        Raises JobNotFound if there are no traces, DiskRefused.
         """
         if not self.traces:
             raise JobNotFound("The traces of this profile no longer exist.", code="trace-gone")
@@ -180,7 +177,7 @@ def _outlier(operator: Operator) -> str:
 
 
 def shown(of: Profile) -> list[Operator]:
-    """Return the operators that are shown."""
+    """Return the operators that are displayed."""
     return [operator for operator in of.operators if operator.share >= _LEAST_SHARE][:_MOST_OPERATORS]
 
 

@@ -20,10 +20,10 @@ SWEEP_MIME = "application/vnd.distdl.sweep+json"
 
 @dataclass(frozen=True, slots=True)
 class SweepPanel:
-    """A sweep so far: ``trials`` by value, the best first; ``best`` is the number of the best, or None.
+    """A sweep so far: ``trials`` from best to worst; ``best`` is the number of the best trial, or None.
 
     ``done`` of ``size`` trials have ended. The best values can be run on ``processes``; ``code`` sets them. ``problem``
-    is why the sweep does not continue, ``remedy`` the fix.
+    is the reason why the sweep does not continue, ``remedy`` the fix.
     """
 
     id: str
@@ -48,7 +48,7 @@ def panel(study: Study) -> SweepPanel:
     """Return the content of the panel of a sweep."""
     best = study.best
     # One process for each GPU of this machine, else one for each core, at most 8.
-    here = min(8, len(machine.gpu_numbers()) or headroom.cores())
+    processes = min(8, len(machine.gpu_numbers()) or headroom.cores())
     return from_fields(
         SweepPanel,
         study,
@@ -62,7 +62,7 @@ def panel(study: Study) -> SweepPanel:
         parameters=tuple(study.plan.parameters),
         trials=tuple(study.sorted()),
         best=best.number if best else None,
-        processes=here if here > study.spec.process_count else 2 * study.spec.process_count,
+        processes=processes if processes > study.spec.process_count else 2 * study.spec.process_count,
         code="\n".join(f"{name} = {value!r}" for name, value in best.params.items()) if best else "",
     )
 
@@ -127,7 +127,7 @@ class SweepDisplay(SweepTable):
 
 
 def mime_bundle(study: Study) -> dict[str, Any]:
-    """Return the output of a cell: JupyterLab draws the sweep live by its id, other front ends its present state."""
+    """Return the output of a cell: JupyterLab draws the sweep live by its id, other front ends its current state."""
     shown = SweepDisplay(study)
     job = {"id": study.id, "version": 1}
     return {SWEEP_MIME: job, "text/html": shown._repr_html_(), "text/plain": str(shown)}

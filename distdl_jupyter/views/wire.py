@@ -1,6 +1,6 @@
 """Messages to pages and requests from them, as strict JSON; a number that is not finite is null.
 
-An invalid request raises an error of one sentence that names the field and its allowed values.
+The error message for an invalid request is one sentence that names the field and its allowed values.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class PageRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def finite(value: float | None) -> float | None:
-    """Return the number if JSON can hold it, else None."""
+    """Return the number if it is finite, else None."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def from_fields(kind: type[T], of: object, **more: Any) -> T:
-    """Return a dataclass with the fields in ``more``, and all others from an object with the same names."""
+    """Return a dataclass with the fields in ``more`` and the others from the attributes of an object."""
     names = (field.name for field in dataclasses.fields(kind) if field.name not in more)  # type: ignore[arg-type]
     return kind(**{name: getattr(of, name) for name in names}, **more)
 
@@ -108,7 +108,7 @@ _TYPES = {
 
 
 def _invalid(form: type[PageRequest], error: msgspec.ValidationError) -> InvalidSpec:
-    """Return an error of msgspec as a sentence about the field."""
+    """Return an error of msgspec as an error whose message is a sentence about the field."""
     reason, _, path = str(error).partition(" - at `$")
     names = re.findall(r"\.(\w+)", path)
     if named := re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", reason, re.DOTALL):
