@@ -89,7 +89,7 @@ class Outbox:
         self.size += len(frames)
 
     def put_urgent(self, frame: bytes) -> None:
-        """Send a frame before all others, in place of an urgent frame that is still unsent."""
+        """Queue a frame before all others; it replaces an urgent frame that was not sent yet."""
         self._urgent = frame
 
     @property
@@ -353,7 +353,7 @@ class Channels:
 
 
 class Outgoing:
-    """Writes what the supervisor sends on a channel to a local socket.
+    """Writes the bytes that the supervisor sends on a channel to a local socket.
 
     Bytes that do not fit are buffered, because an agent that stops reading would miss the end of the job.
     ``hold`` is called with ``held``: whether the supervisor should pause sending on this channel.

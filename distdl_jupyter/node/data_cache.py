@@ -133,7 +133,7 @@ class Cache:
     def make_room(self, needed: int, limit: int | None) -> int:
         """Remove unused files until ``needed`` more bytes fit the limit (None: the default) and the disk.
 
-        Returns by how many bytes the limit is still exceeded. Raises StagingFailed if the disk is too small.
+        Returns the number of bytes by which the limit is still exceeded. Raises StagingFailed if the disk is too small.
         """
         missing = needed - self._free()
         if limit is None and not needed and missing <= 0:

@@ -41,7 +41,7 @@ def gather(modules: Sequence[str] = (), programs: Sequence[str] = (), packages: 
     begin = time.time()
     problems: dict[str, str] = {}
     mpirun = find_program("mpirun") if "mpirun" in programs else ""
-    with ThreadPoolExecutor(2) as pool:  # these start other programs, each with its own timeout
+    with ThreadPoolExecutor(2) as pool:  # both run programs, each with a timeout
         gpus = pool.submit(_guarded, "gpus", lambda: [gpu._asdict() for gpu in devices.visible()], problems)
         version = pool.submit(_guarded, "mpirun", lambda: _mpirun_version(mpirun), problems)
         probes: dict[str, Callable[[], Any]] = {
@@ -145,7 +145,7 @@ def _disk() -> dict[str, dict[str, Any]]:
     return {name: {"path": path, "free": shutil.disk_usage(path).free} for name, path in paths.items()}
 
 
-#: Variables with the rank of a process: ours, and Open MPI's if its launcher started the rank.
+#: Variables that contain the rank of a process: of this package, and of Open MPI if its launcher started the rank.
 _RANK = (b"DISTDL_RANK", b"OMPI_COMM_WORLD_RANK")
 
 

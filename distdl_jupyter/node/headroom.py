@@ -102,7 +102,7 @@ def _cached(group: Path) -> int:
 def _groups(controller: str) -> Iterator[Path]:
     """Yield the folders of this process's control groups with ``controller``, the innermost first.
 
-    A container may see its own group as the root of all (cgroup_namespaces(7)).
+    A container may see its own group as the root group (cgroup_namespaces(7)).
     """
     with contextlib.suppress(OSError):
         for line in (_PROC / "self" / "cgroup").read_text(encoding="utf-8").splitlines():

@@ -123,7 +123,7 @@ class NotStarted(Exception):
 
 
 class Job:
-    """Everything that runs for one job on this host.
+    """The processes and folders of one job on this host.
 
     ``spared`` are the pids of the agent's own processes, ``python`` is the job's interpreter.
     """
@@ -338,7 +338,7 @@ class Job:
         return self._sampler.due(now)
 
     def sample(self) -> dict[str, Any] | None:
-        """Return the resource usage of its ranks and this host (see ``node.resources``) once a second, else None."""
+        """Return the resource usage of ranks and this host (see ``node.resources``), None until a sample is due."""
         if self.sample_due(time.monotonic()) > 0 or self._sampler is None:
             return None
         running = self.running()

@@ -80,7 +80,7 @@ class Shells:
         self._send("shell", shell=number, host=host, command=command)
 
     def answer(self, number: int, fields: Mapping[str, Any]) -> None:
-        """Send the command's output and, with ``code``, its exit to the relay, if it still runs."""
+        """Send the command's output and, with ``code``, its exit code to the relay, if the relay still runs."""
         if number not in self._relays:
             return
         reply = {name: fields[name] for name in ("out", "err", "code") if fields.get(name) is not None}

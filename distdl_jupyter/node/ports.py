@@ -132,7 +132,7 @@ def _answer(server: socket.socket, greeting: bytes) -> None:
                 connection, _ = server.accept()
             except TimeoutError:
                 continue
-            except OSError:  # closed meanwhile
+            except OSError:  # the socket was closed
                 return
             with connection, contextlib.suppress(OSError):
                 connection.sendall(greeting)

@@ -142,7 +142,7 @@ class QueuePosition(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A job's position among ``of`` waiting jobs. ``entries`` are running jobs, and those that ``place`` names.
+    """A job's position among ``of`` waiting jobs. ``entries`` are running jobs and the holders in ``place``.
 
     ``number`` is the job's position by time. ``problem`` says why nothing can be acquired now.
     """
@@ -183,9 +183,9 @@ def schedule(
 ) -> list[QueuePosition]:
     """Return the ``QueuePosition`` of each waiting job, in order.
 
-    A job can start when everything it needs is free and not reserved for a job before it. What a job waits for is
-    reserved for it, so a later job overtakes it only if it needs none of these resources. ``limits`` are the machine's
-    amounts by name; other amounts are unlimited. Nothing is reserved for a job of a ``late`` user that could start.
+    A job can start when everything it needs is free and not reserved for a job before it. Resources are reserved for
+    each waiting job, so a later job overtakes it only if it needs none of them. ``limits`` are the machine's amounts
+    by name; other amounts are unlimited. Nothing is reserved for a job of a ``late`` user that could start.
     """
     jobs = list(jobs)
     running, reserved = _Usage(), _Usage()
@@ -351,7 +351,7 @@ def _read_user(uid: int, folders: Iterable[Path]) -> Iterator[QueueEntry]:
 
 
 def _read_file(folder: int, name: str, uid: int, *, is_own: bool) -> QueueEntry | None:
-    """Return the job of a file, None if the job is gone. Delete the user's own files of ended jobs."""
+    """Return the job of a file, None if the job has ended. Delete files of ended jobs that belong to this user."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
@@ -587,7 +587,7 @@ class QueueSlot:
         return Turn(position, len(positions), self._fields["number"], tuple(more.values()), _loss())
 
     def _claim(self, need: Need, turn: Turn) -> Turn | None:
-        """Acquire what the job needs, unless another job was faster. Raises OSError."""
+        """Acquire what the job needs, unless another job acquired it first. Raises OSError."""
         gpus = turn.place.gpus
         self._write({"state": CLAIMS, "gpus": [need.among.index(gpu) for gpu in gpus]})
         until = time.monotonic() + _CLAIM_SECONDS
@@ -688,12 +688,12 @@ class _Patience:
 
 
 def _is_enough(need: Need, gpus: Sequence[str], others: Iterable[QueueEntry]) -> bool:
-    """Return whether ``gpus`` and the job's amounts are available beside what other jobs hold."""
-    others, there = list(others), limits()
+    """Return whether ``gpus`` and the job's amounts are available besides what other jobs hold."""
+    others, totals = list(others), limits()
     if any(gpu in entry.gpus for entry in others for gpu in gpus):
         return False
     return all(
-        sum(entry.need.amounts.get(name, 0) for entry in others) + amount <= there.get(name, math.inf)
+        sum(entry.need.amounts.get(name, 0) for entry in others) + amount <= totals.get(name, math.inf)
         for name, amount in need.amounts.items()
     )
 

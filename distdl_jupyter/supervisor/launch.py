@@ -135,11 +135,11 @@ class Launch:
         known = self._recorder.view
         # An earlier supervisor may have seen them complete; they may have been deleted since.
         is_over = bool(known.restart_count) or (known.queue is not None and AFTER not in known.queue.lacks)
-        before = Predecessors(self._folder, () if is_over else self._spec.after)
+        predecessors = Predecessors(self._folder, () if is_over else self._spec.after)
         while True:
-            names = before.waiting()
-            if before.failure:
-                raise LaunchCanceled("user", before.failure)
+            names = predecessors.waiting()
+            if predecessors.failure:
+                raise LaunchCanceled("user", predecessors.failure)
             spec = dataclasses.replace(self._spec, priority=self._wait.priority)
             view = self.cluster.acquire(spec, cluster_options, blocked=bool(names), number=self._wait.number)
             if view is None and not names:

@@ -68,7 +68,7 @@ class LogText:
 class RankReport:
     """A report of a rank; ``end`` is the position in the stream, in bytes, after it.
 
-    ``parsed`` is an instance of the report's class, None if there is none or it is not parsed yet.
+    ``parsed`` is an instance of the report's class, None without a class or before the report is parsed.
     """
 
     data: dict[str, Any]

@@ -219,16 +219,16 @@ class WeightCheck(ReportStore):
         sums: dict[str, Counter[str]] = defaultdict(Counter)
         for device, total in by_rank.values():
             sums[device][total] += 1
-        usual = {device: counts.most_common(1)[0][0] for device, counts in sums.items()}
-        apart = sorted(rank for rank, (device, total) in by_rank.items() if total != usual[device])
-        if not apart:
+        majority = {device: counts.most_common(1)[0][0] for device, counts in sums.items()}
+        outliers = sorted(rank for rank, (device, total) in by_rank.items() if total != majority[device])
+        if not outliers:
             if not self._same:
                 self._recorder.write("averaged")
             self._same[optimizer] = step
         elif not self._reported:
             self._reported = True
             self._recorder.note(
-                "warning", _sentence(apart, len(by_rank), step, self._same.get(optimizer, 0)), "weights-depart"
+                "warning", _sentence(outliers, len(by_rank), step, self._same.get(optimizer, 0)), "weights-depart"
             )
 
 
@@ -363,7 +363,7 @@ class CheckpointKeeper:
 def git_state(folder: str) -> GitState | None:
     """Return the state of the repository around ``folder``, None without git, a repository, or a commit.
 
-    No program from the repository's own configuration is run: no hook, external diff, filter or file watcher.
+    It runs no program that the repository configures: no hook, external diff, filter or file watcher.
     """
     if not which("git") or not Path(folder).is_dir():
         return None

@@ -68,7 +68,7 @@ def _has_crashed(rank: RankView) -> bool:
 
 
 def error_of(folder: JobFolder, rank: RankView) -> dict[str, Any] | None:
-    """Return the error of an exited rank if its log shows more than is known, else None."""
+    """Return the error of an exited rank if its log says more than the rank has reported, else None."""
     if _has_crashed(rank):
         return _crash(folder, rank)
     if rank.error and _is_device_assert(rank.error):

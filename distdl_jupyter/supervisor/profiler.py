@@ -5,7 +5,7 @@
 3. Each records, writes its trace on its own machine and reports it. A rank that exits or fails is left out.
 4. A thread fetches the traces and summaries, and masks secrets in them.
 
-``tick`` never blocks. A profile names the missing ranks; without any rank it has failed, with the reasons.
+``tick`` never blocks. A profile lists the missing ranks. If all ranks are missing, it has failed, with their reasons.
 """
 
 from __future__ import annotations
@@ -100,15 +100,15 @@ class ProfileCollector:
 
     def tick(self) -> None:
         """Process the reports of ranks, and continue the profile in progress."""
-        reports, now = self._recorder.take_profile_reports(), self._now
-        if now is None:
+        reports, profile = self._recorder.take_profile_reports(), self._now
+        if profile is None:
             return
         for rank, report in reports:
-            self._take(now, rank, report)
-        if now.thread is None:
-            self._advance(now)
-        elif not now.thread.is_alive():
-            self._end(now.failure)
+            self._take(profile, rank, report)
+        if profile.thread is None:
+            self._advance(profile)
+        elif not profile.thread.is_alive():
+            self._end(profile.failure)
 
     def _advance(self, now: _Profile) -> None:
         """Leave out ranks that no longer respond, then start the recording or save it."""
@@ -189,15 +189,15 @@ class ProfileCollector:
     def finish(self) -> None:
         """Save the profile in progress after all ranks have ended."""
         self.tick()
-        if (now := self._now) is None:
+        if (profile := self._now) is None:
             return
-        now.missing |= dict.fromkeys(now.pending, "Its process ended before it had recorded the steps.")
-        now.started = True
-        if now.thread is None:
+        profile.missing |= dict.fromkeys(profile.pending, "Its process ended before it had recorded the steps.")
+        profile.started = True
+        if profile.thread is None:
             self.tick()
-        if now.thread is not None:  # otherwise ``tick`` has recorded the failure
-            now.thread.join(_SAVE)
-            self._end("It was not saved in time." if now.thread.is_alive() else now.failure)
+        if profile.thread is not None:  # otherwise ``tick`` has recorded the failure
+            profile.thread.join(_SAVE)
+            self._end("It was not saved in time." if profile.thread.is_alive() else profile.failure)
 
     def _end(self, why: str) -> None:
         self._event("failed" if why else "done", why)

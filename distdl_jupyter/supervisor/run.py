@@ -432,7 +432,7 @@ def _restart_heading(view: JobView) -> str:
 
 
 def _restarts_used_up(reason: str, view: JobView) -> str:
-    """Return the reason of a job that has no restarts left: its last failure and the earlier ones."""
+    """Return why a job without remaining restarts has failed: its last failure and the earlier ones."""
     if not view.restarts:
         return reason
     before = "; ".join(f"{number}. {restart.reason.rstrip('.')}" for number, restart in enumerate(view.restarts, 1))
