@@ -83,7 +83,7 @@ def fetch(size: str = "", region: str = "", currency: str = "") -> dict[str, Pri
 
 
 def cached(size: str, region: str = "", currency: str = "") -> Price | None:
-    """Return the cached price of a size, None without one or without a region. Sends no request."""
+    """Return the cached price of a size, None if it is not cached or no region is set. Sends no request."""
     with contextlib.suppress(DistDLError):
         return _load(*region_and_currency(region, currency)).get(size.removeprefix(PREFIX).lower())
     return None
@@ -125,7 +125,7 @@ def region_and_currency(region: str = "", currency: str = "") -> tuple[str, str]
 
 
 def hourly_prices(items: Iterable[Mapping[str, Any]], region: str, currency: str, day: str) -> dict[str, Price]:
-    """Return the price by lower-case size name, for sizes whose newest Linux meters have the same price."""
+    """Return the prices by lower-case size name; a size whose newest Linux meters differ has none."""
     values = {**_HOURLY, "armRegionName": region, "currencyCode": currency}
     #: The amounts of each size by the day from which they are valid.
     amounts: dict[str, dict[str, set[float]]] = {}

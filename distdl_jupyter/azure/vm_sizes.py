@@ -1,7 +1,7 @@
 """The catalogue of Azure's GPU VM sizes, with successors of retired sizes.
 
 The catalogue is ``vm_sizes.csv``. Each row names the pages and commits that are its source; a value without a source is
-empty there and ``None`` here. Only ``vm_sizes(ask_prices=True)`` sends requests.
+empty in the file and ``None`` in ``VmSize``. Only ``vm_sizes(ask_prices=True)`` sends requests.
 
 The successor of a retired size is the size in Azure's migration guide (n-series-migration.md, ncv3-retirement.md), if
 it has at least as many GPUs and as much memory per GPU. Otherwise it is the nearest available size with NVLink and

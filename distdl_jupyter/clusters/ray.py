@@ -6,8 +6,8 @@
   so nothing connects to this machine, and ``ray://`` works from behind a firewall.
 * When the supervisor exits, Ray ends its actors. An agent whose input ends also ends all processes it has started.
 
-Ray is imported inside functions. Lists and checks run in a separate process, because a process can only be connected to
-one Ray cluster, and a Jupyter server should not be connected to any.
+Ray is imported inside functions. Lists, checks and sweeps run in a separate process, because a process can only be
+connected to one Ray cluster, and a Jupyter server should not be connected to any.
 """
 
 from __future__ import annotations
@@ -238,8 +238,8 @@ class _AgentActor:
 
 def _actor(ray: Any, strategy: Any, bundle: dict[str, float]) -> Any:
     """Return an actor that occupies a whole bundle."""
-    others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
-    resources = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "resources": others}
+    custom = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
+    resources = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "resources": custom}
     return ray.remote(_AgentActor).options(**resources, max_concurrency=_CALLS, scheduling_strategy=strategy).remote()
 
 

@@ -277,7 +277,7 @@ def build_environment(recipe: Recipe, workspace: Path) -> dict[str, str]:
 
 
 def find_wheel(key: str) -> Path | None:
-    """Return the cached wheel for ``key``, None without one or if another user could have written it."""
+    """Return the cached wheel for ``key``, None if there is no such wheel or another user could have written it."""
     folder = cache_directory() / "wheels" / key
     if permissions.tree_refusal(folder):
         return None

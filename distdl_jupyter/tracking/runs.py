@@ -1,8 +1,8 @@
 """Writes jobs to experiment trackers, each as one run.
 
 ``python -m distdl_jupyter.tracking.runs JOB_FOLDER TRACKER`` writes the events of a running job to one tracker, so that
-an unavailable tracker delays nothing. It records its progress after each batch (``core.tracking``), so that another
-process can continue the run from there. Standard input contains variables of the job, such as a token, as JSON.
+an unavailable tracker cannot delay the job. It records its progress after each batch (``core.tracking``), so that
+another process can continue the run from there. Standard input contains variables of the job, such as a token, as JSON.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class MeanFold:
         self._pending: dict[tuple[str, float], dict[int, MeanPoint]] = {}
 
     def apply(self, event: Event) -> list[MeanPoint]:
-        """Return the means that an event completes, and those of steps that started more than ``_LATE`` seconds ago."""
+        """Return the means that an event completes, and the partial means of steps older than ``_LATE`` seconds."""
         now, complete = float(event["t"]), []
         if event["type"] == "restart":
             return self.flush()
@@ -176,10 +176,10 @@ class RunWriter:
             run_id, experiment, url = self._tracker.open(self._record)
             self._is_open = True
             self._keep(run=run_id, experiment=experiment, url=url, place=self._tracker.location, done=False)
-        known = self._folder.read_environment()
-        if known != self._described:  # the versions and the state of git may be recorded after the start
-            self._tracker.describe(parameters(self._spec), tags(self._spec, known))
-            self._described = known
+        current = self._folder.read_environment()
+        if current != self._described:  # the versions and the state of git may be recorded after the start
+            self._tracker.describe(parameters(self._spec), tags(self._spec, current))
+            self._described = current
         while self._read() or self._points:
             self._write()
         if self._view.state.ended:

@@ -30,7 +30,7 @@ from typing import Any
 CORES = "@cores@"
 #: Placeholder in the payload for the folder with the job's code.
 HERE = "@job@"
-#: The folder for values of ranks below ``outputs``, which Azure ML stores.
+#: The folder below ``outputs`` for the values of ranks; Azure ML stores ``outputs``.
 RESULTS = "distdl/results"
 #: After a rank exits, its pipes are read until they are silent for ``_QUIET`` seconds, at most ``_LIMIT`` seconds.
 _QUIET, _LIMIT = 0.3, 10.0
@@ -122,7 +122,7 @@ def _run(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[str, obj
     """Run the worker until it exits; return the exit code for Azure and the report of the exit."""
     from distdl_jupyter.node import headroom, processes
 
-    before, stops = headroom.counters(), 0
+    counters, stops = headroom.counters(), 0
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "distdl_jupyter.worker"],
         stdin=subprocess.DEVNULL,
@@ -143,7 +143,7 @@ def _run(environment: Mapping[str, str], nonce: str) -> tuple[int, dict[str, obj
     _copy(child, nonce)
     code = child.wait()
     name = processes.signal_name(-code) if code < 0 else None
-    evidence = headroom.evidence(before) if name == "KILL" and not stops else ""
+    evidence = headroom.evidence(counters) if name == "KILL" and not stops else ""
     end: dict[str, object] = {"code": None if name else code, "signal": name, "evidence": evidence}
     return code if code >= 0 else 128 - code, end
 

@@ -163,8 +163,8 @@ class AzureMLCluster(Cluster, Provisioner):
 
     def detail(self, options: AzureMLOptions) -> str:
         """Return the compute target and the VM size."""
-        where = f"compute {options.compute}" if options.compute else "serverless"
-        return ", ".join(part for part in (where, options.vm_size) if part)
+        compute = f"compute {options.compute}" if options.compute else "serverless"
+        return ", ".join(part for part in (compute, options.vm_size) if part)
 
     def checks(
         self, options: AzureMLOptions, *, modules: Sequence[str] = (), programs: Sequence[str] = ()
@@ -178,15 +178,15 @@ class AzureMLCluster(Cluster, Provisioner):
         if account is None:
             return [NodeCheck("", "Azure", "error", "not signed in", identity.HOW, code="azureml-signed-out")]
         rows = [NodeCheck("", "Azure", "ok", f"signed in as {account.name}")]
-        what = "Workspace"
+        step = "Workspace"
         try:
             Workspace(Address.of(options)).info()
-            rows.append(NodeCheck("", what, "ok", options.workspace))
-            what = "Compute"
+            rows.append(NodeCheck("", step, "ok", options.workspace))
+            step = "Compute"
             rows += _check_compute(options)
         except DistDLError as error:
             hint = error.hint or "Check the options subscription_id, resource_group and workspace."
-            return [*rows, NodeCheck("", what, "error", error.message, hint, code=error.code)]
+            return [*rows, NodeCheck("", step, "error", error.message, hint, code=error.code)]
         return [*rows, *_check_image(options, modules)]
 
     def preview(self, spec: JobSpec, options: AzureMLOptions) -> Placement:
@@ -376,8 +376,8 @@ def _submit(spec: JobSpec, options: AzureMLOptions, plan: Plan, workspace: Works
 
 def _gpus(options: AzureMLOptions) -> int:
     """Return the GPUs of the options' VM size in the catalogue, 0 if it is not listed."""
-    known = known_size(options.vm_size)
-    return known.whole_gpus if known is not None else 0
+    vm_size = known_size(options.vm_size)
+    return vm_size.whole_gpus if vm_size is not None else 0
 
 
 # checks -------------------------------------------------------------------------------------------

@@ -160,7 +160,6 @@ class SlurmCluster(AgentCluster):
         return SlurmNodes(job, placement, _without_secrets(job.spec, context), self._nodes, slurm)
 
     def _release_nodes(self) -> None:
-        """Release the nodes to Slurm."""
         if self._slurm is not None:
             state = self._slurm.state
             if state is not None and not state.pending:  # canceling first would change the reason of its end

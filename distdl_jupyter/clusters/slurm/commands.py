@@ -180,7 +180,7 @@ def config() -> dict[str, str]:
 
 
 def _job_state(text: str) -> JobState:
-    """Return the state of a job; for an array, that of an unfinished task if there is one."""
+    """Return the state of a job; for an array, of an unfinished task, or of the first if all have ended."""
     states = [_state_of(line) for line in text.strip().splitlines() or [""]]
     return next((state for state in states if not state.ended), states[0])
 
@@ -308,9 +308,9 @@ def _bytes(text: str) -> int:
 
 def allowed(partition: str) -> dict[str, list[str]]:
     """Return the accounts that this user may use in a partition, with the QOS of each. Raises SlurmFailed."""
-    where = ("where", f"user={user()}", f"cluster={config().get('ClusterName', '')}")
+    conditions = ("where", f"user={user()}", f"cluster={config().get('ClusterName', '')}")
     output = run(
-        "sacctmgr", "--noheader", "--parsable2", "--readonly", "show", "associations", *where,
+        "sacctmgr", "--noheader", "--parsable2", "--readonly", "show", "associations", *conditions,
         "format=Account,Partition,QOS", timeout=_STATE_TIMEOUT,
     )  # fmt: skip
     accounts: dict[str, list[str]] = {}

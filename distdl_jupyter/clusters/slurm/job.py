@@ -240,11 +240,11 @@ class SlurmJob(threading.Thread):
         if self.state is not None and self.ended:
             is_explained = self.state.exit_code in (0, script.UNSEEN)
             code = "" if is_explained else f" Its script ended with exit code {self.state.exit_code}."
-            why = f"Slurm job {self.job} ended before its ranks were started. {self.why_ended(started=False)}{code}"
-            return LaunchFailed(why, code="slurm-job-ended-early", output=self.output())
+            message = f"Slurm job {self.job} ended before its ranks were started. {self.why_ended(started=False)}{code}"
+            return LaunchFailed(message, code="slurm-job-ended-early", output=self.output())
         lost = (self.why_lost(node, host) for node, host in enumerate(self.hosts()))
-        why = f"Slurm job {self.job} could not start on all nodes. {' '.join(filter(None, lost))}"
-        return LaunchFailed(why, code="slurm-nodes-not-ready", output=self.output())
+        message = f"Slurm job {self.job} could not start on all nodes. {' '.join(filter(None, lost))}"
+        return LaunchFailed(message, code="slurm-nodes-not-ready", output=self.output())
 
     def interruption(self) -> str:
         """Wait until Slurm knows why the job ended; return the reason if the job had not failed, else ""."""

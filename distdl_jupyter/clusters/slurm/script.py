@@ -213,8 +213,8 @@ class JobDirectory:
 
     def handle(self, job: str, link: Path | None = None) -> dict[str, Any]:
         """Return the plain data from which another supervisor finds the submitted job."""
-        more = {"link": str(link)} if link else {}
-        return {"slurm_job": job, "folder": str(self.job), "run": self.run.name, "copied": self.copied, **more}
+        link_field = {"link": str(link)} if link else {}
+        return {"slurm_job": job, "folder": str(self.job), "run": self.run.name, "copied": self.copied, **link_field}
 
     def _copy(self, folder: JobFolder) -> None:
         for name in _NEEDED:
@@ -238,11 +238,11 @@ class JobDirectory:
         reasons = list[str]()
         for path in sorted((self.job / "results").iterdir()):
             status = path.lstat()
-            why = owned.refusal(status) or staging.result_refusal(PurePath(path.name), status.st_size, range(ranks))
-            if not why:
+            reason = owned.refusal(status) or staging.result_refusal(PurePath(path.name), status.st_size, range(ranks))
+            if not reason:
                 shutil.copy2(path, folder.results / path.name, follow_symlinks=False)
             elif not path.name.startswith("."):
-                reasons.append(f"{path} was not copied: {why}.")
+                reasons.append(f"{path} was not copied: {reason}.")
         _copy_tree(self.job / "outputs", folder.outputs)
         self.has_uncollected_files = bool(reasons)
         return reasons
@@ -256,9 +256,9 @@ class JobDirectory:
 
 def unusable(error: OSError, folder: Path) -> LaunchFailed:
     """Return the error of a job whose files cannot be written."""
-    why = f"written to {error.filename or folder}: {error.strerror}" if error.strerror else f"used: {error}"
+    problem = f"written to {error.filename or folder}: {error.strerror}" if error.strerror else f"used: {error}"
     return LaunchFailed(
-        f"The job's files cannot be {why}.",
+        f"The job's files cannot be {problem}.",
         code="slurm-files-unusable",
         hint="Set the option directory to a folder that belongs to you and that all nodes share.",
     )

@@ -115,10 +115,10 @@ def interruption(state: JobState, job: str) -> str:
 
 def usage(state: JobState, job: str) -> str:
     """Return the final state and the resource usage of a job as a sentence."""
-    how = f"exit code {state.exit_code}" if not state.exit_signal else f"signal {state.exit_signal}"
+    exit_text = f"exit code {state.exit_code}" if not state.exit_signal else f"signal {state.exit_signal}"
     memory = f", peak memory per node {size(state.memory)}" if state.memory else ""
-    more = f" {end(state, job)}" if state.state == "OUT_OF_MEMORY" else ""
-    return f"Slurm job {job} ended as {state.state} after {duration(state.seconds)}, {how}{memory}.{more}"
+    cause = f" {end(state, job)}" if state.state == "OUT_OF_MEMORY" else ""
+    return f"Slurm job {job} ended as {state.state} after {duration(state.seconds)}, {exit_text}{memory}.{cause}"
 
 
 #: Errors of sbatch: the message, the code, and the remedy, which lists the allowed ``values`` if known.
@@ -155,7 +155,7 @@ def refusal(error: commands.SlurmFailed, options: SlurmOptions) -> tuple[str, st
 
 
 def _values(code: str, options: SlurmOptions) -> list[str]:
-    """Return the values that the user may use."""
+    """Return the values of the rejected option that the user may use."""
     try:
         if code == "slurm-partition-invalid":
             return commands.partitions()

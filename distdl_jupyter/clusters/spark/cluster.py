@@ -214,7 +214,7 @@ def _handle() -> dict[str, Any]:
     return {"driver": socket.gethostname()}
 
 
-# a barrier stage: the process with the session, and the port to which tasks connect -----------------
+# barrier stage: the process with the session, and the port to which tasks connect -------------------
 
 
 class Stage:
