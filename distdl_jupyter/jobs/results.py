@@ -315,7 +315,7 @@ def output_files(root: Path) -> list[OutputFile]:
             continue
         with contextlib.suppress(OSError):  # it was removed meanwhile
             status = file.stat()
-            # Bytes that are not UTF-8 cannot be part of an address: they are shown as question marks.
+            # Bytes that are not UTF-8 cannot be part of an address, so they become question marks.
             shown = path.relative_to(root).as_posix().encode("utf-8", "replace").decode()
             files.append(OutputFile(shown, status.st_size, status.st_mtime))
     return sorted(files, key=lambda file: file.path)

@@ -29,7 +29,7 @@ _LONG = 2.0
 
 
 def magics(session: Session, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
-    """Return the functions to register, by name; ``names`` are those of ``%%distributed``."""
+    """Return the functions to register, by name; ``names`` are the names for ``%%distributed``."""
     text = "Run this cell many times with other values, and find the best."
     magics = {"sweep": as_magic("sweep", partial(_sweep, session), text, sweep_parser)}
     text = "Run this cell on every rank of a distributed job."
@@ -113,7 +113,7 @@ def _sweep(session: Session, line: str, cell: str) -> None:
 
 
 def capture_cell(cell: str, namespace: Mapping[str, Any], command: str) -> CapturedCode:
-    """Capture the running cell, below its magic line ``command``, with the names it uses from ``namespace``."""
+    """Capture the running cell below its magic line ``command``, with the variables of ``namespace`` that it uses."""
     notebook = capture.here()
     first_line = _line_below_magic(notebook.raw, cell)
     timer = threading.Timer(_LONG, say, ("Packing the variables and modules that the cell uses ...",))
@@ -133,7 +133,7 @@ def capture_cell(cell: str, namespace: Mapping[str, Any], command: str) -> Captu
 
 
 def _line_below_magic(raw: str, cell: str) -> int | None:
-    """Return the line number of the code within the whole cell, None if ``raw`` is another cell."""
+    """Return the number of the first line of the code in the whole cell, None if ``raw`` is another cell."""
     position = raw.rstrip().rfind(cell.rstrip())
     return raw.count("\n", 0, position) + 1 if position >= 0 and cell.strip() else None
 
@@ -149,7 +149,7 @@ def _wait(job: Job) -> Any:
     interrupts = obeyed = 0
     while True:
         try:
-            if interrupts > obeyed:  # inside this try, because the next interrupt may arrive here
+            if interrupts > obeyed:  # in the try block, because the next interrupt may arrive here
                 obeyed = interrupts
                 _stop(job, now=interrupts == 2)
             job.wait()
@@ -161,7 +161,7 @@ def _wait(job: Job) -> Any:
                 raise
     try:
         return job.result()
-    except ResultUnavailable as error:  # the cell has completed; its value is seldom needed then
+    except ResultUnavailable as error:  # the cell has completed, and its value is seldom needed
         say(str(error))
         return None
 

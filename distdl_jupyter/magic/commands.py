@@ -33,7 +33,7 @@ COMMANDS = {
     "dist_cancel": "stop --no-wait",
     "dist_clusters": "clusters",
 }
-#: Methods that mark objects with a rich display.
+#: Methods of objects with a rich display.
 _DISPLAYS = ("_repr_html_", "_repr_mimebundle_", "_ipython_display_")
 _CONFIG = """
     Show or set this kernel's defaults for %%distributed.
@@ -143,7 +143,7 @@ def _settings(defaults: dict[str, Any]) -> str:
 def azure(changes: Mapping[str, str], *, paged: bool = True) -> Any:
     """Change settings for Azure, and sign in if ``credential`` is given. Raises InvalidSpec.
 
-    On a page (``paged``), return the panel, which shows the account; in a terminal, print the account.
+    In a notebook (``paged``), return the panel, which shows the account; in a terminal, print the account.
     """
     from distdl_jupyter.azure import identity, settings
     from distdl_jupyter.views import azure as azure_view
@@ -186,5 +186,5 @@ def tracking(changes: Mapping[str, str]) -> None:
     say(f"artifacts = {settings.artifacts}")
 
 
-#: Functions by topic, the first word of the line; ``warm`` runs the command of that name.
+#: Functions by topic, which is the first word of the line; ``warm`` runs the command of that name.
 TOPICS: dict[str, Callable[..., Any]] = {"azure": azure, "monitoring": monitoring, "tracking": tracking}

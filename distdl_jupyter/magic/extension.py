@@ -18,15 +18,15 @@ from distdl_jupyter.views import wire
 
 #: The target of the comms that pages open.
 TARGET = "distdl-jupyter"
-#: State of the magics of each shell, kept when the extension is loaded again.
+#: State of the magics of each shell, which is reused if the extension is loaded again.
 _SESSIONS: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 
 
 def load(ip: Any) -> None:
     """Register ``%%distributed``, its alias ``%%distdl``, ``%%sweep``, ``%%ranks``, ``%distdl`` and ``%dist_...``.
 
-    Repeated calls are harmless. If another extension owns ``%%distributed``, it keeps the name and a message is
-    printed.
+    Repeated calls are harmless. If another extension has defined ``%%distributed``, do not replace it but
+    print a message.
     """
     session = _SESSIONS.setdefault(ip, Session(ip))
     ranks, foreign = RanksMagics(session), owner(ip)
@@ -44,7 +44,7 @@ def load(ip: Any) -> None:
 
 
 def owner(ip: Any) -> str | None:
-    """Return the name of another package that owns ``%%distributed``, None if it is free or ours."""
+    """Return the name of another package that defines ``%%distributed``, None if there is none."""
     manager = ip.magics_manager
     magic, lazy = manager.magics["cell"].get("distributed"), manager.lazy_magics.get("distributed", "")
     module = str(getattr(magic, "__module__", None) or type(magic).__module__) if magic is not None else str(lazy)

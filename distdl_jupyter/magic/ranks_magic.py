@@ -80,7 +80,7 @@ class RanksMagics:
         return last if last is not None and last.state() != "ended" else ranks.current()
 
     def _get(self) -> Ranks:
-        """Return the ranks to use, including ended ranks of this kernel. Raises JobNotFound."""
+        """Return the ranks to use, which may be ended ranks of this kernel. Raises JobNotFound."""
         if self._session.ranks is not None:
             return self._session.ranks
         ranks = self._find()
@@ -296,7 +296,7 @@ class RanksTable(table.Display):
 
 
 def _summary(ranks: Ranks, *, known: bool) -> str:
-    """Return sentences on the size of the ranks, what they do, and when they stop."""
+    """Return sentences on the number of ranks, their activity, and when they stop."""
     from distdl_jupyter.ranks.request import last_cell
 
     spec, now, state = ranks.job.spec, time.time(), ranks.state()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """The state of one kernel: options of ``%dist_config``, the id of its newest job, the ranks that it uses."""
+    """The state of one kernel: the options of ``%dist_config``, the id of its newest job, and its ranks."""
 
     def __init__(self, ip: Any) -> None:
         self.ip = ip
@@ -57,8 +57,8 @@ def as_magic(
 ) -> Callable[..., Any]:
     """Return the function to register with IPython.
 
-    Its help is ``text``, or that of ``parser``, which ``--help`` on its line prints too. It is built late: it lists the
-    flags of every plug-in, and loading them all is slow.
+    Its help is ``text``, or the help of ``parser``, which ``--help`` prints, too. The parser is created on demand: its
+    help lists the flags of every plug-in, and loading all plug-ins is slow.
     """
 
     def magic(line: str, *cell: str) -> Any:
@@ -82,7 +82,7 @@ def short_errors() -> Iterator[None]:
     except SystemExit:
         pass  # argparse has printed the help of a command
     except DistDLError as error:
-        if "_render_traceback_" not in vars(type(error)):  # it has its own rendering
+        if "_render_traceback_" not in vars(type(error)):  # the class renders itself
             show_as(error, [f"{type(error).__name__}: {with_flags(str(error))}"])
         raise
     except KeyboardInterrupt as interrupt:

@@ -62,7 +62,7 @@ class JobSummary:
     created: float
     ended: float | None
     last_sign: float
-    #: Total seconds in queues so far, and the start of the current wait (epoch seconds), None if the job is not queued.
+    #: Seconds of earlier waits in queues, and the start of the current wait (epoch seconds), None if not queued.
     waited: float
     queued_since: float | None
     done: float | None

@@ -1,1 +1,1 @@
-"""The widgets: a job's live panel, the form that starts one, the sign-in to Azure, the output of cells on ranks."""
+"""The widgets: the live panel of a job, the launch form, the sign-in to Azure, and the output of cells on ranks."""

@@ -1,6 +1,6 @@
 """The panel "Sign in to Azure" in a kernel: ``azure_sign_in()`` shows it as a cell's last value.
 
-The page sends its kernel the requests that JupyterLab's sidebar sends to the server; both use the same component.
+The page sends to its kernel the requests that JupyterLab's sidebar sends to the server; both use the same component.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class AzurePanel(PageWidget):
 
 
 def azure_sign_in() -> AzurePanel:
-    """Return the panel that shows the Azure account and signs in and out. It never shows a token.
+    """Return the panel that shows the Azure account and offers to sign in and out. It never shows a token.
 
     Front ends without the extension show the account as text.
     """

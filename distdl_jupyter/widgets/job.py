@@ -1,4 +1,4 @@
-"""The widget that ``panel(job)`` returns. Its page is that of a job's output (``jobs.output``)."""
+"""The widget that ``panel(job)`` returns. It shows the same page as the output of a job (``jobs.output``)."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from distdl_jupyter.widgets.widget import PageWidget
 if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
 
-#: Seconds between two updates of the traits of a panel whose page the server updates.
+#: Seconds between two updates of the traits, if the server updates the page of the panel.
 _POLL = 0.25
 
 
 class JobPanel(PageWidget):
-    """One job, live. ``state``, ``progress``, ``metrics`` and ``failure`` may be observed; the kernel sets them."""
+    """The live view of one job. The kernel sets the observable ``state``, ``progress``, ``metrics`` and ``failure``."""
 
     job_id = traitlets.Unicode().tag(sync=True)
     #: The job's state, such as "running".
     state = traitlets.Unicode()
     #: Progress from 0 to 1; None if the job did not report it.
     progress = traitlets.Float(None, allow_none=True)
-    #: The newest value of each metric, the mean over the ranks.
+    #: The newest mean of each metric over the ranks.
     metrics = traitlets.Dict()
     #: The first failure (rank, error type, message, frames), None while there is none.
     failure: traitlets.Dict[str, Any] = traitlets.Dict(None, allow_none=True)
-    #: Whether the kernel draws the page of the job. A page sets it if its server does not know the job.
+    #: Whether the kernel draws the page of the job. The page sets this if its server does not know the job.
     redrawn = traitlets.Bool().tag(sync=True)
 
     def __init__(self, job: Job) -> None:
@@ -54,7 +54,7 @@ class JobPanel(PageWidget):
         super().close()
 
     def _follow(self) -> None:
-        """Read the job in a new thread, which replaces the one before."""
+        """Read the job in a new thread, which replaces the previous one."""
         self._stop.set()
         self._stop = threading.Event()
         threading.Thread(target=self._run, args=(self._stop,), name=f"distdl-panel-{self.job_id}", daemon=True).start()

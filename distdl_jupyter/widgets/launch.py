@@ -1,6 +1,6 @@
-"""The launch form as a widget: ``launcher(train)`` shows it, Submit starts a job, or a sweep, and shows it below.
+"""The launch form as a widget: ``launcher(train)`` shows it, Submit starts a job or a sweep and shows it below.
 
-The page requests the form's state from the kernel after each change, and finally the job.
+The page requests the form's state from the kernel after each change, and the job on Submit.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from distdl_jupyter.jobs.client import Job
     from distdl_jupyter.studies.sweeps import Sweep
 
-#: Shown where the extension cannot draw the form.
+#: The text for front ends in which the extension cannot draw the form.
 _TEXT = """<p>The launch form needs JupyterLab or Jupyter Notebook. Start the job here with</p>
 <pre>form.submit()   # form = launcher({name}, ...)</pre><p>or</p><pre>submit({name}, process_count_per_node=2)</pre>"""
 
 
 class LaunchForm(PageWidget):
-    """The form of a function. ``on_submitted`` is called with each job and each sweep that was started."""
+    """The form of a function. ``on_submitted`` is called with each job or sweep that it starts."""
 
     #: The options of ``submit`` that the form shows, without secrets.
     options = traitlets.Dict()
@@ -53,7 +53,7 @@ class LaunchForm(PageWidget):
         self._function = function
         line = MagicLine(*from_options(options))
         self._target = Target(function=function, args=tuple(args), kwargs=dict(kwargs or {}), line=line)
-        #: The newest request, for a page that opens later.
+        #: The newest request, which is the initial state of a page that opens later.
         self._request = FormRequest()
         calls = {
             "form.state": lambda request: self.state(wire.from_data(FormRequest, request)),
@@ -67,7 +67,7 @@ class LaunchForm(PageWidget):
         """Return the form for the values of a page (default: those of the newest request)."""
         if request is None or request.chosen is None:
             request = msgspec.structs.replace(self._request, apply="", again=False)
-        # A page receives no secret: it sends None for those that it had before.
+        # A page receives no secrets, so it sends None for those that it submitted before.
         variables = variables_of(self._target, request)
         self._target.line = dataclasses.replace(self._target.line, environment_variables=variables)
         if request.again:
@@ -102,7 +102,7 @@ class LaunchForm(PageWidget):
 
 
 class LaunchPanel(ipywidgets.VBox):  # type: ignore[misc]
-    """A form with its last job or sweep below it. ``jobs`` and ``sweeps`` are all that it started, oldest first."""
+    """A form with its last job or sweep below it. ``jobs`` and ``sweeps`` are all that it has started, oldest first."""
 
     #: The newest job, None before the first Submit.
     job = traitlets.Any(None)

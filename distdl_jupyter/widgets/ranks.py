@@ -1,9 +1,9 @@
 """The display of a cell that runs on persistent ranks: its live output and the returned values.
 
-A widget would cost more than most of these cells take. Instead ``text/html`` and ``text/plain`` are sent, at most 20
-times a second and less often where drawing takes long; a cell that ends at once sends them once. What is sent last
-stays in the saved notebook. In a terminal the lines are printed as they come. Values are shown in the MIME forms that
-each rank created, so that nothing is compared, formatted or imported here before a value is used.
+A widget would take longer than most of these cells. Instead, ``text/html`` and ``text/plain`` are sent at most 20 times
+a second, and less often if drawing is slow; a cell that ends at once sends them once. The saved notebook contains the
+last output. A terminal prints each line immediately. Values are shown in the MIME forms that the ranks created, so that
+no value is compared, formatted or imported in this process before the user accesses it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from distdl_jupyter.ranks import view
 from distdl_jupyter.ranks.answer import Error, failures, named, spans
 from distdl_jupyter.ranks.view import Fold, text
 
-#: Minimum seconds between two updates, and minimum multiple of the duration of an update.
+#: Minimum pause between two updates: in seconds, and as a multiple of the duration of an update.
 _PAUSE = 0.05
 _REST = 8
 #: Maximum number of rows drawn while the cell runs; at the end all rows are drawn.
 _NEWEST_LIVE = 200
-#: Seconds after which a cell that prints nothing shows that it runs.
+#: Seconds after which a cell without output shows that it is running.
 _SILENT = 1.0
 
-#: Forms of a value by MIME type, always with text/plain.
+#: Forms of a value by MIME type; text/plain is always present.
 Forms = Mapping[str, str]
 
 
@@ -50,7 +50,7 @@ class CellDisplay:
         self._changed = self._closed = self._displayed = False
         self._pause = _PAUSE
         self._condition = threading.Condition()
-        # The drawing thread belongs to the cell: IPython finds the cell by a context variable.
+        # Copy the context to the drawing thread: IPython finds the cell of an output by a context variable.
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(self._draw_on,), name="distdl-cell", daemon=True).start()
 
@@ -62,14 +62,14 @@ class CellDisplay:
                 self._touch()
 
     def done(self, rank: int, error: Error | None) -> None:
-        """Note that a rank has finished the cell, or failed, which is shown while the others continue."""
+        """Record that a rank has finished the cell. A failure is shown while the other ranks continue."""
         with self._condition:
             self._ended[rank] = error
             if error is not None:
                 self._touch()
 
     def say(self, sentence: str) -> None:
-        """Show a sentence about the cell until the next one or the end."""
+        """Show a sentence about the cell until the next sentence or the end of the cell."""
         with self._condition:
             self._sentence = sentence
             self._touch()
@@ -93,7 +93,7 @@ class CellDisplay:
         self._condition.notify()
 
     def _draw_on(self) -> None:
-        """Draw what changed, and once a second how long the cell has been running, until the end."""
+        """Until the end, draw changes, and once a second the time for which the cell has been running."""
         while True:
             with self._condition:
                 self._condition.wait_for(lambda: self._changed or self._closed, _SILENT)
@@ -149,7 +149,7 @@ class PrintedDisplay:
         print(sentence, flush=True)  # noqa: T201 - the terminal is the output
 
     def finish(self) -> bool:
-        """Leave failures to the exception."""
+        """Print incomplete last lines; return False, because the exception shows the failures."""
         for rank, _stream in sorted(self._open):
             self.done(rank, None)
         return False
@@ -159,7 +159,7 @@ class PrintedDisplay:
 
 
 class _ValueDisplay:
-    """Shows forms by rank; a value itself is opened only when it is used."""
+    """Shows forms by rank; a value is loaded only when it is accessed."""
 
     def __init__(self, values: Mapping[int, Any], forms: Mapping[int, Forms]) -> None:
         self._values = values
@@ -169,14 +169,14 @@ class _ValueDisplay:
         return len(self._values)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - IPython's protocol
-        # Inside a tuple or list it is on a line with others.
-        alone = not printer.output_width and not printer.buffer_width
-        printer.text(as_text(folded(self._forms)) if alone else repr(self))
+        # Inside a tuple or list, the values share a line with other objects.
+        is_top_level = not printer.output_width and not printer.buffer_width
+        printer.text(as_text(folded(self._forms)) if is_top_level else repr(self))
 
     def _repr_html_(self) -> str:
         return view.values_html(folded(self._forms))
 
-    # IPython takes the first of this and _repr_pretty_ that a class has, so both are here.
+    # IPython uses the first of __repr__ and _repr_pretty_ in the order of the classes, so this class defines both.
     def __repr__(self) -> str:
         texts = {rank: self._forms.get(rank, {}).get("text/plain", "None") for rank in self._values}
         if isinstance(self, Sequence):
@@ -208,7 +208,7 @@ class ValuesByRank(_ValueDisplay, Mapping[int, Any]):
 
 
 def folded(forms: Mapping[int, Forms]) -> list[tuple[tuple[int, ...], Forms]]:
-    """Return (ranks, forms) with those folded whose text is equal, in order of their first rank."""
+    """Return (ranks, forms) for each distinct text, in order of the first rank."""
     groups: dict[str, list[int]] = {}
     for rank in sorted(forms):
         groups.setdefault(forms[rank].get("text/plain", "None"), []).append(rank)
@@ -216,7 +216,7 @@ def folded(forms: Mapping[int, Forms]) -> list[tuple[tuple[int, ...], Forms]]:
 
 
 def as_text(groups: Sequence[tuple[Sequence[int], Forms]]) -> str:
-    """Return lines such as ``[0-3] 0.25``; further lines of a value are below its first."""
+    """Return lines such as ``[0-3] 0.25``; further lines of a value are aligned with its first line."""
     heads = [f"[{spans(ranks)}]" for ranks, _ in groups]
     width = max(map(len, heads), default=0)
     lines = []

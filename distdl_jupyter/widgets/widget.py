@@ -1,7 +1,7 @@
-"""The base of our widgets: how they are drawn, and how requests of a page are handled.
+"""The base class of the widgets, which selects their view and handles the requests of a page.
 
-In JupyterLab and Notebook, the view is code of this package's extension, found by name, so nothing saved in a notebook
-is executed. Other front ends without the extension show the HTML of the widget.
+In JupyterLab and Notebook, the extension of this package draws the view, selected by name, so a notebook contains no
+code to execute. Other front ends without the extension show the HTML of the widget.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MODULE = "distdl-jupyter"
 
 
 class PageWidget(ipywidgets.HTML):  # type: ignore[misc]
-    """A widget whose view is code of the extension, found by its name; elsewhere the view shows ``value``.
+    """A widget that the extension draws in the view with a name; without the extension, the view shows ``value``.
 
     ``calls`` are the requests that a page may send.
     """
@@ -33,9 +33,9 @@ class PageWidget(ipywidgets.HTML):  # type: ignore[misc]
         super().__init__(layout=shared_width(), **traits)
         self._calls = calls or {}
         self.on_msg(lambda _widget, message, _buffers: self.on_message(message))
-        # JupyterLab 4.4 and newer sends the messages of widgets to a subshell of the kernel, a thread beside the busy
-        # main one, and each message names its subshell. ipykernel 7.4 ignores the name and answers on the shell of the
-        # widget's last message: the busy main shell if the widget was made in a cell or is updated by a thread. This
+        # JupyterLab 4.4 and newer sends the messages of widgets to a subshell of the kernel, a thread beside the
+        # main one, and each message names its subshell. ipykernel 7.4 ignores the name and replies on the shell of the
+        # widget's last message: the busy main shell if a cell created the widget or a thread updates it. This line
         # restores the named subshell, as in other kernels.
         comm: Any = self.comm
         if hasattr(comm, "_reply_subshell_for"):
@@ -55,5 +55,5 @@ class PageWidget(ipywidgets.HTML):  # type: ignore[misc]
 
 
 def shared_width() -> ipywidgets.Layout:
-    """Return a layout with which widgets share the width of an ``HBox``."""
+    """Return a layout that makes widgets share the width of an ``HBox``."""
     return ipywidgets.Layout(flex="1 1 0%", min_width="0")
